@@ -46,26 +46,30 @@ pub(crate) fn check_netns(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
     }
 }
 
-#[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_NSTYPE")]
-fn namespace_type(fd: &OwnedFd) -> Result<i32, Errno> {
-    // SAFETY: `fd` is a file of nsfs (checked by the caller), where this number means NS_GET_NSTYPE, which takes no
-    // argument and touches no memory of ours.
-    unsafe { rustix::ioctl::ioctl(fd, GetKind) }
+/// An ioctl about namespaces. Each takes no argument, and answers by its return value.
+pub(crate) enum NamespaceQuery {
+    /// `NS_GET_USERNS` of `include/uapi/linux/nsfs.h`: a new file descriptor of the user namespace that owns the one that is asked.
+    Owner,
+    /// `NS_GET_NSTYPE` of `include/uapi/linux/nsfs.h`: the flag that makes a namespace of this kind.
+    Kind,
+    /// `SIOCGSKNS` of `include/uapi/linux/sockios.h`: a new file descriptor of a socket's network namespace.
+    OfSocket,
 }
 
-/// `NS_GET_NSTYPE` of `include/uapi/linux/nsfs.h`: no argument, answers by its return value.
-struct GetKind;
-
 #[expect(unsafe_code, reason = "rustix has no pattern for an ioctl that answers by its return value")]
-// SAFETY: the opcode takes no argument and writes no memory, so nothing is mutated, the pointer is null, and the
-// output is the plain return value.
-unsafe impl Ioctl for GetKind {
+// SAFETY: the opcodes take no argument and write no memory, so nothing is mutated, the pointer is null, and the output is the
+// plain return value.
+unsafe impl Ioctl for NamespaceQuery {
     type Output = i32;
 
     const IS_MUTATING: bool = false;
 
     fn opcode(&self) -> Opcode {
-        opcode::none(0xb7, 0x3)
+        match self {
+            NamespaceQuery::Owner => opcode::none(0xb7, 0x1),
+            NamespaceQuery::Kind => opcode::none(0xb7, 0x3),
+            NamespaceQuery::OfSocket => 0x894c,
+        }
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
@@ -77,35 +81,18 @@ unsafe impl Ioctl for GetKind {
     }
 }
 
+#[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_NSTYPE")]
+fn namespace_type(fd: &OwnedFd) -> Result<i32, Errno> {
+    // SAFETY: `fd` is a file of nsfs (checked by the caller), where this number means NS_GET_NSTYPE, which takes no
+    // argument and touches no memory of ours.
+    unsafe { rustix::ioctl::ioctl(fd, NamespaceQuery::Kind) }
+}
+
 /// Opens the network namespace that a socket belongs to.
 #[expect(unsafe_code, reason = "rustix has no safe call for SIOCGSKNS")]
 pub(crate) fn of_socket(socket: &impl AsFd) -> Result<OwnedFd, Errno> {
     // SAFETY: this number means SIOCGSKNS for a socket of any family (`sock_ioctl` of net/socket.c); it takes no argument
-    // and touches no memory of ours. For any other file it is refused.
-    unsafe { rustix::ioctl::ioctl(socket, OpenOfSocket) }
-}
-
-/// `SIOCGSKNS` of `include/uapi/linux/sockios.h`: no argument, answers with a new file descriptor.
-struct OpenOfSocket;
-
-#[expect(unsafe_code, reason = "rustix has no pattern for an ioctl that answers with a file descriptor")]
-// SAFETY: the opcode takes no argument and writes no memory, so nothing is mutated, the pointer is null, and the
-// output is a file descriptor that the kernel has just opened for us and nobody else knows.
-unsafe impl Ioctl for OpenOfSocket {
-    type Output = OwnedFd;
-
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        0x894c
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::null_mut()
-    }
-
-    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: see above; the kernel marks it close-on-exec itself (`open_related_ns`).
-        Ok(unsafe { OwnedFd::from_raw_fd(out) })
-    }
+    // and touches no memory of ours. For any other file it is refused. The file descriptor is new, nobody else knows it, and the
+    // kernel marks it close-on-exec itself (`open_related_ns`).
+    unsafe { rustix::ioctl::ioctl(socket, NamespaceQuery::OfSocket).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }

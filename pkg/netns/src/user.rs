@@ -4,7 +4,6 @@
 
 mod map;
 
-use std::ffi::c_void;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -12,12 +11,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, LinkNameSpaceType, configure_capability_in_ambient_set, set_capabilities,
 };
 
-use crate::{Error, Netns, error::kernel_error};
+use crate::{Error, Netns, error::kernel_error, kind::NamespaceQuery};
 
 /// The user namespace of this process.
 const OWN: &str = "/proc/self/ns/user";
@@ -81,31 +79,7 @@ impl UserNamespace {
 #[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_USERNS")]
 fn owning_namespace(netns: &Netns) -> Result<OwnedFd, Errno> {
     // SAFETY: a `Netns` is a file of nsfs, where this number means NS_GET_USERNS, which takes no argument and touches no
-    // memory of ours.
-    unsafe { rustix::ioctl::ioctl(netns, GetOwner) }
-}
-
-/// `NS_GET_USERNS` of `include/uapi/linux/nsfs.h`: no argument, answers with a new file descriptor.
-struct GetOwner;
-
-#[expect(unsafe_code, reason = "rustix has no pattern for an ioctl that answers with a file descriptor")]
-// SAFETY: the opcode takes no argument and writes no memory, so nothing is mutated and the pointer is null; what it returns
-// is a new file descriptor that nobody else has.
-unsafe impl Ioctl for GetOwner {
-    type Output = OwnedFd;
-
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        opcode::none(0xb7, 0x1)
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::null_mut()
-    }
-
-    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: see above. The kernel sets close-on-exec (`open_related_ns`).
-        Ok(unsafe { OwnedFd::from_raw_fd(out) })
-    }
+    // memory of ours. The file descriptor is new, nobody else knows it, and the kernel marks it close-on-exec itself
+    // (`open_related_ns`).
+    unsafe { rustix::ioctl::ioctl(netns, NamespaceQuery::Owner).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
