@@ -1,15 +1,12 @@
 //! Annotations on pods, by way of their status: an agent may be allowed that without being allowed to change pods.
 
-use std::time::Duration;
-
-use http::Method;
 use model::{PodName, PodUid};
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{ApiErrorKind, Error, KubeClient, client::RequestBody};
-
-const LIMIT: Duration = Duration::from_secs(10);
+use crate::{
+    ApiErrorKind, Error, KubeClient,
+    client::{LIMIT, ObjectChange},
+};
 
 impl KubeClient {
     /// Sets an annotation of the pod that has this name and UID, or removes it. A pod that is not there any more has
@@ -27,10 +24,10 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("annotate pod {name} with {key}");
         let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
-        let body = RequestBody::MergePatch(annotation_patch(uid, key, value).to_string().into_bytes());
-        match self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await {
+        let change = ObjectChange::MergePatch(annotation_patch(uid, key, value));
+        match self.change_object(doing, &path, change, LIMIT).await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(()),
-            answer => answer.map(drop),
+            answer => answer,
         }
     }
 }

@@ -4,7 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{Method, Request};
 use kube::client::middleware::BaseUriLayer;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use tower::Layer as _;
 
 use crate::{Error, error, transport::Transport};
@@ -45,14 +46,22 @@ pub struct KubeClient {
     pub(crate) kube: kube::Client,
 }
 
-/// Content that is sent with a request.
-pub(crate) enum RequestBody {
-    /// An object, or nothing.
-    Json(Vec<u8>),
-    /// Members of an object, to be set or removed (RFC 7396).
-    MergePatch(Vec<u8>),
+/// For one request that changes an object, or asks for what is about to be changed.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+const JSON: &str = "application/json";
+
+/// Change of an object.
+pub(crate) enum ObjectChange {
+    /// Creates it in the collection at the path.
+    Create(Value),
+    /// Replaces it.
+    Replace(Value),
+    /// Deletes it, with these options.
+    Delete(Value),
+    /// Sets or removes members of it (RFC 7396).
+    MergePatch(Value),
     /// Like `MergePatch`, but with lists of objects that have keys, such as a node's conditions.
-    StrategicMergePatch(Vec<u8>),
+    StrategicMergePatch(Value),
 }
 
 impl KubeClient {
@@ -82,8 +91,31 @@ impl KubeClient {
         path: &str,
         limit: Duration,
     ) -> Result<T, Error> {
-        self.send_request(format!("get {what}"), Method::GET, path, RequestBody::Json(Vec::new()), limit)
-            .await
+        self.send_request(format!("get {what}"), (Method::GET, JSON, Vec::new()), path, limit).await
+    }
+
+    /// Changes the object at a path.
+    ///
+    /// # Errors
+    /// The API server did not do it within `limit`.
+    pub(crate) async fn change_object(
+        &self,
+        doing: String,
+        path: &str,
+        change: ObjectChange,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        let (method, kind, body) = match change {
+            ObjectChange::Create(object) => (Method::POST, JSON, object),
+            ObjectChange::Replace(object) => (Method::PUT, JSON, object),
+            ObjectChange::Delete(options) => (Method::DELETE, JSON, options),
+            ObjectChange::MergePatch(patch) => (Method::PATCH, "application/merge-patch+json", patch),
+            ObjectChange::StrategicMergePatch(patch) => {
+                (Method::PATCH, "application/strategic-merge-patch+json", patch)
+            }
+        };
+        let content = (method, kind, body.to_string().into_bytes());
+        self.send_request::<IgnoredAny>(doing, content, path, limit).await.map(drop)
     }
 
     /// Whether the API server is ready to serve, so that what it refuses is refused for good: one that has just started
@@ -97,19 +129,13 @@ impl KubeClient {
         }
     }
 
-    pub(crate) async fn send_request<T: DeserializeOwned>(
+    async fn send_request<T: DeserializeOwned>(
         &self,
         doing: String,
-        method: Method,
+        (method, kind, body): (Method, &str, Vec<u8>),
         path: &str,
-        body: RequestBody,
         limit: Duration,
     ) -> Result<T, Error> {
-        let (kind, body) = match body {
-            RequestBody::Json(body) => ("application/json", body),
-            RequestBody::MergePatch(body) => ("application/merge-patch+json", body),
-            RequestBody::StrategicMergePatch(body) => ("application/strategic-merge-patch+json", body),
-        };
         let request = Request::builder().method(method).uri(path).header("content-type", kind);
         let request = match request.body(body) {
             Ok(request) => request,
@@ -145,11 +171,7 @@ mod tests {
             };
             let client = KubeClient::new(&connection).unwrap();
             let limit = Duration::from_secs(5);
-            client
-                .get::<serde_json::Value>("pod shop/web", "/api/v1/pods", limit)
-                .await
-                .unwrap_err()
-                .to_string()
+            client.get::<Value>("pod shop/web", "/api/v1/pods", limit).await.unwrap_err().to_string()
         });
         for part in ["cannot get pod shop/web", "Connection refused"] {
             assert!(error.contains(part), "{error}");

@@ -1,13 +1,15 @@
 //! Conditions of the node, which other programs can act on.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use http::Method;
 use model::{Node, condition_status};
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{Error, KubeClient, client::RequestBody, event::rfc3339};
+use crate::{
+    Error, KubeClient,
+    client::{LIMIT, ObjectChange},
+    event::rfc3339,
+};
 
 model::word_enum! {
     /// Whether a condition holds.
@@ -35,8 +37,6 @@ pub struct NodeCondition {
     pub message: String,
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
-
 impl KubeClient {
     /// Returns the status of the node's condition of this type; `None` if the node has none.
     ///
@@ -61,10 +61,8 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("set the condition {} of node {node}", condition.kind);
         let path = format!("/api/v1/nodes/{node}/status");
-        let body = RequestBody::StrategicMergePatch(
-            condition_patch(condition, now, changed).to_string().into_bytes(),
-        );
-        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+        let change = ObjectChange::StrategicMergePatch(condition_patch(condition, now, changed));
+        self.change_object(doing, &path, change, LIMIT).await
     }
 }
 
@@ -94,7 +92,7 @@ fn condition_patch(condition: &NodeCondition, now: SystemTime, changed: bool) ->
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
 

@@ -4,14 +4,15 @@ mod publisher;
 mod queue;
 mod series;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::Method;
 use model::{EventLevel, PodName, PodUid};
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{Error, KubeClient, client::RequestBody};
+use crate::{
+    Error, KubeClient,
+    client::{LIMIT, ObjectChange},
+};
 
 pub use publisher::EventRecorder;
 
@@ -41,7 +42,6 @@ pub struct KubeEvent {
 const MAX_MESSAGE: usize = 1024;
 /// Of an object's name.
 const MAX_NAME: usize = 253;
-const LIMIT: Duration = Duration::from_secs(10);
 
 impl EventObject {
     /// Where its Events live.
@@ -102,9 +102,8 @@ impl KubeClient {
         let doing = format!("publish the Event {} about {subject}", event.reason);
         let path = format!("/api/v1/namespaces/{}/events", subject.namespace());
         let name = subject.event_name(now);
-        let body =
-            RequestBody::Json(event_body(&name, node, subject, event, times, now).to_string().into_bytes());
-        self.send_request::<IgnoredAny>(doing, Method::POST, &path, body, LIMIT).await.map(|_| name)
+        let change = ObjectChange::Create(event_body(&name, node, subject, event, times, now));
+        self.change_object(doing, &path, change, LIMIT).await.map(|()| name)
     }
 
     /// Tells that what an Event says has happened again.
@@ -118,8 +117,7 @@ impl KubeClient {
         let doing = format!("count the Event {name} about {subject}");
         let path = format!("/api/v1/namespaces/{}/events/{name}", subject.namespace());
         let patch = json!({"count": count, "lastTimestamp": rfc3339(now)});
-        let body = RequestBody::MergePatch(patch.to_string().into_bytes());
-        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+        self.change_object(doing, &path, ObjectChange::MergePatch(patch), LIMIT).await
     }
 }
 
@@ -165,6 +163,8 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn now() -> SystemTime {

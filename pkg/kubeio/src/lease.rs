@@ -6,11 +6,9 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use http::Method;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use crate::{ApiErrorKind, Error, KubeClient, client::RequestBody};
+use crate::{ApiErrorKind, Error, KubeClient, client::ObjectChange};
 
 /// Which Lease, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,19 +106,12 @@ impl LeaseElector {
         if lease.is_some() && !self.view.observe_record(&record, &self.options.identity, Instant::now()) {
             return Ok(LeaseStanding::HeldByOther(record.holder));
         }
-        let written = match &lease {
-            None => {
-                self.write_lease(
-                    Method::POST,
-                    &held_lease(&new(&self.options), &self.options, SystemTime::now()),
-                )
-                .await
-            }
-            Some(lease) => {
-                self.write_lease(Method::PUT, &held_lease(lease, &self.options, SystemTime::now())).await
-            }
+        let now = SystemTime::now();
+        let change = match &lease {
+            None => ObjectChange::Create(held_lease(&new(&self.options), &self.options, now)),
+            Some(lease) => ObjectChange::Replace(held_lease(lease, &self.options, now)),
         };
-        match written {
+        match self.write_lease(change).await {
             Ok(()) => Ok(LeaseStanding::Held),
             Err(error) if error.kind() == ApiErrorKind::Conflict => {
                 Ok(LeaseStanding::HeldByOther(String::new()))
@@ -138,7 +129,7 @@ impl LeaseElector {
         if LeaseRecord::from_lease(&lease).holder != self.options.identity {
             return Ok(());
         }
-        self.write_lease(Method::PUT, &released_lease(&lease, SystemTime::now())).await
+        self.write_lease(ObjectChange::Replace(released_lease(&lease, SystemTime::now()))).await
     }
 
     async fn read_lease(&self) -> Result<Value, Error> {
@@ -147,24 +138,13 @@ impl LeaseElector {
         self.client.get(&format!("Lease {namespace}/{name}"), &path, LIMIT).await
     }
 
-    async fn write_lease(&self, method: Method, lease: &Value) -> Result<(), Error> {
+    async fn write_lease(&self, change: ObjectChange) -> Result<(), Error> {
         let LeaseOptions { namespace, name, .. } = &self.options;
-        let path = if method == Method::POST {
-            self.collection_path()
-        } else {
-            format!("{}/{name}", self.collection_path())
+        let path = match change {
+            ObjectChange::Create(_) => self.collection_path(),
+            _ => format!("{}/{name}", self.collection_path()),
         };
-        let body = RequestBody::Json(lease.to_string().into_bytes());
-        self.client
-            .send_request::<IgnoredAny>(
-                format!("update Lease {namespace}/{name}"),
-                method,
-                &path,
-                body,
-                LIMIT,
-            )
-            .await
-            .map(drop)
+        self.client.change_object(format!("update Lease {namespace}/{name}"), &path, change, LIMIT).await
     }
 
     fn collection_path(&self) -> String {

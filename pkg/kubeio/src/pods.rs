@@ -1,15 +1,12 @@
 //! Changes of a very pod, in the version that was seen: the API server refuses them for any other.
 
-use std::time::Duration;
-
-use http::Method;
 use model::{PodName, PodUid};
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{Error, KubeClient, client::RequestBody};
-
-const LIMIT: Duration = Duration::from_secs(10);
+use crate::{
+    Error, KubeClient,
+    client::{LIMIT, ObjectChange},
+};
 
 impl KubeClient {
     /// Deletes the pod that has this name, UID and version, with its own grace period.
@@ -23,11 +20,8 @@ impl KubeClient {
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid, "resourceVersion": version},
         });
-        let body = RequestBody::Json(body.to_string().into_bytes());
         let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
-        self.send_request::<IgnoredAny>(format!("delete pod {name}"), Method::DELETE, &path, body, LIMIT)
-            .await
-            .map(drop)
+        self.change_object(format!("delete pod {name}"), &path, ObjectChange::Delete(body), LIMIT).await
     }
 
     /// Sets a label of the pod that has this name, UID and version, by way of its status: that may be allowed to who may
@@ -45,8 +39,8 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("label pod {name} with {key}");
         let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
-        let body = RequestBody::MergePatch(label_patch(uid, version, key, value).to_string().into_bytes());
-        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+        let change = ObjectChange::MergePatch(label_patch(uid, version, key, value));
+        self.change_object(doing, &path, change, LIMIT).await
     }
 }
 

@@ -1,13 +1,13 @@
 //! One taint of a node, added or removed without losing a taint of another component.
 
-use std::time::Duration;
-
-use http::Method;
 use model::{ObjectMeta, null_is_empty};
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{Error, KubeClient, client::RequestBody};
+use crate::{
+    Error, KubeClient,
+    client::{LIMIT, ObjectChange},
+};
 
 /// A taint, as Kubernetes identifies it on a node: by key and effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,6 @@ pub enum TaintChange {
     Remove,
 }
 
-/// For each of the two requests of a change.
-const LIMIT: Duration = Duration::from_secs(10);
 /// Attempts of a change, of which all but the last were overtaken by another component's.
 const CONFLICTS: usize = 5;
 
@@ -73,13 +71,12 @@ impl KubeClient {
     async fn try_to_change(&self, node: &str, taint: NodeTaint, change: TaintChange) -> Result<bool, Error> {
         let path = format!("/api/v1/nodes/{node}");
         let shown: TaintedNode = self.get(&format!("node {node}"), &path, LIMIT).await?;
-        let Some(body) = taint_patch(&shown, taint, change) else { return Ok(false) };
+        let Some(patch) = taint_patch(&shown, taint, change) else { return Ok(false) };
         let doing = match change {
             TaintChange::Add => format!("add the taint {} to node {node}", taint.key),
             TaintChange::Remove => format!("remove the taint {} from node {node}", taint.key),
         };
-        let body = RequestBody::MergePatch(body.to_string().into_bytes());
-        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(|_| true)
+        self.change_object(doing, &path, ObjectChange::MergePatch(patch), LIMIT).await.map(|()| true)
     }
 }
 

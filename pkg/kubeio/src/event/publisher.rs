@@ -10,12 +10,12 @@ use tokio::{sync::Notify, time::timeout};
 use tracing::debug;
 
 use super::{
-    EventObject, KubeEvent, LIMIT, MAX_MESSAGE,
+    EventObject, KubeEvent, MAX_MESSAGE,
     queue::{EventQueue, NextEvent, WaitingEvent},
     series::{EventKey, EventSeries, EventVerdict},
     truncate_text,
 };
-use crate::{ApiErrorKind, Error, KubeClient};
+use crate::{ApiErrorKind, Error, KubeClient, client::LIMIT};
 
 /// Publishes Events of one node: what happens again is counted at the Event that is there, and what cannot be published at
 /// once waits, the newest of each subject and reason.
