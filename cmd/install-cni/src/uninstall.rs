@@ -71,7 +71,7 @@ impl Uninstallation {
         errors.extend(
             self.daemon_sockets().into_iter().filter_map(|path| removal_failure(path, remove_socket(path))),
         );
-        errors.extend(self.plugin_logs().iter().filter_map(|path| remove(path)));
+        errors.extend(self.settings.plugin_logs().iter().filter_map(|path| remove(path)));
         let (state, records) = (self.settings.last_state(), self.settings.records.directory());
         let locks = state.with_file_name(cni_types::run_dir::LOCKS);
         let files = [
@@ -101,14 +101,6 @@ impl Uninstallation {
             .chain(ambient)
             .map(PathBuf::as_path)
             .collect()
-    }
-
-    /// Where the plugin wrote while no agent was there to take its lines, and the file before.
-    fn plugin_logs(&self) -> [PathBuf; 2] {
-        let file = self.settings.debug_socket.with_file_name(cni_types::run_dir::LOG_FILE);
-        let mut before = file.clone().into_os_string();
-        before.push(".1");
-        [file, before.into()]
     }
 }
 

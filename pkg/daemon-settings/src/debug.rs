@@ -79,6 +79,13 @@ impl DaemonSettings {
         self.ambient_traces.agent.history.clone()
     }
 
+    /// Where the plugin wrote while no agent was there to take its lines, and the file before.
+    #[must_use]
+    pub fn plugin_logs(&self) -> [PathBuf; 2] {
+        [run_dir::LOG_FILE.to_owned(), format!("{}.1", run_dir::LOG_FILE)]
+            .map(|name| self.debug_socket.with_file_name(name))
+    }
+
     /// Since when the plugin's credential has been refused.
     #[must_use]
     pub fn refused_credential(&self) -> PathBuf {

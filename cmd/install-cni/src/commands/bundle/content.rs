@@ -9,7 +9,6 @@ use std::{
 };
 
 use bundle::redact;
-use cni_types::run_dir;
 use daemon_settings::DaemonSettings;
 use report::{Comparison, FirewallRule, StateReport, explain_pod, tables};
 
@@ -160,13 +159,9 @@ fn agent_log(settings: &DaemonSettings) -> String {
     }
 }
 
-/// The plugin's own file, and the one before.
 fn plugin_log_files(settings: &DaemonSettings) -> Vec<(String, String)> {
-    let file = settings.debug_socket.with_file_name(run_dir::LOG_FILE);
-    let mut before = file.clone().into_os_string();
-    before.push(".1");
-    let logs = [("logs/plugin.log", file.as_path()), ("logs/plugin.log.1", Path::new(&before))];
-    let read = logs.into_iter().filter_map(|(name, path)| match read_tail(path) {
+    let logs = ["logs/plugin.log", "logs/plugin.log.1"].into_iter().zip(settings.plugin_logs());
+    let read = logs.filter_map(|(name, path)| match read_tail(&path) {
         Ok(text) => Some((name.to_owned(), text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => Some((name.to_owned(), format!("cannot be read: {error}\n"))),
