@@ -458,5 +458,5 @@ fn pod_path(name: &PodName) -> String {
 }
 
 fn core_collection(kind: &'static str, field_selector: Option<String>) -> Collection {
-    Collection { group: "", kind, namespace: None, field_selector, label_selector: None }
+    Collection { kind, field_selector, ..Collection::default() }
 }

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::{Error, KubeClient, listed::FollowedCollection, slim::SlimObject, watch::watch_error};
 
 /// Which objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collection {
     /// API group; empty for the core.
     pub group: &'static str,

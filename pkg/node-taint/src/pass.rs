@@ -193,11 +193,9 @@ fn log_change(node: &str, change: TaintChange, verdict: &NodeVerdict) {
 
 fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observed> {
     let collection = Collection {
-        group: "",
         kind: "Node",
-        namespace: None,
-        field_selector: None,
         label_selector: Some(selector.to_owned()).filter(|selector| !selector.is_empty()),
+        ..Collection::default()
     };
     let nodes = client.watch_all::<Node, ObservedNode>(&collection);
     nodes.map(|event| event.map(NodeObservation::Nodes)).boxed()
@@ -205,11 +203,10 @@ fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observe
 
 fn pods_of<'a>(client: &KubeClient, number: usize, pods: &PodRequirement) -> BoxStream<'a, Observed> {
     let collection = Collection {
-        group: "",
         kind: "Pod",
         namespace: Some(pods.namespace.clone()).filter(|namespace| !namespace.is_empty()),
-        field_selector: None,
         label_selector: Some(pods.selector.clone()),
+        ..Collection::default()
     };
     let pods = client.watch_all::<Pod, ReadinessPod>(&collection);
     pods.map(move |event: Result<ListEvent<ReadinessPod>, Error>| {

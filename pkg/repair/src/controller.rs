@@ -51,13 +51,8 @@ impl RepairOptions {
         let more = self.field_selector.trim_matches(',');
         let fields = if more.is_empty() { node } else { format!("{more},{node}") };
         let labels = Some(self.label_selector.clone()).filter(|labels| !labels.is_empty());
-        Collection {
-            group: "",
-            kind: "Pod",
-            namespace: None,
-            field_selector: Some(fields),
-            label_selector: labels,
-        }
+        let fields = Some(fields);
+        Collection { kind: "Pod", field_selector: fields, label_selector: labels, ..Collection::default() }
     }
 }
 
