@@ -65,8 +65,7 @@ async fn fetch_pod(
 ) -> Result<FetchedPod> {
     let limit = || look_up_limit(deadline);
     let client = cluster.client_within(limit()).await?;
-    let (what, path) =
-        (format!("pod {name}"), format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name));
+    let (what, path) = (format!("pod {name}"), name.api_path());
     if !is_ambient && !uid.is_empty() {
         match client.get::<Pod>(&what, &format!("{path}?resourceVersion=0"), limit()).await {
             Ok(pod) if pod.has_runtime_uid(uid) => return Ok((pod, None)),

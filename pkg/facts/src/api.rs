@@ -222,7 +222,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         if list.iter().any(|slim| slim.object.name() == own) {
             return true;
         }
-        let here = match self.client.get::<Pod>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await {
+        let here = match self.client.get::<Pod>(&format!("our own pod {own}"), &own.api_path(), LIMIT).await {
             Ok(pod) => pod.spec.node_name,
             // It was started by hand, or may not ask.
             Err(error) if matches!(error.kind(), ApiErrorKind::NotFound | ApiErrorKind::Refused) => {
@@ -356,7 +356,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             (Some((name, uid, due)), _) if is_pod => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
                 let reply =
-                    query_object::<Pod>(&client, &format!("pod {name}"), &pod_path(&name), witness).await;
+                    query_object::<Pod>(&client, &format!("pod {name}"), &name.api_path(), witness).await;
                 QueryAnswer::Pod(name, uid, reply)
             }),
             (_, Some((name, uid, due))) => Box::pin(async move {
@@ -413,7 +413,7 @@ impl OwnPodWitness {
         if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {
             return Some(before);
         }
-        let there = client.get::<Pod>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await;
+        let there = client.get::<Pod>(&format!("our own pod {own}"), &own.api_path(), LIMIT).await;
         there.ok().map(|_| Instant::now())
     }
 }
@@ -451,10 +451,6 @@ where
 
 async fn wait_until(when: Instant) {
     kubeio::sleep_for(when.saturating_duration_since(Instant::now())).await;
-}
-
-fn pod_path(name: &PodName) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name)
 }
 
 fn core_collection(kind: &'static str, field_selector: Option<String>) -> Collection {

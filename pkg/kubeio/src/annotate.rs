@@ -23,7 +23,7 @@ impl KubeClient {
         value: Option<&str>,
     ) -> Result<(), Error> {
         let doing = format!("annotate pod {name} with {key}");
-        let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
+        let path = format!("{}/status", name.api_path());
         let change = ObjectChange::MergePatch(annotation_patch(uid, key, value));
         match self.change_object(doing, &path, change, LIMIT).await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(()),

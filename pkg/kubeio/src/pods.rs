@@ -20,8 +20,8 @@ impl KubeClient {
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid, "resourceVersion": version},
         });
-        let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
-        self.change_object(format!("delete pod {name}"), &path, ObjectChange::Delete(body), LIMIT).await
+        let change = ObjectChange::Delete(body);
+        self.change_object(format!("delete pod {name}"), &name.api_path(), change, LIMIT).await
     }
 
     /// Sets a label of the pod that has this name, UID and version, by way of its status: that may be allowed to who may
@@ -38,7 +38,7 @@ impl KubeClient {
         value: &str,
     ) -> Result<(), Error> {
         let doing = format!("label pod {name} with {key}");
-        let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
+        let path = format!("{}/status", name.api_path());
         let change = ObjectChange::MergePatch(label_patch(uid, version, key, value));
         self.change_object(doing, &path, change, LIMIT).await
     }

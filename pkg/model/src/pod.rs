@@ -26,6 +26,14 @@ pub struct PodName {
     pub name: String,
 }
 
+impl PodName {
+    /// Returns the pod's path in the API.
+    #[must_use]
+    pub fn api_path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
+    }
+}
+
 impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

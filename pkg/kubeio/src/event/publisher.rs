@@ -133,8 +133,7 @@ impl Publication<'_> {
 impl EventRecorder {
     async fn find_agent(&self) -> Result<Option<EventObject>, Error> {
         let Some(name) = &self.agent else { return Ok(None) };
-        let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
-        match self.client.get::<Pod>("our own pod", &path, LIMIT).await {
+        match self.client.get::<Pod>("our own pod", &name.api_path(), LIMIT).await {
             Ok(pod) => Ok(Some(EventObject::Pod { name: name.clone(), uid: pod.metadata.uid })),
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

@@ -79,8 +79,7 @@ impl RepairController {
             let message = format!("{}; it has ended and does not start again", task.breakage);
             return Attempt::Skipped { message };
         }
-        let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
-        let pod = match self.client.get::<Pod>(&format!("pod {name}"), &path, LIMIT).await {
+        let pod = match self.client.get::<Pod>(&format!("pod {name}"), &name.api_path(), LIMIT).await {
             Ok(pod) if pod.metadata.uid == *uid => pod,
             Ok(_) => return Attempt::Gone, // another pod has its name
             Err(error) => return failed_attempt(&error),
