@@ -121,11 +121,7 @@ fn connection_request(kind: u16, key: FlowKey) -> NetlinkRequest {
 }
 
 fn new_request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest {
-    let number = match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
-    };
-    NetlinkRequest::new(kind, flags, &[number, 0, 0, 0])
+    NetlinkRequest::new(kind, flags, &[family.address_family(), 0, 0, 0])
 }
 
 fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol: TrackedProtocol) {

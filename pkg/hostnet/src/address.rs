@@ -87,7 +87,7 @@ fn address_request(
     address: IpNet,
     state: u32,
 ) -> NetlinkRequest {
-    let family = wire::family_number(Some(Family::of_ip(address.addr())));
+    let family = Family::of_ip(address.addr()).address_family();
     let scope = if address.addr().is_loopback() { RouteScope::HOST } else { RouteScope::UNIVERSE };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let header = [family, address.prefix_len(), 0, scope.0, i0, i1, i2, i3];
@@ -106,7 +106,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, 
     }
     let (header, attributes) = reply.split_header::<8>()?;
     let [family, prefix_len, _, _, i0, i1, i2, i3] = *header;
-    if wire::family_from(family).is_none() {
+    if Family::from_address_family(family).is_none() {
         return Ok(None);
     }
     let (mut local, mut address) = (None, None);

@@ -5,30 +5,12 @@ use std::os::fd::RawFd;
 
 use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest};
 
-use crate::{Family, IpNet};
+use crate::IpNet;
 
 /// Exclusive creation: an equal object is refused, not changed or doubled.
 pub(crate) const CREATE: MessageFlags = MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0);
 /// Creation, or replacement of what has the same key.
 pub(crate) const REPLACE: MessageFlags = MessageFlags(MessageFlags::CREATE.0 | MessageFlags::REPLACE.0);
-
-/// The families that a dump of "all" may answer with; others (MPLS, bridges) are not ours.
-pub(crate) const fn family_from(number: u8) -> Option<Family> {
-    match number {
-        2 => Some(Family::V4),
-        10 => Some(Family::V6),
-        _ => None,
-    }
-}
-
-/// `AF_INET`, `AF_INET6`, or `AF_UNSPEC` for both.
-pub(crate) const fn family_number(family: Option<Family>) -> u8 {
-    match family {
-        None => 0,
-        Some(Family::V4) => 2,
-        Some(Family::V6) => 10,
-    }
-}
 
 /// Adds an address in its own length, 4 or 16 bytes.
 pub(crate) fn put_ip(message: &mut NetlinkRequest, kind: u16, ip: IpAddr) {

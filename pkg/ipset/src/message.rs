@@ -79,7 +79,7 @@ impl RequestBuilder {
             &spec.name,
         );
         message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::REVISION, REVISION);
-        message.put_u8(attr::FAMILY, family_number(spec.family));
+        message.put_u8(attr::FAMILY, spec.family.address_family());
         message.put_nested(attr::DATA, |inner| {
             inner.put_be32(data::FLAGS | NET_ORDER, WITH_COMMENT);
         });
@@ -167,17 +167,9 @@ impl RequestBuilder {
 
     /// `struct nfgenmsg`: family, version, resource.
     fn base_request(self, kind: u16, flags: MessageFlags) -> NetlinkRequest {
-        let mut message = NetlinkRequest::new(kind, flags, &[family_number(Family::V4), 0, 0, 0]);
+        let mut message = NetlinkRequest::new(kind, flags, &[Family::V4.address_family(), 0, 0, 0]);
         message.put_u8(attr::PROTOCOL, self.protocol);
         message
-    }
-}
-
-/// `AF_INET`, `AF_INET6`.
-const fn family_number(family: Family) -> u8 {
-    match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
     }
 }
 

@@ -22,7 +22,7 @@ pub fn parse_header(reply: &ReceivedMessage<'_>) -> Result<Option<SetInfo>, Malf
         match attribute.kind {
             attr::SETNAME => attribute.read_str()?.clone_into(&mut set.name),
             attr::TYPENAME => attribute.read_str()?.clone_into(&mut set.kind),
-            attr::FAMILY => set.family = family_from(attribute.read_u8()?),
+            attr::FAMILY => set.family = Family::from_address_family(attribute.read_u8()?),
             attr::DATA => read_details(attribute.nested_attributes(), &mut set)?,
             _ => {}
         }
@@ -129,14 +129,6 @@ fn listed_attributes<'a>(reply: &ReceivedMessage<'a>) -> Result<Option<Attribute
     }
     let (_, attributes) = reply.split_header::<4>()?;
     Ok(Some(attributes))
-}
-
-const fn family_from(number: u8) -> Option<Family> {
-    match number {
-        2 => Some(Family::V4),
-        10 => Some(Family::V6),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,21 @@ impl Family {
         }
     }
 
+    /// Returns the family's number in the kernel's interfaces: `AF_INET` or `AF_INET6`.
+    #[must_use]
+    pub const fn address_family(self) -> u8 {
+        match self {
+            Family::V4 => 2,
+            Family::V6 => 10,
+        }
+    }
+
+    /// Returns the family that has this number in the kernel's interfaces; `None`: it is another one, such as MPLS.
+    #[must_use]
+    pub fn from_address_family(number: u8) -> Option<Family> {
+        Family::BOTH.into_iter().find(|family| family.address_family() == number)
+    }
+
     /// `0.0.0.0` or `::`.
     #[must_use]
     pub fn unspecified_address(self) -> IpAddr {

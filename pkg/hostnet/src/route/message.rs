@@ -61,7 +61,7 @@ impl RouteHeader {
 
 pub(super) fn list_request(family: Family, table: Option<TableId>) -> NetlinkRequest {
     let header = RouteHeader {
-        family: wire::family_number(Some(family)),
+        family: family.address_family(),
         table: table.map_or(0, |table| wire::header_table(table.0)),
         ..RouteHeader::default()
     };
@@ -75,7 +75,7 @@ pub(super) fn list_request(family: Family, table: Option<TableId>) -> NetlinkReq
 /// Asks for the route of a packet to this address.
 pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     let header = RouteHeader {
-        family: wire::family_number(Some(Family::of_ip(ip))),
+        family: Family::of_ip(ip).address_family(),
         dst_len: if ip.is_ipv4() { 32 } else { 128 },
         ..RouteHeader::default()
     };
@@ -120,7 +120,7 @@ pub(super) fn delete_request(route: &Route) -> NetlinkRequest {
 
 fn change_request(kind: u16, flags: MessageFlags, route: &Route, metric: Option<u32>) -> NetlinkRequest {
     let header = RouteHeader {
-        family: wire::family_number(Some(route.family)),
+        family: route.family.address_family(),
         dst_len: route.dst.map_or(0, |dst| dst.prefix_len()),
         table: wire::header_table(route.table.0),
         protocol: route.protocol.0,
@@ -156,7 +156,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malfor
     }
     let (header, attributes) = reply.split_header::<12>()?;
     let header = RouteHeader::from_bytes(*header);
-    let Some(family) = wire::family_from(header.family) else { return Ok(None) };
+    let Some(family) = Family::from_address_family(header.family) else { return Ok(None) };
     if header.flags & CLONED != 0 {
         return Ok(None);
     }

@@ -32,7 +32,7 @@ const INVERTED: u32 = 0x2;
 pub(super) fn list_request(family: Family) -> NetlinkRequest {
     let mut header = [0; 12];
     if let Some(field) = header.first_mut() {
-        *field = wire::family_number(Some(family));
+        *field = family.address_family();
     }
     NetlinkRequest::new(RTM_GETRULE, MessageFlags::NONE, &header)
 }
@@ -52,7 +52,7 @@ fn change_request(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkR
         _ => (0, None),
     };
     // family, dst_len, src_len, tos, table, two reserved, action, flags
-    let family = wire::family_number(Some(rule.family));
+    let family = rule.family.address_family();
     let action = action_number(rule.action);
     let dst_len = rule.dest.map_or(0, |net| net.prefix_len());
     let header = [family, dst_len, 0, 0, wire::header_table(table), 0, 0, action, 0, 0, 0, 0];
@@ -113,7 +113,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, M
     }
     let (header, attributes) = reply.split_header::<12>()?;
     let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
-    let Some(family) = wire::family_from(family) else { return Ok(None) };
+    let Some(family) = Family::from_address_family(family) else { return Ok(None) };
     let mut parts = RuleParts::default();
     for attribute in attributes {
         parts.read_attribute(&attribute?)?;
