@@ -39,8 +39,7 @@ impl RtnetlinkHandle {
         let list = |source| kernel_error("list addresses", source);
         let replies =
             self.socket.dump(&NetlinkRequest::new(RTM_GETADDR, MessageFlags::NONE, &[0; 8])).map_err(list)?;
-        let addresses: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
-        addresses.map_err(|malformed: Malformed| list(malformed.into()))
+        replies.parse_all(parse).map_err(list)
     }
 
     /// Adds an address to a link, unless the link has it. It is usable at once: nobody is asked whether they have it (no duplicate

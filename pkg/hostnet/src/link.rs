@@ -54,8 +54,7 @@ impl RtnetlinkHandle {
     pub fn list_links(&mut self) -> Result<Vec<Link>, Error> {
         let list = |source| kernel_error("list links", source);
         let replies = self.socket.dump(&link_request(LinkIndex(0))).map_err(list)?;
-        let links: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
-        links.map_err(|malformed: Malformed| list(malformed.into()))
+        replies.parse_all(parse).map_err(list)
     }
 
     /// The link with this name, if there is one.
@@ -81,10 +80,7 @@ impl RtnetlinkHandle {
 
     fn find_link(&mut self, message: NetlinkRequest) -> Result<Option<Link>, netlink::Error> {
         match self.socket.get(message) {
-            Ok(replies) => {
-                let found = replies.iter().find_map(|reply| parse(&reply).transpose());
-                Ok(found.transpose()?)
-            }
+            Ok(replies) => replies.parse_first(parse),
             Err(refused) if refused.errno() == Some(Errno::NODEV) => Ok(None),
             Err(other) => Err(other),
         }

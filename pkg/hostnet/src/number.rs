@@ -30,8 +30,8 @@ impl RtnetlinkHandle {
         let mut request = NetlinkRequest::new(RTM_GETNSID, MessageFlags::NONE, &[0]);
         request.put_u32(NETNSA_FD, wire::fd_number(netns.as_raw_fd()));
         let replies = self.socket.get(request)?;
-        let number = replies.iter().find_map(|reply| parse_netns_number(&reply).transpose());
-        let number = number.ok_or(Malformed("no answer on the number of a netns"))??;
+        let number = replies.parse_first(parse_netns_number)?;
+        let number = number.ok_or(Malformed("no answer on the number of a netns"))?;
         Ok((number >= 0).then_some(number))
     }
 }

@@ -173,9 +173,7 @@ impl RtnetlinkHandle {
             Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => return Ok(Vec::new()),
             other => other.map_err(list)?,
         };
-        let rules: Result<_, _> =
-            replies.iter().filter_map(|reply| message::parse(&reply).transpose()).collect();
-        rules.map_err(|malformed: netlink::Malformed| list(malformed.into()))
+        replies.parse_all(message::parse).map_err(list)
     }
 
     /// Adds a rule, unless an equal one is there.

@@ -78,12 +78,9 @@ impl IpsetHandle {
     ///
     /// [`Error::Kernel`].
     fn list_sets(&mut self) -> Result<Vec<SetInfo>, Error> {
-        let listing = |source: IpsetCause| kernel_error("list sets", source);
-        let replies =
-            self.socket.dump(&self.requests.headers(None)).map_err(|error| listing(error.into()))?;
-        let sets: Result<_, _> =
-            replies.iter().filter_map(|part| reply::parse_header(&part).transpose()).collect();
-        sets.map_err(|malformed: netlink::Malformed| listing(malformed.into()))
+        let replies = self.socket.dump(&self.requests.headers(None));
+        let sets = replies.and_then(|replies| replies.parse_all(reply::parse_header));
+        sets.map_err(|error| kernel_error("list sets", error))
     }
 
     /// Returns the request for a list of all sets without their members.
@@ -196,8 +193,7 @@ impl IpsetHandle {
 
     fn find_header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
         let Some(replies) = self.dump_of_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
-        let found = replies.iter().find_map(|part| reply::parse_header(&part).transpose());
-        Ok(found.transpose()?)
+        Ok(replies.parse_first(reply::parse_header)?)
     }
 
     fn dump_of_one(&mut self, message: &NetlinkRequest) -> Result<Option<ReplyMessages>, IpsetCause> {
@@ -229,8 +225,8 @@ fn different_error(set: &SetName, desired: String, found: &SetInfo) -> Error {
 }
 
 fn version_range(replies: &ReplyMessages) -> Result<(u8, u8), netlink::Error> {
-    let found = replies.iter().find_map(|answer| reply::parse_version_range(&answer).transpose());
-    Ok(found.transpose()?.ok_or(netlink::Malformed("no answer to a question for versions"))?)
+    let found = replies.parse_first(reply::parse_version_range)?;
+    Ok(found.ok_or(netlink::Malformed("no answer to a question for versions"))?)
 }
 
 /// The newest version in both ranges.

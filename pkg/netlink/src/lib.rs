@@ -25,7 +25,8 @@ pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
 pub use socket::{
-    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ReplyMessages, Socket, StandingQuestions,
+    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, ReplyMessages, Socket,
+    StandingQuestions,
 };
 
 /// Size of `struct nlmsghdr`.

@@ -23,7 +23,7 @@ mod replies;
 mod standing;
 
 pub use notifications::NotificationSocket;
-pub use replies::ReplyMessages;
+pub use replies::{ParseReply, ReplyMessages};
 pub use standing::StandingQuestions;
 
 /// How long the kernel may be silent before a request fails. It answers within microseconds, unless another holder

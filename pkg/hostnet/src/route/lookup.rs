@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink::{Malformed, ReceivedMessage};
+use netlink::ParseReply;
 
 use super::message;
 use crate::{Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
@@ -29,17 +29,10 @@ impl RtnetlinkHandle {
         self.look_up(ip, message::parse_source)
     }
 
-    fn look_up<T>(
-        &mut self,
-        ip: IpAddr,
-        parse: impl Fn(&ReceivedMessage<'_>) -> Result<Option<T>, Malformed>,
-    ) -> Result<Option<T>, Error> {
+    fn look_up<T>(&mut self, ip: IpAddr, parse: ParseReply<T>) -> Result<Option<T>, Error> {
         let failed = |source| kernel_error(format_args!("look up the route to {ip}"), source);
         match self.socket.get(message::look_up(ip)) {
-            Ok(replies) => {
-                let found = replies.iter().find_map(|reply| parse(&reply).transpose());
-                found.transpose().map_err(|error| failed(error.into()))
-            }
+            Ok(replies) => replies.parse_first(parse).map_err(failed),
             // Unreachable, prohibited, a blackhole, no such family: the kernel answers each with a number of its own.
             Err(refused) if refused.errno().is_some() => Ok(None),
             Err(other) => Err(failed(other)),

@@ -1,7 +1,10 @@
 //! The replies to one request, in one piece of memory.
 
-use crate::MessageFlags;
 use crate::parse::ReceivedMessage;
+use crate::{Error, Malformed, MessageFlags};
+
+/// Reads one message; `None`: it is of another kind.
+pub type ParseReply<T> = fn(&ReceivedMessage<'_>) -> Result<Option<T>, Malformed>;
 
 /// The messages that answered a request, in the kernel's order.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +34,22 @@ impl ReplyMessages {
             rest = after;
             Some(ReceivedMessage { kind, flags, sequence: 0, payload })
         })
+    }
+
+    /// Parses the messages; `parse` returns `None` for one that is of another kind.
+    ///
+    /// # Errors
+    /// A message is malformed.
+    pub fn parse_all<T>(&self, parse: ParseReply<T>) -> Result<Vec<T>, Error> {
+        Ok(self.iter().filter_map(|reply| parse(&reply).transpose()).collect::<Result<_, _>>()?)
+    }
+
+    /// As [`ReplyMessages::parse_all`], up to the first of the kind.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_first<T>(&self, parse: ParseReply<T>) -> Result<Option<T>, Error> {
+        Ok(self.iter().find_map(|reply| parse(&reply).transpose()).transpose()?)
     }
 
     pub(super) fn push(&mut self, message: &ReceivedMessage<'_>) {
