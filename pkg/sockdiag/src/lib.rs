@@ -58,7 +58,7 @@ impl TcpSockets {
             if has_none(counted) {
                 continue;
             }
-            let request = DiagRequest::list(family, TcpState::LIVE).to_message(BY_FAMILY);
+            let request = DiagRequest::list(family, TcpState::is_live).to_message(BY_FAMILY);
             let socket = Socket::open(NetlinkProtocol::Sockets)?.with_bounds(ListBounds::POD);
             let (replies, rest) = match socket.dump_head(&request, MAX_BYTES) {
                 Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => continue,
@@ -89,7 +89,7 @@ impl TcpSockets {
 /// # Errors
 /// As there.
 pub fn tcp_listeners() -> Result<Option<Vec<SocketAddr>>, Error> {
-    local_ends(|family| DiagRequest::list(family, &[TcpState::Listen]))
+    local_ends(|family| DiagRequest::list(family, |state| state == TcpState::Listen))
 }
 
 /// Returns where UDP sockets of the calling thread's namespace receive from everybody, in both families; `None`: more than

@@ -28,15 +28,16 @@ pub(crate) struct DiagRequest {
 }
 
 impl DiagRequest {
-    /// All sockets of a family that are in one of these states.
-    pub(crate) fn list(family: u8, states: &[TcpState]) -> DiagRequest {
-        let states = states.iter().fold(0, |mask, state| mask | 1 << state.number());
+    /// All sockets of a family that are in one of the states that `is_asked_for` names.
+    pub(crate) fn list(family: u8, is_asked_for: impl Fn(TcpState) -> bool) -> DiagRequest {
+        let states = TcpState::ALL.into_iter().filter(|state| is_asked_for(*state));
+        let states = states.fold(0, |mask, state| mask | 1 << state.number());
         DiagRequest { family, protocol: IPPROTO_TCP, states, id: [0; ID] }
     }
 
     /// All UDP sockets of a family that are bound and have no peer.
     pub(crate) fn unconnected_udp(family: u8) -> DiagRequest {
-        DiagRequest { protocol: IPPROTO_UDP, ..DiagRequest::list(family, &[TcpState::Closed]) }
+        DiagRequest { protocol: IPPROTO_UDP, ..DiagRequest::list(family, |state| state == TcpState::Closed) }
     }
 
     /// The socket with this end, connected to that one, in any state. Without one, a listener at the port.

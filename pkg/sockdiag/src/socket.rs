@@ -30,7 +30,7 @@ pub enum TcpState {
 }
 
 impl TcpState {
-    const ALL: [TcpState; 11] = [
+    pub(crate) const ALL: [TcpState; 11] = [
         TcpState::Established,
         TcpState::SynSent,
         TcpState::SynReceived,
@@ -43,18 +43,11 @@ impl TcpState {
         TcpState::Listen,
         TcpState::Closing,
     ];
-    /// States in which something may still be sent or received.
-    pub(crate) const LIVE: &[TcpState] = &[
-        TcpState::Established,
-        TcpState::SynSent,
-        TcpState::SynReceived,
-        TcpState::FinWait1,
-        TcpState::FinWait2,
-        TcpState::CloseWait,
-        TcpState::LastAck,
-        TcpState::Listen,
-        TcpState::Closing,
-    ];
+
+    /// Something may still be sent or received in it.
+    pub(crate) fn is_live(self) -> bool {
+        !matches!(self, TcpState::TimeWait | TcpState::Closed)
+    }
 
     pub(crate) fn number(self) -> u8 {
         self as u8
