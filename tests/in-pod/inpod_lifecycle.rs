@@ -278,7 +278,7 @@ fn the_del_of_an_earlier_sandbox_ends_no_pod_that_joined_later() {
     fixture.wait_served(&ztunnel, &peer);
     let conflist = fixture.node.conflist(&[fixture.plugin()]);
     let earlier = Pod { container_id: "e".repeat(64), ..peer.sandbox.pod.clone() };
-    let mut served = |fixture: &mut InPod, when: &str| {
+    let served = |fixture: &mut InPod, when: &str| {
         let _ = fixture.node.runtime().del(&conflist, &earlier, "", &Value::Null).unwrap();
         // It is told of the next pod after whatever that DEL led to.
         let next = fixture.mesh_pod(when);
