@@ -57,6 +57,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "verify",
             "bundle",
             "watch",
+            "version",
             "completion",
             "man",
         ],

@@ -389,6 +389,25 @@ fn rights(api: &ApiServer, fixture: &Fixture) {
          \"{AGENTS}\" (403)"
     );
     assert_eq!(agent, format!("cannot connect to port 9876 of pod {AGENTS}/agent-0: {forbidden}"));
+    // As others, with kubectl's flags.
+    let admin = Auth::ClientCert { user: "admin".into(), group: "system:masters".into() };
+    let list = |flags: &[&str]| {
+        let run = fixture.millrace_as(&admin, &[&["list", "-A", "--node", &node(1)], flags].concat());
+        (run.status, run.stderr)
+    };
+    let cannot = |why: &str| {
+        (
+            2,
+            format!(
+                "millrace: cannot find agents through https://10.96.0.1:6443/: cannot get the agents' pods: {why}\n"
+            ),
+        )
+    };
+    let forbidden = "pods is forbidden: User \"nobody\" cannot list resource \"pods\" in API group \"\" at the cluster scope (403)";
+    assert_eq!(list(&["--as", "viewer"]), (0, String::new()));
+    assert_eq!(list(&["--as", "nobody"]), cannot(forbidden));
+    assert_eq!(list(&["--as", "nobody", "--as-group", "system:masters"]), (0, String::new()));
+    assert_eq!(list(&["--request-timeout", "1ms"]), cannot("no answer within 1ms"));
     let run = fixture.millrace_as(&Auth::Token("wrong".into()), &["check"]);
     let why = "cannot get the agents' pods: Unauthorized (401)";
     let expected = format!("millrace: cannot find agents through https://10.96.0.1:6443/: {why}\n");
@@ -396,7 +415,11 @@ fn rights(api: &ApiServer, fixture: &Fixture) {
 }
 
 #[test]
-fn completion_and_manual_page_need_no_cluster() {
+fn completion_manual_page_and_version_need_no_cluster() {
+    let version = fixture::run(&["version"]);
+    assert_eq!((version.status, version.stdout.as_str()), (0, "Client Version: 0.1.0\n"));
+    let version = fixture::run(&["version", "-o", "json"]);
+    assert_eq!(version.json(), serde_json::json!({"clientVersion": {"version": "0.1.0"}}));
     for (words, line) in [
         (["completion", "bash"], "_millrace() {"),
         (["completion", "zsh"], "#compdef millrace"),

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{
-    Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    Arg, ArgAction, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use clap_complete::Shell;
@@ -13,6 +13,8 @@ use report::CaptureState;
 
 /// How kubectl calls a plugin.
 const PLUGIN: &str = "kubectl-millrace";
+/// kubectl's flag for what is the default here.
+const ALL_NAMESPACES: &str = "all-namespaces";
 
 /// Shows which nodes and pods of a cluster are unhealthy in the mesh, and why.
 ///
@@ -36,6 +38,15 @@ pub(crate) struct Options {
     /// Context of the kubeconfig
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
+    /// User to impersonate
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub(crate) as_user: Option<String>,
+    /// Group to impersonate; can be repeated
+    #[arg(long, global = true, value_name = "GROUP")]
+    pub(crate) as_group: Vec<String>,
+    /// Time limit for each request to the API server; 0: none
+    #[arg(long, global = true, default_value = "30s", value_parser = request_limit, value_name = "TIME")]
+    pub(crate) request_timeout: Duration,
     /// Output format
     #[arg(long, short, global = true, value_parser = output_formats(), default_value = "table", value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
@@ -126,7 +137,7 @@ pub(crate) enum Action {
     /// Exit status: 0: every path is proven; 1: one bypasses the proxy; 2: one is held or could not be tested; 3: no such pod.
     Prove {
         /// NAMESPACE/POD, or POD in the namespace of -n or of the context
-        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        #[arg(required_unless_present = "all", conflicts_with_all = ["all", ALL_NAMESPACES])]
         pod: Option<String>,
         /// Namespace of the pod; with --all, only pods of this namespace
         #[arg(long, short)]
@@ -179,6 +190,8 @@ pub(crate) enum Action {
         #[arg(long)]
         node: Option<String>,
     },
+    /// Print the version of this program
+    Version,
     /// Print a completion script
     Completion {
         /// The shell
@@ -287,7 +300,12 @@ fn program_name(word: Option<&OsString>) -> &'static str {
 
 /// The grammar, with the name that people type.
 pub(crate) fn command_grammar(program: &'static str) -> Command {
-    let command = Arguments::command();
+    let of_all = Arg::new(ALL_NAMESPACES).short('A').long(ALL_NAMESPACES).action(ArgAction::SetTrue);
+    let of_all = of_all.help("Every namespace, which is the default").conflicts_with("namespace");
+    let command = Arguments::command().mut_subcommands(|command| match command.get_name() {
+        "check" | "list" | "prove" | "verify" | "watch" => command.arg(&of_all),
+        _ => command,
+    });
     if program == PLUGIN { command.bin_name("kubectl millrace") } else { command.bin_name("millrace") }
 }
 
@@ -310,6 +328,12 @@ fn time_limit(text: &str) -> Result<Duration, String> {
     flags::duration_or_seconds(text)
         .filter(|limit| allowed.contains(limit))
         .ok_or_else(|| "it is no time from 1ms to 24h, such as 500ms, 5s or 1m30s".to_owned())
+}
+
+/// As kubectl has it: zero is no limit.
+fn request_limit(text: &str) -> Result<Duration, String> {
+    let is_zero = flags::duration_or_seconds(text) == Some(Duration::ZERO);
+    if is_zero { Ok(Duration::MAX) } else { time_limit(text) }
 }
 
 fn capture_state(word: &str) -> Result<CaptureState, String> {
@@ -346,5 +370,30 @@ mod tests {
         for text in ["", "0", "0s", "1.5s", "24h1ms"] {
             assert!(time_limit(text).is_err(), "{text}");
         }
+        assert_eq!([request_limit("0"), request_limit("2")], [Duration::MAX, Duration::from_secs(2)].map(Ok));
+    }
+
+    #[test]
+    fn flags_of_kubectl_are_those_of_kubectl() {
+        let parse = |line: &str| {
+            let matches = command_grammar(PLUGIN).try_get_matches_from(line.split(' '));
+            matches.map(|matches| Arguments::from_arg_matches(&matches).unwrap())
+        };
+        for command in ["check", "check --pre", "list", "prove --all", "verify", "watch"] {
+            for flag in ["-A", "--all-namespaces"] {
+                parse(&format!("kubectl-millrace {command} {flag}")).unwrap();
+                assert!(parse(&format!("kubectl-millrace {command} {flag} -n shop")).is_err(), "{command}");
+            }
+        }
+        for wrong in
+            ["prove -A", "prove shop/web -A", "explain web -A", "bundle -A", "list --request-timeout x"]
+        {
+            assert!(parse(&format!("kubectl-millrace {wrong}")).is_err(), "{wrong}");
+        }
+        let options = parse("kubectl-millrace list --as bob --as-group a --as-group b").unwrap().options;
+        assert_eq!(
+            (options.as_user.as_deref(), &options.as_group[..]),
+            (Some("bob"), &["a".into(), "b".into()][..])
+        );
     }
 }

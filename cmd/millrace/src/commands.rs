@@ -70,6 +70,7 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
             let only = watch::Only { namespace: namespace.as_deref(), node: node.as_deref() };
             watch::run(options, *duration, *interval, only).await
         }
+        Action::Version => print_version(options),
         Action::Completion { shell } => print_completion(invocation.program, *shell),
         Action::Man { command } => print_man_page(command.as_deref()),
     }
@@ -162,6 +163,13 @@ async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&
 
 fn complain_partial(unanswered: &[Unanswered]) {
     output::print_message(&partial_text(unanswered));
+}
+
+fn print_version(options: &Options) -> Result<ExitCode> {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    let value = serde_json::json!({"clientVersion": {"version": VERSION}});
+    output::new_printer(options).print_value(&value, |_, _| format!("Client Version: {VERSION}\n"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print_completion(program: &'static str, shell: CompletionShell) -> Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! Reads the API and asks the agents, many at a time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
@@ -16,8 +16,6 @@ use crate::{
     progress::ProgressBar,
 };
 
-/// For a page of a list: without one of them the answer is worth little, so it may take longer than one agent's.
-const PAGE: Duration = Duration::from_secs(30);
 /// Objects of networks.
 const CILIUM: &str = "/api/v1/namespaces/kube-system/configmaps/cilium-config";
 const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
@@ -35,7 +33,12 @@ impl<'a> ClusterSource<'a> {
     /// # Errors
     /// The kubeconfig or the credential cannot be used.
     pub(crate) async fn open(options: &'a Options) -> Result<ClusterSource<'a>> {
-        let choice = KubeconfigChoice { file: options.kubeconfig.clone(), context: options.context.clone() };
+        let choice = KubeconfigChoice {
+            file: options.kubeconfig.clone(),
+            context: options.context.clone(),
+            user: options.as_user.clone(),
+            groups: options.as_group.clone(),
+        };
         let session = KubeClient::from_kubeconfig(&choice).await?;
         Ok(ClusterSource { session, options })
     }
@@ -57,7 +60,8 @@ impl<'a> ClusterSource<'a> {
             Some(namespace) => format!("/api/v1/namespaces/{}/pods", percent_encode(namespace)),
             None => "/api/v1/pods".to_owned(),
         };
-        let listed = self.session.client.list_all("the agents' pods", &path, &query, PAGE);
+        let listed =
+            self.session.client.list_all("the agents' pods", &path, &query, self.options.request_timeout);
         listed.await.with_context(|| format!("cannot find agents through {}", self.session.server))
     }
 
@@ -186,7 +190,7 @@ impl<'a> ClusterSource<'a> {
 
     /// Returns an object that may not exist, nor its kind.
     async fn find_object<T: DeserializeOwned>(&self, what: &str, path: &str) -> Result<Option<T>, Unread> {
-        match self.session.client.get(what, path, PAGE).await {
+        match self.session.client.get(what, path, self.options.request_timeout).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
             Err(error) => Err(Unread { what: what.to_owned(), why: error.to_string() }),
@@ -199,7 +203,7 @@ impl<'a> ClusterSource<'a> {
         path: &str,
         query: &str,
     ) -> Result<Vec<T>, Unread> {
-        let listed = self.session.client.list_all(what, path, query, PAGE).await;
+        let listed = self.session.client.list_all(what, path, query, self.options.request_timeout).await;
         listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
     }
 

@@ -146,7 +146,7 @@ impl KubeClient {
         };
         match tokio::time::timeout(limit, self.kube.request(request)).await {
             Ok(answer) => answer.map_err(|cause| Error::request(doing, &cause)),
-            Err(_) => Err(Error::Timeout { doing, seconds: limit.as_secs() }),
+            Err(_) => Err(Error::Timeout { doing, limit }),
         }
     }
 }

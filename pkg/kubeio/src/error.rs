@@ -1,5 +1,7 @@
 //! What can go wrong, with what was being done.
 
+use std::time::Duration;
+
 /// Kind of an error, as far as a caller acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiErrorKind {
@@ -37,12 +39,12 @@ pub enum Error {
         kind: ApiErrorKind,
     },
     /// No answer in time.
-    #[error("cannot {doing}: no answer within {seconds} s")]
+    #[error("cannot {doing}: no answer within {limit:?}")]
     Timeout {
         /// As above.
         doing: String,
         /// The time that was given.
-        seconds: u64,
+        limit: Duration,
     },
 }
 

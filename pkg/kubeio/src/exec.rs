@@ -34,7 +34,7 @@ impl KubeClient {
             Ok(Err(ExecError::Output(cause))) => {
                 Err(Error::Request { doing: doing(), cause, kind: crate::ApiErrorKind::Unavailable })
             }
-            Err(_) => Err(Error::Timeout { doing: doing(), seconds: limit.as_secs() }),
+            Err(_) => Err(Error::Timeout { doing: doing(), limit }),
         }
     }
 

@@ -35,7 +35,7 @@ impl KubeClient {
         let ports = [port];
         let asked = pods.portforward(pod, &ports);
         let Ok(answer) = tokio::time::timeout(limit, asked).await else {
-            return Err(Error::Timeout { doing: doing(), seconds: limit.as_secs() });
+            return Err(Error::Timeout { doing: doing(), limit });
         };
         let mut forwarder = answer.map_err(|cause| Error::request(doing(), &cause))?;
         match forwarder.take_stream(port) {

@@ -17,6 +17,10 @@ pub struct KubeconfigChoice {
     pub file: Option<PathBuf>,
     /// The context; `None`: the current one.
     pub context: Option<String>,
+    /// The user to impersonate; `None`: as the kubeconfig has it.
+    pub user: Option<String>,
+    /// The groups to impersonate; empty: as the kubeconfig has it.
+    pub groups: Vec<String>,
 }
 
 /// A client, and what its kubeconfig says besides.
@@ -51,6 +55,12 @@ impl KubeClient {
             },
         };
         let mut config = config.map_err(|cause| Error::connection("of the kubeconfig", &cause))?;
+        if choice.user.is_some() {
+            config.auth_info.impersonate.clone_from(&choice.user);
+        }
+        if !choice.groups.is_empty() {
+            config.auth_info.impersonate_groups = Some(choice.groups.clone());
+        }
         config.connect_timeout = Some(crate::transport::LIMIT);
         config.write_timeout = Some(crate::transport::LIMIT);
         let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());

@@ -75,7 +75,7 @@ pub(super) async fn locate_pod_agent(
     let (namespace, name) = parse_pod_name(word, namespace, &source.session.namespace)?;
     let path = format!("/api/v1/namespaces/{}/pods/{}", percent_encode(namespace), percent_encode(name));
     let what = format!("pod {namespace}/{name}");
-    let pod: Pod = match source.session.client.get(&what, &path, options.timeout).await {
+    let pod: Pod = match source.session.client.get(&what, &path, options.request_timeout).await {
         Ok(pod) => pod,
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
             output::print_message(&format!("the cluster has no {what}"));
