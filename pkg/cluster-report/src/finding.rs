@@ -325,8 +325,8 @@ impl Finding {
             object,
             node: None,
             message: report::sanitize_text(&message.into()),
-            hint: code.hint().to_owned(),
-            link: format!("{DOCS}#{}", code.as_str()),
+            hint: report::link_docs(code.hint()),
+            link: report::link_docs(&format!("{DOCS}#{}", code.as_str())),
         }
     }
 

@@ -13,7 +13,7 @@ pub fn render_sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> S
     let rule = |line: &CheckLine| SarifRule {
         code: line.code.as_str().to_owned(),
         check: line.title.to_owned(),
-        help: format!("{} See {DOCS}#{}.", line.code.hint(), line.code.as_str()),
+        help: report::link_docs(&format!("{} See {DOCS}#{}.", line.code.hint(), line.code.as_str())),
         severity: Some(line.code.severity()),
     };
     let found = findings.iter().map(|finding| SarifResult {

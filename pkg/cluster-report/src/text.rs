@@ -76,11 +76,11 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
     if let Some(first) = findings.first() {
         // What to do about one pod can differ from what to do about the next.
         let hint = if findings.iter().all(|finding| finding.hint == first.hint) {
-            &first.hint
+            first.hint.clone()
         } else {
-            line.code.hint()
+            report::link_docs(line.code.hint())
         };
-        let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(hint), first.link);
+        let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(&hint), first.link);
     }
 }
 

@@ -47,7 +47,7 @@ pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NOT_SYNCED, NodeState,
     Observer, PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
 };
-pub use text::{excerpt, format_count, is_object_name, percent_encode, sanitize_text};
+pub use text::{excerpt, format_count, is_object_name, link_docs, percent_encode, sanitize_text};
 pub use yaml::to_yaml;
 
 /// The page for browsers: one HTML file, which fetches the document from `debug/state` and shows it, and explanations from

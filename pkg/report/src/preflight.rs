@@ -12,7 +12,7 @@ use crate::{
     junit::{JunitCase, render_junit},
     sarif::{SarifResult, SarifRule, render_sarif},
     tables::{Cell, Colour, render_table},
-    text::{format_count, sanitize_text, to_sentence},
+    text::{format_count, link_docs, sanitize_text, to_sentence},
 };
 
 pub use codes::PreflightCode;
@@ -176,8 +176,8 @@ fn make_check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
         severity,
         message: sanitize_text(&message),
         consequence,
-        advice: advice.to_owned(),
-        link: format!("{DOCS}#{}", code.as_str()),
+        advice: link_docs(advice),
+        link: link_docs(&format!("{DOCS}#{}", code.as_str())),
     }
 }
 
@@ -438,7 +438,7 @@ impl NodePreflight {
         let rule = |check: &PreflightCheck| SarifRule {
             code: check.code.clone(),
             check: check.title.clone(),
-            help: format!("{} See {}.", advice(check), check.link),
+            help: format!("{} See {}.", link_docs(advice(check)), check.link),
             severity: None,
         };
         let result = |check: &PreflightCheck| {

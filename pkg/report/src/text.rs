@@ -61,6 +61,20 @@ pub(crate) fn to_clause(text: &str) -> String {
     sanitize_text(text).trim().trim_end_matches(['.', ':']).to_owned()
 }
 
+/// A text in which pages, such as `docs/x.md#y`, are addresses on the site that `MILLRACE_DOCS` named at the build, if it did.
+#[must_use]
+pub fn link_docs(text: &str) -> String {
+    link_docs_at(option_env!("MILLRACE_DOCS").unwrap_or_default(), text)
+}
+
+/// The site has the pages at the same paths (`hack/site`).
+fn link_docs_at(site: &str, text: &str) -> String {
+    match site.trim_end_matches('/') {
+        "" => text.to_owned(),
+        site => text.replace("docs/", &format!("{site}/docs/")).replace(".md", ".html"),
+    }
+}
+
 /// `1 pod`, `2 pods`.
 #[must_use]
 pub fn format_count(number: usize, one: &str) -> String {
@@ -74,6 +88,18 @@ mod tests {
     #[test]
     fn a_selector_is_one_value_of_a_query() {
         assert_eq!(percent_encode("k8s-app=a,b in (c-d)~"), "k8s-app%3Da%2Cb%20in%20%28c-d%29~");
+    }
+
+    #[test]
+    fn pages_are_addresses_where_the_build_names_a_site() {
+        let text = "Set it: docs/a.md#b; docs/c.md has more.";
+        let linked =
+            "Set it: https://docs.example/x/docs/a.html#b; https://docs.example/x/docs/c.html has more.";
+        for (site, expected) in
+            [("", text), ("https://docs.example/x", linked), ("https://docs.example/x/", linked)]
+        {
+            assert_eq!(link_docs_at(site, text), expected);
+        }
     }
 
     #[test]

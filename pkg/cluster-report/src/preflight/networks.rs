@@ -19,7 +19,10 @@ pub(super) fn findings(objects: &NetworkObjects) -> Vec<Finding> {
 
 /// A finding whose page is the section of the network.
 fn of_network(code: Code, object: ObjectName, message: &str, section: &str) -> Finding {
-    Finding { link: format!("{NETWORKS}#{section}"), ..Finding::new(code, object, message) }
+    Finding {
+        link: report::link_docs(&format!("{NETWORKS}#{section}")),
+        ..Finding::new(code, object, message)
+    }
 }
 
 fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
