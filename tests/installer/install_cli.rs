@@ -110,6 +110,8 @@ fn help_is_there_for_all_commands_and_for_each() {
         let help = said(&["help", name]);
         assert!(help.starts_with(&format!("install-cni {name} ")), "{help}");
         assert_eq!(help, said(&[name, "--help"]));
+        assert!(kit::has_line(&help, "Examples:"), "{help}");
+        assert!(!kit::has_line(&help, "      --cni-net-dir string"), "the agent's: {help}");
     }
     assert!(said(&["completion", "bash"]).ends_with("complete -F _install_cni install-cni\n"));
 }

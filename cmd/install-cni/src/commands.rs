@@ -243,8 +243,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let values = match request {
         ParseOutcome::Run(values) => values,
         ParseOutcome::Help => {
-            let help = flags::help_text(usage, own_flags);
-            console::write_stdout(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
+            console::write_stdout(help_text(usage, own_flags).as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -254,6 +253,11 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let is_check = command == CliCommand::Check;
     ensure!(is_check || !output.format.is_of_check(), "-o junit and -o sarif are forms of check alone");
     run(&CommandInvocation { values, settings, output })
+}
+
+/// The help of a command that takes the agent's flags, too, which are in the agent's own.
+pub(crate) fn help_text(usage: &str, own_flags: &[Flag]) -> String {
+    format!("{}{DAEMONS_FLAGS}", flags::help_text(usage, own_flags))
 }
 
 /// The agent's settings, as far as they are known where the command is called, and how to log.

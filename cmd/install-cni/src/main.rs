@@ -118,7 +118,8 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             run_subcommand([arguments, vec!["--help".into()]].concat())
         }
         "version" => {
-            let Some(values) = read_flags(version::USAGE, version::FLAGS, arguments)? else {
+            let help = flags::help_text(version::USAGE, version::FLAGS);
+            let Some(values) = read_flags(&help, version::FLAGS, arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
             let text = version::render_text(&values).map_err(anyhow::Error::msg)?;
@@ -126,7 +127,8 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         "uninstall" => {
-            let Some(values) = read_flags(uninstall::USAGE, UNINSTALL.as_slice(), arguments)? else {
+            let help = commands::help_text(uninstall::USAGE, &commands::REMOVAL);
+            let Some(values) = read_flags(&help, UNINSTALL.as_slice(), arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
             let is_dry = uninstall::is_dry(&values)?;
@@ -152,7 +154,8 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
 }
 
 fn run_agent(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let Some(values) = read_flags(&usage_text(), options::ALL.as_slice(), arguments)? else {
+    let help = flags::help_text(&usage_text(), &options::ALL);
+    let Some(values) = read_flags(&help, options::ALL.as_slice(), arguments)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
@@ -160,11 +163,11 @@ fn run_agent(arguments: Vec<OsString>) -> Result<ExitCode> {
 }
 
 /// Reads the flags. Returns `None` if the call only asked for help, which has been printed then.
-fn read_flags(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
+fn read_flags(help: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
     match flags::parse(table, options::STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
         ParseOutcome::Run(values) => Ok(Some(values)),
         ParseOutcome::Help => {
-            io::stdout().write_all(flags::help_text(usage, table).as_bytes())?;
+            io::stdout().write_all(help.as_bytes())?;
             Ok(None)
         }
     }

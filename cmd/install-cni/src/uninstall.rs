@@ -23,12 +23,17 @@ use crate::{commands, node_agent, node_lock::NodeLock, state_collector};
 /// Usage text of the command.
 pub(crate) const USAGE: &str =
     "install-cni uninstall removes the plugin, its entry and its credential from this node, and all rules, links and routes
-of ambient mode. Exit status 0: everything was removed; 1: something remains, and is listed.
-It finds what is there by itself. Settings that are not given are as the last agent had them, if it wrote them down.
-The agent must not be running, except with --dry-run, which lists what would be removed and changes nothing. Exit status 0:
-listed; 1: not everything could be determined.
+of ambient mode. It finds what is there by itself. Settings that are not given are as the last agent had them, if it wrote
+them down. The agent must not be running, except with --dry-run, which lists what would be removed and changes nothing.
 
-Usage: install-cni uninstall [--dry-run] [flags]";
+Usage: install-cni uninstall [--dry-run] [flags]
+
+Examples:
+  install-cni uninstall --dry-run
+  install-cni uninstall
+
+Exit status 0: everything was removed, or with --dry-run listed; 1: something remains, and is listed, or with --dry-run not
+everything could be determined.";
 
 /// Removes what is there, whatever settings the agent had that made it. Each part can be repeated after a failure or an
 /// interruption; what shows the next attempt where to look is removed last.

@@ -10,8 +10,15 @@ const OUTPUT: Flag = Flag::with_value("", "json or yaml").long("output").short('
 pub(crate) const FLAGS: &[Flag] = &[SHORT, OUTPUT];
 
 /// Usage text that `--help` shows.
-pub(crate) const USAGE: &str =
-    "install-cni version prints the version of this program.\n\nUsage: install-cni version [flags]";
+pub(crate) const USAGE: &str = "install-cni version prints the version of this program.
+
+Usage: install-cni version [flags]
+
+Examples:
+  install-cni version --short
+  install-cni version -o yaml
+
+Exit status 0: printed; 1: the call is wrong.";
 
 /// Of the programs.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
