@@ -79,8 +79,11 @@ fn the_daemon_and_its_command_report_the_same_build() {
 #[test]
 fn what_it_does_not_know_is_refused_by_name() {
     for (arguments, words) in [
-        (&["--nonsense"][..], &["unknown flag: --nonsense"][..]),
-        (&["--nonsense=1", "word", "-z"], &["unknown flag: --nonsense", "\"word\"", "unknown flag: -z"]),
+        (&["--nonsense"][..], &["unknown flag: --nonsense; see --help\n"][..]),
+        (
+            &["--nonsense=1", "word", "-z"],
+            &["unknown flag: --nonsense", "\"word\"", "unknown flag: -z; see --help\n"],
+        ),
         (
             &["explian", "shop/web"],
             &["unknown command \"explian\" (did you mean \"explain\"?); see install-cni help"],
@@ -89,7 +92,8 @@ fn what_it_does_not_know_is_refused_by_name() {
         (&["help", "word"], &["unknown command \"word\""]),
         (&["completion"], &["none of bash, zsh and fish"]),
         (&["version", "-o", "xml"], &["--output", "\"xml\"", "json", "yaml"]),
-        (&["version", "--nonsense"], &["unknown flag: --nonsense"]),
+        (&["version", "--nonsense"], &["unknown flag: --nonsense; see --help\n"]),
+        (&["uninstall", "--dryrun"], &["--dryrun (did you mean --dry-run?); see --help\n"]),
         (&["--log-level"], &["--log-level"]),
     ] {
         let (status, said, complaint) = call(arguments);

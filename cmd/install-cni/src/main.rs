@@ -43,7 +43,7 @@ use commands::{
     completion::{self, Subcommand},
 };
 use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, options};
-use flags::{Flag, FlagValues, ParseOutcome};
+use flags::{Flag, FlagErrors, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
 use node_status::error_text;
 
@@ -98,7 +98,8 @@ fn main() -> ExitCode {
     match run_subcommand(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
-            console::print_message(PROGRAM, &error_text(&error));
+            let hint = if error.is::<FlagErrors>() { "; see --help" } else { "" };
+            console::print_message(PROGRAM, &format!("{}{hint}", error_text(&error)));
             ExitCode::FAILURE
         }
     }
