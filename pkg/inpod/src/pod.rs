@@ -47,6 +47,8 @@ pub struct CaptureReport {
 pub struct PodRulesSnapshot {
     /// Fingerprint of all rules there. `None`: it could not be determined.
     rules: Option<RulesFingerprint>,
+    /// The options with which they were compared.
+    options: inpod::PodOptions,
     /// Missing parts of the policy route, as text.
     missing: Vec<String>,
     /// Differences of the firewall rules, as text.
@@ -272,7 +274,8 @@ fn observe_netns(
     }
     // Before the rules themselves: what changes meanwhile has another fingerprint.
     let rules = RulesFingerprint::of_this_netns().ok();
-    let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
+    let is_same = |before: &&PodRulesSnapshot| before.rules == rules && before.options == *desired.pod;
+    let unchanged = before.filter(is_same).filter(|_| rules.is_some());
     let (differing, foreign) = match unchanged {
         Some(before) => (before.differing.clone(), before.foreign.clone()),
         None => {
@@ -286,7 +289,8 @@ fn observe_netns(
     // There are new ones only when it is captured.
     let known = before.map(|before| &before.outside).filter(|outside| outside.count == 0);
     let outside = known.cloned().unwrap_or_else(OutsideConnections::of_this_netns);
-    Ok(PodRulesSnapshot { rules, missing, differing, overruling: overruled, foreign, outside })
+    let options = desired.pod.clone();
+    Ok(PodRulesSnapshot { rules, options, missing, differing, overruling: overruled, foreign, outside })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it. Asked only when something is missing: the kernel looks

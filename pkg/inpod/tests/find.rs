@@ -234,6 +234,11 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
         // What was compared before counts for as long as nobody changes a rule.
         let observe = || inpod::observe_pod(netns, &wanted, Some(&seen), &options).unwrap();
         assert_eq!(observe(), seen);
+        // Other rules may be desired by now.
+        let other = PodOptions { bypass_inbound: true, ..pod.clone() };
+        let other = PodRulesSpec { pod: &other, ..wanted };
+        let other = inpod::observe_pod(netns, &other, Some(&seen), &options).unwrap();
+        assert!(!other.is_complete(), "{other:?}");
         for (tool, family) in [("iptables", Family::V4), ("ip6tables", Family::V6)] {
             // Neither the number of rules nor their length is another one.
             let rule = "-t nat -R ISTIO_OUTPUT 1 -p tcp -d";

@@ -115,6 +115,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             Err(why) if self.is_awaited() => self.abandon_add(why, now),
             Err(why) => {
                 self.record_failure(why, now);
+                // Rules that are there may be those of other options.
+                self.observe = self.observe.min(self.due);
                 Vec::new()
             }
         }
