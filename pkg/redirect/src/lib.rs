@@ -147,13 +147,20 @@ pub fn compare_recorded(
     families: FamilyChoice,
     rules: &RecordedRules,
 ) -> Result<Vec<String>, Error> {
-    let mut differences =
-        routes::missing_routes(config, &families.choose_families(&families::netns_addresses()?)?)?;
+    let mut differences = missing_routes(config, families)?;
     let [v4, v6] = Family::BOTH.map(|family| rules.rule_set(family));
     let (v4, v6) = (v4?, v6?);
     let desired = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
     differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
     Ok(differences)
+}
+
+/// Returns what is missing of the policy routes and the address that `config` wants: no fingerprint of rules shows it.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn missing_routes(config: &sidecar::SidecarConfig, families: FamilyChoice) -> Result<Vec<String>, Error> {
+    routes::missing_routes(config, &families.choose_families(&families::netns_addresses()?)?)
 }
 
 /// Rules of sidecar redirection that a namespace has to have.

@@ -202,7 +202,7 @@ impl KnownPod {
         repair: Option<&InPlaceRepair>,
     ) -> Option<Result<Vec<String>, String>> {
         let now = self.rules_fingerprint();
-        if now.is_some() && now == self.verified {
+        if now.is_some() && now == self.verified && self.has_routes(pod) {
             return None;
         }
         let result = self.restore_rules(pod, repair).map_err(|error| error.to_string());
@@ -235,6 +235,13 @@ impl KnownPod {
         let families = self.netns.run_in(|| redirect::redirected_families(families))??;
         self.baseline = Some(DesiredRules::for_families(&pod.redirect.config, &families).rules);
         Ok(restored)
+    }
+
+    /// Whether its policy routes are in place; false if that could not be determined.
+    fn has_routes(&self, pod: &SidecarPod) -> bool {
+        let (config, families) = (&pod.redirect.config, family_choice(&pod.redirect));
+        let missing = self.netns.run_in(|| redirect::missing_routes(config, families));
+        missing.is_ok_and(|missing| missing.is_ok_and(|missing| missing.is_empty()))
     }
 
     fn rules_fingerprint(&self) -> Option<RulesFingerprint> {

@@ -112,22 +112,41 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
 #[test]
 fn each_kind_of_drift_is_repaired_at_once() {
     let Some(own) = ProcessNode::start("repair-kinds-of-drift") else { return };
-    let sandbox = own.add("web", 11, "Running", |pod| dual_stack(pod, true));
+    let redirect = own.add("redirect", 11, "Running", |pod| dual_stack(pod, true));
+    let tproxy = own.add("tproxy", 12, "Running", |pod| {
+        pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("TPROXY");
+        dual_stack(pod, true);
+    });
     let mut daemon = own.node.0.daemon();
-    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
-    let before = rules_of(&sandbox);
+    daemon.wait_for("both are redirected", |daemon| rules(daemon, "success") == 2.0);
+    let state = |sandbox: &PodSandbox| {
+        let network = [
+            "ip rule",
+            "ip -6 rule",
+            "ip route show table all",
+            "ip -6 route show table all",
+            "ip -6 address",
+        ];
+        [rules_of(sandbox), network.map(|command| sandbox.netns.sh(command)).to_vec()].concat()
+    };
     let damages = [
-        "nft flush chain ip nat ISTIO_OUTPUT",
-        "iptables-nft -t nat -D ISTIO_REDIRECT 1",
-        "ip6tables-nft -t nat -D PREROUTING -p tcp -j ISTIO_INBOUND",
-        "nft flush ruleset",
+        (&redirect, "nft flush chain ip nat ISTIO_OUTPUT"),
+        (&redirect, "iptables-nft -t nat -D ISTIO_REDIRECT 1"),
+        (&redirect, "ip6tables-nft -t nat -D PREROUTING -p tcp -j ISTIO_INBOUND"),
+        (&redirect, "nft flush ruleset"),
+        (&redirect, "ip -6 address del ::6/128 dev lo"),
+        (&tproxy, "iptables-nft -t mangle -F ISTIO_TPROXY"),
+        (&tproxy, "ip rule del fwmark 0x539"),
+        (&tproxy, "ip -6 route flush table 133"),
     ];
-    for damage in damages {
+    let before = [&redirect, &tproxy].map(|sandbox| state(sandbox));
+    for (count, (sandbox, damage)) in (3_u32..).zip(damages) {
+        let before = &before[usize::from(sandbox.pod.name == "tproxy")];
         sandbox.netns.sh(damage);
         let began = Instant::now();
-        while rules_of(&sandbox) != before {
+        while rules(&daemon, "success") < f64::from(count) || state(sandbox) != *before {
             let late = began.elapsed() > Duration::from_secs(10);
-            assert!(!late, "{damage}\n{:#?}\n{before:#?}\n{}", rules_of(&sandbox), daemon.log());
+            assert!(!late, "{damage}\n{:#?}\n{before:#?}\n{}", state(sandbox), daemon.log());
         }
         println!("{damage}: after {:?}", began.elapsed());
     }
