@@ -10,7 +10,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use report::{CaptureState, DifferenceKind, PlanStep, StateDifference, StatePart, StateReport, Unobserved};
+use report::{
+    CaptureState, DifferenceKind, PartHealth, PlanStep, RedirectionMode, StateDifference, StatePart,
+    StateReport, Unobserved,
+};
 use serde_json::{Value, json};
 
 use fixture::{Fixture, bypassing, document, full, pod};
@@ -87,18 +90,20 @@ fn help_names_exit_statuses_and_flags() {
     assert!(kit::has_line(&help, "      --dry-run"), "{help}");
 }
 
+/// A member of each entry of a list.
+fn names(list: &Value, member: &str) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|entry| entry[member].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn pods_are_listed_as_asked() {
     let fixture = Fixture::new(&bypassing());
-    let names = |value: Value| -> Vec<String> {
-        value.as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap().to_owned()).collect()
-    };
     let text = fixture.said(0, &["list"]);
     let first: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(first, ["POD", "store/web", "shop/cart", "shop/web"], "{text}");
     assert!(!text.contains('\x1b'), "no colours in a pipe");
-    assert_eq!(names(fixture.json(0, &["list", "-n", "shop"])), ["cart", "web"]);
-    assert_eq!(names(fixture.json(0, &["list", "--state", "outside"])), ["web"]);
+    assert_eq!(names(&fixture.json(0, &["list", "-n", "shop"]), "name"), ["cart", "web"]);
+    assert_eq!(names(&fixture.json(0, &["list", "--state", "outside"]), "name"), ["web"]);
     let bypassing = fixture.said(1, &["list", "--bypassing"]);
     let pods: Vec<_> = bypassing.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(pods, ["store/web"], "{bypassing}");
@@ -109,6 +114,73 @@ fn pods_are_listed_as_asked() {
     let (status, _, complaint) = fixture.call(&["list", "--bypassing"]);
     let expected = "install-cni: not known: Pod shop/cart: nobody has looked at it.\n";
     assert_eq!((status, complaint.as_str()), (2, expected));
+    assert_eq!(fixture.said(0, &["list", "--bypassing", "-n", "other"]), "No pods.\n");
+}
+
+/// That an agent knows some pods does not mean that it knows all of them.
+#[test]
+fn no_pod_is_no_answer_while_some_may_be_missing() {
+    let unrecorded = |document: &mut StateReport| {
+        document.node.ambient_enabled = false;
+        let why = "3 network namespaces have no record of an ADD";
+        document.observation.unobserved = vec![Unobserved::new(StatePart::UnrecordedPods, why)];
+    };
+    let unsynced = |document: &mut StateReport| {
+        document.node.synced = false;
+        let message = report::NOT_SYNCED.into();
+        document.health = vec![PartHealth { component: "agent".into(), healthy: false, message }];
+    };
+    let unread = |document: &mut StateReport| {
+        document.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
+    };
+    let missing =
+        "Pods that started before the plugin was installed: 3 network namespaces have no record of an ADD.";
+    for (change, why, unproven) in [
+        (&unrecorded as &dyn Fn(&mut StateReport), missing, &["node node-1"][..]),
+        (&unsynced, "Pods and namespaces are not known yet.", &["node node-1"]),
+        (&unread, "The node's firewall: no iptables-save.", &[]),
+    ] {
+        let mut document = document();
+        change(&mut document);
+        let fixture = Fixture::new(&document);
+        for arguments in [&["list", "--bypassing"][..], &["list", "-n", "other"]] {
+            let (status, text, complaint) = fixture.call(arguments);
+            assert_eq!(
+                (status, text.as_str()),
+                (2, "Unknown: the node could not be observed completely.\n"),
+                "{why}"
+            );
+            assert_eq!(complaint, format!("install-cni: not known: {why}\n"));
+        }
+        assert_eq!(names(&fixture.json(0, &["list"]), "name"), ["cart", "web"], "it has pods to show");
+        let status = if unproven.is_empty() { 0 } else { 2 };
+        assert_eq!(
+            names(&fixture.json(status, &["prove", "--all", "-n", "other"]), "pod"),
+            unproven,
+            "{why}"
+        );
+    }
+}
+
+/// No packet shows that the node redirects such a pod, or a pod whose capture mode is not known yet.
+#[test]
+fn pods_that_no_packet_can_prove_are_not_left_out() {
+    let mut document = document();
+    document.pods[0].mode = Some(RedirectionMode::Node);
+    let mut undecided = pod("shop", "db", CaptureState::Unknown);
+    undecided.mode = None;
+    document.pods.push(undecided);
+    let fixture = Fixture::new(&document);
+    let proofs = fixture.json(2, &["prove", "--all"]);
+    assert_eq!(names(&proofs, "pod"), ["shop/cart", "shop/db"], "{proofs}");
+    let text = fixture.said(2, &["prove", "--all"]);
+    assert!(
+        kit::has_line(
+            &text,
+            "shop/cart  not-testable  0 of 0  the node redirects its traffic: nothing in its own namespace shows that"
+        ),
+        "{text}"
+    );
 }
 
 #[test]

@@ -194,7 +194,14 @@ fn list(fixture: &Fixture) {
     assert_eq!(run.status, 1);
     let pods: Vec<&str> = run.stdout.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(pods, [format!("{MESH}/pod-20"), format!("{MESH}/pod-320")]);
-    assert!(kit::has_line(&run.stderr, "millrace: partial: 8 nodes did not answer"), "{}", run.stderr);
+    assert!(kit::has_line(&run.stderr, "millrace: partial: 9 nodes did not answer"), "{}", run.stderr);
+    let uncovered = fixture.millrace(&["list", "--bypassing", "--node", &node(25)]);
+    let pods = format!("{MESH}/pod-1225, {MESH}/pod-1525 and 32 others");
+    let why = format!("millrace:   {}: no agent runs here, and pods of the mesh do: {pods}", node(25));
+    assert_eq!(uncovered.stderr, format!("millrace: partial: 1 nodes did not answer\n{why}\n"));
+    assert_eq!((uncovered.status, uncovered.stdout.as_str()), (2, "Unknown: not every node answered.\n"));
+    let elsewhere = fixture.millrace(&["list", "--bypassing", "--node", &node(25), "-n", AGENTS]);
+    assert_eq!((elsewhere.status, elsewhere.stderr.as_str()), (2, "millrace: no agent was found\n"));
 
     let run = fixture.millrace(&["list", "--node", &node(LATE), "-o", "json"]);
     assert_eq!(run.status, 0, "an agent that takes two seconds has answered: {}", run.stderr);

@@ -111,7 +111,7 @@ Examples:
   install-cni list --state held -n shop
 
 Exit status 0: shown, and with --bypassing there is none; 1: with --bypassing there are some;
-2: the state could not be determined, not even that there is none, or the call is wrong.";
+2: no pod is shown, but not everything was observed, so there may be some; or the call is wrong.";
 const VERIFY: &str = "install-cni verify compares the desired with the observed state of the node.
 
 Usage: install-cni verify [flags]

@@ -107,7 +107,8 @@ pub(crate) enum Action {
     },
     /// List pods with their capture state, worst first
     ///
-    /// Exit status: 0: listed; with --bypassing, 0: none, 1: some; 2: not everything could be determined.
+    /// Exit status: 0: listed; with --bypassing, 0: none, 1: some; 2: pods of some nodes are missing, or no pod is listed and not
+    /// everything was observed.
     List {
         /// Only pods that bypass the mesh
         #[arg(long, conflicts_with = "state")]

@@ -13,8 +13,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_report::{
-    CheckLine, Finding, Severity, Unanswered, check, check_before_installation, check_text, list_text,
-    partial_text, pod_list, preflight_text, render_junit, render_sarif, verify_cluster, verify_text,
+    CheckLine, Finding, Severity, Unanswered, Unread, check, check_before_installation, check_text,
+    list_text, not_known_text, partial_text, pod_list, preflight_text, render_junit, render_sarif,
+    verify_cluster, verify_text,
 };
 use console::OutputFormat;
 use report::CaptureState;
@@ -132,37 +133,39 @@ async fn list_pods(
     state: Option<CaptureState>,
     bypassing: bool,
 ) -> Result<ExitCode> {
-    let cluster = ClusterSource::open(options).await?.query_states(node).await?;
-    let list = pod_list(&cluster, namespace, state);
+    let mut cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
+    if let Some(namespace) = namespace {
+        cluster.keep_namespace(namespace);
+    }
+    let list = pod_list(&cluster, state);
     output::new_printer(options).print_value(&list, |wide, colour| list_text(&list, wide, colour))?;
-    complain_partial(&list.unanswered);
+    complain_partial(&list.unanswered, &cluster.unread);
     if cluster.answers.is_empty() {
         output::print_message("no agent was found");
-        return Ok(ExitCode::from(CANNOT));
     }
-    let is_unsure =
-        || list.partial || !pod_list(&cluster, namespace, Some(CaptureState::Unknown)).pods.is_empty();
-    Ok(match (bypassing, list.pods.is_empty()) {
-        (true, false) => ExitCode::FAILURE,
-        (true, true) if is_unsure() => ExitCode::from(CANNOT),
-        (false, _) if list.partial => ExitCode::from(CANNOT),
-        _ => ExitCode::SUCCESS,
-    })
+    let status = list.status(bypassing);
+    if status == CANNOT {
+        output::print_message(&not_known_text(&list.unknown));
+    }
+    Ok(ExitCode::from(status))
 }
 
 async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
-    let mut cluster = ClusterSource::open(options).await?.query_states(node).await?;
+    let mut cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
     if let Some(namespace) = namespace {
         cluster.keep_namespace(namespace);
     }
     let report = verify_cluster(&cluster);
     output::new_printer(options).print_value(&report, |_, colour| verify_text(&report, colour))?;
-    complain_partial(&report.unanswered);
+    complain_partial(&report.unanswered, &cluster.unread);
     Ok(ExitCode::from(report.status()))
 }
 
-fn complain_partial(unanswered: &[Unanswered]) {
+fn complain_partial(unanswered: &[Unanswered], unread: &[Unread]) {
     output::print_message(&partial_text(unanswered));
+    for Unread { what, why } in unread {
+        output::print_message(&format!("partial: nodes without an agent are not known: {what}: {why}"));
+    }
 }
 
 fn print_version(options: &Options) -> Result<ExitCode> {

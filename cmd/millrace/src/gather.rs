@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
+use cluster_report::{
+    Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unanswered, Unread, uncovered_nodes,
+};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
 use report::{Proof, SimulatedChange, percent_encode};
@@ -16,6 +18,8 @@ use crate::{
     progress::ProgressBar,
 };
 
+/// The name of these objects in messages.
+const NAMESPACES: &str = "namespaces";
 /// Objects of networks.
 const CILIUM: &str = "/api/v1/namespaces/kube-system/configmaps/cilium-config";
 const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
@@ -75,6 +79,40 @@ impl<'a> ClusterSource<'a> {
         Ok(Cluster { agents, answers, ..Cluster::default() })
     }
 
+    /// Returns the same as [`ClusterSource::query_states`], and as nodes that did not answer those with pods of the mesh, of one
+    /// namespace if one is meant, on which no agent runs.
+    ///
+    /// # Errors
+    /// The agents cannot be found.
+    pub(crate) async fn query_all_nodes(
+        &self,
+        namespace: Option<&str>,
+        node: Option<&str>,
+    ) -> Result<Cluster> {
+        let agents = self.list_agents(node).await?;
+        let (mut answers, (uncovered, unread)) =
+            tokio::join!(self.query_answers(&agents), self.uncovered_nodes(&agents, namespace, node));
+        add_uncovered(&mut answers, uncovered);
+        Ok(Cluster { agents, answers, unread, ..Cluster::default() })
+    }
+
+    /// Nodes with pods of the mesh on which no agent runs, and kinds of objects that could not be read. Pods are only read if
+    /// there is a node without an agent.
+    async fn uncovered_nodes(
+        &self,
+        agents: &[Pod],
+        namespace: Option<&str>,
+        node: Option<&str>,
+    ) -> (Vec<Unanswered>, Vec<Unread>) {
+        let (mut cluster, with_agent) = (Cluster::default(), agents_by_node(agents));
+        let nodes = self.list_objects("nodes", "/api/v1/nodes", &name_selector("metadata.name", node)).await;
+        cluster.nodes = value_or_default(nodes, &mut cluster.unread);
+        if cluster.nodes.iter().any(|node| !with_agent.contains_key(node.metadata.name.as_str())) {
+            cluster = Cluster { agents: agents.to_vec(), ..self.read_pods(namespace, node).await };
+        }
+        (uncovered_nodes(&cluster), cluster.unread)
+    }
+
     /// Everything that a check needs; of pods and what belongs to them, in one namespace if one is meant.
     ///
     /// # Errors
@@ -119,7 +157,8 @@ impl<'a> ClusterSource<'a> {
         Ok((Cluster { agents, ..read? }, replies))
     }
 
-    /// Returns the proofs of the pods of each node, by node; of one namespace or one node, if one is meant.
+    /// Returns the proofs of the pods of each node, by node; of one namespace or one node, if one is meant. A node with pods of the
+    /// mesh on which no agent runs has not answered; of others nothing is known if a kind of objects could not be read.
     ///
     /// # Errors
     /// The agents cannot be found.
@@ -127,9 +166,14 @@ impl<'a> ClusterSource<'a> {
         &self,
         namespace: Option<&str>,
         node: Option<&str>,
-    ) -> Result<BTreeMap<String, Result<Vec<Proof>, String>>> {
+    ) -> Result<(BTreeMap<String, Result<Vec<Proof>, String>>, Vec<Unread>)> {
         let agents = self.list_agents(node).await?;
-        Ok(self.ask_each_node(&agents, async |query, agent| query.prove_all(agent, namespace).await).await)
+        let (mut answers, (uncovered, unread)) = tokio::join!(
+            self.ask_each_node(&agents, async |query, agent| query.prove_all(agent, namespace).await),
+            self.uncovered_nodes(&agents, namespace, node),
+        );
+        add_uncovered(&mut answers, uncovered);
+        Ok((answers, unread))
     }
 
     /// Returns what a check before an installation needs: NetworkPolicies and pods of one namespace, if one is meant.
@@ -164,28 +208,32 @@ impl<'a> ClusterSource<'a> {
     /// # Errors
     /// There is no such namespace.
     async fn read_objects(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
-        let inside =
-            namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default();
-        let pods_at = format!("/api/v1{inside}/pods");
-        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
-        let (pods_of, namespaces_of) =
-            (name_selector("spec.nodeName", node), name_selector("metadata.name", namespace));
-        let (pods, namespaces, policies) = tokio::join!(
-            self.list_objects("pods", &pods_at, &pods_of),
-            self.list_objects("namespaces", "/api/v1/namespaces", &namespaces_of),
+        let policies_at = format!("/apis/networking.k8s.io/v1{}/networkpolicies", in_namespace(namespace));
+        let (mut cluster, policies) = tokio::join!(
+            self.read_pods(namespace, node),
             self.list_objects("networkpolicies", &policies_at, ""),
         );
-        if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
+        let is_read = !cluster.unread.iter().any(|unread| unread.what == NAMESPACES);
+        if let Some(name) = namespace.filter(|_| is_read && cluster.namespaces.is_empty()) {
             bail!("there is no namespace {name}");
         }
-        let mut unread = Vec::new();
-        let cluster = Cluster {
-            pods: value_or_default(pods, &mut unread),
-            namespaces: value_or_default(namespaces, &mut unread),
-            policies: value_or_default(policies, &mut unread),
-            ..Cluster::default()
-        };
-        Ok(Cluster { unread, ..cluster })
+        cluster.policies = value_or_default(policies, &mut cluster.unread);
+        Ok(cluster)
+    }
+
+    /// Returns pods, of one node if one is meant, and namespaces; of one namespace, if one is meant.
+    async fn read_pods(&self, namespace: Option<&str>, node: Option<&str>) -> Cluster {
+        let pods_at = format!("/api/v1{}/pods", in_namespace(namespace));
+        let (pods_of, namespaces_of) =
+            (name_selector("spec.nodeName", node), name_selector("metadata.name", namespace));
+        let (pods, namespaces) = tokio::join!(
+            self.list_objects("pods", &pods_at, &pods_of),
+            self.list_objects(NAMESPACES, "/api/v1/namespaces", &namespaces_of),
+        );
+        let mut cluster = Cluster::default();
+        cluster.pods = value_or_default(pods, &mut cluster.unread);
+        cluster.namespaces = value_or_default(namespaces, &mut cluster.unread);
+        cluster
     }
 
     /// Returns an object that may not exist, nor its kind.
@@ -240,6 +288,18 @@ impl<'a> ClusterSource<'a> {
 /// Returns the query for the object of this name; without a name, for all.
 fn name_selector(field: &str, name: Option<&str>) -> String {
     name.map(|name| format!("fieldSelector={field}%3D{}", percent_encode(name))).unwrap_or_default()
+}
+
+/// Returns the part of a path that restricts it to a namespace; without a namespace, nothing.
+fn in_namespace(namespace: Option<&str>) -> String {
+    namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default()
+}
+
+/// Adds nodes that nobody was asked for: an agent that came meanwhile counts more.
+fn add_uncovered<T>(answers: &mut BTreeMap<String, Result<T, String>>, uncovered: Vec<Unanswered>) {
+    for Unanswered { node, message } in uncovered {
+        answers.entry(node).or_insert(Err(message));
+    }
 }
 
 fn value_or_default<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {

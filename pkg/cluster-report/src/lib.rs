@@ -15,7 +15,7 @@ mod sarif;
 mod simulate;
 mod text;
 
-pub use check::{CheckLine, CheckReport, Counts, Verdict, check};
+pub use check::{CheckLine, CheckReport, Counts, Verdict, check, uncovered_nodes};
 pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;
@@ -25,7 +25,9 @@ pub use policy::{
     SelectorTerm, policy_effect,
 };
 pub use preflight::{NetworkObjects, PreflightReport, check_before_installation};
-pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
+pub use rows::{NodeDifferences, NodeUnknown, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
 pub use sarif::render_sarif;
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate_change};
-pub use text::{check_text, list_text, partial_text, preflight_text, simulation_text, verify_text};
+pub use text::{
+    check_text, list_text, not_known_text, partial_text, preflight_text, simulation_text, verify_text,
+};

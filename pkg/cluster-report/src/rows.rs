@@ -14,8 +14,19 @@ pub struct PodList {
     pub partial: bool,
     /// Worst first, then by name.
     pub pods: Vec<PodRow>,
-    /// Nodes whose agent did not answer.
+    /// Nodes whose agent did not answer, and nodes with pods of the mesh that run no agent.
     pub unanswered: Vec<Unanswered>,
+    /// Parts of nodes that answered which are not known: while there are any, no pod in the list does not mean that there is none.
+    pub unknown: Vec<NodeUnknown>,
+}
+
+/// A part of a node that is not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeUnknown {
+    /// The node.
+    pub node: String,
+    /// The part, and why, in a sentence.
+    pub message: String,
 }
 
 /// A pod, and on which node it is.
@@ -39,7 +50,7 @@ pub struct VerifyReport {
     pub partial: bool,
     /// Every node that answered.
     pub nodes: Vec<NodeDifferences>,
-    /// Nodes whose agent did not answer.
+    /// Nodes whose agent did not answer, and nodes with pods of the mesh that run no agent.
     pub unanswered: Vec<Unanswered>,
 }
 
@@ -66,13 +77,24 @@ impl VerifyReport {
     }
 }
 
-/// Pods of nodes that answered: those of a namespace, if one is meant, and in a state, if one is meant.
+impl PodList {
+    /// 0: listed, and with `bypassing` there is none; 1: with `bypassing` there are some; 2: pods of some nodes are missing, or none
+    /// is listed and not everything is known.
+    #[must_use]
+    pub fn status(&self, bypassing: bool) -> u8 {
+        match self.pods.is_empty() {
+            false if bypassing => 1,
+            false if !self.partial => 0,
+            true if !self.partial && self.unknown.is_empty() => 0,
+            _ => 2,
+        }
+    }
+}
+
+/// Pods of nodes that answered: those in a state, if one is meant.
 #[must_use]
-pub fn pod_list(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureState>) -> PodList {
-    let is_meant = |pod: &&PodState| {
-        namespace.is_none_or(|namespace| namespace == pod.namespace)
-            && state.is_none_or(|state| state == pod.capture)
-    };
+pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
+    let is_meant = |pod: &&PodState| state.is_none_or(|state| state == pod.capture);
     let rows = cluster.state_reports().flat_map(|(node, state)| {
         let row = |pod: &PodState| PodRow { node: node.to_owned(), pod: pod.clone() };
         state.pods.iter().filter(is_meant).map(row)
@@ -85,8 +107,16 @@ pub fn pod_list(cluster: &Cluster, namespace: Option<&str>, state: Option<Captur
         })
     });
     let unanswered = cluster.unanswered_nodes();
-    let partial = !unanswered.is_empty() || cluster.answers.is_empty();
-    PodList { schema: "millrace.pods/v1", partial, pods, unanswered }
+    let unknown = cluster.state_reports().flat_map(|(node, state)| {
+        let doubts = tables::empty_list_doubts(state).into_iter();
+        doubts.map(|message| NodeUnknown { node: node.to_owned(), message })
+    });
+    let unknown = unknown.collect();
+    let partial = !unanswered.is_empty()
+        || !cluster.unread.is_empty()
+        || cluster.answers.is_empty()
+        || cluster.state_reports().any(|(_, state)| !state.knows_all_pods());
+    PodList { schema: "millrace.pods/v1", partial, pods, unanswered, unknown }
 }
 
 /// Differences of every node that answered.
@@ -99,11 +129,12 @@ pub fn verify_cluster(cluster: &Cluster) -> VerifyReport {
     });
     let nodes: Vec<NodeDifferences> = nodes.collect();
     let unanswered = cluster.unanswered_nodes();
+    let partial = !unanswered.is_empty() || !cluster.unread.is_empty();
     let well = |node: &NodeDifferences| node.differences.is_empty() && node.unknown.is_empty();
     VerifyReport {
         schema: "millrace.verify/v1",
-        equal: unanswered.is_empty() && !nodes.is_empty() && nodes.iter().all(well),
-        partial: !unanswered.is_empty(),
+        equal: !partial && !nodes.is_empty() && nodes.iter().all(well),
+        partial,
         nodes,
         unanswered,
     }

@@ -12,7 +12,7 @@ use crate::{
     cluster::Unanswered,
     finding::{Finding, Section, Severity},
     preflight::PreflightReport,
-    rows::{PodList, PodRow, VerifyReport},
+    rows::{NodeUnknown, PodList, PodRow, VerifyReport},
     simulate::{SimulatedRow, SimulationReport},
 };
 
@@ -193,7 +193,12 @@ fn verdict_text(verdict: Verdict, colour: bool) -> String {
 #[must_use]
 pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     if list.pods.is_empty() {
-        return if list.partial { "Unknown: not every node answered.\n" } else { "No pods.\n" }.to_owned();
+        let text = match list.status(false) {
+            0 => "No pods.\n",
+            _ if list.unknown.is_empty() => "Unknown: not every node answered.\n",
+            _ => "Unknown: not every node answered or could be observed completely.\n",
+        };
+        return text.to_owned();
     }
     let row = |row: &PodRow| {
         let pod = &row.pod;
@@ -249,12 +254,29 @@ pub fn partial_text(unanswered: &[Unanswered]) -> String {
     if unanswered.is_empty() {
         return String::new();
     }
-    let mut text = format!("partial: {} nodes did not answer\n", unanswered.len());
-    for node in unanswered.iter().take(SHOWN) {
-        let _ = writeln!(text, "  {}: {}", sanitize_text(&node.node), sanitize_text(&node.message));
+    let head = format!("partial: {} nodes did not answer", unanswered.len());
+    shortened_lines(head, unanswered.iter().map(|one| (one.node.as_str(), one.message.as_str())))
+}
+
+/// Parts of nodes that are not known, in lines for standard error; empty: there are none.
+#[must_use]
+pub fn not_known_text(unknown: &[NodeUnknown]) -> String {
+    if unknown.is_empty() {
+        return String::new();
     }
-    if unanswered.len() > SHOWN {
-        let _ = writeln!(text, "  and {} more", unanswered.len() - SHOWN);
+    shortened_lines(
+        "not known:".to_owned(),
+        unknown.iter().map(|one| (one.node.as_str(), one.message.as_str())),
+    )
+}
+
+fn shortened_lines<'a>(head: String, all: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
+    let (mut text, count) = (format!("{head}\n"), all.len());
+    for (node, message) in all.take(SHOWN) {
+        let _ = writeln!(text, "  {}: {}", sanitize_text(node), sanitize_text(message));
+    }
+    if count > SHOWN {
+        let _ = writeln!(text, "  and {} more", count - SHOWN);
     }
     text
 }

@@ -17,6 +17,9 @@ use crate::{NodeInspector, inpod::netns_ref, records, sidecar::NetnsPaths};
 /// The pod's namespace, and what is to be redirected in it; else why nothing can be tested, as a clause.
 type ProofTarget = Result<(Arc<Netns>, ProofSpec), String>;
 
+/// Why a pod with node-level capture cannot be proven, as a clause.
+pub const NODE_LEVEL: &str = "the node redirects its traffic: nothing in its own namespace shows that";
+
 impl NodeInspector {
     /// Proves by packets how the traffic of a pod of `state` is redirected. Blocks, for about [`proof::LIMIT`].
     ///
@@ -39,9 +42,7 @@ impl NodeInspector {
         };
         let target = match pod.mode {
             None => Err(format!("it is outside of the mesh: {}", pod.reason.message)),
-            Some(RedirectionMode::Node) => {
-                Err("the node redirects its traffic: nothing in its own namespace shows that".to_owned())
-            }
+            Some(RedirectionMode::Node) => Err(NODE_LEVEL.to_owned()),
             Some(RedirectionMode::InPod) => self.in_pod_target(&*self.agent_snapshot()?, pod),
             Some(RedirectionMode::Sidecar) => self.sidecar_target(records, pod),
         };

@@ -300,11 +300,14 @@ impl StateReport {
         self.pods.iter().find(|pod| pod.namespace == namespace && pod.name == name)
     }
 
-    /// Whether the list of pods is complete: it was made, and read to its end.
+    /// Whether the list of pods is complete: it was read to its end, and nothing says that pods are missing.
     #[must_use]
     pub fn knows_all_pods(&self) -> bool {
-        let is_observed = !self.pods.is_empty() || self.observation.unobserved.is_empty();
-        is_observed && (self.node.synced || !self.node.ambient_enabled)
+        let is_of_pods = |unobserved: &Unobserved| {
+            matches!(unobserved.part, StatePart::Agent | StatePart::Desired | StatePart::UnrecordedPods)
+        };
+        let is_read = self.node.synced || !self.node.ambient_enabled;
+        is_read && !self.observation.unobserved.iter().any(is_of_pods)
     }
 
     /// A plan without steps means that nothing is to be done. A command without an agent makes one only of what it observed.

@@ -27,7 +27,7 @@ const UNKNOWN: &str = "Unknown: the node could not be observed completely.\n";
 #[must_use]
 pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: bool) -> String {
     if pods.is_empty() {
-        return if state.knows_all_pods() { "No pods.\n" } else { UNKNOWN }.to_owned();
+        return if empty_list_doubts(state).is_empty() { "No pods.\n" } else { UNKNOWN }.to_owned();
     }
     let mut pods = pods.to_vec();
     pods.sort_by_key(|pod| (capture_rank(pod.capture), &pod.namespace, &pod.name));
@@ -177,6 +177,17 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
         format!("pod {}: {why}", sanitize_text(&pod.title()))
     }));
     all.iter().map(|text| to_sentence(text)).collect()
+}
+
+/// Returns why a list of pods in which there is none does not mean that there is none, in sentences; empty: everything was
+/// observed, so it does. These are [`not_known`], and lists that have not come, which [`verification_findings`] has as an error.
+#[must_use]
+pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
+    let mut doubts = not_known(state);
+    if doubts.is_empty() && !state.knows_all_pods() {
+        doubts.push(to_sentence(NOT_SYNCED));
+    }
+    doubts
 }
 
 /// Pods of the mesh that bypass it or reach nothing although the kernel is as desired, as without a ztunnel.

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use report::{RedirectionMode, proofs_status, proofs_text};
+use node_status::NODE_LEVEL;
+use report::{CaptureState, PodState, Proof, RedirectionMode, proofs_status, proofs_text, tables};
 
 use super::{
     command_flags::{ALL, POD_NAMESPACE},
@@ -11,6 +12,8 @@ use super::{
     invocation::CommandInvocation,
     output::is_on,
 };
+
+const UNDECIDED: &str = "whether it is to be redirected is not known";
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     if is_on(&call.values, &ALL)? {
@@ -29,10 +32,23 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::from_agent(socket, node_status::LIMIT)?;
     let mut proofs = Vec::new();
     for pod in state.pods.iter().filter(|pod| namespace.is_empty() || pod.namespace == namespace) {
-        if matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar)) {
-            proofs.push(node_status::prove_pod(socket, &pod.namespace, &pod.name)?);
+        match (pod.mode, pod.capture) {
+            (Some(RedirectionMode::Node), _) => proofs.push(untested(pod, NODE_LEVEL)),
+            (Some(RedirectionMode::InPod | RedirectionMode::Sidecar), _) => {
+                proofs.push(node_status::prove_pod(socket, &pod.namespace, &pod.name)?);
+            }
+            (None, CaptureState::Unknown) => proofs.push(untested(pod, UNDECIDED)),
+            (None, _) => {}
         }
+    }
+    if !state.knows_all_pods() {
+        let why = tables::empty_list_doubts(&state).join(" ");
+        proofs.push(Proof::untested(format!("node {}", state.node.name), true, why));
     }
     call.output.print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
     Ok(ExitCode::from(proofs_status(&proofs)))
+}
+
+fn untested(pod: &PodState, why: &str) -> Proof {
+    Proof::untested(format!("{}/{}", pod.namespace, pod.name), true, why.to_owned())
 }

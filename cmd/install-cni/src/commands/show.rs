@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use report::{CaptureState, PodState, StateReport, tables};
+use report::{CaptureState, PodState, tables};
 use serde_json::json;
 
 use super::{
@@ -26,28 +26,24 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
         (_, true) => bail!("--bypassing and --state cannot be used together"),
         (word, false) => Some(parse_capture_state(word)?),
     };
-    let state = node_status::obtain_report(&call.settings)?;
+    let mut state = node_status::obtain_report(&call.settings)?;
     let namespace = call.values.flag_text(&command_flags::NAMESPACE);
-    let of_namespace = |pod: &&PodState| namespace.is_empty() || pod.namespace == namespace;
-    let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
-    let shown: Vec<&PodState> =
-        all.iter().copied().filter(|pod| selected.is_none_or(|selected| selected == pod.capture)).collect();
+    state.pods.retain(|pod| namespace.is_empty() || pod.namespace == namespace);
+    let is_selected = |pod: &&PodState| selected.is_none_or(|selected| selected == pod.capture);
+    let shown: Vec<&PodState> = state.pods.iter().filter(is_selected).collect();
     call.output.print_value(&shown, |is_wide, colour| tables::pods_table(&state, &shown, is_wide, colour))?;
-    let is_unsure = || bypassing && all.iter().any(|pod| pod.capture == CaptureState::Unknown);
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,
-        (_, true) if !state.knows_all_pods() || is_unsure() => {
-            complain_unknown(&state);
-            ExitCode::from(CANNOT)
-        }
+        (_, true) => complain_unknown(&tables::empty_list_doubts(&state)),
         _ => ExitCode::SUCCESS,
     })
 }
 
-fn complain_unknown(state: &StateReport) {
-    for unknown in tables::not_known(state) {
+fn complain_unknown(doubts: &[String]) -> ExitCode {
+    for unknown in doubts {
         console::print_message(crate::PROGRAM, &format!("not known: {unknown}"));
     }
+    if doubts.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) }
 }
 
 fn parse_capture_state(word: &str) -> Result<CaptureState> {
@@ -73,10 +69,7 @@ pub(super) fn show_plan(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain_report(&call.settings)?;
     call.output.print_value(&state.plan, |_, colour| tables::render_plan(&state, colour))?;
     Ok(match (state.plan.is_empty(), state.knows_plan()) {
-        (true, false) => {
-            complain_unknown(&state);
-            ExitCode::from(CANNOT)
-        }
+        (true, false) => complain_unknown(&tables::not_known(&state)),
         (true, true) => ExitCode::SUCCESS,
         (false, _) => ExitCode::FAILURE,
     })

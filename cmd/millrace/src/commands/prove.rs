@@ -3,10 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use cluster_report::{Unanswered, partial_text};
+use cluster_report::Unanswered;
 use report::{PodVerdict, Proof, proofs_status, proofs_text};
 
-use super::explain::{PodAgent, Unlocated, locate_pod_agent};
+use super::{
+    complain_partial,
+    explain::{PodAgent, Unlocated, locate_pod_agent},
+};
 use crate::{
     arguments::Options,
     gather::ClusterSource,
@@ -22,7 +25,7 @@ pub(super) async fn run_all(
     namespace: Option<&str>,
     node: Option<&str>,
 ) -> Result<ExitCode> {
-    let answers = ClusterSource::open(options).await?.query_proofs(namespace, node).await?;
+    let (answers, unread) = ClusterSource::open(options).await?.query_proofs(namespace, node).await?;
     let (mut proofs, mut unanswered): (Vec<Proof>, _) = (Vec::new(), Vec::new());
     let has_agents = !answers.is_empty();
     for (node, answer) in answers {
@@ -31,13 +34,17 @@ pub(super) async fn run_all(
             Err(why) => unanswered.push(Unanswered { node, message: why }),
         }
     }
-    output::new_printer(options).print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
-    output::print_message(&partial_text(&unanswered));
+    let is_partial = !has_agents || !unanswered.is_empty() || !unread.is_empty();
+    output::new_printer(options).print_value(&proofs, |_, colour| match proofs.is_empty() && is_partial {
+        true => "Unknown: not every node answered.\n".to_owned(),
+        false => proofs_text(&proofs, colour),
+    })?;
+    complain_partial(&unanswered, &unread);
     if !has_agents {
         output::print_message("no agent was found");
     }
     Ok(match proofs_status(&proofs) {
-        0 if !has_agents || !unanswered.is_empty() => ExitCode::from(CANNOT),
+        0 if is_partial => ExitCode::from(CANNOT),
         status => ExitCode::from(status),
     })
 }

@@ -7,6 +7,7 @@ use report::StateReport;
 
 use super::lookup::{Lookup, shorten_list};
 use crate::{
+    cluster::{Cluster, Unanswered},
     finding::{Code, Finding, ObjectName, Severity},
     objects::{Pod, is_schedulable_linux},
 };
@@ -16,13 +17,36 @@ const TAINTS: [&str; 2] = ["NodeReadiness", "cni.istio.io/not-ready"];
 /// Differences of a node that a message names.
 const NAMED: usize = 2;
 
-pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let agents = lookup.cluster.agents.iter().filter(|pod| !pod.spec.node_name.is_empty() && pod.is_live());
-    let with_agent: BTreeMap<&str, &Pod> = agents.map(|pod| (pod.spec.node_name.as_str(), pod)).collect();
+/// Returns the nodes on which pods of the mesh run, as labels say, and no agent, each with the reason why nothing is known of it.
+#[must_use]
+pub fn uncovered_nodes(cluster: &Cluster) -> Vec<Unanswered> {
+    let (lookup, with_agent) = (Lookup::new(cluster), agents_by_node(cluster));
+    let is_uncovered = |node: &&str| !node.is_empty() && !with_agent.contains_key(node);
+    let uncovered = mesh_by_node(&lookup).into_iter().filter(|(node, _)| is_uncovered(node));
+    uncovered
+        .map(|(node, pods)| Unanswered { node: node.to_owned(), message: uncovered_message(&pods) })
+        .collect()
+}
+
+fn agents_by_node(cluster: &Cluster) -> BTreeMap<&str, &Pod> {
+    let agents = cluster.agents.iter().filter(|pod| !pod.spec.node_name.is_empty() && pod.is_live());
+    agents.map(|pod| (pod.spec.node_name.as_str(), pod)).collect()
+}
+
+fn mesh_by_node<'a>(lookup: &Lookup<'a>) -> BTreeMap<&'a str, Vec<String>> {
     let mut mesh: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for pod in lookup.mesh_pods() {
         mesh.entry(&pod.spec.node_name).or_default().push(pod.qualified_name());
     }
+    mesh
+}
+
+fn uncovered_message(pods: &[String]) -> String {
+    format!("no agent runs here, and pods of the mesh do: {}", shorten_list(pods, NAMED))
+}
+
+pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let (with_agent, mesh) = (agents_by_node(lookup.cluster), mesh_by_node(lookup));
     let mut all: Vec<Finding> = Vec::new();
     if !lookup.cluster.agents.is_empty() {
         let without =
@@ -42,9 +66,7 @@ fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Find
     let object = ObjectName::node(name);
     match mesh.get(name.as_str()) {
         Some(pods) => {
-            let message =
-                format!("no agent runs here, and pods of the mesh do: {}", shorten_list(pods, NAMED));
-            Some(Finding::new(Code::MeshWithoutAgent, object, message).on_node(name))
+            Some(Finding::new(Code::MeshWithoutAgent, object, uncovered_message(pods)).on_node(name))
         }
         None if is_schedulable_linux(node) => {
             Some(Finding::new(Code::NodeWithoutAgent, object, "no agent runs here").on_node(name))

@@ -5,6 +5,8 @@ use report::StateReport;
 use super::*;
 use crate::{Cluster, check, verify_cluster};
 
+const BYPASSING: report::CaptureState = report::CaptureState::Bypassing;
+
 fn cluster() -> Cluster {
     let mut state =
         StateReport { network: report::NetworkState::nothing_desired(), ..StateReport::default() };
@@ -57,7 +59,47 @@ fn what_is_missing_is_said_beside_the_answer() {
     assert!(text.ends_with("  and 2 more\n"));
     assert_eq!(partial_text(&[]), "");
     assert_eq!(
-        list_text(&crate::pod_list(&cluster(), None, None), false, false),
+        list_text(&crate::pod_list(&cluster(), None), false, false),
         "Unknown: not every node answered.\n"
     );
+}
+
+/// A node that answered may not know what is asked.
+#[test]
+fn no_pod_is_no_answer_while_some_may_be_missing() {
+    let node = |change: &dyn Fn(&mut StateReport)| {
+        let mut state =
+            StateReport { network: report::NetworkState::nothing_desired(), ..StateReport::default() };
+        (state.node.ambient_enabled, state.node.synced) = (true, true);
+        change(&mut state);
+        Cluster { answers: BTreeMap::from([("n1".to_owned(), Ok(state))]), ..Cluster::default() }
+    };
+    let status = |cluster: &Cluster| {
+        let (all, bypassing) = (crate::pod_list(cluster, None), crate::pod_list(cluster, Some(BYPASSING)));
+        let verified = verify_cluster(cluster);
+        (all.status(false), bypassing.status(true), all.partial, not_known_text(&all.unknown), verified.equal)
+    };
+    let pod = |capture| report::PodState {
+        namespace: "shop".into(),
+        name: "web".into(),
+        capture,
+        ..report::PodState::default()
+    };
+    assert_eq!(status(&node(&|_| {})), (0, 0, false, String::new(), true));
+    let captured = node(&|state| state.pods = vec![pod(report::CaptureState::Captured)]);
+    assert_eq!(status(&captured), (0, 0, false, String::new(), true));
+    let unread = crate::Unread { what: "nodes".to_owned(), why: "forbidden".to_owned() };
+    let unread = Cluster { unread: vec![unread], ..captured };
+    assert_eq!(status(&unread), (2, 2, true, String::new(), false));
+    let unsynced = node(&|state| {
+        state.node.synced = false;
+        state.pods = vec![pod(report::CaptureState::Captured)];
+    });
+    let (all, bypassing, partial, text, equal) = status(&unsynced);
+    assert_eq!((all, bypassing, partial, equal), (2, 2, true, false));
+    assert!(text.starts_with("not known:\n  n1: Which pods belong to the mesh: "), "{text}");
+    let unknown = node(&|state| state.pods = vec![pod(report::CaptureState::Unknown)]);
+    let (all, bypassing, partial, text, equal) = status(&unknown);
+    assert_eq!((all, bypassing, partial, equal), (0, 2, false, false));
+    assert_eq!(text, "not known:\n  n1: Pod shop/web: nobody has looked at it.\n");
 }
