@@ -261,6 +261,35 @@ fn prove_each(cluster: &Cluster, pods: &[PodSandbox]) {
     assert_eq!(prove("nobody").0, 3);
 }
 
+/// An ADD fails, another program removes our entry, and the kubelet's next attempt succeeds without us. And a record of a pod
+/// that had the name before.
+#[test]
+fn a_record_of_another_add_hides_no_pod_that_runs_without_rules() {
+    let Some(cluster) = Cluster::with_netns("sidecar-retried", &our_rules()) else { return };
+    let pods = cluster.pods_from_before();
+    let _daemon = cluster.fixture.daemon();
+    cluster.fixture.wait_until_watched("pods");
+    let sandbox = |name: &str| pods.iter().find(|pod| pod.pod.name == name).unwrap();
+    let gone = bare_pod(V4);
+    let mut failed = cluster.call("ADD", &gone, "bare", &sandbox("bare").pod.uid);
+    let _ = failed.conf.as_object_mut().unwrap().remove("agent_socket");
+    let failed = failed.with("log_uds_address", json!(cluster.fixture.node.run_dir().join("log.sock")));
+    let _ = failed.kubernetes("kubeconfig", json!("/nowhere")).run().refused();
+    let former = json!({"namespace": cluster.fixture.name, "name": "whole", "uid": "a-former-one", "container": "former",
+        "netns": "/var/run/netns/former", "ips": ["10.9.9.9"], "at": "2026-01-01T00:00:00Z", "decision": "not-injected"});
+    std::fs::write(cluster.fixture.node.run_dir().join("pods/former"), former.to_string()).unwrap();
+    let container = &cluster.fixture.container;
+    let title = |name: &str| format!("{}/{name}", cluster.fixture.name);
+    let bare = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+    let answer = comes_to_say(container, &title("bare"), || (), bare, &["bypasses the mesh"]);
+    let last = |text: &String| text.starts_with("What failed last: its last ADD failed at ");
+    assert!(answer.details.iter().any(last), "{answer}");
+    assert_eq!(list(container, &["--bypassing"]), (1, vec![title("bare")]));
+    let _ = says(container, &title("whole"), ("captured-sidecar", "captured", "sidecar", 0), &[]);
+    assert_eq!(list(container, &["--state", "pending"]).1, Vec::<String>::new());
+    assert_eq!(verify(container).0, 1);
+}
+
 /// What nobody says of them is unknown.
 #[test]
 fn pods_from_before_the_plugin_are_unknown_where_the_agent_may_not_watch_pods() {

@@ -205,7 +205,7 @@ impl StateCollector {
         let records = self.settings.records.read_records();
         let mut state = self.inspector.observe(&records)?;
         self.add_self(&mut state);
-        node_status::add_failures(&records, &mut state.pods);
+        node_status::add_failures(&records, &mut state);
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
         let mut installer = self.settings.installer.clone();
         installer.template.live = self.installer.template().or(installer.template.live);

@@ -10,12 +10,13 @@ use ::inpod::recorded_netns;
 use agent::{AgentSnapshot, KnownPod};
 use daemon_settings::DaemonSettings;
 use enrolment::{EnrolmentPolicy, EnrolmentReason, PodDecision, SkipReason};
-use model::PodUid;
+use model::{PodName, PodUid};
 use netns::{Netns, NetnsId};
+use pod_identity::{PodIds, belongs_to};
 use pod_status::{Evidence, RulesEvidence};
 use report::{
-    CaptureState, KernelView, NetworkState, NodeState, PodState, Provenance, RedirectionMode, StatePart,
-    StateReason, StateReport, Unobserved,
+    CaptureState, KernelView, NetworkState, NodeState, Observer, PodState, Provenance, RedirectionMode,
+    StatePart, StateReason, StateReport, Unobserved,
 };
 use rules::RecordedRules;
 use wire::PodRecord;
@@ -27,15 +28,21 @@ use crate::{
     stale_collections,
 };
 
-/// Adds to each pod why its last ADD failed, if it did; a pod that is known from no other source is added.
-pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
+/// Adds to each pod why its last ADD failed, if it did. Where no agent follows the node's pods, a pod that is known from no other
+/// source is added; elsewhere the failure is that of a pod that has gone.
+pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
+    let follows_pods = state.observation.observer == Observer::Agent && state.node.synced;
+    let pods = &mut state.pods;
     for record in records {
         let Some(error) = &record.error else { continue };
         let why = format!("its last ADD failed at {}: {error}", record.at);
         let known = pods.iter_mut().find(|pod| pod.namespace == record.namespace && pod.name == record.name);
         match known {
-            Some(pod) if pod.capture == CaptureState::Captured => {}
+            Some(pod)
+                if pod.capture == CaptureState::Captured
+                    || !record.pod_uid.is_empty() && record.pod_uid != pod.uid => {}
             Some(pod) => pod.problem = pod.problem.take().or(Some(why)),
+            None if follows_pods => {}
             None => {
                 let mut pod = pod_of_record(record);
                 let rules = RulesEvidence::Absent { failing: true };
@@ -59,6 +66,8 @@ fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<U
         return Some(unrecorded(why));
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
+    // The namespace of an ADD that failed goes at once, and the kernel gives its number to the next one.
+    let records: Vec<_> = records.iter().filter(|record| record.error.is_none()).collect();
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
     let ids: BTreeSet<_> = records.iter().filter_map(|record| recorded_netns(record)).collect();
     let found = match places.list_netns() {
@@ -85,8 +94,22 @@ pub(super) fn observe_recorded(
     records: &[Arc<PodRecord>],
     cache: &mut sidecar::SidecarCache,
 ) -> StateReport {
-    let done = records.iter().filter(|record| record.error.is_none());
-    let mut pods: Vec<PodState> = done.map(|record| pod_of_record(record)).collect();
+    let known = snapshot.filter(|snapshot| snapshot.has_pods);
+    let pod_ids = |known: &KnownPod| PodIds::from(&known.pod);
+    let ids: BTreeMap<PodName, PodIds> = known
+        .iter()
+        .flat_map(|snapshot| &snapshot.pods)
+        .map(pod_ids)
+        .map(|ids| (ids.name.clone(), ids))
+        .collect();
+    let name =
+        |record: &PodRecord| PodName { namespace: record.namespace.clone(), name: record.name.clone() };
+    // A pod that had the name before is not the one that the API server reports.
+    let is_current = |record: &&Arc<PodRecord>| {
+        record.error.is_none() && ids.get(&name(record)).is_none_or(|ids| belongs_to(record, ids))
+    };
+    let current: Vec<_> = records.iter().filter(is_current).collect();
+    let mut pods: Vec<PodState> = current.iter().map(|record| pod_of_record(record)).collect();
     let redirects = records.iter().filter_map(|record| {
         match enrolment::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
             Ok(PodDecision::Sidecar(redirect)) => Some((uid_of(record), redirect)),
@@ -95,19 +118,14 @@ pub(super) fn observe_recorded(
     });
     let mut redirects: PodRedirects = redirects.collect();
     let network = NetworkState::nothing_desired();
-    let known = snapshot.filter(|snapshot| snapshot.has_pods);
     if let Some(snapshot) = known {
         let traces = &settings.ambient_traces.agent;
         let excluded_namespaces = traces.policy.excluded_namespaces.clone();
         let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
         let of_node = NodeNetwork::from_state(&network);
         let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };
-        let recorded: BTreeSet<(&str, &str)> =
-            records.iter().map(|record| (record.namespace.as_str(), record.name.as_str())).collect();
-        let is_recorded = |known: &&KnownPod| {
-            let meta = &known.pod.metadata;
-            recorded.contains(&(meta.namespace.as_str(), meta.name.as_str()))
-        };
+        let recorded: BTreeSet<PodName> = current.iter().map(|record| name(record)).collect();
+        let is_recorded = |known: &&KnownPod| recorded.contains(&known.pod.name());
         let others = snapshot.pods.iter().filter(|known| !is_recorded(known));
         pods.extend(others.map(|known| context.pod_state(known, &mut redirects)));
     }

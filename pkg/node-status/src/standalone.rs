@@ -42,7 +42,7 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
         (None, _) => records::observe_recorded(settings, None, &records, &mut SidecarCache::default()),
     };
     began.stamp_report(&mut state, Observer::Command);
-    records::add_failures(&records, &mut state.pods);
+    records::add_failures(&records, &mut state);
     if is_ambient || !is_recorded {
         state.observation.unobserved.push(Unobserved::new(StatePart::Desired, why));
     }

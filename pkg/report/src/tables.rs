@@ -139,6 +139,10 @@ pub fn truncate_to_seconds(time: &str) -> String {
 /// Returns what could not be observed, in sentences. As long as there is any, nobody can say that all is well.
 #[must_use]
 pub fn not_known(state: &StateReport) -> Vec<String> {
+    unknown_parts(state, |pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some())
+}
+
+fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) -> Vec<String> {
     let unobserved = state.observation.unobserved.iter();
     let mut all: Vec<String> = unobserved
         .map(|unobserved| {
@@ -167,11 +171,7 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
             "which pods belong to the mesh: the agent has not read them whole since its start".to_owned(),
         );
     }
-    let pods = state
-        .pods
-        .iter()
-        .filter(|pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some());
-    all.extend(pods.map(|pod| {
+    all.extend(state.pods.iter().filter(|pod| is_unknown(pod)).map(|pod| {
         let why =
             pod.kernel.unobserved.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), to_clause);
         format!("pod {}: {why}", sanitize_text(&pod.title()))
@@ -180,10 +180,11 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
 }
 
 /// Returns why a list of pods in which there is none does not mean that there is none, in sentences; empty: everything was
-/// observed, so it does. These are [`not_known`], and lists that have not come, which [`verification_findings`] has as an error.
+/// observed, so it does. These are [`not_known`], without pods whose state is known nevertheless, as that of one that ends, and
+/// lists that have not come, which [`verification_findings`] has as an error.
 #[must_use]
 pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
-    let mut doubts = not_known(state);
+    let mut doubts = unknown_parts(state, |pod| pod.capture == CaptureState::Unknown);
     if doubts.is_empty() && !state.knows_all_pods() {
         doubts.push(to_sentence(NOT_SYNCED));
     }
