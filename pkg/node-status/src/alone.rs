@@ -8,6 +8,7 @@ use std::{
 
 use ::inpod::{captured_families, has_listener};
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
+use firewall::CapturedTraffic;
 use model::{Family, Port};
 use netns::Netns;
 use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
@@ -16,7 +17,10 @@ use report::{
     Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode, StatePart,
     StateReport, SysctlState, Unobserved, ZtunnelView,
 };
-use rules::SavedTables;
+use rules::{
+    ChainSet, SavedTables,
+    inpod::{InPodRulesConfig, PodOptions},
+};
 
 use crate::{
     inpod, local, node,
@@ -219,41 +223,58 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
     let chosen = settings.capture.in_pod();
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
     let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPodConfig::captured_families);
-    match captured_families(&netns, &config) {
-        Ok(found) if families.iter().all(|family| found.contains(family)) => {
-            pod.kernel.observed.push(
-                "the policy routes of capture from within are in its network namespace; its rules are compared by an \
-                 agent only"
-                    .to_owned(),
-            );
-            judge_listener(&netns, config.outbound, pod);
-        }
-        Ok(found) => {
-            let rules = RulesEvidence::Incomplete { holds: false };
-            pod.capture = Evidence { life: life_of(pod), rules, ..Evidence::UNKNOWN }.classify().state;
-            let lacking = families.iter().filter(|family| !found.contains(family));
+    let observed = captured_families(&netns, &config).map_err(|error| error.to_string());
+    match observed.and_then(|routes| Ok((routes, redirected_traffic(&netns)?))) {
+        Ok((routes, traffic)) => {
+            let lacking = families.iter().filter(|family| !routes.contains(family));
             let describe =
                 |family| format!("its network namespace has no policy route to ztunnel for {family}");
-            pod.kernel.differences.extend(lacking.map(describe));
+            let missing = expected_traffic(&config, &families).missing_from(&traffic);
+            let missing = missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic"));
+            pod.kernel.differences.extend(lacking.map(describe).chain(missing));
+            if pod.kernel.differences.is_empty() {
+                pod.kernel.observed.push(format!(
+                    "policy routes are in its network namespace, and rules redirect {} traffic to ztunnel; they were not compared \
+                     one by one",
+                    traffic.to_lines().join(" and ")
+                ));
+                return judge_listener(&netns, config.outbound, pod);
+            }
+            let rules = RulesEvidence::Incomplete { holds: false };
+            pod.capture = Evidence { life: life_of(pod), rules, ..Evidence::UNKNOWN }.classify().state;
         }
         Err(error) => {
             pod.capture = Evidence::UNKNOWN.classify().state;
-            pod.kernel.unobserved = Some(error.to_string());
+            pod.kernel.unobserved = Some(error);
         }
     }
 }
 
-/// The kernel shows whether ztunnel serves it: without a listener there its traffic goes nowhere.
+fn redirected_traffic(netns: &Netns) -> Result<CapturedTraffic, String> {
+    let observe = || CapturedTraffic::of_this_netns(ChainSet::IN_POD);
+    netns.run_in(observe).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// The traffic that the rules of every pod redirect, whatever its annotations exclude.
+fn expected_traffic(config: &InPodRulesConfig, families: &[Family]) -> CapturedTraffic {
+    let least = PodOptions { bypass_inbound: true, ..PodOptions::default() };
+    let of_family = |family: &Family| {
+        CapturedTraffic::of_rules(*family, &rules::inpod::pod_rules(config, &least, *family))
+    };
+    families.iter().map(of_family).fold(CapturedTraffic::default(), CapturedTraffic::union)
+}
+
+/// The kernel shows whether ztunnel serves it, as far as a listener there does: without one its traffic goes nowhere.
 fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
             let proxy = if serves { ProxyEvidence::Serves } else { ProxyEvidence::Absent };
-            let rules = RulesEvidence::Verified;
+            let rules = RulesEvidence::Applied;
             pod.capture = Evidence { life: life_of(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { acknowledged: serves, error: None });
             pod.problem = None; // of that time
-            let word = if serves { "listens" } else { "does not listen" };
-            pod.kernel.observed.push(format!("ztunnel {word} in its network namespace (port {port})"));
+            let word = if serves { "a process listens" } else { "ztunnel does not listen" };
+            pod.kernel.observed.push(format!("{word} in its network namespace at ztunnel's port ({port})"));
         }
         Err(error) => {
             pod.capture = Evidence::UNKNOWN.classify().state;

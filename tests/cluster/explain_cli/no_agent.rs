@@ -93,11 +93,23 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
 fn captured_from_within() {
     let mut fixture = InPod::new(&[]);
     let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let web = fixture.mesh_pod("web");
-    fixture.wait_captured(&web);
-    dies(&mut fixture, &["web"]);
+    let [web, flushed, inbound] = ["web", "flushed", "inbound"].map(|name| {
+        let pod = fixture.mesh_pod(name);
+        fixture.wait_captured(&pod);
+        pod
+    });
+    dies(&mut fixture, &["web", "flushed", "inbound"]);
     let down = ("agent-down", "captured", "in-pod", 1);
-    let _ = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
+    let answer = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
+    // Its policy routes are still there, and so is the listener.
+    flushed.sandbox.netns.sh("nft flush ruleset");
+    let drifted = ("drifted", "bypassing", "in-pod", 1);
+    let _ = says(&fixture.container, "mesh/flushed", drifted, &["no rule redirects IPv4 outbound traffic"]);
+    inbound.sandbox.netns.sh("ip6tables-nft -t nat -F ISTIO_OUTPUT");
+    let _ = says(&fixture.container, "mesh/inbound", drifted, &["no rule redirects IPv6 outbound traffic"]);
+    let redirected = "policy routes are in its network namespace, and rules redirect IPv4 inbound and IPv4 outbound and IPv6 inbound and IPv6 outbound traffic to ztunnel; they were \
+                      not compared one by one";
+    assert!(answer.details.iter().any(|text| text.contains(redirected)), "{answer}");
     // The kernel shows that ztunnel has gone, and is back; the last agent did not live to see it.
     ztunnel.kill();
     let answer = explain(&fixture.container, "mesh/web");
