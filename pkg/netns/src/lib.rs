@@ -40,11 +40,22 @@ pub struct NetnsId {
     pub ino: u64,
 }
 
+/// Identity of a netns among all that had its number, for what is remembered of one without keeping it alive.
+///
+/// The kernel makes the file in nsfs with the present time, and keeps it while something has bound or opened it, as a container
+/// runtime does as long as the pod lives. Of a netns that nothing holds meanwhile, it may be another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetnsInstance {
+    id: NetnsId,
+    /// Seconds and nanoseconds of the file's modification, which is its creation.
+    made: (i64, i64),
+}
+
 /// An open network namespace; it lives at least as long as this value.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
-    id: NetnsId,
+    instance: NetnsInstance,
 }
 
 impl Netns {
@@ -86,7 +97,11 @@ impl Netns {
     fn from_fd_at(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
         kind::check_netns(&fd, path)?;
         let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::open_error(path, errno))?;
-        Ok(Self { fd, id: NetnsId { dev: stat.st_dev, ino: stat.st_ino } })
+        let id = NetnsId { dev: stat.st_dev, ino: stat.st_ino };
+        Ok(Self {
+            fd,
+            instance: NetnsInstance { id, made: (stat.st_mtime, stat.st_mtime_nsec.cast_signed()) },
+        })
     }
 
     /// The netns of the calling thread.
@@ -113,7 +128,13 @@ impl Netns {
     /// Returns the identity, which shows whether two paths lead to the same netns.
     #[must_use]
     pub const fn id(&self) -> NetnsId {
-        self.id
+        self.instance.id
+    }
+
+    /// Returns the identity that no successor with the same number has.
+    #[must_use]
+    pub const fn instance(&self) -> NetnsInstance {
+        self.instance
     }
 
     /// Runs `f` inside this netns, on a thread of its own, and waits for it. A panic of `f` goes on in the caller.

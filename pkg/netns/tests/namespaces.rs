@@ -5,6 +5,7 @@
 mod bind;
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -276,4 +277,13 @@ fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
     assert_eq!(Netns::of_socket(&listener).unwrap().id(), Netns::current().unwrap().id());
     let file = fs::File::open(scratch.file("plain", "")).unwrap();
     assert!(Netns::of_socket(&file).is_err());
+}
+
+/// That no successor with its number is the same instance is tested where that counts, in `node-status`.
+#[test]
+fn an_instance_is_the_same_by_every_path() {
+    let (Some(first), Some(second)) = (fresh(), fresh()) else { return };
+    let file = format!("/proc/self/fd/{}", first.as_fd().as_raw_fd());
+    assert_eq!(Netns::open(file).unwrap().instance(), first.instance());
+    assert_ne!(second.instance(), first.instance());
 }

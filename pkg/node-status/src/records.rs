@@ -66,10 +66,12 @@ fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<U
         return Some(unrecorded(why));
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
-    // The namespace of an ADD that failed goes at once, and the kernel gives its number to the next one.
+    // The kernel gives the number of a namespace that is gone to the next one: that of an ADD that failed, which goes at once, and
+    // that of a pod whose DEL did not come. So numbers count only where there are no names.
     let records: Vec<_> = records.iter().filter(|record| record.error.is_none()).collect();
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
-    let ids: BTreeSet<_> = records.iter().filter_map(|record| recorded_netns(record)).collect();
+    let numbered = records.iter().filter(|_| places.by_process().is_some());
+    let ids: BTreeSet<_> = numbered.filter_map(|record| recorded_netns(record)).collect();
     let found = match places.list_netns() {
         Ok(found) => found,
         Err(error) => return Some(unrecorded(error.to_string())),

@@ -12,7 +12,7 @@ use std::{
 use ::inpod::netns_addresses;
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
-use netns::{Netns, NetnsId};
+use netns::{Netns, NetnsId, NetnsInstance};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode};
@@ -27,12 +27,12 @@ const LIMIT: Duration = Duration::from_secs(4);
 /// A pod that has a sidecar and runs: its rules are yet to be observed; its sidecar is not asked.
 pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..Evidence::UNKNOWN };
 
-/// Earlier observations, namespace by namespace.
+/// Earlier observations, namespace by namespace. It keeps none of them alive.
 #[derive(Debug, Default)]
 pub(super) struct SidecarCache {
-    addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
+    addresses: BTreeMap<NetnsInstance, BTreeSet<IpAddr>>,
     /// Fingerprint of each namespace's rules, and the result of comparing them at that time.
-    rules: BTreeMap<NetnsId, (RulesFingerprint, RulesComparison)>,
+    rules: BTreeMap<NetnsInstance, (RulesFingerprint, RulesComparison)>,
 }
 
 /// Result of comparing a pod's rules.
@@ -58,7 +58,7 @@ impl NetnsPaths {
         self.by_process().unwrap_or(&self.netns_directory)
     }
 
-    fn by_process(&self) -> Option<&Path> {
+    pub(super) fn by_process(&self) -> Option<&Path> {
         self.proc.as_deref().filter(|proc| !self.netns_directory.is_dir() && proc.is_dir())
     }
 
@@ -146,16 +146,16 @@ pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, comparison: Resu
 impl SidecarCache {
     /// Which namespace has which address. An address does not change once a plugin has given it.
     fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
-        let ids: BTreeSet<NetnsId> = all.iter().map(|(_, netns)| netns.id()).collect();
-        self.addresses.retain(|id, _| ids.contains(id));
-        self.rules.retain(|id, _| ids.contains(id));
+        let listed: BTreeSet<NetnsInstance> = all.iter().map(|(_, netns)| netns.instance()).collect();
+        self.addresses.retain(|netns, _| listed.contains(netns));
+        self.rules.retain(|netns, _| listed.contains(netns));
         let mut found = NetnsByAddress::default();
         for (_, netns) in all {
-            let known = self.addresses.get(&netns.id()).filter(|ips| !ips.is_empty()).cloned();
+            let known = self.addresses.get(&netns.instance()).filter(|ips| !ips.is_empty()).cloned();
             let asked = known.map_or_else(|| netns_addresses(&netns).map_err(|error| error.to_string()), Ok);
             // A pod that ends meanwhile has none any more.
             let ips = asked.map_err(|error| found.refused = Some(error)).unwrap_or_default();
-            self.addresses.insert(netns.id(), ips.clone());
+            self.addresses.insert(netns.instance(), ips.clone());
             let netns = Arc::new(netns);
             for ip in ips {
                 found.by_address.entry(ip).or_default().push(Arc::clone(&netns));
@@ -174,7 +174,7 @@ impl SidecarCache {
     ) -> Result<RulesComparison, String> {
         let now =
             netns.run_in(|| RulesFingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
-        if let (Some(now), Some((then, compared))) = (&now, self.rules.get(&netns.id()))
+        if let (Some(now), Some((then, compared))) = (&now, self.rules.get(&netns.instance()))
             && now == then
         {
             return Ok(compared.clone());
@@ -184,7 +184,7 @@ impl SidecarCache {
         }
         let compared = compare(netns)?;
         if let Some(now) = now {
-            self.rules.insert(netns.id(), (now, compared.clone()));
+            self.rules.insert(netns.instance(), (now, compared.clone()));
         }
         Ok(compared)
     }
@@ -261,3 +261,6 @@ impl NetnsByAddress {
 pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
     SidecarCache::default().by_address(all)
 }
+
+#[cfg(test)]
+mod tests;
