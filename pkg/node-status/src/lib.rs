@@ -228,6 +228,8 @@ fn observe_ambient(
     }
     state.ztunnels = pods::ztunnel_states(snapshot, state.node.active_slot);
     let mut network = pods::NodeNetwork::from_state(&state.network);
+    network.is_partial |=
+        state.observation.unobserved.iter().any(|one| one.part == StatePart::ZtunnelNamespace);
     network.active = state.node.active_slot.is_some();
     network.holding = holding.as_ref().map(|network| Box::new(pods::NodeNetwork::from_state(network)));
     let context = pods::PodContext { snapshot, network, settings, policy: &settings.policy };

@@ -59,14 +59,14 @@ pub(super) fn add_network(
     observation: KernelObservation,
     state: &mut StateReport,
 ) {
-    let complete = observation.unobserved.is_empty();
-    state.observation.unobserved.extend(observation.unobserved);
-    let Some(observed) = observation.observed else { return };
+    let KernelObservation { observed, unobserved } = observation;
+    state.observation.unobserved.extend(unobserved.iter().cloned());
+    let Some(observed) = observed else { return };
     let nothing = DesiredState::default();
     let want = desired_node(&settings.node, desired.unwrap_or(&nothing), &observed);
     let set = |family| settings.node.set_name(family).to_owned();
-    state.network = compare_network(&want, desired.unwrap_or(&nothing), &observed, set);
-    if let (Some(desired), true) = (desired, complete) {
+    state.network = compare_network(&want, desired.unwrap_or(&nothing), &observed, &unobserved, set);
+    if let (Some(desired), true) = (desired, unobserved.is_empty()) {
         let operations = plan_operations(&settings.node, Some(desired), &observed);
         compare_rule_places(&operations, &mut state.network);
         state.plan = operations.iter().map(|operation| steps::plan_step(operation, &settings.node)).collect();
@@ -119,21 +119,36 @@ pub(super) fn compare_members(
     Comparison::with_differences(want, have, difference)
 }
 
+/// Compares all but the parts that could not be observed.
 fn compare_network(
     want: &DesiredNode,
     desired: &DesiredState,
     observed: &ObservedState,
+    unobserved: &[Unobserved],
     set: impl Fn(Family) -> String,
 ) -> NetworkState {
     let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
+    let is_observed = |part| !unobserved.iter().any(|unobserved| unobserved.part == part);
+    let has_ztunnels = is_observed(StatePart::ZtunnelNamespace);
+    let (mut node, mut found) = (NetworkObjects::from(&want.node), NetworkObjects::from(observed));
+    if !has_ztunnels {
+        node.omit_observed_with_ztunnel(&mut found);
+    }
     let mut all = ComparedLists::default();
-    all.add_netns("node", &(&want.node).into(), &observed.into());
+    all.add_netns("node", &node, &found);
     for slot in ZtunnelSlot::BOTH {
         let place = place_name(&NetnsPlace::Ztunnel(slot));
         let nothing = NetworkObjects::default();
         let (want, have) = (slot.select_from(&want.inside), slot.select_from(&observed.inside));
+        if have.is_none() && !has_ztunnels {
+            continue;
+        }
         let want = want.as_ref().map_or(nothing.clone(), Into::into);
         all.add_netns(&place, &want, &have.as_ref().map_or(nothing, Into::into));
+    }
+    let mut firewall = compare_shown_rules(all.desired.firewall, all.observed.firewall);
+    if !is_observed(StatePart::Firewall) {
+        firewall = Comparison::without_observation(firewall.desired);
     }
     NetworkState {
         ipsets: compare_members(&desired.members, in_sets, set),
@@ -141,7 +156,7 @@ fn compare_network(
         routes: Comparison::compare_sets(all.desired.routes, all.observed.routes),
         links: Comparison::compare_sets(all.desired.links, all.observed.links),
         sysctls: all.sysctls,
-        firewall: compare_shown_rules(all.desired.firewall, all.observed.firewall),
+        firewall,
         foreign: observed.foreign.clone(),
     }
 }
@@ -156,3 +171,6 @@ pub(super) fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
         table: rule.table.0,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,15 @@ pub(super) struct NetworkObjects {
     firewall: Vec<(Family, ObservedLine)>,
 }
 
+impl NetworkObjects {
+    /// Leaves out of both, the desired and the observed objects of the node, what is observed together with a ztunnel: where links
+    /// lead, and settings of its interface.
+    pub(super) fn omit_observed_with_ztunnel(&mut self, observed: &mut NetworkObjects) {
+        observed.links.values_mut().for_each(|(_, is_right)| *is_right = true);
+        self.sysctls.retain(|name, _| observed.sysctls.contains_key(name));
+    }
+}
+
 /// Both sides, ready to be shown.
 #[derive(Default)]
 pub(super) struct ComparedLists {

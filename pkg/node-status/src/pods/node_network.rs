@@ -17,6 +17,8 @@ pub(crate) struct NodeNetwork<'a> {
     broken: Vec<&'a StateDifference>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
+    /// Not everything that concerns all pods could be observed.
+    pub(crate) is_partial: bool,
     /// A ztunnel accepts new connections.
     pub(crate) active: bool,
     /// These parts compared with what holds traffic back, where that is not the desired state.
@@ -31,6 +33,7 @@ impl<'a> NodeNetwork<'a> {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).collect(),
             lost: lost_routes(&network.routes),
+            is_partial: network.firewall.observed.is_none() && !network.firewall.desired.is_empty(),
             active: false,
             holding: None,
         }
@@ -115,6 +118,10 @@ pub(crate) fn judge_on_node(
     }
     evidence.rules = match () {
         () if shown.ips.is_empty() => RulesEvidence::Absent { failing: false },
+        () if network.is_partial && !leaks => {
+            shown.kernel.unobserved = Some("the node's network could not be observed completely".to_owned());
+            RulesEvidence::Unobserved
+        }
         () if shown.kernel.differences.is_empty() => RulesEvidence::Verified,
         () => RulesEvidence::Incomplete { holds: !leaks },
     };
