@@ -109,7 +109,7 @@ pub enum PreflightFact {
     Kernel(PreflightCode, Trial, bool),
     /// Backends in use.
     Tables(Observed<TablesInUse>),
-    /// What should not be there, a message for each, and how bad any of it is.
+    /// Objects that should not be there, a message for each, and how bad any of them is.
     Found(PreflightCode, Severity, Observed<Vec<String>>),
     /// Pods whose network namespaces were examined, and what other components have there of the numbers of captured pods.
     PodNumbers(Observed<(usize, Vec<String>)>),
