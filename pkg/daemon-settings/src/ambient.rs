@@ -13,7 +13,7 @@ use cni_types::run_dir;
 use enrolment::{EnrolmentPolicy, inpod::PodOptionPolicy, selector::Enablement, ztunnel::ZtunnelSelector};
 use firewall::{Backend, NativeTables};
 use flags::{Flag, ValueSource};
-use model::{ExistingConnections, Family, UnknownExistingConnections};
+use model::{ExistingConnections, Family};
 use node_plan::{NodeConfig, RouteTables, RulePriorities};
 
 use rules::inpod::{self, ProbeAddresses};
@@ -165,7 +165,8 @@ impl SettingsReader<'_> {
     pub(super) fn existing_connections(&mut self) -> ExistingConnections {
         self.parse_flag(&options::EXISTING_CONNECTIONS, |text| match text {
             "" => Ok(ExistingConnections::default()),
-            _ => text.parse().map_err(|error: UnknownExistingConnections| error.to_string()),
+            _ => ExistingConnections::from_name(text)
+                .ok_or_else(|| format!("{text:?} is not one of: keep, reset")),
         })
     }
 

@@ -101,7 +101,7 @@ pub fn existing_connections(
     warnings: &mut Vec<String>,
 ) -> Option<ExistingConnections> {
     let value = annotations.get(EXISTING_CONNECTIONS)?;
-    let read = value.parse().ok();
+    let read = ExistingConnections::from_name(value);
     if read.is_none() {
         warnings.push(format!(
             "annotation {EXISTING_CONNECTIONS} is neither keep nor reset: {:?}",

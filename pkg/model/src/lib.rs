@@ -18,7 +18,7 @@ mod status;
 mod word_enum;
 
 pub use event::{EventLevel, EventSubject};
-pub use existing::{ExistingConnections, UnknownExistingConnections};
+pub use existing::ExistingConnections;
 pub use go_bool::parse_go_bool;
 pub use identifier::{ContainerId, MemberAddresses, PodUid};
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
