@@ -33,10 +33,11 @@ const MAX_MESSAGE: usize = 4096;
 impl From<Pod> for ObservedPod {
     fn from(pod: Pod) -> ObservedPod {
         let name = pod.name();
-        let Pod { metadata: meta, spec, status } = pod;
+        let Pod { metadata: mut meta, spec, status } = pod;
         let is_terminating = meta.deleted.is_some();
         let is_running = status.phase == "Running" && !is_terminating;
         let is_finished = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+        let labels: Vec<String> = meta.labels.keys().cloned().collect();
         let annotations: Vec<String> = meta.annotations.keys().cloned().collect();
         let is_injected = meta.annotations.contains_key(enrolment::STATUS);
         let running = (is_running && is_injected).then(|| {
@@ -44,6 +45,7 @@ impl From<Pod> for ObservedPod {
                 name: name.name.clone(),
                 namespace: name.namespace.clone(),
                 uid: meta.uid.clone(),
+                labels: meta.labels.remove_entry(enrolment::INJECT).into_iter().collect(),
                 annotations: meta.annotations,
                 ..ObjectMeta::default()
             };
@@ -68,7 +70,7 @@ impl From<Pod> for ObservedPod {
             is_terminating,
             is_finished,
             has_controller: meta.owners.iter().any(|owner| owner.controller),
-            labels: meta.labels.into_keys().collect(),
+            labels,
             annotations,
             init_containers,
             running,

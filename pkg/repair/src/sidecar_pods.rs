@@ -137,7 +137,13 @@ mod tests {
     #[test]
     fn only_running_pods_that_the_plugin_would_redirect_are_kept() {
         assert_eq!(kept(pod(|_| {})).unwrap().len(), 2);
-        let rows: [(&str, Change); 8] = [
+        // The label counts before the annotation, for the plugin and so for whoever keeps its rules.
+        let injected = kept(pod(|pod| {
+            pod["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "true", "app": "web"});
+            pod["metadata"]["annotations"]["sidecar.istio.io/inject"] = json!("false");
+        }));
+        assert_eq!(injected.unwrap().len(), 2);
+        let rows: [(&str, Change); 9] = [
             ("not running", |pod| pod["status"]["phase"] = json!("Pending")),
             ("terminated", |pod| pod["status"]["phase"] = json!("Succeeded")),
             ("being deleted", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-31T23:59:59Z")),
@@ -145,6 +151,9 @@ mod tests {
             ("without a proxy", |pod| pod["spec"]["containers"] = json!([{"name": "app"}])),
             ("redirected by its init container", |pod| {
                 pod["spec"]["initContainers"] = json!([{"name": "istio-init"}]);
+            }),
+            ("opted out by its label", |pod| {
+                pod["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
             }),
             ("of an excluded namespace", |pod| pod["metadata"]["namespace"] = json!("kube-system")),
             ("without an address", |pod| pod["status"] = json!({"phase": "Running"})),
