@@ -73,9 +73,15 @@ impl SidecarConfig {
         }
     }
 
+    /// Whether anything is captured of DNS. A query to an excluded port is not, whatever its protocol.
+    fn captures_dns(&self) -> bool {
+        self.dns != DnsCapture::Off && !self.exclude_outbound.contains(DNS)
+    }
+
     /// The DNS servers of `family` whose traffic is captured: none at all, any, or these.
     fn dns_destinations(&self, family: Family) -> Vec<Option<IpNet>> {
         match &self.dns {
+            _ if !self.captures_dns() => Vec::new(),
             DnsCapture::Off => Vec::new(),
             DnsCapture::All => vec![None],
             DnsCapture::Servers(servers) => servers

@@ -278,6 +278,12 @@ mod tests {
         ] {
             assert_eq!(verdict(excluded.clone()), Untouched, "{excluded:?}");
         }
+        for exclude_outbound in [PortSelection::All, PortSelection::List(vec![Port(80), Port(53)])] {
+            let rules = rule_set(&SidecarConfig { exclude_outbound, ..config.clone() }, Family::V4);
+            for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+                assert_eq!(rules.verdict_on(&to("192.0.2.200:53", protocol)), Untouched, "{protocol:?}");
+            }
+        }
         assert_eq!(RuleSet::default().verdict_on(&to("192.0.2.1:1", TransportProtocol::Tcp)), Untouched);
     }
 }

@@ -79,13 +79,16 @@ impl Packet {
         let ip: IpAddr = destinations[below(destinations.len())][family].parse().unwrap();
         let is_own = OUTBOUND[6..].iter().any(|addresses| addresses[family].parse() == Ok(ip));
         let is_pod = origin == Origin::Pod;
+        let is_tcp = below(4) != 0;
+        // Of UDP, rules concern DNS alone.
+        let port = if is_tcp || below(2) == 0 { PORTS[below(PORTS.len())] } else { 53 };
         Self {
             origin,
             owner: if is_pod { OWNERS[below(OWNERS.len())] } else { ROOT },
-            is_tcp: below(4) != 0,
+            is_tcp,
             source: (is_pod && is_own && below(4) == 0).then(|| PASSTHROUGH[family].parse().unwrap()),
             mark: if is_pod { [0, 0, 0, 0, 1337, 1338][below(6)] } else { 0 },
-            to: SocketAddr::new(ip, PORTS[below(PORTS.len())]),
+            to: SocketAddr::new(ip, port),
         }
     }
 }

@@ -105,6 +105,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
         .differing(&[DNS_OF_THE_PASSTHROUGH]),
     Setting::new("DNS and excluded interfaces", &["-b", "*", "-i", "*", "--redirect-dns", "-c", "net1"])
         .differing(&[DNS_OF_THE_PASSTHROUGH]),
+    Setting::new(
+        "all DNS but for an excluded port",
+        &["-b", "*", "-i", "*", "-o", "53", "--redirect-dns", "--capture-all-dns"],
+    ),
     Setting::new("DNS of owner groups", &["-b", "*", "-i", "*", "--redirect-dns", "--capture-all-dns"])
         .differing(&[DNS_OF_THE_PASSTHROUGH])
         .with_environment(&[("ISTIO_OUTBOUND_OWNER_GROUPS", "888")]),

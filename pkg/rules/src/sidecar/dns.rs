@@ -13,7 +13,7 @@ const CAPTURED_ZONE: u16 = 2;
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let servers = config.dns_destinations(family);
-    if config.dns == super::DnsCapture::Off {
+    if !config.captures_dns() {
         return;
     }
     let question = Rule::new(Target::Return).udp().dport(DNS);

@@ -3,14 +3,14 @@
 use model::{Family, IfName};
 
 use super::{
-    DNS, DNS_PORT, DnsCapture, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT,
-    SidecarConfig, SocketOwner,
+    DNS, DNS_PORT, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT, SidecarConfig,
+    SocketOwner,
 };
 use super::{add_jump, passthrough_source, port_matches, trace};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
-    let dns = config.dns != DnsCapture::Off;
+    let dns = config.captures_dns();
     let nat = rules.table_mut(Table::Nat);
     skip_interfaces(config, nat);
     if dns {
@@ -57,7 +57,7 @@ fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
 /// come in again through the inbound listener.
 fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
-    let dns = config.dns != DnsCapture::Off;
+    let dns = config.captures_dns();
     let to_self = Rule::jump_to(IN_REDIRECT).not_dest(config.loopback_net(family)).output(&lo).tcp();
     let not_tunnel = match owner {
         SocketOwner::User(_) if dns => Match::DestPorts(MatchValue::ne(vec![DNS, config.tunnel_port])),

@@ -24,6 +24,15 @@ impl PortSelection {
     pub fn is_none(&self) -> bool {
         matches!(self, PortSelection::List(list) if list.is_empty())
     }
+
+    /// Whether `port` is one of them.
+    #[must_use]
+    pub fn contains(&self, port: Port) -> bool {
+        match self {
+            PortSelection::All => true,
+            PortSelection::List(ports) => ports.contains(&port),
+        }
+    }
 }
 
 /// A list that has more elements has each run of ports as one: each element is a rule, or more. Shorter lists keep a rule for
