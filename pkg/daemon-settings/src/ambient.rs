@@ -145,10 +145,11 @@ impl SettingsReader<'_> {
     /// value of `null`, which unsets it, as the word.
     pub(super) fn parse_selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
         let Some(text) = self.optional_text(&SELECTORS) else { return Ok(None) };
-        let list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
+        let mut list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
         if list.is_null() {
             return Ok(None);
         }
+        write_scalars_as_text(&mut list);
         let read: Vec<Enablement> =
             serde_json::from_value(list.clone()).map_err(|error| error.to_string())?;
         read.iter().try_for_each(Enablement::check_selectors)?;
@@ -230,6 +231,17 @@ impl SettingsReader<'_> {
         let lock_directory = Some(self.debug_socket().with_file_name(run_dir::LOCKS));
         let native = NativeTables::by_setting(native_nftables);
         firewall::FirewallOptions { forced, lock_directory, native, ..firewall::FirewallOptions::default() }
+    }
+}
+
+/// Every scalar of a selector is text; as for Istio, one without quotes is, too.
+fn write_scalars_as_text(value: &mut serde_json::Value) {
+    use serde_json::Value;
+    match value {
+        Value::Bool(_) | Value::Number(_) => *value = Value::String(value.to_string()),
+        Value::Array(values) => values.iter_mut().for_each(write_scalars_as_text),
+        Value::Object(members) => members.values_mut().for_each(write_scalars_as_text),
+        Value::Null | Value::String(_) => {}
     }
 }
 

@@ -211,9 +211,20 @@ fn who_belongs_to_ambient_mode_is_told_the_plugin_as_the_agent_has_it() {
     let nobody = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", "[]")]);
     assert_eq!(entry(&nobody)["enablement_selectors"], json!([]));
     assert_eq!(nobody.ambient.unwrap().agent.policy.enablement, Some(Vec::new()), "an empty list is a list");
+    // What Helm renders of `--set`, and Istio reads as text.
+    let plain = "- {podSelector: {matchLabels: {mesh: true, tier: 3}, matchExpressions: [{key: v, operator: In, values: [1, 1.5]}]}}";
+    let plain = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", plain)]);
+    let expressions = json!([{"key": "v", "operator": "In", "values": ["1", "1.5"]}]);
+    let selector = json!({"matchLabels": {"mesh": "true", "tier": "3"}, "matchExpressions": expressions});
+    assert_eq!(entry(&plain)["enablement_selectors"], json!([{"podSelector": selector}]));
+    let selectors = plain.ambient.unwrap().agent.policy.enablement.unwrap();
+    let labels =
+        [("mesh", "true"), ("tier", "3"), ("v", "1.5")].map(|(key, value)| (key.into(), value.into()));
+    assert!(selectors[0].matches(&labels.into(), &[].into()));
+    // Istio drops a member that it does not know, and then selects every pod.
     let mistakes =
-        read(&[], &[CHART, &[("AMBIENT_ENABLEMENT_SELECTOR", "- podselector: {}")]].concat()).unwrap_err();
-    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        read(&[], &[CHART, &[("AMBIENT_ENABLEMENT_SELECTOR", "- podSelectors: {}")]].concat()).unwrap_err();
+    assert!(mistakes.len() == 1 && mistakes[0].contains("`podSelectors`"), "{mistakes:?}");
 }
 
 #[test]
