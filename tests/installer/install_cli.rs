@@ -133,8 +133,7 @@ fn with_mistakes_it_ends_and_has_touched_nothing() {
         ("CNI_NETWORK_CONFIG_FILE", "/nowhere"),
     ]);
     let target = fixture.container.root().join("tmp/install.log");
-    let arguments =
-        ["--log_output_level=default:loud", "--repair-delete-pods=x", "--log_target=/tmp/install.log"];
+    let arguments = ["--log_as_json=loud", "--repair-delete-pods=x", "--log_target=/tmp/install.log"];
     let before = fixture.files();
     let mut daemon = fixture.container.start_with(&arguments, &[]);
     assert_eq!(daemon.wait().code(), Some(1));
@@ -146,7 +145,7 @@ fn with_mistakes_it_ends_and_has_touched_nothing() {
         "CLEANUP_ON_EXIT (--cleanup-on-exit): ",
         "KUBERNETES_SERVICE_HOST",
         "CNI_NETWORK_CONFIG_FILE (--cni-network-config-file): ",
-        "--log_output_level: ",
+        "--log_as_json: ",
         "--repair-delete-pods: ",
     ] {
         assert!(log.contains(name), "{name}: {log}");

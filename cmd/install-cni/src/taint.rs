@@ -104,7 +104,7 @@ fn parse_settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Ve
     let selector = check_selector(values.flag_text(&NODE_SELECTOR));
     mistakes.extend(selector.err().map(|error| format!("--{NODE_SELECTOR}: {error}")));
     let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake.into()));
-    let log = LogOptions::parse(values).map_err(|more| mistakes.extend(more));
+    let log = LogOptions::parse(values).map_err(|mistake| mistakes.push(mistake));
     let (Ok(api), Ok(log), Some(run_as_daemon), true) = (api, log, run_as_daemon, mistakes.is_empty()) else {
         return Err(mistakes);
     };
@@ -124,7 +124,8 @@ fn is_object_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && !text.starts_with('.') && text.chars().all(is_fine)
 }
 
-fn start_controller(settings: TaintSettings, log: LogOptions) -> Result<()> {
+fn start_controller(settings: TaintSettings, mut log: LogOptions) -> Result<()> {
+    let warnings = std::mem::take(&mut log.warnings);
     logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
     kubeio::confirm_tls_provider()?;
@@ -135,6 +136,7 @@ fn start_controller(settings: TaintSettings, log: LogOptions) -> Result<()> {
         configmap = format!("{}/{}", settings.options.config_namespace, settings.options.config_name),
         "istio-cni-taint (Millrace) starts"
     );
+    warnings.iter().for_each(|warning| warn!(target: "taint", warning, "check the settings"));
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     let done = runtime.block_on(run_controller(settings));

@@ -327,7 +327,9 @@ impl SettingsReader<'_> {
         if !self.values.flag_text(&flags::LOG_ROTATE).is_empty() {
             self.warnings.push("--log_rotate: the file is appended to, and not rotated".to_owned());
         }
-        parsed.map_err(|mistakes| self.mistakes.extend(mistakes)).ok()
+        let mut log = parsed.map_err(|mistake| self.mistakes.push(mistake)).ok()?;
+        self.warnings.append(&mut log.warnings);
+        Some(log)
     }
 
     fn agent_identity(&self) -> AgentIdentity {

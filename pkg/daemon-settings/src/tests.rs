@@ -399,6 +399,8 @@ fn what_this_version_does_not_do_is_told() {
     assert_eq!(warnings(&[]), Vec::<String>::new());
     let told = warnings(&["--ebpf-enabled"]);
     assert!(told.len() == 1 && told[0].contains("--ebpf-enabled"), "{told:?}");
+    let level = warnings(&["--log_output_level=default:loud"]);
+    assert!(level.len() == 1 && level[0].starts_with("--log_output_level: "), "{level:?}");
     assert_eq!(warnings(&["--ambient-enabled", "--repair-repair-pods"]), Vec::<String>::new());
 }
 
@@ -411,7 +413,6 @@ fn all_mistakes_are_told_at_once_each_by_its_name() {
         "--cni-conf-name=../10-a.conf",
         "--repair-repair-pods=2",
         "--ctrlz_port=x",
-        "--log_output_level=default:loud",
         "--log_as_json=maybe",
     ];
     let env = [

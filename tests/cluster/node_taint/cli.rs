@@ -39,7 +39,7 @@ fn help_has_istios_flags_with_their_variables_and_defaults() {
 #[test]
 fn mistakes_are_reported_together_before_anything_is_opened() {
     let (status, output, complaint) = call(
-        &["--run-as-daemon=perhaps", "--configmap-name=a/b", "--log_output_level=default:loud"],
+        &["--run-as-daemon=perhaps", "--configmap-name=a/b", "--log_as_json=loud"],
         &[("TAINT_NODE-SELECTOR", "a b"), ("TAINT_CONFIGMAP-NAMESPACE", "")],
     );
     assert_eq!((status, output.as_str()), (Some(1), ""));
@@ -48,8 +48,8 @@ fn mistakes_are_reported_together_before_anything_is_opened() {
         complaint,
         "istio-cni-taint: --run-as-daemon: \"perhaps\" is neither true nor false\n--configmap-name: \"a/b\" is no name of an \
          object\n--node-selector: \"a b\" is no label requirement, such as app=web, tier!=db, app in (a,b), app or !app\n\
-         KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set\n--log_output_level: \"loud\" in \"default:loud\" is no \
-         level (they are none, fatal, error, warn, info, debug)\n"
+         KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set\n--log_as_json: \"loud\" is neither true nor \
+         false\n"
     );
     let (status, _, complaint) = call(&["--nonsense", "word"], &[]);
     let expected = "istio-cni-taint: unknown flag: --nonsense\nunexpected argument \"word\"\n";

@@ -60,8 +60,8 @@ impl Default for ScopeLevels {
 
 impl ScopeLevels {
     /// Reads `scope:level,…`. A level without a scope is that of `default`; of two for one scope the last counts, and
-    /// `all` counts before all others (Istio 1.20). Returns one sentence for each part that is wrong.
-    pub(super) fn parse(text: &str) -> Result<ScopeLevels, Vec<String>> {
+    /// `all` counts before all others (Istio 1.20). Returns one sentence for each part that is wrong and counts for nothing.
+    pub(super) fn parse(text: &str) -> (ScopeLevels, Vec<String>) {
         let mut levels = ScopeLevels::default();
         let (mut overall, mut mistakes) = (None, Vec::new());
         for part in model::list_elements(text) {
@@ -74,7 +74,7 @@ impl ScopeLevels {
         if let Some(level) = overall {
             levels.set_level(ALL_SCOPES, level);
         }
-        if mistakes.is_empty() { Ok(levels) } else { Err(mistakes) }
+        (levels, mistakes)
     }
 
     pub(super) fn level_of(&self, scope: &str) -> OutputLevel {

@@ -16,6 +16,8 @@ pub struct LogOptions {
     pub(super) json: bool,
     pub(super) levels: ScopeLevels,
     pub(super) callers: CallerScopes,
+    /// Levels that cannot be read, each with the name of its flag. They count as not given, as in Istio.
+    pub warnings: Vec<String>,
 }
 
 /// The scopes of `--log_caller`.
@@ -34,38 +36,30 @@ impl LogOptions {
     /// logrotate does that. Levels for stack traces are checked, and without effect: there are none.
     ///
     /// # Errors
-    /// All mistakes, each with the name of its flag.
-    pub fn parse(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
-        let mut mistakes = OptionErrors::default();
-        let text = |flag| values.flag_text(flag);
-        let is_json = parse_boolean(text(&LOG_AS_JSON)).map_err(|mistake| vec![mistake]);
-        let options = LogOptions {
-            targets: log_targets(values),
-            json: mistakes.collect_errors(&LOG_AS_JSON, is_json),
-            levels: mistakes.collect_errors(&LOG_OUTPUT_LEVEL, ScopeLevels::parse(text(&LOG_OUTPUT_LEVEL))),
-            callers: CallerScopes(owned_elements(text(&LOG_CALLER)).collect()),
+    /// A switch is neither true nor false.
+    pub fn parse(values: &FlagValues) -> Result<LogOptions, String> {
+        let mut warnings = Vec::new();
+        let mut levels_of = |flag: Flag| {
+            let (levels, mistakes) = ScopeLevels::parse(values.flag_text(&flag));
+            warnings.extend(mistakes.into_iter().map(|mistake| format!("--{flag}: {mistake}")));
+            levels
         };
-        let traces = ScopeLevels::parse(text(&LOG_STACKTRACE_LEVEL));
-        mistakes.collect_errors(&LOG_STACKTRACE_LEVEL, traces);
-        if mistakes.0.is_empty() { Ok(options) } else { Err(mistakes.0) }
+        let levels = levels_of(LOG_OUTPUT_LEVEL);
+        levels_of(LOG_STACKTRACE_LEVEL);
+        let is_json = parse_boolean(values.flag_text(&LOG_AS_JSON));
+        Ok(LogOptions {
+            targets: log_targets(values),
+            json: is_json.map_err(|mistake| format!("--{LOG_AS_JSON}: {mistake}"))?,
+            levels,
+            callers: CallerScopes(owned_elements(values.flag_text(&LOG_CALLER)).collect()),
+            warnings,
+        })
     }
 
     /// The level of a scope: its own, else that of `default`.
     #[must_use]
     pub fn level_of(&self, scope: &str) -> super::OutputLevel {
         self.levels.level_of(scope)
-    }
-}
-
-#[derive(Default)]
-struct OptionErrors(Vec<String>);
-
-impl OptionErrors {
-    fn collect_errors<T: Default>(&mut self, flag: &Flag, value: Result<T, Vec<String>>) -> T {
-        value.unwrap_or_else(|mistakes| {
-            self.0.extend(mistakes.into_iter().map(|mistake| format!("--{flag}: {mistake}")));
-            T::default()
-        })
     }
 }
 

@@ -22,7 +22,7 @@ fn noon() -> SystemTime {
 }
 
 /// Options of a program that has these arguments.
-pub(crate) fn parse_arguments(arguments: &[&str]) -> Result<LogOptions, Vec<String>> {
+pub(crate) fn parse_arguments(arguments: &[&str]) -> Result<LogOptions, String> {
     let (style, arguments) = (FlagStyle { ignored: &[] }, arguments.iter().map(Into::into));
     match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
         ParseOutcome::Run(values) => LogOptions::parse(&values),
@@ -79,7 +79,8 @@ fn levels_are_read_as_istio_reads_them() {
         ("cni:error,all:info,install:debug", [Info, Info, Info, Info]),
     ];
     for (text, expected) in table {
-        let levels = ScopeLevels::parse(text).unwrap();
+        let (levels, mistakes) = ScopeLevels::parse(text);
+        assert!(mistakes.is_empty(), "{mistakes:?}");
         assert_eq!(
             ["default", "cni", "install", "kube"].map(|scope| levels.level_of(scope)),
             *expected,
@@ -90,29 +91,24 @@ fn levels_are_read_as_istio_reads_them() {
 }
 
 #[test]
-fn every_mistake_in_the_flags_is_told_with_its_flag() {
-    let mistakes = parse_arguments(&[
-        "--log_as_json=yes",
-        "--log_output_level=cni:loud,a:b:info,:info,default:debug",
+fn levels_that_cannot_be_read_count_for_nothing_and_are_told() {
+    let mistake = parse_arguments(&["--log_as_json=yes"]).unwrap_err();
+    assert_eq!(mistake, "--log_as_json: \"yes\" is neither true nor false");
+    let options = parse_arguments(&[
+        "--log_output_level=cni:loud,a:b:info,:info,install:debug",
         "--log_stacktrace_level=INFO",
     ]);
-    let mistakes = mistakes.unwrap_err();
-    let flagged: Vec<&str> = mistakes.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
+    let options = options.unwrap();
+    let levels = ["cni", "a", "install"].map(|scope| options.level_of(scope));
+    assert_eq!(levels, [OutputLevel::Info, OutputLevel::Info, OutputLevel::Debug]);
+    let flagged = options.warnings.iter().map(|warning| warning.split_once(": ").unwrap().0);
+    let level = "--log_output_level";
+    assert_eq!(flagged.collect::<Vec<_>>(), [level, level, level, "--log_stacktrace_level"]);
     assert_eq!(
-        flagged,
-        [
-            "--log_as_json",
-            "--log_output_level",
-            "--log_output_level",
-            "--log_output_level",
-            "--log_stacktrace_level",
-        ]
-    );
-    assert_eq!(
-        mistakes[1],
+        options.warnings[0],
         "--log_output_level: \"loud\" in \"cni:loud\" is no level (they are none, fatal, error, warn, info, debug)"
     );
-    assert_eq!(mistakes[3], "--log_output_level: \":info\" names no scope");
+    assert_eq!(options.warnings[2], "--log_output_level: \":info\" names no scope");
 }
 
 #[test]
