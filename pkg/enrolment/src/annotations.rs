@@ -24,6 +24,9 @@ const KUBEVIRT: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
 const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
+pub(crate) const DUAL_STACK: &str = "ISTIO_DUAL_STACK";
+/// Name of [`DUAL_STACK`] up to Istio 1.18.
+pub(crate) const OLD_DUAL_STACK: &str = "ISTIO_AGENT_DUAL_STACK";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
 /// Annotations that are lists, and how many bytes of each can mean something.
@@ -79,7 +82,8 @@ pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedi
     let mut warnings = Vec::new();
     let mut flag = |name: &str| env_flag(proxy, name, &mut warnings);
     let dns = if flag("ISTIO_META_DNS_CAPTURE") { DnsCapture::All } else { DnsCapture::Off };
-    let dual_stack = flag("ISTIO_DUAL_STACK");
+    let is_renamed = proxy.env_value(DUAL_STACK).is_some();
+    let dual_stack = flag(if is_renamed { DUAL_STACK } else { OLD_DUAL_STACK });
     let drop_invalid = flag("INVALID_DROP");
     let loopback = loopback_net(proxy, &mut warnings);
     read.read_value(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, parse_ports)?;

@@ -310,9 +310,10 @@ fn ids_of_other_containers_do_not_count() {
 }
 
 type Flag = (&'static str, fn(SidecarRedirect) -> bool);
-const FLAGS: [Flag; 3] = [
+const FLAGS: [Flag; 4] = [
     ("ISTIO_META_DNS_CAPTURE", |redirect| redirect.config.dns == DnsCapture::All),
     ("ISTIO_DUAL_STACK", |redirect| redirect.dual_stack),
+    ("ISTIO_AGENT_DUAL_STACK", |redirect| redirect.dual_stack),
     ("INVALID_DROP", |redirect| redirect.config.drop_invalid),
 ];
 
@@ -325,6 +326,16 @@ fn flags_in_the_environment_are_booleans_of_go() {
             assert!(redirect.warnings.is_empty(), "{name}={value}");
             assert_eq!(is_on(redirect), on, "{name}={value}");
         }
+    }
+}
+
+/// A proxy of Istio 1.18 reads the old name, a newer one the new.
+#[test]
+fn the_newer_name_of_dual_stack_counts_where_both_are_given() {
+    for (old, new, on) in [("true", "false", false), ("false", "true", true)] {
+        let both = [env("ISTIO_AGENT_DUAL_STACK", old), env("ISTIO_DUAL_STACK", new)];
+        let redirect = redirected(&proxy(|proxy| proxy.env.extend(both.clone()))).unwrap();
+        assert_eq!(redirect.dual_stack, on, "{old}, {new}");
     }
 }
 

@@ -44,10 +44,11 @@ const MAX_LABEL_VALUE: usize = 63;
 /// Containers of each kind, beside the sidecar's.
 const MAX_CONTAINERS: usize = 64;
 /// Of the sidecar something is decided on by all of these.
-const VARIABLES: [&str; 6] = [
+const VARIABLES: [&str; 7] = [
     "DISABLE_ENVOY",
     "ISTIO_META_DNS_CAPTURE",
-    "ISTIO_DUAL_STACK",
+    annotations::DUAL_STACK,
+    annotations::OLD_DUAL_STACK,
     "INVALID_DROP",
     "INPOD_ENABLED",
     annotations::LOOPBACK,

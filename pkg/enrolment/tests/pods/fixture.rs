@@ -87,6 +87,7 @@ fn any_container() -> impl Strategy<Value = Container> {
         "DISABLE_ENVOY",
         "ISTIO_META_DNS_CAPTURE",
         "ISTIO_DUAL_STACK",
+        "ISTIO_AGENT_DUAL_STACK",
         "INVALID_DROP",
         "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR",
     ]);
