@@ -25,8 +25,9 @@ use crate::{
 /// # Errors
 /// It does, or the call is invalid.
 pub fn check_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
+    // CRI-O that has lost its cache of results calls with the configuration on disk; the pod may be in order all the same.
     if call.conf.prev_result()?.is_none() {
-        return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
+        log.info(format!("the runtime has no result of an earlier ADD of {}", pod_title(call)));
     }
     match judge_redirection(call, authority) {
         CheckVerdict::InOrder => {}
