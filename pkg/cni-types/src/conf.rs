@@ -37,7 +37,8 @@ pub struct NetConf {
     pub prev_result: Option<Box<RawValue>>,
     /// `runtimeConfig` under [`POD_ANNOTATIONS`]; none when the runtime does not deliver it.
     pub pod_annotations: Option<BTreeMap<String, String>>,
-    /// [`VALID_ATTACHMENTS`]; none when the key is missing, which is an error at `GC`.
+    /// [`VALID_ATTACHMENTS`]; `None` when the key is missing, which is an error at `GC`. `null` is
+    /// an empty list: Go writes one so.
     pub valid_attachments: Option<Vec<ValidAttachment>>,
     /// `log_level`, else `plugin_log_level`, as given.
     pub log_level: Option<String>,
@@ -217,7 +218,7 @@ fn pod_annotations(fields: &ObjectFields<'_>) -> Result<Option<BTreeMap<String, 
 }
 
 fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttachment>>, CniError> {
-    if fields.get(VALID_ATTACHMENTS).is_none() {
+    if !fields.has_key(VALID_ATTACHMENTS) {
         return Ok(None);
     }
     let attachment = |item: &ObjectFields<'_>| {

@@ -47,6 +47,11 @@ impl<'a> ObjectFields<'a> {
         (value.get() != "null").then_some(*value)
     }
 
+    /// Whether the key is there, also with `null`.
+    pub(crate) fn has_key(&self, key: &str) -> bool {
+        self.members.iter().any(|(name, _)| name.eq_ignore_ascii_case(key))
+    }
+
     /// The members that are none of these keys.
     pub(crate) fn members_except(&self, keys: &[&str]) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.members

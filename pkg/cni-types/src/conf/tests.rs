@@ -34,6 +34,9 @@ fn the_least_configuration_has_the_defaults() {
     let conf = NetConf::parse(br#"{"name":"n","kubernetes":null,"prevResult":null}"#).unwrap();
     assert_eq!(conf.cni_version, CniVersion::V0_1_0);
     assert!(conf.prev_result.is_none() && conf.pod_annotations.is_none() && conf.valid_attachments.is_none());
+    // Go writes `null` for a list without elements: no container uses the network.
+    let none = NetConf::parse(br#"{"name":"n","cni.dev/valid-attachments":null}"#).unwrap();
+    assert_eq!(none.valid_attachments, Some(Vec::new()));
     assert_eq!(conf.kubernetes, KubernetesConf::default());
     assert_eq!(conf.pass_through().unwrap(), "{\"cniVersion\":\"0.1.0\"}");
 }
