@@ -290,6 +290,22 @@ fn a_record_of_another_add_hides_no_pod_that_runs_without_rules() {
     assert_eq!(verify(container).0, 1);
 }
 
+/// Charts up to 1.20 name them in the plugin's entry alone.
+#[test]
+fn pods_from_before_the_plugin_are_outside_where_its_entry_excludes_their_namespace() {
+    let Some(mut cluster) = Cluster::with_netns("sidecar-excluded", &our_rules()) else { return };
+    let template = kit::NETWORK_CONFIG.replace("kube-system", cluster.fixture.name);
+    cluster.fixture = cluster.fixture.with_env("CNI_NETWORK_CONFIG", &template);
+    let pods = cluster.pods_from_before();
+    let _daemon = cluster.fixture.daemon();
+    let outside = ("excluded-namespace", "outside", "-", 0);
+    let container = &cluster.fixture.container;
+    let words = &["its namespace is in kubernetes.exclude_namespaces"];
+    let _ = comes_to_say(container, &format!("{}/bare", cluster.fixture.name), || (), outside, words);
+    assert_eq!(list(container, &["--bypassing"]), (0, Vec::new()));
+    drop(pods);
+}
+
 /// What nobody says of them is unknown.
 #[test]
 fn pods_from_before_the_plugin_are_unknown_where_the_agent_may_not_watch_pods() {

@@ -33,7 +33,10 @@ pub(crate) fn start(
         let controller = RepairController::new(client, options, in_place, metrics, events);
         restart_on_panic("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
-            Box::pin(async move { controller.run(|| probe.installer_health().is_ok()).await })
+            Box::pin(async move {
+                let excluded = || probe.installer.excluded_namespaces();
+                controller.run(|| probe.installer_health().is_ok(), excluded).await;
+            })
         })
         .await;
     });

@@ -203,7 +203,8 @@ impl StateCollector {
 
     fn observe_node(&self) -> StateAnswer {
         let records = self.settings.records.read_records();
-        let mut state = self.inspector.observe(&records)?;
+        let mut state =
+            self.inspector.observe(&records, &self.installer.excluded_namespaces().unwrap_or_default())?;
         self.add_self(&mut state);
         node_status::add_failures(&records, &mut state);
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();

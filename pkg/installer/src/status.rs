@@ -25,6 +25,8 @@ struct InstallerState {
     turned: Instant,
     /// The latest template from the cluster.
     template: Option<String>,
+    /// The namespaces that the plugin's entry excludes; `None`: there is no entry yet.
+    excluded_namespaces: Option<Vec<String>>,
 }
 
 impl Default for InstallerStatus {
@@ -35,6 +37,7 @@ impl Default for InstallerStatus {
             witnesses: Vec::new(),
             turned: Instant::now(),
             template: None,
+            excluded_namespaces: None,
         }))
     }
 }
@@ -77,6 +80,16 @@ impl InstallerStatus {
     #[must_use]
     pub fn template(&self) -> Option<String> {
         self.lock_state().template.clone()
+    }
+
+    /// The namespaces that the plugin's entry excludes, by the latest template that gave one; `None`: none has yet.
+    #[must_use]
+    pub fn excluded_namespaces(&self) -> Option<Vec<String>> {
+        self.lock_state().excluded_namespaces.clone()
+    }
+
+    pub(crate) fn set_excluded_namespaces(&self, namespaces: Vec<String>) {
+        self.lock_state().excluded_namespaces = Some(namespaces);
     }
 
     pub(crate) fn set_template(&self, template: Option<String>) {

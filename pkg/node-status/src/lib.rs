@@ -81,16 +81,19 @@ impl NodeInspector {
 
     /// Compares what the reconciler knows with the kernel. Returns everything of [`StateReport`] but version, health,
     /// installation and configuration, which the caller adds. It observes the node once, and each pod with a sidecar
-    /// briefly. Of pods with in-pod redirection it shows the reconciler's last observation. Blocks.
+    /// briefly. Of pods with in-pod redirection it shows the reconciler's last observation. `excluded`: the namespaces that the
+    /// plugin's entry excludes. Blocks.
     ///
     /// # Errors
     /// In ambient mode: the reconciler does not answer.
-    pub fn observe(&self, records: &[Arc<PodRecord>]) -> Result<StateReport, Reason> {
+    pub fn observe(&self, records: &[Arc<PodRecord>], excluded: &[String]) -> Result<StateReport, Reason> {
         let began = ObservationStart::now();
         let snapshot = self.agent_snapshot();
         let cache = &mut *self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = match &self.settings.ambient {
-            None => records::observe_recorded(&self.settings, snapshot.ok().as_deref(), records, cache),
+            None => {
+                records::observe_recorded(&self.settings, excluded, snapshot.ok().as_deref(), records, cache)
+            }
             Some(ambient) => {
                 let snapshot = snapshot?;
                 self.in_node(|| observe_ambient(&ambient.agent, &snapshot, records, cache))?

@@ -89,9 +89,10 @@ fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<U
 }
 
 /// Observes a node without ambient mode: the pods that the plugin recorded, and, where an agent (`snapshot`) follows the node's
-/// pods, those that started before the plugin.
+/// pods, those that started before the plugin. `excluded`: the namespaces that the plugin's entry excludes.
 pub(super) fn observe_recorded(
     settings: &DaemonSettings,
+    excluded: &[String],
     snapshot: Option<&AgentSnapshot>,
     records: &[Arc<PodRecord>],
     cache: &mut sidecar::SidecarCache,
@@ -122,7 +123,7 @@ pub(super) fn observe_recorded(
     let network = NetworkState::nothing_desired();
     if let Some(snapshot) = known {
         let traces = &settings.ambient_traces.agent;
-        let excluded_namespaces = traces.policy.excluded_namespaces.clone();
+        let excluded_namespaces = [&traces.policy.excluded_namespaces, excluded].concat();
         let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
         let of_node = NodeNetwork::from_state(&network);
         let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };

@@ -39,7 +39,7 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     let mut state = match (&settings.ambient, last) {
         (Some(ambient), last) => observe_ambient(ambient, last),
         (None, Some(last)) if is_ambient => as_recorded(last),
-        (None, _) => records::observe_recorded(settings, None, &records, &mut SidecarCache::default()),
+        (None, _) => records::observe_recorded(settings, &[], None, &records, &mut SidecarCache::default()),
     };
     began.stamp_report(&mut state, Observer::Command);
     records::add_failures(&records, &mut state);

@@ -121,9 +121,9 @@ impl RepairController {
     }
 
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
-    /// pod
-    /// is repaired.
-    pub async fn run(&mut self, is_installed: impl Fn() -> bool) {
+    /// pod is repaired. `excluded`: the namespaces that the plugin's entry excludes; before that is known, no rules of running
+    /// pods are restored.
+    pub async fn run(&mut self, is_installed: impl Fn() -> bool, excluded: impl Fn() -> Option<Vec<String>>) {
         let mut queue = RepairQueue::new(self.options.criteria.clone(), std::time::Instant::now());
         let mut sidecars = SidecarPods::new(self.options.policy.clone());
         let keeps_rules = self.options.mode == RepairMode::InPlace;
@@ -135,6 +135,7 @@ impl RepairController {
         let mut pods = Box::pin(self.client.watch_all::<Pod, ObservedPod>(&self.options.pod_collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
+            sidecars.set_excluded(excluded());
             let due = queue.next_due().map(Instant::from_std);
             tokio::select! {
                 biased;
@@ -152,22 +153,30 @@ impl RepairController {
                     if !is_installed() {
                         sleep(GATE).await;
                     } else if let Some(task) = queue.take_due(std::time::Instant::now()) {
+                        sidecars.set_excluded(excluded());
                         let outcome = self.handle_task(&task, &sidecars).await;
                         queue.finish_task(&task, outcome, std::time::Instant::now());
                     }
                 }
-                () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
+                () = sleep_until(pass), if keeps_rules && sidecars.is_complete() => {
+                    sidecars.set_excluded(excluded());
                     self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
-                    watch.iter_mut().for_each(|watch| watch.retain(|uid| sidecars.all_pods().contains_key(uid)));
+                    let kept = sidecars.all_pods();
+                    watch.iter_mut().for_each(|watch| watch.retain(|uid| kept.contains_key(uid)));
                     pass = Instant::now() + PASS;
                     (search, has_new) = (Instant::now() + SEARCH, false);
                 }
-                () = sleep_until(search), if keeps_rules && has_new && sidecars.is_listed() => {
+                () = sleep_until(search), if keeps_rules && has_new && sidecars.is_complete() => {
                     let began = Instant::now();
+                    sidecars.set_excluded(excluded());
                     self.keep_new(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
                     (search, has_new) = (Instant::now() + SEARCH.max(began.elapsed() * SEARCH_RELIEF), false);
                 }
-                changed = next_changed(watch.as_mut()) => self.keep_changed(changed, &sidecars).await,
+                changed = next_changed(watch.as_mut()) => {
+                    sidecars.set_excluded(excluded());
+                    self.keep_changed(changed, &sidecars).await;
+                }
+                () = sleep(GATE), if keeps_rules && !sidecars.is_complete() => {}
             }
             self.metrics.set_broken(queue.len());
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use enrolment::{EnrolmentPolicy, PodDecision, SidecarRedirect, inpod::existing_connections};
 use kubeio::ListEvent;
-use model::{ExistingConnections, Pod, PodUid};
+use model::{ExistingConnections, Pod, PodName, PodUid};
 use pod_identity::{KnownPods, PodIds};
 
 use crate::ObservedPod;
@@ -39,6 +39,8 @@ impl SidecarPod {
 pub(crate) struct SidecarPods {
     policy: EnrolmentPolicy,
     pods: BTreeMap<PodUid, Arc<SidecarPod>>,
+    /// Namespaces that the plugin's entry excludes; `None`: there is no entry yet.
+    excluded: Option<Vec<String>>,
     /// All pods that are observed, with a sidecar or without.
     observed: BTreeMap<PodUid, PodIds>,
     /// The API server has listed them.
@@ -89,9 +91,19 @@ impl SidecarPods {
         }
     }
 
-    /// The API server has listed them.
-    pub(crate) fn is_listed(&self) -> bool {
-        self.listed
+    /// The API server has listed them, and it is known which of them the plugin leaves alone.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.listed && self.excluded.is_some()
+    }
+
+    /// Leaves out the pods of these namespaces, as the plugin does; `None`: its entry is not known yet.
+    pub(crate) fn set_excluded(&mut self, namespaces: Option<Vec<String>>) {
+        self.excluded = namespaces;
+    }
+
+    /// Whether the plugin leaves this pod alone because of its namespace.
+    pub(crate) fn is_excluded(&self, pod: &PodName) -> bool {
+        self.excluded.iter().flatten().any(|namespace| *namespace == pod.namespace)
     }
 
     /// All pods to which a process may belong.
@@ -100,8 +112,9 @@ impl SidecarPods {
     }
 
     /// By UID.
-    pub(crate) fn all_pods(&self) -> &BTreeMap<PodUid, Arc<SidecarPod>> {
-        &self.pods
+    pub(crate) fn all_pods(&self) -> BTreeMap<PodUid, Arc<SidecarPod>> {
+        let kept = self.pods.iter().filter(|(_, pod)| !self.is_excluded(&pod.ids.name));
+        kept.map(|(uid, pod)| (uid.clone(), Arc::clone(pod))).collect()
     }
 }
 
@@ -163,10 +176,23 @@ mod tests {
         }
     }
 
+    /// The ConfigMap of the plugin's entry can change at any time.
+    #[test]
+    fn pods_of_namespaces_that_the_plugins_entry_excludes_are_left_out() {
+        let mut pods = SidecarPods::new(EnrolmentPolicy::default());
+        pods.observe_event(&mut ListEvent::Reset(vec![pod(|_| {})]));
+        assert!(!pods.is_complete(), "the entry is not known yet");
+        for (excluded, kept) in [("other", 1), ("shop", 0), ("other", 1)] {
+            pods.set_excluded(Some(vec![excluded.to_owned()]));
+            assert_eq!((pods.is_complete(), pods.all_pods().len()), (true, kept), "{excluded}");
+        }
+    }
+
     #[test]
     fn a_pod_that_ends_or_is_gone_is_kept_no_more() {
         let mut pods = SidecarPods::new(EnrolmentPolicy::default());
-        assert!(!pods.is_listed(), "nothing is known before the list");
+        pods.set_excluded(Some(Vec::new()));
+        assert!(!pods.is_complete(), "nothing is known before the list");
         let running = || ListEvent::Applied(pod(|_| {}));
         let rows = [
             (ListEvent::Reset(Vec::new()), false, 0),

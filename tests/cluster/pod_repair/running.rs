@@ -188,6 +188,31 @@ fn a_pod_that_the_plugin_would_not_redirect_is_left_alone() {
     assert_eq!((rules(&daemon, "fail"), rules(&daemon, "skip")), (0.0, 0.0));
 }
 
+/// Charts up to 1.20 name these namespaces in the plugin's entry alone, which a ConfigMap or a file can change at any time.
+#[test]
+fn pods_of_namespaces_that_the_plugins_entry_excludes_are_left_alone() {
+    let Some(mut own) = ProcessNode::start("repair-excluded") else { return };
+    let container = &mut own.node.0.container;
+    let file = container.root().join("etc/template");
+    fs::write(&file, kit::NETWORK_CONFIG.replace("kube-system", own.node.0.name)).unwrap();
+    container.set_env("CNI_NETWORK_CONFIG_FILE", "/etc/template");
+    let running = own.add("web", 11, "Running", |_| {});
+    let broken = own.add("broken", 12, "Pending", |_| {});
+    own.node.fail("broken", 126);
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("the broken one was looked at", |daemon| repairs(daemon, "repair", "skip") == 1.0);
+    std::thread::sleep(Duration::from_secs(3)); // running ones are compared within a second
+    for sandbox in [&running, &broken] {
+        assert_eq!(rules_of(sandbox), Vec::<String>::new(), "{}", daemon.log());
+    }
+    let event = own.node.events(&json!(broken.pod.uid), "RepairSkipped").remove(0);
+    let why = "not redirected: its namespace is in kubernetes.exclude_namespaces";
+    assert!(event["message"].as_str().unwrap().contains(why), "{event}");
+    fs::write(&file, kit::NETWORK_CONFIG).unwrap();
+    wait_for_pass(&daemon, "it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    assert!(kit::plugin_rules::is_redirected(&running.netns, "iptables-save"));
+}
+
 #[test]
 fn a_dry_run_only_tells_what_is_missing() {
     let Some(mut own) = ProcessNode::start("repair-dry-running") else { return };

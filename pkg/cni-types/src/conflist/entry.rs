@@ -57,7 +57,7 @@ impl ConflistEntry {
         if kind != Some(ConflistEntry::TYPE) {
             return Err(EntryError::Type(kind.map(str::to_owned)));
         }
-        accepted_by_plugin(&members)?;
+        read_by_plugin(&members)?;
         members.retain(|key, _| !key.eq_ignore_ascii_case("cniVersion"));
         let entry = Json::Object(members);
         entry_is_usable(&entry).map_err(EntryError::Runtime)?;
@@ -92,6 +92,13 @@ impl ConflistEntry {
         self
     }
 
+    /// The namespaces whose pods the plugin leaves alone.
+    #[must_use]
+    pub fn excluded_namespaces(&self) -> Vec<String> {
+        let Json::Object(members) = &self.0 else { return Vec::new() };
+        read_by_plugin(members).map(|conf| conf.kubernetes.exclude_namespaces).unwrap_or_default()
+    }
+
     /// The entry as it stands in a file.
     #[must_use]
     pub fn as_json(&self) -> &Json {
@@ -100,7 +107,7 @@ impl ConflistEntry {
 }
 
 /// Lets the plugin's own reader look at what a runtime would hand to it.
-fn accepted_by_plugin(members: &JsonMembers) -> Result<(), EntryError> {
+fn read_by_plugin(members: &JsonMembers) -> Result<NetConf, EntryError> {
     let mut handed = members.clone();
     for (key, default) in [("name", ConflistEntry::TYPE), ("cniVersion", CniVersion::V0_3_1.as_str())] {
         if !handed.keys().any(|name| name.eq_ignore_ascii_case(key)) {
@@ -108,5 +115,5 @@ fn accepted_by_plugin(members: &JsonMembers) -> Result<(), EntryError> {
         }
     }
     let text = Json::Object(handed).to_go_text();
-    NetConf::parse(text.as_bytes()).map(drop).map_err(EntryError::Plugin)
+    NetConf::parse(text.as_bytes()).map_err(EntryError::Plugin)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use enrolment::SkipReason;
 use kubeio::ApiErrorKind;
 use model::{EventLevel, Pod};
 
@@ -78,6 +79,10 @@ impl RepairController {
         if task.pod.is_finished {
             let message = format!("{}; it has ended and does not start again", task.breakage);
             return Attempt::Skipped { message };
+        }
+        if pods.is_excluded(name) {
+            let reason = SkipReason::ExcludedNamespace;
+            return Attempt::Skipped { message: format!("{}; not redirected: {reason}", task.breakage) };
         }
         let pod = match self.client.get::<Pod>(&format!("pod {name}"), &name.api_path(), LIMIT).await {
             Ok(pod) if pod.metadata.uid == *uid => pod,

@@ -18,7 +18,7 @@ pub(super) const RESTORED: &str = "SidecarRulesRestored";
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
     pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
-        let (all, pods) = (pods.known_pods(), pods.all_pods().clone());
+        let (all, pods) = (pods.known_pods(), pods.all_pods());
         let keeper = self.take_keeper(watcher);
         self.run_pass(keeper, move |keeper| keeper.pass_all(&all, &pods).map_err(|error| error.to_string()))
             .await;
@@ -26,7 +26,7 @@ impl RepairController {
 
     /// Finds pods that have just started, so that changes of their rules are noticed from now on, and restores what is missing there.
     pub(super) async fn keep_new(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
-        let (all, pods) = (pods.known_pods(), pods.all_pods().clone());
+        let (all, pods) = (pods.known_pods(), pods.all_pods());
         let keeper = self.take_keeper(watcher);
         self.run_pass(keeper, move |keeper| keeper.pass_new(&all, &pods).map_err(|error| error.to_string()))
             .await;
@@ -43,7 +43,7 @@ impl RepairController {
         changed: BTreeMap<PodUid, NetnsDisturbance>,
         pods: &SidecarPods,
     ) {
-        let pods = pods.all_pods().clone();
+        let pods = pods.all_pods();
         if let Some(keeper) = self.keeper.take() {
             self.run_pass(keeper, move |keeper| Ok(keeper.pass_changed(changed, &pods))).await;
         }
