@@ -255,7 +255,7 @@ pub fn partial_text(unanswered: &[Unanswered]) -> String {
         return String::new();
     }
     let head = format!("partial: {} nodes did not answer", unanswered.len());
-    shortened_lines(head, unanswered.iter().map(|one| (one.node.as_str(), one.message.as_str())))
+    shortened_lines(&head, unanswered.iter().map(|one| (one.node.as_str(), one.message.as_str())))
 }
 
 /// Parts of nodes that are not known, in lines for standard error; empty: there are none.
@@ -264,13 +264,10 @@ pub fn not_known_text(unknown: &[NodeUnknown]) -> String {
     if unknown.is_empty() {
         return String::new();
     }
-    shortened_lines(
-        "not known:".to_owned(),
-        unknown.iter().map(|one| (one.node.as_str(), one.message.as_str())),
-    )
+    shortened_lines("not known:", unknown.iter().map(|one| (one.node.as_str(), one.message.as_str())))
 }
 
-fn shortened_lines<'a>(head: String, all: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
+fn shortened_lines<'a>(head: &str, all: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
     let (mut text, count) = (format!("{head}\n"), all.len());
     for (node, message) in all.take(SHOWN) {
         let _ = writeln!(text, "  {}: {}", sanitize_text(node), sanitize_text(message));
