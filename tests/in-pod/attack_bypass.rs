@@ -230,3 +230,31 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
     assert!(!bypasses(&fixture, pod, None));
     assert!(bypasses(&fixture, pod, Some(MARKS[0])), "docs/security.md says so");
 }
+
+/// Its rules stay as they are.
+#[test]
+fn a_table_of_ours_that_the_kernel_does_not_ask_is_reported() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let admin = json!({"capabilities": {"add": ["NET_ADMIN"]}});
+    let attacks = [
+        ("dormant", "add table ip nat { flags dormant; }", "nf_tables ip nat is dormant"),
+        (
+            "unhooked",
+            "delete table ip nat\nadd table ip nat\nadd chain ip nat OUTPUT\nadd chain ip nat ISTIO_OUTPUT\n\
+             add rule ip nat OUTPUT jump ISTIO_OUTPUT",
+            "nf_tables ip nat OUTPUT is not at its hook",
+        ),
+    ];
+    let pods = attacks.map(|(name, ..)| captured_pod(&mut fixture, name, &admin));
+    for ((name, attack, words), pod) in attacks.iter().zip(&pods) {
+        assert!(!bypasses(&fixture, pod, None), "{name}");
+        nft(pod, attack);
+        fixture.within(MINUTE, "it is reported", |fixture| {
+            let answer = explain(fixture, name);
+            answer.code == "overruled" && answer.message.contains(words)
+        });
+        assert!(bypasses(&fixture, pod, None), "{name} is no attack");
+    }
+}

@@ -3,7 +3,8 @@
 //! ours as they are, so no comparison of our own rules finds them.
 //!
 //! Only the kernel is asked, without any tool. Rules are read only where a chain of another component meets packets before
-//! ours, and only up to a number: more cannot be looked at, and are reported as such.
+//! ours, and only up to a number: more cannot be looked at, and are reported as such. The same goes for tables and chains of ours
+//! that the kernel does not ask: that, too, leaves all rules as they are.
 
 mod effect;
 mod legacy;
@@ -17,11 +18,12 @@ use netlink::{
 use nftables::{
     native::is_table_of,
     uapi::{
-        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, HOOK_NUMBER, HOOK_PRIORITY,
-        INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE,
+        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, GET_TABLE, HOOK_NUMBER,
+        HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT,
+        TABLE_FLAGS, TABLE_NAME, base_chain,
     },
 };
-use rules::ChainSet;
+use rules::{ChainSet, Hook, Table};
 
 use crate::{Error, presence::has_no_nf_tables};
 use effect::{FoundEffect, RuleEffect};
@@ -103,6 +105,19 @@ struct TableChains {
     rules: u32,
     /// The table has chains of ours.
     is_shared: bool,
+    /// Built-in chains that ours are called from and that are not at their hook.
+    unhooked: Vec<String>,
+    /// The kernel asks none of its chains.
+    is_dormant: bool,
+}
+
+impl TableChains {
+    /// What of ours the kernel does not ask: a chain, or `None` for all of them, and why.
+    fn inactive_parts(&self) -> impl Iterator<Item = (Option<&str>, &'static str)> {
+        let dormant = self.is_dormant.then_some((None, "is dormant"));
+        let unhooked = self.unhooked.iter().map(|chain| (Some(chain.as_str()), "is not at its hook"));
+        dormant.into_iter().chain(unhooked).filter(|_| self.is_shared)
+    }
 }
 
 struct ForeignTables {
@@ -128,13 +143,18 @@ impl ForeignTables {
         for reply in replies.iter() {
             record_chain(&mut tables, owner, &reply)?;
         }
+        let dormant = read_dormant(&mut socket)?;
         for ((family, table), chains) in &mut tables {
+            chains.is_dormant = dormant.contains(&(*family, table.clone()));
             // Our jumps come before all else in the chains of iptables, so what follows there in `nat` decides nothing.
             if chains.is_shared && table == NAT && [IPV4, IPV6].contains(family) {
                 chains.early.retain(|name, _| !["PREROUTING", "OUTPUT"].contains(&name.as_str()));
             }
         }
-        tables.retain(|_, chains: &mut TableChains| !chains.early.is_empty());
+        tables.retain(|_, chains: &mut TableChains| {
+            let has_rules_ahead = !chains.early.is_empty() && !chains.is_dormant;
+            has_rules_ahead || chains.inactive_parts().next().is_some()
+        });
         Ok(ForeignTables { socket, owner, tables })
     }
 
@@ -142,6 +162,13 @@ impl ForeignTables {
         let mut found = Vec::new();
         for ((family, table), chains) in std::mem::take(&mut self.tables) {
             let place = format!("nf_tables {} {}", family_name(family), printable_name(&table));
+            found.extend(chains.inactive_parts().map(|(chain, why)| FoundEffect {
+                place: chain.map_or_else(|| place.clone(), |chain| format!("{place} {chain}")),
+                effect: RuleEffect::Inactive(why),
+            }));
+            if chains.is_dormant || chains.early.is_empty() {
+                continue;
+            }
             if chains.rules > MOST_RULES {
                 found.push(FoundEffect { place, effect: RuleEffect::TooMany(chains.rules) });
                 continue;
@@ -186,6 +213,34 @@ impl ForeignTables {
     }
 }
 
+/// The tables that the kernel asks none of the chains of.
+fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Error> {
+    let replies = socket.dump(&NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]))?;
+    let mut dormant = BTreeSet::new();
+    for reply in replies.iter() {
+        let family = reply.payload.first().copied().unwrap_or_default();
+        let (_, attributes) = reply.split_header::<4>()?;
+        let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?.unwrap_or(0);
+        if flags & TABLE_DORMANT != 0 {
+            dormant.insert((family, required_text(&attributes, TABLE_NAME)?.to_owned()));
+        }
+    }
+    Ok(dormant)
+}
+
+/// Whether a chain of this name is a built-in one that ours are called from, and is not where iptables has it.
+fn is_unhooked(table: &str, chain: &str, hook: Option<&Attribute<'_>>) -> Result<bool, Malformed> {
+    let table = Table::ALL.into_iter().find(|known| known.as_str() == table);
+    let wanted =
+        table.zip(Hook::from_name(chain).filter(|hook| [Hook::Prerouting, Hook::Output].contains(hook)));
+    let Some((_, number, priority)) = wanted.map(|(table, hook)| base_chain(table, hook)) else {
+        return Ok(false);
+    };
+    let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(true) };
+    let read = |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.read_be32()).transpose()?);
+    Ok((read(HOOK_NUMBER)?, read(HOOK_PRIORITY)?) != (Some(number), Some(priority.cast_unsigned())))
+}
+
 /// Chains of iptables tables with a name of ours, and native tables, are compared rule by rule elsewhere.
 fn is_ours(owner: ChainSet, family: u8, table: &str, chain: &str) -> bool {
     let is_native = || family == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table));
@@ -208,6 +263,9 @@ fn record_chain(
     let number = |kind| {
         Ok::<_, Malformed>(attributes.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0))
     };
+    if [IPV4, IPV6].contains(&family) && is_unhooked(table, name, attributes.find(CHAIN_HOOK).as_ref())? {
+        chains.unhooked.push(name.to_owned());
+    }
     let rules = number(CHAIN_USE)?;
     chains.rules = chains.rules.saturating_add(rules);
     if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)

@@ -33,7 +33,11 @@ pub const GENERATION_ID: u16 = 1;
 
 /// `NFTA_TABLE_*`.
 pub const TABLE_NAME: u16 = 1;
+pub const TABLE_FLAGS: u16 = 2;
 pub const TABLE_USE: u16 = 3;
+
+/// `NFT_TABLE_F_DORMANT`: the chains of the table are not asked.
+pub const TABLE_DORMANT: u32 = 1;
 
 /// `NFTA_CHAIN_*`, and `NFTA_HOOK_*` inside `NFTA_CHAIN_HOOK`.
 pub const CHAIN_TABLE: u16 = 1;

@@ -62,6 +62,8 @@ pub(super) enum RuleEffect {
     Diverts(String),
     /// There are too many rules to look at.
     TooMany(u32),
+    /// Rules of ours are there, and the kernel does not ask them; the words for why.
+    Inactive(&'static str),
 }
 
 /// Where a rule leads.
@@ -84,6 +86,7 @@ impl fmt::Display for FoundEffect {
             RuleEffect::TooMany(rules) => {
                 write!(f, "has {rules} rules ahead of ours, too many to be examined")
             }
+            RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not ask our rules there"),
         }
     }
 }
