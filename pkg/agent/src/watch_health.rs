@@ -11,9 +11,9 @@ use enrolment::WatchedCollection;
 
 /// A failure is not reported before: a connection that breaks is made again at once.
 const GRACE: Duration = Duration::from_secs(10);
-/// A watch that fails says so at least so often: its pauses are half a minute, and its attempts time out before that. One that is
-/// silent for longer works again, and nothing has changed since.
-const SILENCE: Duration = Duration::from_secs(75);
+/// A watch that fails says so at least so often: its pauses are a minute at most, and an attempt without an answer fails after
+/// half a minute. One that is silent for longer works again, and nothing has changed since.
+const SILENCE: Duration = Duration::from_secs(95);
 
 /// A collection whose changes are not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,10 +89,10 @@ mod tests {
         let stale =
             StaleCollection { collection: Namespaces, age: Duration::from_secs(60), error: "reset".into() };
         assert_eq!(health.stale_collections(at(60)), [stale]);
-        assert_eq!(health.stale_collections(at(115)), [], "it has been silent");
-        health.record(Namespaces, Err("refused".into()), at(120));
-        assert_eq!(health.stale_collections(at(125)), [], "that is another failure");
-        health.record(Namespaces, Ok(()), at(131));
-        assert!(!health.is_failing(Namespaces, at(131)));
+        assert_eq!(health.stale_collections(at(135)), [], "it has been silent");
+        health.record(Namespaces, Err("refused".into()), at(140));
+        assert_eq!(health.stale_collections(at(145)), [], "that is another failure");
+        health.record(Namespaces, Ok(()), at(151));
+        assert!(!health.is_failing(Namespaces, at(151)));
     }
 }

@@ -45,7 +45,7 @@ pub enum ListEvent<T> {
 
 impl KubeClient {
     /// Tells which objects there are, and then each change. Errors are told too and the watch goes on by itself, with
-    /// pauses that grow from 0.8 to 30 s; after an interruption that was too long there is a new [`ListEvent::Reset`].
+    /// pauses that grow from 0.8 to 60 s; after an interruption that was too long there is a new [`ListEvent::Reset`].
     /// It never ends.
     ///
     /// Objects come one by one (a streaming list), each as an `O`, so that a list is never in memory as a whole, but as

@@ -34,6 +34,8 @@ use crate::{
 /// For connecting, the handshake included, and for sending a request. A watch says something at least once a minute
 /// (bookmarks), which `watch` looks after.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+/// From a request to the head of its response: nothing else ends the wait for a list or watch that the server never begins.
+const HEAD: Duration = Duration::from_secs(30);
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
@@ -84,7 +86,8 @@ impl Service<Request<Body>> for Transport {
         let bound = BodyBound::of_request(request.uri().query(), request.extensions().get().copied());
         let answer = self.pool.request(request);
         Box::pin(async move {
-            let answer = answer.await?;
+            let answer = tokio::time::timeout(HEAD, answer).await;
+            let answer = answer.map_err(|_| format!("no answer within {HEAD:?}"))??;
             let is_success = answer.status().is_success();
             Ok(answer.map(|body| BoundedBody::new(body, bound, is_success)))
         })
@@ -153,5 +156,44 @@ impl Service<Uri> for ApiConnector {
             future::poll_fn(|context| https.poll_ready(context)).await?;
             https.call(uri).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{Collection, KubeClient};
+
+    /// `agent::watch_health` takes a watch that reports nothing for longer than this, its pause included, for one that works.
+    const LONGEST: Duration = Duration::from_secs(90);
+
+    #[test]
+    fn a_watch_that_the_server_never_answers_fails_again_and_again() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // it accepts nothing: the kernel does
+        let directory = tempfile::tempdir().unwrap();
+        let token = directory.path().join("token");
+        std::fs::write(&token, "secret").unwrap();
+        let connection = ApiConnection {
+            server: format!("http://{}", server.local_addr().unwrap()),
+            trust: ApiServerTrust::Anybody,
+            token,
+            user_agent: "test".to_owned(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let client = KubeClient::new(&connection).unwrap();
+            let collection = Collection { kind: "Pod", ..Collection::default() };
+            let mut watch = std::pin::pin!(client.watch_all::<model::Pod, model::Pod>(&collection));
+            for _ in 0..8 {
+                let before = Instant::now();
+                let next = tokio::time::timeout(LONGEST, watch.next()).await;
+                let error = next.expect("an error in time").unwrap().unwrap_err().to_string();
+                assert!(error.ends_with("no answer within 30s"), "{error}");
+                assert!(before.elapsed() >= HEAD, "only after {:?}", before.elapsed());
+            }
+        });
     }
 }

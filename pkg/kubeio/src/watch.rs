@@ -25,7 +25,7 @@ pub struct ObjectRef {
 
 impl KubeClient {
     /// Tells how the object is, and then each time that it changes; `None`: there is none. Errors are told too and the
-    /// watch goes on by itself, with pauses that grow from 0.8 to 30 s. It never ends.
+    /// watch goes on by itself, with pauses that grow from 0.8 to 60 s. It never ends.
     pub fn watch_object<T: DeserializeOwned>(
         &self,
         object: &ObjectRef,
