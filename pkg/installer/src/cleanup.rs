@@ -13,17 +13,17 @@ use crate::{
     saved,
 };
 
-/// Removes entry, kubeconfig and binaries, in this order, so that there is no moment with an entry whose binary is
-/// missing: when an entry cannot be removed, the binaries stay. The plugin also stays where it is called for pods that have started
+/// Removes entry, binaries and kubeconfig, in this order, so that there is no moment with an entry whose binary or credential is
+/// missing: when an entry cannot be removed, both stay. The plugin also stays where it is called for pods that have started
 /// with it, whatever their network has by now. Goes on after a failure as far as it may.
 pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     let mut errors = remove_entries(settings);
     let entries_left = !errors.is_empty();
-    let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
-    errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(path).err()).map(Error::from));
     if !entries_left {
         let caller = late_caller(settings);
         errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target, caller)));
+        let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
+        errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(path).err()).map(Error::from));
     }
     errors
 }

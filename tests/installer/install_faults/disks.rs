@@ -55,6 +55,24 @@ fn an_upgrade_on_a_full_disk_leaves_the_old_plugin_at_work() {
     assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
 }
 
+/// The runtime calls the plugin by the entry that is left.
+#[test]
+fn a_cleanup_that_cannot_restore_the_network_leaves_plugin_and_credential_until_it_can() {
+    let fixture = InstallFixture::bare(&[("CLEANUP_ON_EXIT", "always")]);
+    let disk = SmallDisk::mount(&fixture.container.net_d(), Lack::Bytes);
+    fixture.write(FILE, NETWORK);
+    let before = fixture.files();
+    let daemon = fixture.start_ready();
+    disk.fill();
+    let installed = (fixture.files(), files(&fixture.container.bin_dir()));
+    let (_, log) = daemon.terminate();
+    assert!((fixture.files(), files(&fixture.container.bin_dir())) == installed, "{log}");
+    disk.free();
+    let (status, log) = fixture.start_ready().terminate();
+    assert!(status.success(), "{log}");
+    assert_eq!((fixture.files(), files(&fixture.container.bin_dir()).len()), (before, 0), "{log}");
+}
+
 #[test]
 fn a_full_network_directory_is_told_and_used_when_there_is_room() {
     each([Lack::Bytes, Lack::Inodes], |lack| {
