@@ -81,6 +81,14 @@ impl BinaryInstaller {
         self.verify_plugin(&target.join(PLUGIN))
     }
 
+    /// Whether a runtime finds a plugin that runs, be it another than the image's: one is there, and no directory lacks it that we
+    /// could write.
+    pub(crate) fn has_working_plugin(&mut self, settings: &InstallerSettings) -> bool {
+        let works = |target: &&PathBuf| self.verify_plugin(&target.join(PLUGIN)).is_ok();
+        let (working, lacking): (Vec<_>, Vec<_>) = settings.targets.iter().partition(works);
+        !working.is_empty() && lacking.iter().all(|target| hostfs::check_writable(target).is_err())
+    }
+
     /// Whether a file that was found good has been touched since.
     pub(crate) fn are_touched(&self) -> bool {
         let is_touched = |(path, (_, fingerprints)): (&PathBuf, &(FileFingerprint, FileFingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *fingerprints);

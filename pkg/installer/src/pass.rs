@@ -49,16 +49,16 @@ impl Installer {
         }
     }
 
-    /// Whether the plugin is there and runs.
+    /// Whether there is a plugin that runs. An old one, or a rival's, is better than none.
     fn binaries_step(&mut self, result: &mut PassResult) -> bool {
         if self.complete && self.binaries.are_touched() && !self.may_repair(InstallStep::Binaries, result) {
-            return false;
+            return self.binaries.has_working_plugin(&self.settings);
         }
         let installed = match self.binaries.install(&self.settings) {
             Ok(installed) => installed,
             Err(error) => {
                 result.problems.push(InstallProblem::Failed(InstallStep::Binaries, error));
-                return false;
+                return self.binaries.has_working_plugin(&self.settings);
             }
         };
         if installed.left_out != self.left_out {

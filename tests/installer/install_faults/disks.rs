@@ -50,6 +50,8 @@ fn an_upgrade_on_a_full_disk_leaves_the_old_plugin_at_work() {
     let installed = (fixture.files(), files(&bin));
     FULL_BIN.shows_and_heals(&mut fixture.container.start(), || {
         assert!((fixture.files(), files(&bin)) == installed, "{:?}", files(&bin).keys());
+        fixture.write(FILE, NETWORK);
+        kit::until("the entry is back", || fixture.files() == installed.0);
         disk.free();
     });
     assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
