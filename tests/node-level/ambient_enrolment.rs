@@ -1,8 +1,8 @@
 //! Who is captured, from when on, and until when.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{fs, net::SocketAddr, time::Duration};
 
-use kit::{Echo, Live, LiveConnections, Netns, Pod};
+use kit::{Daemon, Echo, Live, LiveConnections, Netns, Pod};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, RELAYED};
@@ -57,6 +57,28 @@ fn running_pods_join_and_leave_with_the_label_of_their_namespace_or_their_own() 
     leaves(&fixture);
     fixture.manifests.put_pod(&manifest);
     joins(&fixture);
+}
+
+/// The file is for pods that start while there is no agent.
+#[test]
+fn an_agent_that_cannot_write_the_shared_configuration_enrols_pods_and_reports_it() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    drop(fixture.daemon.take());
+    let file = fixture.config_file();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap(); // no file can replace it, also for root
+    fixture.daemon = Some(fixture.container.start_with(&fixture.arguments, &[]));
+    let error = "cannot write /etc/ambient-config/config.json: it is a directory, not a regular file";
+    let reports = |daemon: &Daemon| daemon.has_logged("reconcile failed", &[("error", error)]);
+    fixture.daemon().wait_for("the agent reports it", reports);
+    let pod = fixture.pod(MESH, "web");
+    assert!(fixture.is_captured(&pod) && fixture.is_reached_through_ztunnel(&pod));
+    assert!(!fixture.daemon().is_ready());
+    fs::remove_dir(&file).unwrap();
+    fixture.daemon().wait_for("it is written", |daemon| daemon.is_ready());
+    assert!(file.is_file());
 }
 
 /// Hears no attempt to connect to this port, and counts them.

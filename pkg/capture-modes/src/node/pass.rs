@@ -83,12 +83,13 @@ impl NodeCapture {
         report_status(state, &desired, &observed);
         self.unreported = 0;
         self.refused_exceptions = report_refused_exceptions(state, &desired);
-        shared::write_shared_config(&self.settings, &desired)?;
+        // Only read while there is no agent: a file that cannot be written keeps no pod from being enrolled now.
+        let unwritten = shared::write_shared_config(&self.settings, &desired).err();
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, observed });
         self.fresh.clear();
         self.path.let_go().map_err(to_message)?;
-        Ok(NodePass { lost, repaired })
+        Ok(NodePass { lost: lost.or(unwritten), repaired })
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be.
