@@ -121,8 +121,8 @@ impl RepairController {
     }
 
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
-    /// pod is repaired. `excluded`: the namespaces that the plugin's entry excludes; before that is known, no rules of running
-    /// pods are restored.
+    /// pod is repaired, while running ones are. `excluded`: the namespaces that the plugin's entry excludes; before that is known,
+    /// no rules of running pods are restored.
     pub async fn run(&mut self, is_installed: impl Fn() -> bool, excluded: impl Fn() -> Option<Vec<String>>) {
         let mut queue = RepairQueue::new(self.options.criteria.clone(), std::time::Instant::now());
         let mut sidecars = SidecarPods::new(self.options.policy.clone());
@@ -144,20 +144,14 @@ impl RepairController {
                         has_new |= sidecars.observe_event(&mut event);
                         self.observe_event(&mut queue, event);
                     }
-                    Some(Err(error)) => if self.last.replace(&error) {
-                        warn!(target: "repair", %error, "cannot watch pods");
-                    },
+                    Some(Err(error)) => {
+                        self.metrics.count_watch_failure();
+                        if self.last.replace(&error) {
+                            warn!(target: "repair", %error, "cannot watch pods");
+                        }
+                    }
                     None => return, // the stream does not end by itself
                 },
-                () = wait_until(due) => {
-                    if !is_installed() {
-                        sleep(GATE).await;
-                    } else if let Some(task) = queue.take_due(std::time::Instant::now()) {
-                        sidecars.set_excluded(excluded());
-                        let outcome = self.handle_task(&task, &sidecars).await;
-                        queue.finish_task(&task, outcome, std::time::Instant::now());
-                    }
-                }
                 () = sleep_until(pass), if keeps_rules && sidecars.is_complete() => {
                     sidecars.set_excluded(excluded());
                     self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
@@ -177,6 +171,17 @@ impl RepairController {
                     self.keep_changed(changed, &sidecars).await;
                 }
                 () = sleep(GATE), if keeps_rules && !sidecars.is_complete() => {}
+                // The last: it takes as long as the API server does, and running pods must not wait for every broken one.
+                () = wait_until(due) => {
+                    let now = std::time::Instant::now();
+                    if !is_installed() {
+                        queue.pause_until(now + GATE);
+                    } else if let Some(task) = queue.take_due(now) {
+                        sidecars.set_excluded(excluded());
+                        let outcome = self.handle_task(&task, &sidecars).await;
+                        queue.finish_task(&task, outcome, std::time::Instant::now());
+                    }
+                }
             }
             self.metrics.set_broken(queue.len());
         }

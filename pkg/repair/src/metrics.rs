@@ -15,6 +15,7 @@ use crate::RepairMode;
 pub struct RepairMetrics {
     repaired: Family<Labels<2>, Counter>,
     broken: Gauge,
+    watch_failures: Counter,
     restored: Labelled<Counter>,
     drift: Labelled<Histogram>,
 }
@@ -44,6 +45,10 @@ impl RepairMetrics {
                 "istio_cni_repair_broken_pods",
                 "Pods of this node whose validation container has failed",
             ),
+            watch_failures: registry.register_metric(
+                "istio_cni_repair_watch_failures",
+                "Errors of the watch of this node's pods; while it increases, no broken pod is found",
+            ),
             restored,
             drift,
         }
@@ -59,6 +64,10 @@ impl RepairMetrics {
 
     pub(crate) fn drift_repaired(&self, kind: &'static str, took: Duration) {
         self.drift.get_or_create(&[("kind", kind)]).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn count_watch_failure(&self) {
+        self.watch_failures.inc();
     }
 
     pub(crate) fn set_broken(&self, number: usize) {

@@ -130,6 +130,11 @@ impl RepairQueue {
         })
     }
 
+    /// No task is due before.
+    pub fn pause_until(&mut self, until: Instant) {
+        self.next = until;
+    }
+
     /// Records the result of a task.
     pub fn finish_task(&mut self, task: &RepairTask, outcome: RepairOutcome, now: Instant) {
         let name = &task.pod.name;

@@ -168,6 +168,22 @@ fn rules_of_a_pod_that_has_just_started_are_observed_at_once() {
     }
 }
 
+/// A broken pod waits until the plugin is installed; no other pod waits for it.
+#[test]
+fn running_pods_keep_their_rules_while_the_plugin_is_not_installed_and_a_pod_is_broken() {
+    let Some(own) = ProcessNode::start("repair-not-installed") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    own.node.broken("waits");
+    fs::remove_file(own.node.0.conflist()).unwrap();
+    let daemon = own.node.0.container.start();
+    for done in 1..=2 {
+        wait_for_pass(&daemon, "it is redirected", |daemon| rules(daemon, "success") == f64::from(done));
+        flush(&sandbox, "nft");
+    }
+    assert_eq!(daemon.metric("istio_cni_repair_broken_pods"), Some(1.0), "{}", daemon.log());
+    assert_eq!(["success", "skip", "fail"].map(|result| repairs(&daemon, "repair", result)), [0.0; 3]);
+}
+
 #[test]
 fn a_pod_that_the_plugin_would_not_redirect_is_left_alone() {
     let Some(own) = ProcessNode::start("repair-others") else { return };
