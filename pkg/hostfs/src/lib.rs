@@ -4,9 +4,12 @@
 //! What an interrupted [`write()`] or [`copy()`] leaves beside it, [`remove_stale`] takes away. Nothing is touched that
 //! is already as it should be, so repeating a pass wakes nobody who watches the directory, ourselves included.
 //!
+//! The plugin that was written is tried out, so [`wait_for_child`] is here, too; iptables tools are waited for by the same.
+//!
 //! Called by the installer, on one plain thread; everything here is synchronous. It must not know what the files
 //! mean, change a file in place, make directories, or log.
 
+mod child;
 mod copy;
 mod directory;
 mod error;
@@ -18,6 +21,7 @@ mod stale;
 mod watch;
 mod write;
 
+pub use child::wait_for_child;
 pub use copy::{copy, is_copy};
 pub use directory::{check_linked, check_writable, list, remove, rename};
 pub use error::Error;

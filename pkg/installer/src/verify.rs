@@ -3,14 +3,8 @@
 use std::{
     io::Read,
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
-};
-
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-    process::{Pid, PidfdFlags, pidfd_open},
 };
 
 use crate::Error;
@@ -33,7 +27,7 @@ fn query_version(path: &Path) -> Result<(), String> {
     command.env_clear().env("CNI_COMMAND", "VERSION");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let status = wait_for_exit(&mut child);
+    let status = hostfs::wait_for_child(&mut child, Instant::now() + LIMIT);
     let status = match status {
         Ok(Some(status)) => status,
         Ok(None) => {
@@ -64,22 +58,6 @@ fn read_answer(child: &mut Child) -> Result<String, std::io::Error> {
     match output.take(MAX_OUTPUT).read_to_end(&mut bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-    }
-}
-
-/// Waits until the child has ended; returns `None` if that takes longer than `LIMIT`.
-fn wait_for_exit(child: &mut Child) -> Result<Option<ExitStatus>, std::io::Error> {
-    let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
-        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => return child.wait().map(Some),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 

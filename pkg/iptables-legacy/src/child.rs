@@ -11,13 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{MemfdFlags, memfd_create},
-    io::Errno,
-    process::{Pid, PidfdFlags, pidfd_open},
-};
+use rustix::fs::{MemfdFlags, memfd_create};
 
+use hostfs::wait_for_child;
 use netns::UserNamespace;
 
 use crate::Error;
@@ -198,35 +194,4 @@ fn read_contents(file: &mut File) -> io::Result<String> {
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
-}
-
-/// The child's status, or none when the deadline came first.
-fn wait_for_child(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
-        return wait_by_asking(child, deadline);
-    };
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return child.try_wait(),
-            Ok(_) => return child.wait().map(Some),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-/// For kernels before 5.3, which have no process handles: asks every millisecond until the deadline.
-fn wait_by_asking(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline {
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
