@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     future::Future,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use agent::AnnotationUpdate;
@@ -12,8 +12,9 @@ use enrolment::ambient::AMBIENT_REDIRECTION;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use kubeio::KubeClient;
 use model::PodUid;
+use retry::LastError;
 use tokio::sync::mpsc::Receiver;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{cluster::connect_to_api, supervise::restart_on_panic};
 
@@ -81,18 +82,31 @@ async fn write_to_api(settings: Arc<DaemonSettings>, updates: &mut Receiver<Anno
         return;
     };
     let client = connect_to_api(connection).await;
-    write_each(updates, |update| annotate_pod(client.clone(), update)).await;
+    let last = Mutex::new(LastError::default());
+    write_each(updates, |update| annotate_pod(client.clone(), &last, update)).await;
 }
 
-async fn annotate_pod(client: KubeClient, AnnotationUpdate { pod, uid, redirection }: AnnotationUpdate) {
-    match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.annotation_value()).await {
+/// `last`: the kind of the last error, of whichever pod. Two hundred pods that must not be annotated are one line.
+async fn annotate_pod(
+    client: KubeClient,
+    last: &Mutex<LastError>,
+    AnnotationUpdate { pod, uid, redirection }: AnnotationUpdate,
+) {
+    let written =
+        client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.annotation_value()).await;
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    match written {
         Ok(()) => {
+            last.clear();
             // That the pod is captured, or not any more, the agent has logged.
             let value = redirection.annotation_value().unwrap_or("removed");
             info!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, annotation = AMBIENT_REDIRECTION, value, "pod annotated");
         }
-        Err(error) => {
+        Err(error) if last.replace(&format_args!("{:?}", error.kind())) => {
             warn!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, %error, "cannot annotate the pod");
+        }
+        Err(error) => {
+            debug!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, %error, "cannot annotate the pod");
         }
     }
 }

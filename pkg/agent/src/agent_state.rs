@@ -15,6 +15,7 @@ use enrolment::{
 };
 use model::{MemberAddresses, Pod, PodName, PodUid};
 use pod_status::{CaptureState, CaptureStatus, Redirection};
+use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 
 use crate::{
@@ -32,8 +33,10 @@ use crate::{
 
 /// A pod is not waited for longer than this.
 const FORGOTTEN: Duration = Duration::from_secs(2);
-/// After this time an annotation that the API does not show is submitted again.
-const AGAIN: Duration = Duration::from_secs(20);
+/// After this time an annotation that the API does not show is submitted again, and then after twice as long each time.
+const FIRST_AGAIN: Duration = Duration::from_secs(20);
+const LAST_AGAIN: Duration = Duration::from_secs(600);
+const AGAIN: Backoff = Backoff::new(FIRST_AGAIN, LAST_AGAIN);
 
 /// How long addresses in the set that belong to no known pod are kept after a start: the first list of pods may be older
 /// than they are.
@@ -71,6 +74,14 @@ enum PodCount {
     Uncounted,
 }
 
+/// An annotation that was submitted, and when it is again if the API does not show it.
+#[derive(Debug)]
+struct SubmittedAnnotation {
+    redirection: Redirection,
+    again: Instant,
+    attempts: Attempts,
+}
+
 /// Knowledge of the node's pods, and the destinations of reports: the same for every capture mode.
 pub struct AgentState {
     /// Which pods are enrolled.
@@ -87,7 +98,7 @@ pub struct AgentState {
     pub notices: NoticeTracker,
     pace: MembershipPace,
     annotation_sink: AnnotationSink,
-    submitted: BTreeMap<PodUid, (Redirection, Instant)>,
+    submitted: BTreeMap<PodUid, SubmittedAnnotation>,
     waiting: Vec<PodWaiter>,
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
@@ -462,7 +473,7 @@ impl AgentState {
         self.count_pods();
         self.count_doubts();
         self.metrics.set_stale_collections(&self.watches.stale_collections(Instant::now()));
-        self.publish_annotations(only, marks);
+        self.publish_annotations(only, marks, Instant::now());
     }
 
     /// Keeps what was reported, and since when each pod is in its state.
@@ -520,15 +531,22 @@ impl AgentState {
     }
 
     /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
-    fn publish_annotations(&mut self, only: Option<&ChangedPods>, marks: Vec<AnnotationUpdate>) {
+    fn publish_annotations(
+        &mut self,
+        only: Option<&ChangedPods>,
+        marks: Vec<AnnotationUpdate>,
+        now: Instant,
+    ) {
         let desired: BTreeMap<&PodUid, Redirection> =
             marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
         let is_other = |uid: &PodUid| only.is_some_and(|changed| !changed.pods.contains_key(uid));
-        self.submitted.retain(|uid, (redirection, _)| is_other(uid) || desired.get(uid) == Some(redirection));
+        self.submitted.retain(|uid, before| is_other(uid) || desired.get(uid) == Some(&before.redirection));
         for mark in marks {
-            let is_submitted = self.submitted.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
-            if !is_submitted {
-                self.submitted.insert(mark.uid.clone(), (mark.redirection, Instant::now()));
+            let AnnotationUpdate { uid, redirection, .. } = mark.clone();
+            let new = || SubmittedAnnotation { redirection, again: now, attempts: AGAIN.start_attempts() };
+            let submitted = self.submitted.entry(uid).or_insert_with(new);
+            if submitted.again <= now {
+                submitted.again = now + submitted.attempts.record_failure();
                 (self.annotation_sink)(mark);
             }
         }
@@ -576,4 +594,32 @@ fn annotation_update(pod: &Pod, redirection: Redirection) -> Option<AnnotationUp
         uid: pod.metadata.uid.clone(),
         redirection,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::MeshPodMetrics;
+
+    #[test]
+    fn an_annotation_that_the_api_does_not_show_is_submitted_at_growing_intervals() {
+        let (sender, submitted) = std::sync::mpsc::channel();
+        let sink = Box::new(move |update| drop(sender.send(update)));
+        let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
+        let mut state =
+            AgentState::new(EnrolmentPolicy::default(), metrics, Arc::default(), sink, Box::new(drop));
+        let start = Instant::now();
+        let mut is_submitted = |redirection, second| {
+            let update = AnnotationUpdate { pod: PodName::default(), uid: "1".into(), redirection };
+            state.publish_annotations(None, vec![update], start + Duration::from_secs(second));
+            submitted.try_recv().is_ok()
+        };
+        let times: Vec<u64> =
+            (0..2500).filter(|second| is_submitted(Redirection::Pending, *second)).collect();
+        assert_eq!(times, [0, 20, 60, 140, 300, 620, 1220, 1820, 2420]);
+        assert!(is_submitted(Redirection::Enabled, 2500), "another value does not wait");
+        assert!(!is_submitted(Redirection::Enabled, 2519) && is_submitted(Redirection::Enabled, 2520));
+    }
 }
