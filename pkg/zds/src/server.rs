@@ -52,6 +52,7 @@ impl ZdsServer {
 
     fn accept_connections(&self, hub: &Hub) {
         let mut summarized = Instant::now();
+        let mut logged: Option<Instant> = None;
         loop {
             if summarized.elapsed() >= notices::PERIOD {
                 summarized = Instant::now();
@@ -62,7 +63,11 @@ impl ZdsServer {
                 // It has gone already, or nobody came.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
-                    warn!(target: "zds", %error, "cannot accept a connection of ztunnel");
+                    // Ten times a second would hide all other lines.
+                    if logged.is_none_or(|logged| logged.elapsed() >= notices::PERIOD) {
+                        warn!(target: "zds", %error, "cannot accept a connection of ztunnel");
+                        logged = Some(Instant::now());
+                    }
                     thread::sleep(PAUSE); // the next one may find what this one lacked
                 }
             }
