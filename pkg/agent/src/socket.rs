@@ -189,19 +189,33 @@ impl AgentServer {
     }
 }
 
+/// One of at most [`MAX_CONNECTIONS`], until it is dropped, also by a panic.
+struct CountedConnection(Arc<ConnectionContext>);
+
+impl CountedConnection {
+    fn new(shared: Arc<ConnectionContext>) -> CountedConnection {
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        CountedConnection(shared)
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn spawn_connection(client: UnixStream, shared: Arc<ConnectionContext>) {
-    shared.connections.fetch_add(1, Ordering::Relaxed);
-    let counted = Arc::clone(&shared);
+    let counted = CountedConnection::new(shared);
     let body = move || {
-        if let Err(error) = serve_connection(&client, &shared) {
+        let CountedConnection(shared) = &counted;
+        if let Err(error) = serve_connection(&client, shared) {
             warn!(target: "ambient", %error, "a request of the plugin was not answered");
             shared.status.record_failed_request(&client);
         }
-        shared.connections.fetch_sub(1, Ordering::Relaxed);
     };
     if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
         warn!(target: "ambient", %error, "cannot start a thread for a request of the plugin");
-        counted.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -460,6 +474,22 @@ mod tests {
         let (handle, inbox) = ReconcilerInbox::new();
         let plugin = PluginMetrics::register(&mut Registry::default());
         (AgentService::new(handle, EnrolmentPolicy::default(), lookup, plugin, Arc::default()), inbox)
+    }
+
+    #[test]
+    fn a_request_that_ends_in_a_panic_is_not_counted_any_more() {
+        let (service, _inbox) = unanswered_service(Box::new(|_, _, _| panic!("a defect")));
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let mut request = serde_json::to_vec(&AgentRequest::new(CniVerb::Check)).unwrap();
+        request.push(b'\n');
+        client.write_all(&request).unwrap();
+        spawn_connection(server, Arc::clone(&service.0));
+        assert_eq!(io::Read::read(&mut client, &mut [0]).ok(), Some(0), "no answer");
+        let began = Instant::now();
+        while service.0.connections.load(Ordering::Relaxed) > 0 {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            thread::yield_now();
+        }
     }
 
     #[test]
