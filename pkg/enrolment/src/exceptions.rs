@@ -56,12 +56,14 @@ impl ExceptionKind {
         match self {
             ExceptionKind::OutboundPorts => "a comma-separated list of ports from 1 to 65535",
             ExceptionKind::OutboundNetworks => {
-                "a comma-separated list of networks as 10.0.0.0/8, none of which is a whole address family"
+                "a comma-separated list of networks as 10.0.0.0/8, which are no whole address family, also not together"
             }
             ExceptionKind::InboundPorts => {
                 "a comma-separated list of ports from 1 to 65535, without those of ztunnel"
             }
-            ExceptionKind::Interfaces => "a comma-separated list of interface names, without lo",
+            ExceptionKind::Interfaces => {
+                "a comma-separated list of interface names, without lo and what matches it"
+            }
             ExceptionKind::Dns => "true or false",
             ExceptionKind::WithoutZtunnel => "open or closed",
         }
@@ -220,14 +222,19 @@ fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
         }
         ExceptionKind::OutboundNetworks => {
             let networks = lists::network_list(text)?;
-            networks
+            // Two halves of a family are one network.
+            let joined = IpNet::aggregate(&networks);
+            joined
                 .iter()
                 .all(|network| network.prefix_len() > 0)
                 .then_some(ExceptionValue::Networks(networks))
         }
         ExceptionKind::Interfaces => {
             let interfaces = lists::parse_interfaces(text)?;
-            let has_loopback = interfaces.iter().any(|name| name.as_str() == "lo");
+            let has_loopback = interfaces.iter().any(|name| match name.as_str().strip_suffix('+') {
+                Some(beginning) => "lo".starts_with(beginning),
+                None => name.as_str() == "lo",
+            });
             (!has_loopback).then_some(ExceptionValue::Interfaces(interfaces))
         }
         ExceptionKind::Dns => parse_go_bool(text).map(ExceptionValue::Switch),
@@ -324,7 +331,8 @@ mod tests {
             (OutboundPorts, "5432,5432, 1"),
             (OutboundNetworks, "10.0.0.0/8,2001:db8::/32,192.0.2.7/32"),
             (InboundPorts, "9100"),
-            (Interfaces, "net1,eth1"),
+            (OutboundNetworks, "0.0.0.0/1,128.0.0.0/2,8000::/1"),
+            (Interfaces, "net1,eth1,vnet+,lo1+"),
             (Dns, "False"),
             (WithoutZtunnel, "open"),
             (WithoutZtunnel, "closed"),
@@ -343,7 +351,12 @@ mod tests {
             (OutboundNetworks, "10.0.0.1"),
             (InboundPorts, "80,15006"),
             (InboundPorts, "15008"),
+            (OutboundNetworks, "0.0.0.0/1,128.0.0.0/1"),
+            (OutboundNetworks, "10.0.0.0/8,8000::/1,4000::/2,::/3,2000::/3"),
             (Interfaces, "eth1,lo"),
+            (Interfaces, "eth1,+"),
+            (Interfaces, "l+"),
+            (Interfaces, "lo+"),
             (Interfaces, "a-name-that-is-too-long"),
             (Dns, "off"),
             (Dns, ""),
