@@ -41,6 +41,49 @@ fn revoking(node: &Node) -> (FakeApi, SocketAddr) {
     (api, address)
 }
 
+/// Answers 401 to every token, as when the service account is deleted, and this to whoever asks without one.
+fn unknowing(node: &Node, anonymous: u16) -> (FakeApi, SocketAddr) {
+    let address = SocketAddr::from((node.outside_ip(false), 6443));
+    let pod = json!({"metadata": {"name": "istio-cni-node-1"}});
+    let answered = AtomicBool::new(false);
+    let api = FakeApi::start(node.outside(), address, move |request| {
+        if request.path == OWN_POD && !answered.swap(true, Ordering::Relaxed) {
+            return FakeReply::Json(200, pod.clone());
+        }
+        let has_token =
+            request.headers.iter().any(|header| header.to_lowercase().starts_with("authorization:"));
+        let code = if has_token { 401 } else { anonymous };
+        FakeReply::Json(code, json!({"kind": "Status", "status": "Failure", "message": "no", "code": code}))
+    });
+    (api, address)
+}
+
+/// An API server that cannot ask its storage for the service account answers 401, too, and one whose token has expired.
+#[test]
+fn a_token_that_is_not_accepted_counts_only_if_the_server_is_ready_and_the_token_has_not_expired() {
+    let expired = "e30.eyJpYXQiOjEsImV4cCI6Mn0.c2ln"; // in 1970
+    for (token, anonymous, is_removed) in [
+        ("token", 403, true),
+        ("token", 401, true), // where nobody may be anonymous
+        ("token", 500, false),
+        (expired, 403, false),
+    ] {
+        let node = Node::new(NodeOptions::default());
+        let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+        let before = fs::read(&original).unwrap();
+        let (api, address) = unknowing(&node, anonymous);
+        let container = container(&node, address);
+        container.set_account(token, Pki::shared().server_ca_pem());
+        let mut daemon = container.start();
+        daemon.wait_until_ready();
+        daemon.wait_for("its first request", |_| !api.requests().is_empty());
+        daemon.signal(Signal::TERM);
+        let (status, log) = (daemon.wait(), daemon.log());
+        assert!(status.success(), "{status}: {log}");
+        assert_eq!(fs::read(&original).unwrap() == before, is_removed, "{token} {anonymous}: {log}");
+    }
+}
+
 /// Stands before the tools: they wait until the gate is opened.
 const GATE: &str = "#!/bin/bash
 while [ -e /gate/shut ]; do sleep 0.01; done

@@ -7,7 +7,7 @@
 use std::{
     sync::Mutex,
     sync::PoisonError,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result};
@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use daemon_settings::{AgentIdentity, CleanupOnExit};
+use daemon_settings::{AgentIdentity, CleanupOnExit, token_times};
 
 mod placement;
 mod verdict;
@@ -233,10 +233,19 @@ async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &A
             let name = format!("namespace {}", identity.namespace);
             round.namespace = fetch_object::<Namespace>(client, &name, &path).await;
         }
-        ApiAnswer::Refused(_) => round.server_is_ready = client.server_is_ready(QUESTION).await,
+        ApiAnswer::Refused(_) => {
+            round.server_is_ready = client.server_is_ready(QUESTION, token_has_expired()).await;
+        }
         _ => {}
     }
     round
+}
+
+/// The kubelet, which renews it, could not for a while. The end of our service account does not change it.
+fn token_has_expired() -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let times = token_times().ok().flatten();
+    times.is_some_and(|(_, expires)| u64::try_from(expires).is_ok_and(|expires| expires <= now))
 }
 
 async fn fetch_object<T: DeserializeOwned>(client: &KubeClient, name: &str, path: &str) -> ApiAnswer<T> {

@@ -8,7 +8,10 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tower::Layer as _;
 
-use crate::{Error, error, transport::Transport};
+use crate::{
+    Error, error,
+    transport::{AsNobody, Transport},
+};
 
 /// Waits, between two questions.
 ///
@@ -119,13 +122,25 @@ impl KubeClient {
     }
 
     /// Whether the API server is ready to serve, so that what it refuses is refused for good: one that has just started
-    /// knows no roles yet. A server that does not let us ask counts as ready.
-    pub async fn server_is_ready(&self, limit: Duration) -> bool {
-        let Ok(request) = Request::builder().uri("/readyz").body(Vec::new()) else { return false };
+    /// knows no roles yet, and one without its storage knows no service account. A server that does not let us ask counts
+    /// as ready; one that does not know us is asked as anybody. `has_expired`: our token has, so that it can know nobody.
+    pub async fn server_is_ready(&self, limit: Duration, has_expired: bool) -> bool {
+        match self.ask_readiness(None, limit).await {
+            Some(401) if has_expired => false,
+            Some(401) => matches!(self.ask_readiness(Some(AsNobody), limit).await, Some(200 | 401 | 403)),
+            status => matches!(status, Some(200 | 403)),
+        }
+    }
+
+    async fn ask_readiness(&self, who: Option<AsNobody>, limit: Duration) -> Option<u16> {
+        let mut request = Request::builder().uri("/readyz").body(Vec::new()).ok()?;
+        if let Some(nobody) = who {
+            request.extensions_mut().insert(nobody);
+        }
         match tokio::time::timeout(limit, self.kube.request_text(request)).await {
-            Ok(Ok(_)) => true,
-            Ok(Err(kube::Error::Api(status))) => matches!(status.code, 401 | 403),
-            Ok(Err(_)) | Err(_) => false,
+            Ok(Ok(_)) => Some(200),
+            Ok(Err(kube::Error::Api(status))) => Some(status.code),
+            Ok(Err(_)) | Err(_) => None,
         }
     }
 

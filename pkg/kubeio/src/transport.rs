@@ -40,6 +40,10 @@ const HEAD: Duration = Duration::from_secs(30);
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
+/// An extension of a request that is sent without the token.
+#[derive(Clone, Copy)]
+pub(crate) struct AsNobody;
+
 /// Sends requests, whose URI is whole; clones share connections.
 #[derive(Clone)]
 pub(crate) struct Transport {
@@ -78,8 +82,11 @@ impl Service<Request<Body>> for Transport {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let is_nobodys = request.extensions().get::<AsNobody>().is_some();
         let headers = request.headers_mut();
-        headers.insert(AUTHORIZATION, self.token.current_value());
+        if !is_nobodys {
+            headers.insert(AUTHORIZATION, self.token.current_value());
+        }
         if let Some(user_agent) = &self.user_agent {
             headers.insert(USER_AGENT, user_agent.clone());
         }
