@@ -17,7 +17,7 @@ fn everything_stays_when_the_api_server_is_away() {
     let connect =
         "ServiceError: client error (Connect): tcp connect error: Connection refused (os error 111)";
     for (how, failed) in [
-        ("DROP", format!("{get}: no answer within 1 s")),
+        ("DROP", format!("{get}: no answer within 1.5s")),
         ("REJECT --reject-with tcp-reset", format!("{get}: {connect}")),
     ] {
         let daemon = fixture.daemon_that_knows(DAEMON_SET);
@@ -93,5 +93,5 @@ fn a_slow_api_server_does_not_make_the_end_take_longer_than_the_kubelet_waits() 
     let fixture = fixture.with_env("KUBERNETES_SERVICE_HOST", &address.ip().to_string());
     let why = end(&fixture, fixture.daemon_that_knows(DAEMON_SET), true);
     let exists = "DaemonSet leave-slow/istio-cni-node exists";
-    assert_eq!(why, format!("{exists}, and cannot get Node leave-slow: no answer within 1 s"));
+    assert_eq!(why, format!("{exists}, and cannot get Node leave-slow: no answer within 1.5s"));
 }
