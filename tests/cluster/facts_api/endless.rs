@@ -81,8 +81,8 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
     let told = fixture.container.exec(&["explain", "mesh/web", "-o", "json"]);
     let told: Value = serde_json::from_slice(&told.stdout).unwrap();
     assert_eq!(
-        (&told["pod"], &told["code"]),
-        (&json!("mesh/web"), &json!("not-labelled")),
+        (&told["pod"], &told["found"]),
+        (&json!("mesh/web"), &json!(true)),
         "known from before the line"
     );
     let (log, peak) = (fixture.daemon().log(), fixture.daemon().peak_kib());

@@ -173,14 +173,16 @@ fn rules_of_a_pod_that_has_just_started_are_observed_at_once() {
 fn running_pods_keep_their_rules_while_the_plugin_is_not_installed_and_a_pod_is_broken() {
     let Some(own) = ProcessNode::start("repair-not-installed") else { return };
     let sandbox = own.add("web", 11, "Running", |_| {});
-    own.node.broken("waits");
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
     fs::remove_file(own.node.0.conflist()).unwrap();
-    let daemon = own.node.0.container.start();
-    for done in 1..=2 {
-        wait_for_pass(&daemon, "it is redirected", |daemon| rules(daemon, "success") == f64::from(done));
-        flush(&sandbox, "nft");
-    }
-    assert_eq!(daemon.metric("istio_cni_repair_broken_pods"), Some(1.0), "{}", daemon.log());
+    daemon.wait_for("the plugin is not installed", |daemon| !daemon.is_ready());
+    own.node.broken("waits");
+    let broken = "istio_cni_repair_broken_pods";
+    daemon.wait_for("a pod is broken", |daemon| daemon.metric(broken) == Some(1.0));
+    flush(&sandbox, "nft");
+    wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
+    assert_eq!(daemon.metric(broken), Some(1.0), "{}", daemon.log());
     assert_eq!(["success", "skip", "fail"].map(|result| repairs(&daemon, "repair", result)), [0.0; 3]);
 }
 
