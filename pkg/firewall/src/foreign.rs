@@ -112,7 +112,7 @@ struct TableChains {
 }
 
 impl TableChains {
-    /// What of ours the kernel does not ask: a chain, or `None` for all of them, and why.
+    /// Chains of ours that the kernel does not ask (`None`: all of them), and why.
     fn inactive_parts(&self) -> impl Iterator<Item = (Option<&str>, &'static str)> {
         let dormant = self.is_dormant.then_some((None, "is dormant"));
         let unhooked = self.unhooked.iter().map(|chain| (Some(chain.as_str()), "is not at its hook"));
@@ -231,9 +231,9 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
 /// Whether a chain of this name is a built-in one that ours are called from, and is not where iptables has it.
 fn is_unhooked(table: &str, chain: &str, hook: Option<&Attribute<'_>>) -> Result<bool, Malformed> {
     let table = Table::ALL.into_iter().find(|known| known.as_str() == table);
-    let wanted =
+    let expected =
         table.zip(Hook::from_name(chain).filter(|hook| [Hook::Prerouting, Hook::Output].contains(hook)));
-    let Some((_, number, priority)) = wanted.map(|(table, hook)| base_chain(table, hook)) else {
+    let Some((_, number, priority)) = expected.map(|(table, hook)| base_chain(table, hook)) else {
         return Ok(false);
     };
     let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(true) };

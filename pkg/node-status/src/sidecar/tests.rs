@@ -10,7 +10,7 @@ fn add_address(netns: &Netns, ip: &str) {
 
 /// A namespace with the number of one that has ended; `None`: another process of the machine took it.
 fn successor_of(number: NetnsId) -> Option<Netns> {
-    let mut others = Vec::new(); // the kernel gives the lowest free number, and frees one shortly after the end of its namespace
+    let mut others = Vec::new(); // the kernel gives the lowest free number, and frees one shortly after its namespace has ended
     while others.len() < 50 {
         let netns = Netns::create().unwrap();
         if netns.id() == number {
@@ -31,6 +31,8 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
     };
     let observe_successor = || {
         let mut cache = SidecarCache::default();
+        // Free numbers below it, for whoever else makes namespaces meanwhile.
+        let others: Vec<Netns> = (0..32).map(|_| Netns::create().unwrap()).collect();
         let first = Netns::create().unwrap();
         add_address(&first, "10.0.0.1");
         let number = first.id();
@@ -40,7 +42,7 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         }
         let found = cache.by_address(vec![(PathBuf::new(), first)]);
         assert_eq!(found.netns_of_pod(&ips("10.0.0.1"), None).map(|netns| netns.id()), Some(number));
-        drop(found);
+        drop((found, others));
         let second = successor_of(number)?;
         add_address(&second, "10.0.0.2");
         let found = cache.by_address(vec![(PathBuf::new(), second)]);
