@@ -43,9 +43,8 @@ use commands::{
     completion::{self, Subcommand},
 };
 use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, options};
-use flags::{Flag, FlagErrors, FlagValues, ParseOutcome};
+use flags::{Flag, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
-use node_status::error_text;
 
 /// Name of the program in messages.
 const PROGRAM: &str = "install-cni";
@@ -98,8 +97,7 @@ fn main() -> ExitCode {
     match run_subcommand(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
-            let hint = if error.is::<FlagErrors>() { "; see --help" } else { "" };
-            console::print_message(PROGRAM, &format!("{}{hint}", error_text(&error)));
+            commands::print_error(&error);
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,7 @@
 //! Flags and environment that both tools get, and how their rules are known to differ.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use super::packets::{Origin, Packet};
 
 /// A row of docs/compatibility.md.
@@ -27,12 +29,14 @@ const LOOP_MARK: Difference = Difference {
     is_common: false,
 };
 
-/// The kernel gives a datagram that it routes to `lo` by the mark the source `::6`.
+const PASSTHROUGH_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
+
+/// The kernel gives a datagram to `::6`, or that it routes to `lo` by the mark, the source `::6`.
 const DNS_OF_THE_PASSTHROUGH: Difference = Difference {
     description: "DNS over UDP from the proxy's source for inbound traffic is captured if another user sends it",
     covers: |packet| {
-        let by_mark = packet.to.is_ipv6() && packet.mark != 0;
-        !packet.is_tcp && packet.to.port() == 53 && (packet.source.is_some() || by_mark)
+        let is_given = packet.to.is_ipv6() && (packet.mark != 0 || packet.to.ip() == PASSTHROUGH_V6);
+        !packet.is_tcp && packet.to.port() == 53 && (packet.source.is_some() || is_given)
     },
     is_common: false,
 };
