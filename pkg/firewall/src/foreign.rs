@@ -237,7 +237,7 @@ fn is_unhooked(table: &str, chain: &str, hook: Option<&Attribute<'_>>) -> Result
         return Ok(false);
     };
     let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(true) };
-    let read = |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.read_be32()).transpose()?);
+    let read = |kind| hook.find(kind).map(|found| found.read_be32()).transpose();
     Ok((read(HOOK_NUMBER)?, read(HOOK_PRIORITY)?) != (Some(number), Some(priority.cast_unsigned())))
 }
 

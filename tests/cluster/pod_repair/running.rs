@@ -139,7 +139,7 @@ fn each_kind_of_drift_is_repaired_at_once() {
         (&tproxy, "ip rule del fwmark 0x539"),
         (&tproxy, "ip -6 route flush table 133"),
     ];
-    let before = [&redirect, &tproxy].map(|sandbox| state(sandbox));
+    let before = [&redirect, &tproxy].map(state);
     for (count, (sandbox, damage)) in (3_u32..).zip(damages) {
         let before = &before[usize::from(sandbox.pod.name == "tproxy")];
         sandbox.netns.sh(damage);
