@@ -31,7 +31,7 @@ impl OutsideConnections {
 
 /// Returns what says who opened a connection; `None` where no rule depends on it, or the kernel cannot be asked.
 pub(crate) fn local_ports(desired: &PodRulesSpec<'_>) -> Option<LocalPorts> {
-    let has_exceptions = desired.pod.exceptions != PodExceptions::default();
+    let has_exceptions = desired.pod.bypass_inbound || desired.pod.exceptions != PodExceptions::default();
     has_exceptions.then(LocalPorts::of_this_netns)?.ok()
 }
 
@@ -45,7 +45,9 @@ pub(crate) fn is_redirected(
     let remote = socket.remote.ip();
     let is_probe = remote == probes.v4 || remote == probes.v6;
     let is_excepted = ports.is_some_and(|ports| {
-        desired.pod.exceptions.excludes_connection(socket.local, socket.remote, ports.was_accepted(socket))
+        let accepted = ports.was_accepted(socket);
+        (accepted && desired.pod.bypass_inbound)
+            || desired.pod.exceptions.excludes_connection(socket.local, socket.remote, accepted)
     });
     !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }

@@ -142,8 +142,12 @@ impl Fixture {
     }
 
     fn capture(&self, existing: ExistingConnections) -> CaptureReport {
-        let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
-        let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+        self.capture_with(existing, &PodOptions::default())
+    }
+
+    fn capture_with(&self, existing: ExistingConnections, pod: &PodOptions) -> CaptureReport {
+        let config = InPodRulesConfig::default();
+        let wanted = PodRulesSpec { config: &config, pod, families: &Family::BOTH, existing };
         capture_pod(&self.pod.1, &wanted, &self.options()).unwrap()
     }
 
@@ -294,6 +298,26 @@ fn on_demand_they_are_closed_at_once() {
         }
         fixture.assert_redirected();
         assert_eq!(fixture.outside(), 0);
+    });
+}
+
+/// As a gateway's clients.
+#[test]
+fn inbound_connections_that_are_not_captured_stay() {
+    let gateway = PodOptions { bypass_inbound: true, ..PodOptions::default() };
+    on_both_backends(|fixture| {
+        let streams = fixture.connections(5);
+        let (outbound, inbound) = streams.split_at(10);
+        let done = fixture.capture_with(ExistingConnections::Reset, &gateway).connections;
+        assert_eq!(done, Some(ConnectionsReport::Reset(10)));
+        inbound.iter().for_each(|stream| exchange(stream).unwrap());
+        outbound.iter().for_each(|stream| assert!(exchange(stream).is_err()));
+    });
+    on_both_backends(|fixture| {
+        let streams = fixture.connections(5);
+        assert_eq!(fixture.capture_with(ExistingConnections::Keep, &gateway).connections, kept(10));
+        streams.iter().for_each(|stream| exchange(stream).unwrap());
+        assert_eq!(fixture.outside(), 10);
     });
 }
 
