@@ -113,7 +113,7 @@ fn the_process_that_changes_the_nodes_rules_is_named_only_if_that_is_wanted() {
     assert!(is_named(&[("DRIFT_ATTRIBUTION", "node")]) && !is_named(&[]));
 }
 
-/// What was seen before does not count as the state of now.
+/// Gauges do not keep their last value.
 #[test]
 fn pods_are_unknown_while_passes_fail() {
     let mut fixture = Ambient::new(&[]);
@@ -127,6 +127,14 @@ fn pods_are_unknown_while_passes_fail() {
     fixture.eventually("it is counted", |fixture| counted(fixture, "captured") == Some(1.0));
     // Another component takes all that is ours, which is not ours any more when the agent looks.
     fixture.daemon().signal(rustix::process::Signal::STOP);
+    let tasks = format!("/proc/{}/task", fixture.daemon().pid());
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    };
+    kit::until("every thread is stopped", || {
+        std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap()))
+    });
     let node = fixture.node.netns().clone();
     for family in ["-4", "-6"] {
         let _ = node.sh(&format!("ip {family} rule flush"));
