@@ -48,7 +48,7 @@ pub(crate) struct Options {
     #[arg(long, global = true, default_value = "30s", value_parser = request_limit, value_name = "TIME")]
     pub(crate) request_timeout: Duration,
     /// Output format
-    #[arg(long, short, global = true, value_parser = output_formats(), default_value = "table", value_name = "FORMAT")]
+    #[arg(long, short, global = true, value_parser = format_parser(), default_value = "table", value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
     /// Without colours, as with the variable NO_COLOR
     #[arg(long, global = true)]
@@ -96,7 +96,7 @@ pub(crate) enum Action {
         #[arg(long)]
         node: Option<String>,
         /// What makes the exit status other than 0, with everything that is worse
-        #[arg(long, value_parser = severities(), default_value = "unknown")]
+        #[arg(long, value_parser = severity_parser(), default_value = "unknown")]
         fail_on: Severity,
         /// Check again every five seconds until the exit status is 0, for this time at most
         #[arg(long, value_parser = time_limit, value_name = "TIME")]
@@ -223,7 +223,7 @@ pub(crate) enum Simulated {
         #[arg(long, short)]
         namespace: Option<String>,
         /// What makes the exit status other than 0, with everything that is worse
-        #[arg(long, value_parser = severities(), default_value = "unknown")]
+        #[arg(long, value_parser = severity_parser(), default_value = "unknown")]
         fail_on: Severity,
     },
     /// Other settings of the agents, as rendered manifests or single variables have them
@@ -238,7 +238,7 @@ pub(crate) enum Simulated {
         #[arg(long, short, value_name = "FILE")]
         file: Option<PathBuf>,
         /// What makes the exit status other than 0, with everything that is worse
-        #[arg(long, value_parser = severities(), default_value = "unknown")]
+        #[arg(long, value_parser = severity_parser(), default_value = "unknown")]
         fail_on: Severity,
     },
 }
@@ -310,14 +310,14 @@ pub(crate) fn command_grammar(program: &'static str) -> Command {
     if program == PLUGIN { command.bin_name("kubectl millrace") } else { command.bin_name("millrace") }
 }
 
-fn output_formats() -> impl TypedValueParser<Value = OutputFormat> {
+fn format_parser() -> impl TypedValueParser<Value = OutputFormat> {
     let value = |format: OutputFormat| PossibleValue::new(format.code()).help(format.message());
     PossibleValuesParser::new(OutputFormat::ALL.map(value))
         .try_map(|code| OutputFormat::from_name(&code).ok_or("there is no such form"))
 }
 
 /// The worst first.
-fn severities() -> impl TypedValueParser<Value = Severity> {
+fn severity_parser() -> impl TypedValueParser<Value = Severity> {
     let value = |severity: Severity| PossibleValue::new(severity.code()).help(severity.message());
     PossibleValuesParser::new(Severity::ALL.into_iter().rev().map(value))
         .try_map(|code| Severity::from_name(&code).ok_or("there is no such severity"))

@@ -9,17 +9,16 @@ use std::{
 
 use enrolment::{
     AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
-    ambient::{AMBIENT_REDIRECTION, pod_standing},
+    ambient::pod_standing,
     facts::{ChangedPod, Fact, FactChange, FactIndex, WatchedCollection},
     ztunnel,
 };
 use model::{MemberAddresses, Pod, PodName, PodUid};
 use pod_status::{CaptureState, CaptureStatus, Redirection};
-use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 
 use crate::{
-    annotation::{AnnotationSink, AnnotationUpdate},
+    annotation::{AnnotationPublisher, AnnotationSink, AnnotationUpdate},
     history::ChangeHistory,
     ledger::AttachmentLedger,
     membership_pace::{MembershipPace, SeriesNotice},
@@ -33,11 +32,6 @@ use crate::{
 
 /// A pod is not waited for longer than this.
 const FORGOTTEN: Duration = Duration::from_secs(2);
-/// After this time an annotation that the API does not show is submitted again, and then after twice as long each time.
-const FIRST_AGAIN: Duration = Duration::from_secs(20);
-const LAST_AGAIN: Duration = Duration::from_secs(600);
-const AGAIN: Backoff = Backoff::new(FIRST_AGAIN, LAST_AGAIN);
-
 /// How long addresses in the set that belong to no known pod are kept after a start: the first list of pods may be older
 /// than they are.
 const GRACE: Duration = Duration::from_secs(60);
@@ -74,14 +68,6 @@ enum PodCount {
     Uncounted,
 }
 
-/// An annotation that was submitted, and when it is again if the API does not show it.
-#[derive(Debug)]
-struct SubmittedAnnotation {
-    redirection: Redirection,
-    again: Instant,
-    attempts: Attempts,
-}
-
 /// Knowledge of the node's pods, and the destinations of reports: the same for every capture mode.
 pub struct AgentState {
     /// Which pods are enrolled.
@@ -97,8 +83,7 @@ pub struct AgentState {
     /// Notices that have been published as Events, and those that are due.
     pub notices: NoticeTracker,
     pace: MembershipPace,
-    annotation_sink: AnnotationSink,
-    submitted: BTreeMap<PodUid, SubmittedAnnotation>,
+    annotations: AnnotationPublisher,
     waiting: Vec<PodWaiter>,
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
@@ -134,8 +119,7 @@ impl AgentState {
             status,
             notices: NoticeTracker::new(notify),
             pace: MembershipPace::default(),
-            annotation_sink,
-            submitted: BTreeMap::new(),
+            annotations: AnnotationPublisher::new(annotation_sink),
             waiting: Vec::new(),
             started: Instant::now(),
             ended: BTreeSet::new(),
@@ -175,7 +159,7 @@ impl AgentState {
     /// Takes in a fact, and requests a pass for what it changes. False if that is nothing.
     pub(crate) fn apply_fact(&mut self, fact: Fact) -> bool {
         if let Fact::Watched(collection, result) = fact {
-            self.watches.record(collection, result, Instant::now());
+            self.watches.record_watch(collection, result, Instant::now());
             return false;
         }
         let changed = match self.index.apply_fact(fact) {
@@ -457,7 +441,7 @@ impl AgentState {
             };
             // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
             let annotation = status.annotation.filter(|_| !is_waiting);
-            marks.extend(annotation.and_then(|redirection| annotation_update(pod, redirection)));
+            marks.extend(annotation.and_then(|redirection| AnnotationUpdate::for_pod(pod, redirection)));
             let namespace = pod.metadata.namespace.clone();
             let report = PodReport { namespace, state: status.state, since: now, count, refused };
             reports.insert(uid.clone(), report);
@@ -473,7 +457,7 @@ impl AgentState {
         self.count_pods();
         self.count_doubts();
         self.metrics.set_stale_collections(&self.watches.stale_collections(Instant::now()));
-        self.publish_annotations(only, marks, Instant::now());
+        self.annotations.publish_updates(only, marks, Instant::now());
     }
 
     /// Keeps what was reported, and since when each pod is in its state.
@@ -530,28 +514,6 @@ impl AgentState {
         }
     }
 
-    /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
-    fn publish_annotations(
-        &mut self,
-        only: Option<&ChangedPods>,
-        marks: Vec<AnnotationUpdate>,
-        now: Instant,
-    ) {
-        let desired: BTreeMap<&PodUid, Redirection> =
-            marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
-        let is_other = |uid: &PodUid| only.is_some_and(|changed| !changed.pods.contains_key(uid));
-        self.submitted.retain(|uid, before| is_other(uid) || desired.get(uid) == Some(&before.redirection));
-        for mark in marks {
-            let AnnotationUpdate { uid, redirection, .. } = mark.clone();
-            let new = || SubmittedAnnotation { redirection, again: now, attempts: AGAIN.start_attempts() };
-            let submitted = self.submitted.entry(uid).or_insert_with(new);
-            if submitted.again <= now {
-                submitted.again = now + submitted.attempts.record_failure();
-                (self.annotation_sink)(mark);
-            }
-        }
-    }
-
     /// Pods could not be observed, or not be captured.
     pub(crate) fn report_failure(&mut self, problem: &str) {
         self.notices.begin_observation();
@@ -564,8 +526,8 @@ impl AgentState {
 
     /// Marks every pod as not captured: none of our rules will be left.
     pub(crate) fn unmark_all(&self) {
-        let unmark = |pod: &Pod| annotation_update(pod, Redirection::None);
-        self.index.pods().filter_map(unmark).for_each(|mark| (self.annotation_sink)(mark));
+        let unmark = |pod: &Pod| AnnotationUpdate::for_pod(pod, Redirection::None);
+        self.index.pods().filter_map(unmark).for_each(|mark| self.annotations.submit(mark));
     }
 }
 
@@ -582,44 +544,4 @@ fn paced_standing(
     pod: &Pod,
 ) -> AmbientStanding {
     pace.effective_standing(pod, pod_standing(pod, index.namespace(&pod.metadata.namespace), policy))
-}
-
-/// `None` if the annotation has this value already.
-fn annotation_update(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
-    let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-    // Another value was set by the user, and has another meaning.
-    let shown = shown.filter(|value| Redirection::VALUES.contains(value));
-    (shown != redirection.annotation_value()).then(|| AnnotationUpdate {
-        pod: pod.name(),
-        uid: pod.metadata.uid.clone(),
-        redirection,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use prometheus_client::registry::Registry;
-
-    use super::*;
-    use crate::MeshPodMetrics;
-
-    #[test]
-    fn an_annotation_that_the_api_does_not_show_is_submitted_at_growing_intervals() {
-        let (sender, submitted) = std::sync::mpsc::channel();
-        let sink = Box::new(move |update| drop(sender.send(update)));
-        let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
-        let mut state =
-            AgentState::new(EnrolmentPolicy::default(), metrics, Arc::default(), sink, Box::new(drop));
-        let start = Instant::now();
-        let mut is_submitted = |redirection, second| {
-            let update = AnnotationUpdate { pod: PodName::default(), uid: "1".into(), redirection };
-            state.publish_annotations(None, vec![update], start + Duration::from_secs(second));
-            submitted.try_recv().is_ok()
-        };
-        let times: Vec<u64> =
-            (0..2500).filter(|second| is_submitted(Redirection::Pending, *second)).collect();
-        assert_eq!(times, [0, 20, 60, 140, 300, 620, 1220, 1820, 2420]);
-        assert!(is_submitted(Redirection::Enabled, 2500), "another value does not wait");
-        assert!(!is_submitted(Redirection::Enabled, 2519) && is_submitted(Redirection::Enabled, 2520));
-    }
 }

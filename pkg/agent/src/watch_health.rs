@@ -39,7 +39,12 @@ pub(crate) struct WatchHealth(BTreeMap<WatchedCollection, WatchFailure>);
 
 impl WatchHealth {
     /// A watch showed something, or failed.
-    pub(crate) fn record(&mut self, collection: WatchedCollection, result: Result<(), String>, now: Instant) {
+    pub(crate) fn record_watch(
+        &mut self,
+        collection: WatchedCollection,
+        result: Result<(), String>,
+        now: Instant,
+    ) {
         let before = self.0.remove(&collection).filter(|failure| failure.is_current(now));
         if let Err(error) = result {
             let first = before.map_or(now, |failure| failure.first);
@@ -82,17 +87,17 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut health = WatchHealth::default();
-        health.record(Namespaces, Err("refused".into()), at(0));
+        health.record_watch(Namespaces, Err("refused".into()), at(0));
         assert!(health.is_failing(Namespaces, at(0)) && !health.is_failing(Pods, at(0)));
         assert_eq!(health.stale_collections(at(9)), []);
-        health.record(Namespaces, Err("reset".into()), at(40));
+        health.record_watch(Namespaces, Err("reset".into()), at(40));
         let stale =
             StaleCollection { collection: Namespaces, age: Duration::from_secs(60), error: "reset".into() };
         assert_eq!(health.stale_collections(at(60)), [stale]);
         assert_eq!(health.stale_collections(at(135)), [], "it has been silent");
-        health.record(Namespaces, Err("refused".into()), at(140));
+        health.record_watch(Namespaces, Err("refused".into()), at(140));
         assert_eq!(health.stale_collections(at(145)), [], "that is another failure");
-        health.record(Namespaces, Ok(()), at(151));
+        health.record_watch(Namespaces, Ok(()), at(151));
         assert!(!health.is_failing(Namespaces, at(151)));
     }
 }

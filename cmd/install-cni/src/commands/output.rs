@@ -1,4 +1,4 @@
-//! What the flags say of the output.
+//! Output of the commands as their flags ask for it.
 
 use anyhow::{Context as _, Result};
 use console::{OutputFormat, Printer};

@@ -33,11 +33,11 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     let mut proofs = Vec::new();
     for pod in state.pods.iter().filter(|pod| namespace.is_empty() || pod.namespace == namespace) {
         match (pod.mode, pod.capture) {
-            (Some(RedirectionMode::Node), _) => proofs.push(untested(pod, NODE_LEVEL)),
+            (Some(RedirectionMode::Node), _) => proofs.push(untested_pod(pod, NODE_LEVEL)),
             (Some(RedirectionMode::InPod | RedirectionMode::Sidecar), _) => {
                 proofs.push(node_status::prove_pod(socket, &pod.namespace, &pod.name)?);
             }
-            (None, CaptureState::Unknown) => proofs.push(untested(pod, UNDECIDED)),
+            (None, CaptureState::Unknown) => proofs.push(untested_pod(pod, UNDECIDED)),
             (None, _) => {}
         }
     }
@@ -49,6 +49,6 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(proofs_status(&proofs)))
 }
 
-fn untested(pod: &PodState, why: &str) -> Proof {
+fn untested_pod(pod: &PodState, why: &str) -> Proof {
     Proof::untested(format!("{}/{}", pod.namespace, pod.name), true, why.to_owned())
 }
