@@ -402,7 +402,7 @@ fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     runtime_restart::restart(fixture, &all, "with the agent");
     runtime_restart::check_traffic(fixture, &pods, "with the agent");
     runtime_restart::withdraw(fixture, agent);
-    runtime_restart::restart(fixture, &all, "without the agent");
+    runtime_restart::restart_without_agent(fixture, &all, "without the agent");
     runtime_restart::check_traffic(fixture, &pods, "without the agent");
     runtime_restart::restart_without_api(fixture, &all, "without the agent and the API server");
     runtime_restart::check_traffic(fixture, &pods, "without the agent and the API server");

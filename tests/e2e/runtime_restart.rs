@@ -75,15 +75,30 @@ pub(crate) fn start_pods(fixture: &mut Fixture, makes: &[Make<'_>]) -> Pods {
 /// SIGKILL for the runtime, and for the kubelet when the runtime has asked CHECK of all pods, so that it asks the runtime for each
 /// of them anew. `pods` are all that have a network of their own; `situation` is for the reader.
 pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
+    let sign = plain("default", "sign-of-life");
+    restart_until(fixture, pods, situation, &sign);
+}
+
+/// As [`restart`], while the agent's pod is deleted and no other has come. The plugin's credential ends with that pod, once the API server
+/// has forgotten that it was good, so no pod with a network of its own starts for long.
+pub(crate) fn restart_without_agent(fixture: &mut Fixture, pods: &[Value], situation: &str) {
+    restart_until(fixture, pods, situation, &sign_on_host());
+}
+
+fn restart_until(fixture: &mut Fixture, pods: &[Value], situation: &str, sign: &Value) {
     let before = identities(fixture, pods);
     let mark = fixture.machine.runtime_log().len();
     kill_runtime(fixture, pods, mark, situation);
     fixture.machine.kill("kubelet");
-    compare(fixture, pods, &before, mark, situation, &plain("default", "sign-of-life"));
+    compare(fixture, pods, &before, mark, situation, sign);
 }
 
-/// As with an API server, which there is none of: from it the kubelet would learn of its pods. It starts a pod from a file, so it works, and
-/// all is compared when the API server is back.
+fn sign_on_host() -> Value {
+    on_host(plain("default", "sign-of-life"))
+}
+
+/// As [`restart_without_agent`], without an API server either: from it the kubelet would learn of its pods. It starts a pod from a file,
+/// so it works, and all is compared when the API server is back.
 pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let before = identities(fixture, pods);
     let mark = fixture.machine.runtime_log().len();
@@ -100,8 +115,7 @@ pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situati
         .check(lives.is_some(), format!("{situation}: the kubelet restarted, and a static pod starts"));
     fs::remove_file(file).expect("it is there");
     fixture.control.start_apiserver();
-    // On the node's network: the plugin's credential ends with the agent's pod, once the API server has forgotten that it was good.
-    compare(fixture, pods, &before, mark, situation, &on_host(plain("default", "sign-of-life")));
+    compare(fixture, pods, &before, mark, situation, &sign_on_host());
 }
 
 /// Checks, when the kubelet starts pods, that all pods are what they were before, and that no CHECK failed since so many bytes of the
