@@ -1,6 +1,10 @@
 //! Connections that are there when a pod is captured.
 
+use std::{collections::BTreeSet, net::IpAddr};
+
 use conntrack::{LocalPorts, TcpTuple};
+use hostnet::RtnetlinkHandle;
+use model::IfName;
 use rules::inpod::PodExceptions;
 use sockdiag::TcpSocket;
 
@@ -29,24 +33,53 @@ impl OutsideConnections {
     }
 }
 
-/// Returns what says who opened a connection; `None` where no rule depends on it, or the kernel cannot be asked.
-pub(crate) fn local_ports(desired: &PodRulesSpec<'_>) -> Option<LocalPorts> {
-    let has_exceptions = desired.pod.bypass_inbound || desired.pod.exceptions != PodExceptions::default();
-    has_exceptions.then(LocalPorts::of_this_netns)?.ok()
+/// Facts about connections that a pod's exceptions depend on, and a socket does not have.
+pub(crate) struct ExceptionFacts {
+    /// Ports that tell who opened a connection.
+    ports: LocalPorts,
+    /// Addresses of excepted interfaces: connections with one of them use that interface.
+    excepted_ips: BTreeSet<IpAddr>,
 }
 
-/// Whether the rules would redirect the connection of a socket if it were opened now. `ports`: as [`local_ports`] has them.
+impl ExceptionFacts {
+    /// `None` where no rule depends on them, or the kernel cannot be asked.
+    pub(crate) fn of_this_netns(desired: &PodRulesSpec<'_>) -> Option<ExceptionFacts> {
+        let has_exceptions = desired.pod.bypass_inbound || desired.pod.exceptions != PodExceptions::default();
+        let ports = has_exceptions.then(LocalPorts::of_this_netns)?.ok()?;
+        let interfaces = &desired.pod.exceptions.interfaces;
+        let excepted_ips = if interfaces.is_empty() { Ok(BTreeSet::new()) } else { list_ips(interfaces) };
+        Some(ExceptionFacts { ports, excepted_ips: excepted_ips.ok()? })
+    }
+}
+
+/// The addresses of these interfaces, of which a name may end with `+` for any that begin so.
+fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
+    let mut links = handle.list_links()?;
+    links.retain(|link| {
+        interfaces.iter().any(|interface| match interface.as_str().strip_suffix('+') {
+            Some(prefix) => link.name.starts_with(prefix),
+            None => link.name == interface.as_str(),
+        })
+    });
+    let addresses = handle.list_addresses()?.into_iter();
+    let of_these = addresses.filter(|address| links.iter().any(|link| link.index == address.index));
+    Ok(of_these.map(|address| address.ip).collect())
+}
+
+/// Whether the rules would redirect the connection of a socket if it were opened now.
 pub(crate) fn is_redirected(
     desired: &PodRulesSpec<'_>,
-    ports: Option<&LocalPorts>,
+    facts: Option<&ExceptionFacts>,
     socket: &TcpSocket,
 ) -> bool {
     let (proxy, probes) = (desired.config.proxy, desired.config.probes);
     let remote = socket.remote.ip();
     let is_probe = remote == probes.v4 || remote == probes.v6;
-    let is_excepted = ports.is_some_and(|ports| {
-        let accepted = ports.was_accepted(socket);
+    let is_excepted = facts.is_some_and(|facts| {
+        let accepted = facts.ports.was_accepted(socket);
         (accepted && desired.pod.bypass_inbound)
+            || facts.excepted_ips.contains(&socket.local.ip())
             || desired.pod.exceptions.excludes_connection(socket.local, socket.remote, accepted)
     });
     !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted

@@ -16,7 +16,11 @@ use rules::{
 
 use sockdiag::TcpSocket;
 
-use crate::{Error, OutsideConnections, existing, overrule::overruling_rules};
+use crate::{
+    Error, OutsideConnections,
+    existing::{self, ExceptionFacts},
+    overrule::overruling_rules,
+};
 
 /// Desired state of a pod's namespace.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +121,8 @@ pub fn capture_pod(
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
         let mut differences = ensure_delivery(desired)?;
         let changes = plan_changes(desired, &observed);
-        let ports = existing::local_ports(desired);
-        let concerns = |socket: &TcpSocket| existing::is_redirected(desired, ports.as_ref(), socket);
+        let facts = ExceptionFacts::of_this_netns(desired);
+        let concerns = |socket: &TcpSocket| existing::is_redirected(desired, facts.as_ref(), socket);
         let connections =
             conntrack::apply_changes(&firewall, &changes, waiting, desired.existing, &concerns)?;
         differences.extend(changes.reason_texts());

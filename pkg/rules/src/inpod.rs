@@ -157,7 +157,7 @@ impl PodExceptions {
         given.chain(without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned())).collect()
     }
 
-    /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface is not looked at.
+    /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface does not count.
     #[must_use]
     pub fn excludes_connection(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {
         match accepted {
