@@ -57,7 +57,7 @@ fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
 /// By attack: a name, what it does, and what is reported of it.
 type Attack = (&'static str, fn(&Peer), &'static str);
 
-const ATTACKS: [Attack; 8] = [
+const ATTACKS: [Attack; 10] = [
     (
         "marks",
         |pod| {
@@ -132,6 +132,20 @@ const ATTACKS: [Attack; 8] = [
         },
         "policy rule \"1: from all fwmark 0x111 lookup main\" (IPv4) precedes ours",
     ),
+    (
+        "policy-rule-of-its-address",
+        |pod| {
+            pod.sandbox.netns.sh(&format!("ip rule add pref 1 from {} lookup main", pod.ip(false)));
+        },
+        " dev eth0 table main\" (IPv4) takes packets from ",
+    ),
+    (
+        "route-ahead",
+        |pod| {
+            pod.sandbox.netns.sh("ip -6 route add unreachable default metric 1 table 100");
+        },
+        "a policy rule or route (IPv6) that discards packets takes packets from ",
+    ),
 ];
 
 #[test]
@@ -165,8 +179,8 @@ fn rules_of_others_that_precede_ours_are_reported() {
     }
     for ((name, _, words), pod) in ATTACKS.iter().zip(&pods) {
         // Those that only bypass with a mark of their own, or not at all, could.
-        let marks = if *name == "policy-rule" { Some(MARKS[1]) } else { None };
-        if !["too-many", "nat-first"].contains(name) {
+        let marks = if name.starts_with("policy-rule") { Some(MARKS[1]) } else { None };
+        if !["too-many", "nat-first", "route-ahead"].contains(name) {
             assert!(bypasses(&fixture, pod, marks), "{name} is no attack");
         }
         let answer = explain(&fixture, name);

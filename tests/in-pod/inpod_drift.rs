@@ -16,12 +16,14 @@ const SOON: Duration = Duration::from_secs(10);
 fn what_others_change_in_a_pod_is_put_back_at_once() {
     let mut fixture = InPod::new(&[IPTABLES]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let damages: [(&str, &str); 6] = [
+    let damages: [(&str, &str); 8] = [
         ("a rule", "iptables-nft -t nat -D ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT"),
         ("a jump", "ip6tables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT"),
         ("all rules", "nft flush ruleset"),
         ("the policy rule", "ip rule del pref 32764"),
         ("the route", "ip -6 route flush table 100"),
+        ("another route instead", "ip route replace blackhole default table 100"),
+        ("another route instead of IPv6's", "ip -6 route replace unreachable default table 100"),
         ("a rule before ours", "iptables-nft -t nat -I OUTPUT 1 -p tcp -j ACCEPT"),
     ];
     let peers: Vec<_> =
@@ -52,13 +54,13 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
     println!("all were put right within {:?}", began.elapsed());
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
     // It is counted when the rules have been seen again.
-    fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(6.0));
+    fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(8.0));
     // Each by a notification, those of firewall rules with who changed them.
     let kinds = ["firewall", "policy_rules", "routes"].map(|kind| {
         let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
         fixture.daemon().metric(&count).unwrap_or_default()
     });
-    assert_eq!(kinds.iter().sum::<f64>(), 6.0, "{kinds:?}");
+    assert_eq!(kinds.iter().sum::<f64>(), 8.0, "{kinds:?}");
     let lines = kit::log_lines(&fixture.log());
     let mut writers = lines.iter().filter_map(|line| line.field("writer"));
     assert!(kinds[0] >= 4.0 && writers.any(|writer| writer.starts_with("nft (process ")), "{kinds:?}");

@@ -31,21 +31,18 @@ impl LocalDelivery {
         Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, self.table) }
     }
 
-    fn no_route(&self, family: Family) -> String {
-        format!("{family} table {} has no local default route", self.table)
-    }
-
     fn no_rule(&self, family: Family) -> String {
         format!("{family} has no policy rule from mark {} to table {}", self.mark, self.table)
     }
 }
 
 impl RtnetlinkHandle {
-    /// Puts in place what is missing, and tells what was.
+    /// Puts in place what is missing, and tells what was. Another default route of the same metric gives way to ours: the packets with
+    /// the mark have no other table.
     ///
     /// # Errors
     ///
-    /// Those of [`RtnetlinkHandle::add_route`] and [`RtnetlinkHandle::ensure_rule`].
+    /// [`Error::Kernel`], and those of [`RtnetlinkHandle::ensure_rule`].
     pub fn ensure_local_delivery(
         &mut self,
         family: Family,
@@ -58,9 +55,17 @@ impl RtnetlinkHandle {
         if self.ensure_rule(&desired.policy_rule(family))? == ChangeOutcome::Yes {
             made.push(desired.no_rule(family));
         }
-        if self.add_route(&desired.default_route(family, lo))? == ChangeOutcome::Yes {
-            made.push(desired.no_route(family));
+        let route = desired.default_route(family, lo);
+        let is_added = self.add_route(&route)?.is_yes();
+        let lack = if is_added {
+            Some(no_route(family, desired.table, None))
+        } else {
+            self.missing_route(family, desired)?
+        };
+        if lack.is_some() && !is_added {
+            let _ = self.replace_route(&route)?;
         }
+        made.extend(lack);
         Ok(made)
     }
 
@@ -75,17 +80,21 @@ impl RtnetlinkHandle {
         rules: &[PolicyRule],
         desired: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
-        let same =
-            |found: &Route| found.family == family && found.kind == RouteKind::Local && found.dst.is_none();
-        let mut missing = Vec::new();
-        if !self.family_routes(family, Some(desired.table))?.iter().any(same) {
-            missing.push(desired.no_route(family));
-        }
+        let mut missing: Vec<String> = self.missing_route(family, desired)?.into_iter().collect();
         let rule = desired.policy_rule(family);
         if !rules.iter().any(|found| found.is_match_for(&rule)) {
             missing.push(desired.no_rule(family));
         }
         Ok(missing)
+    }
+
+    /// Says that the table has no local default route, and what it has instead; `None`: it has one.
+    fn missing_route(&mut self, family: Family, desired: &LocalDelivery) -> Result<Option<String>, Error> {
+        let mut defaults = self.family_routes(family, Some(desired.table))?;
+        defaults.retain(|route| route.dst.is_none());
+        let is_there = defaults.iter().any(|route| route.kind == RouteKind::Local);
+        let other = defaults.first().map(|route| self.describe_route(route));
+        Ok((!is_there).then(|| no_route(family, desired.table, other.as_deref())))
     }
 
     /// Takes both away, whoever made them, and tells what it took.
@@ -110,4 +119,9 @@ impl RtnetlinkHandle {
         }
         Ok(removed)
     }
+}
+
+fn no_route(family: Family, table: TableId, other: Option<&str>) -> String {
+    let other = other.map_or_else(String::new, |other| format!(", but \"{other}\""));
+    format!("{family} table {table} has no local default route{other}")
 }

@@ -216,6 +216,18 @@ impl RtnetlinkHandle {
         changed.map_err(|error| kernel_error(format_args!("add route {}", self.describe_route(route)), error))
     }
 
+    /// Adds a route, in the place of one with the same destination and metric, whatever that is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub fn replace_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
+        let changed = self.change_route(RouteVerb::Replace, route);
+        changed.map_err(|error| {
+            kernel_error(format_args!("replace route {}", self.describe_route(route)), error)
+        })
+    }
+
     /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
     /// link or gateway stands for the first route to that destination and of that kind, whatever it has there.
     ///

@@ -1,7 +1,9 @@
-//! Policy rules of other components in a pod that take packets before ours is asked.
+//! Policy rules and routes of other components in a pod that take packets before ours are asked.
 
-use hostnet::{PolicyRule, RuleAction};
-use model::{Mark, TableId};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hostnet::{PolicyRule, Route, RouteKind, RtnetlinkHandle, RuleAction};
+use model::{Family, Mark, TableId};
 use rules::inpod::{InPodRulesConfig, PRIORITY};
 
 /// Of the kernel: what is delivered locally.
@@ -19,6 +21,35 @@ pub(crate) fn overruling_rules<'a>(
     overrules
         .map(|rule| format!("policy rule \"{rule}\" ({}) precedes ours at {PRIORITY}", rule.family))
         .collect()
+}
+
+/// Asks the kernel where answers of the application leave that ours delivers to ztunnel: another default route in our table, or a
+/// policy rule with the pod's own address as its condition, takes them although ours is in place. `None`: ours takes them, or the pod
+/// has no way out.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub(crate) fn overruling_route(
+    handle: &mut RtnetlinkHandle,
+    family: Family,
+    config: &InPodRulesConfig,
+) -> Result<Option<String>, hostnet::Error> {
+    // An address for documentation, which no pod is a neighbour of.
+    let to: IpAddr = match family {
+        Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let Some(from) = handle.source_to(to)? else { return Ok(None) };
+    let ours = config.local_route();
+    let taken_by = match handle.marked_route(from, to, ours.mark)? {
+        Some(route) if route.kind == RouteKind::Local => return Ok(None),
+        Some(route) => {
+            let route = handle.describe_route(&Route { dst: None, scope: None, ..route });
+            format!("route \"{route}\" ({family})")
+        }
+        None => format!("a policy rule or route ({family}) that discards packets"),
+    };
+    Ok(Some(format!("{taken_by} takes packets from {from} ahead of ours in table {}", ours.table)))
 }
 
 /// A rule that asks for our mark, or for nothing at all, and leads elsewhere. One with other conditions, such as the source

@@ -19,7 +19,7 @@ use sockdiag::TcpSocket;
 use crate::{
     Error, OutsideConnections,
     existing::{self, ExceptionFacts},
-    overrule::overruling_rules,
+    overrule::{overruling_route, overruling_rules},
 };
 
 /// Desired state of a pod's namespace.
@@ -57,7 +57,7 @@ pub struct PodRulesSnapshot {
     missing: Vec<String>,
     /// Differences of the firewall rules, as text.
     differing: Vec<String>,
-    /// Policy rules of other components that precede ours, in words.
+    /// Policy rules and routes of other components that precede ours, as text.
     overruling: Vec<String>,
     /// Effects of other components' firewall rules ahead of ours, as text.
     foreign: Vec<String>,
@@ -272,8 +272,12 @@ fn observe_netns(
         let rules = handle.list_rules(*family)?;
         let lacks = handle.missing_local_delivery(*family, &rules, &local_delivery(desired.config))?;
         if lacks.is_empty() || is_deliverable(*family)? {
+            let precede = overruling_rules(&rules, desired.config);
+            if lacks.is_empty() && precede.is_empty() {
+                overruled.extend(overruling_route(&mut handle, *family, desired.config)?);
+            }
+            overruled.extend(precede);
             missing.extend(lacks);
-            overruled.extend(overruling_rules(&rules, desired.config));
         }
     }
     // Before the rules themselves: what changes meanwhile has another fingerprint.

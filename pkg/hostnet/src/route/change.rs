@@ -51,7 +51,8 @@ impl RtnetlinkHandle {
         self.send_change(verb.to_request(route), verb.ignored_errors())
     }
 
-    pub(super) fn describe_route(&mut self, route: &Route) -> String {
+    /// Returns the route as `ip` prints it, with the name of its link.
+    pub fn describe_route(&mut self, route: &Route) -> String {
         let link = route.oif.map(|index| self.link_name(index));
         route.describe_with_link(link.as_deref())
     }

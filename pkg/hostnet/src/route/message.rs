@@ -21,6 +21,7 @@ const RTA_PREFSRC: u16 = 7;
 const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
+const RTA_MARK: u16 = 16;
 const RTA_VIA: u16 = 18;
 const RTA_ENCAP_TYPE: u16 = 21;
 const RTA_ENCAP: u16 = 22;
@@ -30,6 +31,8 @@ const RTA_NH_ID: u16 = 30;
 const ONLINK: u32 = 0x4;
 /// `RTM_F_CLONED`: from the cache, not from a table.
 const CLONED: u32 = 0x200;
+/// `RTM_F_LOOKUP_TABLE`: the answer has the table in which the route was found.
+const LOOKUP_TABLE: u32 = 0x1000;
 
 /// The fixed header of a route's message.
 #[derive(Default)]
@@ -81,6 +84,24 @@ pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     };
     let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.to_bytes());
     wire::put_ip(&mut message, RTA_DST, ip);
+    message
+}
+
+/// Asks for the route of a packet with a mark, from an address of this host.
+pub(super) fn look_up_marked(from: IpAddr, to: IpAddr, mark: u32) -> NetlinkRequest {
+    let length = if to.is_ipv4() { 32 } else { 128 };
+    let header = RouteHeader {
+        family: Family::of_ip(to).address_family(),
+        dst_len: length,
+        src_len: length,
+        // IPv6 always answers so, and refuses the flag (`inet6_rtm_valid_getroute_req`).
+        flags: if to.is_ipv4() { LOOKUP_TABLE } else { 0 },
+        ..RouteHeader::default()
+    };
+    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.to_bytes());
+    wire::put_ip(&mut message, RTA_DST, to);
+    wire::put_ip(&mut message, RTA_SRC, from);
+    message.put_u32(RTA_MARK, mark);
     message
 }
 
@@ -151,13 +172,22 @@ fn change_request(kind: u16, flags: MessageFlags, route: &Route, metric: Option<
 
 /// A route that a dump answered; none for what is not a route of a table.
 pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
+    parse_unless(CLONED, reply)
+}
+
+/// Reads the route that [`look_up_marked`] asked for; its destination is the address.
+pub(super) fn parse_answer(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
+    parse_unless(0, reply)
+}
+
+fn parse_unless(flags: u32, reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
     if reply.kind != RTM_NEWROUTE {
         return Ok(None);
     }
     let (header, attributes) = reply.split_header::<12>()?;
     let header = RouteHeader::from_bytes(*header);
     let Some(family) = Family::from_address_family(header.family) else { return Ok(None) };
-    if header.flags & CLONED != 0 {
+    if header.flags & flags != 0 {
         return Ok(None);
     }
     let mut route = Route::new(family, kind_from(header.kind), None, TableId(u32::from(header.table)));
