@@ -28,6 +28,7 @@ fn what_others_change_is_put_back_at_once() {
         "nft insert rule inet istio-ambient-nat istio-output accept",
         "nft add chain inet istio-ambient-mangle output { policy drop ; }",
         "nft delete table inet istio-ambient-mangle",
+        "nft add table inet istio-ambient-nat { flags dormant ; }",
         "nft flush ruleset",
     ];
     let numbers = 0..damages.len();
@@ -40,7 +41,7 @@ fn what_others_change_is_put_back_at_once() {
         peer.sandbox.netns.sh(damage);
     }
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
-    fixture.daemon().wait_for("all are repaired", |daemon| daemon.metric(repairs) == Some(5.0));
+    fixture.daemon().wait_for("all are repaired", |daemon| daemon.metric(repairs) == Some(6.0));
     let began = Instant::now();
     for ((damage, peer), before) in damages.iter().zip(&peers).zip(&before) {
         let netns = &peer.sandbox.netns;

@@ -13,8 +13,8 @@ use crate::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_XOR, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE,
         CHAIN_TYPE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_CHAIN,
         GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX, NAT_FLAGS,
-        REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_NAME, VERDICT_CHAIN, VERDICT_CODE,
-        base_chain,
+        REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME,
+        VERDICT_CHAIN, VERDICT_CODE, base_chain,
     },
 };
 
@@ -31,6 +31,8 @@ pub struct NativeListing {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListedTable {
     pub(super) name: String,
+    /// The kernel asks none of its chains.
+    is_dormant: bool,
     chains: Vec<ListedChain>,
 }
 
@@ -72,7 +74,7 @@ impl NativeListing {
     pub fn from_rules(rules: &NativeRules) -> Result<NativeListing, Unsupported> {
         let mut listing = NativeListing::default();
         for table in &rules.tables {
-            let mut listed = ListedTable { name: table.name.clone(), chains: Vec::new() };
+            let mut listed = ListedTable { name: table.name.clone(), ..ListedTable::default() };
             for chain in &table.chains {
                 listed.chains.push(expected_chain(chain)?);
             }
@@ -134,6 +136,9 @@ impl ListedTable {
         desired: &NativeTable,
         differences: &mut Vec<String>,
     ) {
+        if self.is_dormant {
+            differences.push(format!("inet {}: the table is dormant", self.name));
+        }
         let mut differs =
             |chain: &str, how: &str| differences.push(format!("inet {}: chain {chain} {how}", self.name));
         for (chain, desired) in expected.chains.iter().zip(&desired.chains) {
@@ -155,15 +160,17 @@ impl ListedTable {
     /// Whether the table equals `desired`, whatever the order of its chains.
     pub(super) fn is_same_as(&self, desired: &ListedTable) -> bool {
         let has = |chain: &ListedChain| self.find_chain(&chain.name) == Some(chain);
-        self.chains.len() == desired.chains.len() && desired.chains.iter().all(has)
+        self.is_dormant == desired.is_dormant
+            && self.chains.len() == desired.chains.len()
+            && desired.chains.iter().all(has)
     }
 
-    /// Whether the table's chains can be filled as they are: none has to go, or to move to another hook.
+    /// Whether the table's chains can be filled as they are: they are asked, and none has to go, or to move to another hook.
     pub(super) fn can_become(&self, desired: &ListedTable) -> bool {
         let fits = |chain: &ListedChain| {
             desired.find_chain(&chain.name).is_some_and(|desired| desired.base == chain.base)
         };
-        self.chains.iter().all(fits)
+        !self.is_dormant && self.chains.iter().all(fits)
     }
 }
 
@@ -222,7 +229,11 @@ fn read_listing(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing,
         let (family, attributes) = reply.split_header::<4>()?;
         let name = text_or_empty(attributes.find(TABLE_NAME));
         if family.first() == Some(&INET) && prefixes.iter().any(|prefix| is_table_of(prefix, name)) {
-            listing.tables.push(ListedTable { name: name.to_owned(), chains: Vec::new() });
+            listing.tables.push(ListedTable {
+                name: name.to_owned(),
+                is_dormant: number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0,
+                chains: Vec::new(),
+            });
         }
     }
     if listing.is_empty() {
@@ -259,10 +270,12 @@ fn text_or_empty(attribute: Option<Attribute<'_>>) -> &str {
     attribute.and_then(|found| found.read_str().ok()).unwrap_or_default()
 }
 
+fn number(attribute: Option<Attribute<'_>>) -> u32 {
+    attribute.and_then(|found| found.read_be32().ok()).unwrap_or_default()
+}
+
 fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
     let hook = attributes.find(CHAIN_HOOK)?.nested_attributes();
-    let number =
-        |found: Option<Attribute<'_>>| found.and_then(|found| found.read_be32().ok()).unwrap_or_default();
     Some(BaseChain {
         kind: text_or_empty(attributes.find(CHAIN_TYPE)).to_owned(),
         hook: number(hook.find(HOOK_NUMBER)),
