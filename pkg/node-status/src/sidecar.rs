@@ -31,8 +31,8 @@ pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..
 #[derive(Debug, Default)]
 pub(super) struct SidecarCache {
     addresses: BTreeMap<NetnsInstance, BTreeSet<IpAddr>>,
-    /// Fingerprint of each namespace's rules, and the result of comparing them at that time.
-    rules: BTreeMap<NetnsInstance, (RulesFingerprint, RulesComparison)>,
+    /// Fingerprint of each namespace's rules and what is missing of its routes, and the result of comparing all that at that time.
+    rules: BTreeMap<NetnsInstance, (RulesFingerprint, Vec<String>, RulesComparison)>,
 }
 
 /// Result of comparing a pod's rules.
@@ -111,7 +111,8 @@ pub(super) fn observe_sidecars(
         let comparison = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
             let then = adds.rules.get(&pod.uid);
-            cache.compare_cached(netns, |netns| compare_rules(netns, redirect, then), late)
+            let missing_routes = || missing_routes(redirect, then);
+            cache.compare_cached(netns, missing_routes, |netns| compare_rules(netns, redirect, then), late)
         });
         add_comparison(pod, PodLife::Running, comparison);
     }
@@ -164,18 +165,19 @@ impl SidecarCache {
         found
     }
 
-    /// The comparison of the last observation if nothing has changed since. What the policy route of TPROXY needs is no part of
-    /// it, so an observation of a pod that uses it may be as old as its rules.
+    /// The comparison of the last observation if nothing has changed since. `missing_routes` is called in the namespace.
     fn compare_cached(
         &mut self,
         netns: &Netns,
+        missing_routes: impl Fn() -> Vec<String> + Sync,
         compare: impl Fn(&Netns) -> Result<RulesComparison, String>,
         late: impl Fn() -> bool,
     ) -> Result<RulesComparison, String> {
-        let now =
-            netns.run_in(|| RulesFingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
-        if let (Some(now), Some((then, compared))) = (&now, self.rules.get(&netns.instance()))
-            && now == then
+        let observe = || RulesFingerprint::of_this_netns().ok().map(|rules| (rules, missing_routes()));
+        let now = netns.run_in(observe).map_err(|error| error.to_string())?;
+        if let (Some((rules, missing)), Some((then, lacked, compared))) =
+            (&now, self.rules.get(&netns.instance()))
+            && (rules, missing) == (then, lacked)
         {
             return Ok(compared.clone());
         }
@@ -183,11 +185,24 @@ impl SidecarCache {
             return Err("there was no time to observe it; the next attempt continues here".to_owned());
         }
         let compared = compare(netns)?;
-        if let Some(now) = now {
-            self.rules.insert(netns.instance(), (now, compared.clone()));
+        if let Some((rules, missing)) = now {
+            self.rules.insert(netns.instance(), (rules, missing, compared.clone()));
         }
         Ok(compared)
     }
+}
+
+/// Returns what is missing, in this namespace, of the routes of a pod whose rules are compared one by one: no fingerprint shows it.
+fn missing_routes(redirect: &SidecarRedirect, then: Option<&RecordedRules>) -> Vec<String> {
+    if !then.is_some_and(RecordedRules::is_usable) {
+        return Vec::new();
+    }
+    let missing = redirect::missing_routes(&redirect.config, families_of(redirect));
+    missing.unwrap_or_else(|error| vec![error.to_string()])
+}
+
+fn families_of(redirect: &SidecarRedirect) -> FamilyChoice {
+    if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
 /// Compares the rules in a pod's namespace.
@@ -197,8 +212,7 @@ fn compare_rules(
     then: Option<&RecordedRules>,
 ) -> Result<RulesComparison, String> {
     let Some(then) = then.filter(|then| then.is_usable()) else { return judge_traffic(netns) };
-    let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
-    let compare = || redirect::compare_recorded(&redirect.config, families, then);
+    let compare = || redirect::compare_recorded(&redirect.config, families_of(redirect), then);
     let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
     let differences = compared.map_err(|error| error.to_string())?;
     let in_place = "all rules that redirect to its sidecar are in place".to_owned();

@@ -37,9 +37,12 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         add_address(&first, "10.0.0.1");
         let number = first.id();
         for what in ["first", "again"] {
-            let compared = cache.compare_cached(&first, compare(what), || false).unwrap();
+            let compared = cache.compare_cached(&first, Vec::new, compare(what), || false).unwrap();
             assert_eq!(compared.in_place, "first", "nothing has changed in between");
         }
+        let missing_routes = || vec!["a route".to_owned()];
+        let compared = cache.compare_cached(&first, missing_routes, compare("without"), || false).unwrap();
+        assert_eq!(compared.in_place, "without", "no rule has changed");
         let found = cache.by_address(vec![(PathBuf::new(), first)]);
         assert_eq!(found.netns_of_pod(&ips("10.0.0.1"), None).map(|netns| netns.id()), Some(number));
         drop((found, others));
@@ -48,7 +51,10 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         let found = cache.by_address(vec![(PathBuf::new(), second)]);
         let second = found.netns_of_pod(&ips("10.0.0.2"), None).expect("it has its own address");
         assert!(found.netns_of_pod(&ips("10.0.0.1"), None).is_none());
-        assert_eq!(cache.compare_cached(second, compare("second"), || false).unwrap().in_place, "second");
+        assert_eq!(
+            cache.compare_cached(second, Vec::new, compare("second"), || false).unwrap().in_place,
+            "second"
+        );
         Some(())
     };
     assert!((0..10).find_map(|_| observe_successor()).is_some(), "no number is used again");
