@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{AGENT_IMAGE, Agent};
 use crate::control::Places;
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, START_LIMIT};
 use crate::kinds::{self, Expected};
 use crate::live::OpenConnections;
 use crate::page::{self, Page};
@@ -98,8 +98,20 @@ fn applications(name: &str) -> Pods {
     pods.collect()
 }
 
-/// Checks that each node has one agent, which is ready and of this release.
+/// Checks that each node has one agent, which is ready and of this release, when its predecessor has ended.
 fn check_agents(fixture: &mut Fixture, when: &str, releases: [(&str, &str); 2]) {
+    let expected = NODES.iter().zip(releases);
+    let expected: Vec<_> = expected
+        .map(|(node, (namespace, image))| ((*node).to_owned(), namespace, image.to_owned(), true))
+        .collect();
+    let as_expected = || (agents(fixture) == expected).then_some(());
+    let found = kit::found_within(START_LIMIT, as_expected).is_some();
+    let agents = agents(fixture);
+    fixture.checks.check(found, format!("{when}: each node has its agent: {agents:?}"));
+}
+
+/// Node, namespace and image of each agent, and whether it is ready and stays.
+fn agents(fixture: &Fixture) -> Vec<(String, &'static str, String, bool)> {
     let mut agents = Vec::new();
     for namespace in [FIRST.0, SECOND.0] {
         let mut pods = fixture.pods(namespace);
@@ -112,11 +124,7 @@ fn check_agents(fixture: &mut Fixture, when: &str, releases: [(&str, &str); 2]) 
         }));
     }
     agents.sort();
-    let expected = NODES.iter().zip(releases);
-    let expected: Vec<_> = expected
-        .map(|(node, (namespace, image))| ((*node).to_owned(), namespace, image.to_owned(), true))
-        .collect();
-    fixture.checks.check(agents == expected, format!("{when}: each node has its agent: {agents:?}"));
+    agents
 }
 
 /// Somebody who follows the page.
