@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use kit::Pod;
 use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -145,6 +146,9 @@ fn pods_are_unknown_while_passes_fail() {
     fixture.eventually("it is unknown", |fixture| {
         (counted(fixture, "unknown"), counted(fixture, "captured")) == (Some(1.0), Some(0.0))
     });
+    // What was there once says nothing about a pod that starts now.
+    let late = fixture.add(Pod::new(MESH, "late"), &fixture.node.conflist(&[fixture.plugin()]));
+    assert!(late.is_err());
     let _ = node.sh("ip rule del pref 100 fwmark 0x1 lookup 77");
     fixture.eventually("it is captured", |fixture| counted(fixture, "captured") == Some(1.0));
 }

@@ -1,6 +1,7 @@
 //! Whose an address is, when the API tells late, a DEL comes late, or the agent was started anew in between.
 
 use kit::{Echo, Pod};
+use report::CaptureState;
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, starting};
@@ -150,4 +151,50 @@ fn a_new_sandbox_of_the_same_pod_may_have_the_same_address() {
         old = new;
     }
     let _ = starting;
+}
+
+/// The API shows the address of a ztunnel that was evicted until its object is deleted, and of any pod for a while after the node's
+/// restart.
+#[test]
+fn a_pod_with_an_address_that_a_ztunnel_had_is_not_taken_for_it() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.pod(MESH, "web");
+    fixture.wait_enrolled(&pod, true);
+    for phase in ["Failed", "Running"] {
+        let name = format!("ztunnel-{}", phase.to_lowercase());
+        let mut manifest = ztunnel.pod_manifest(false, "2026-06-01T00:00:00Z");
+        manifest["metadata"]["uid"] = json!(format!("uid-of-{name}"));
+        manifest["metadata"]["name"] = json!(name);
+        manifest["status"]["phase"] = json!(phase);
+        set_addresses(&mut manifest, &pod.sandbox.ips());
+        fixture.manifests.put_pod(&manifest);
+    }
+    fixture.settle();
+    let links: Vec<Value> = serde_json::from_str(&pod.sandbox.netns.sh("ip -json link")).unwrap();
+    assert_eq!(links.len(), 2, "lo and its own: {links:?}");
+    assert!(fixture.is_captured(&pod));
+}
+
+/// As while a cluster gets its second family.
+#[test]
+fn a_pod_is_held_whose_ztunnel_lacks_one_of_its_families() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let pod = fixture.pod(MESH, "web");
+    fixture.eventually("it is captured", |fixture| {
+        fixture.explain("mesh/web").capture == Some(CaptureState::Captured)
+    });
+    let mut manifest = ztunnel.pod_manifest(true, "2026-06-01T00:00:00Z");
+    set_addresses(&mut manifest, &[ztunnel.pod().ips()[0]]);
+    fixture.manifests.put_pod(&manifest);
+    fixture
+        .eventually("it is held", |fixture| fixture.explain("mesh/web").capture == Some(CaptureState::Held));
+    drop(pod);
+}
+
+fn set_addresses(manifest: &mut Value, ips: &[std::net::IpAddr]) {
+    manifest["status"]["podIP"] = json!(ips[0]);
+    manifest["status"]["podIPs"] = ips.iter().map(|ip| json!({"ip": ip})).collect();
 }

@@ -192,6 +192,13 @@ impl AttachmentLedger {
         own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
     }
 
+    /// The pod with this UID no longer has the address, whatever the API shows: it released it, or another pod was added with it.
+    #[must_use]
+    pub fn has_lost(&self, uid: &PodUid, ip: IpAddr) -> bool {
+        let mut others = self.records.values().filter(|record| record.attachment.uid != *uid);
+        self.has_released(uid, ip) || others.any(|record| record.attachment.ips.contains(&ip))
+    }
+
     /// The pod with this UID released the address.
     #[must_use]
     pub fn has_released(&self, uid: &PodUid, ip: IpAddr) -> bool {

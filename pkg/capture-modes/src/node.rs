@@ -147,6 +147,7 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
         |pod, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
+            let is_served = ips.iter().all(|ip| desired.active_for(Family::of_ip(*ip)).is_some());
             let evidence = Evidence {
                 life: life_from_phase(pod),
                 rules: if redirected {
@@ -154,11 +155,7 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
                 } else {
                     RulesEvidence::Incomplete { holds: false }
                 },
-                proxy: if desired.active.is_some() {
-                    ProxyEvidence::Serves
-                } else {
-                    ProxyEvidence::Unavailable
-                },
+                proxy: if is_served { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable },
                 fails_open: desired.fallback == ZtunnelFallback::Open,
                 ..Evidence::UNKNOWN
             };

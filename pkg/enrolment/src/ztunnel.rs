@@ -60,10 +60,16 @@ pub struct ZtunnelCandidate {
     pub host_network: bool,
 }
 
-/// All ztunnel pods that are known, by name.
+/// All ztunnel pods that are known and have not ended, by name: the API shows the address of one that was evicted until its object is
+/// deleted, when another pod may have it.
 #[must_use]
 pub fn list_candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
-    index.pods().filter(|pod| selector.matches(pod)).map(to_candidate).collect()
+    ztunnels(index, selector).map(to_candidate).collect()
+}
+
+fn ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> impl Iterator<Item = &'a Pod> {
+    let has_ended = |pod: &Pod| ["Failed", "Succeeded"].contains(&pod.status.phase.as_str());
+    index.pods().filter(move |pod| selector.matches(pod) && !has_ended(pod))
 }
 
 /// Whether the newest ztunnel pod that is not on its way out speaks with the agent, and so serves pods from within; none
@@ -71,12 +77,23 @@ pub fn list_candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<Ztu
 /// is known when it is ready, which those that speak with us are only when they do.
 #[must_use]
 pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
-    let ztunnels = index.pods().filter(|pod| selector.matches(pod) && pod.metadata.deleted.is_none());
-    let newest = ztunnels.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
-    let mut env = newest.spec.containers.iter().flat_map(|container| &container.env);
-    let is_true = |value: &str| model::parse_go_bool(value) == Some(true);
-    let speaks = env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(is_true));
+    let remaining = ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
+    let newest = remaining.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
+    let speaks = speaks_in_pod(newest);
     (speaks || is_ready(newest)).then_some(speaks)
+}
+
+/// Whether a ready ztunnel serves the node from its own network namespace. Its successor may never start.
+#[must_use]
+pub fn is_served_on_node(index: &FactIndex, selector: &ZtunnelSelector) -> bool {
+    let mut remaining = ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
+    remaining.any(|pod| is_ready(pod) && !speaks_in_pod(pod))
+}
+
+fn speaks_in_pod(ztunnel: &Pod) -> bool {
+    let mut env = ztunnel.spec.containers.iter().flat_map(|container| &container.env);
+    let is_true = |value: &str| model::parse_go_bool(value) == Some(true);
+    env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(is_true))
 }
 
 /// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same

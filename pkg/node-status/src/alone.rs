@@ -207,7 +207,7 @@ fn observe_pod(
 fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
     let mut view = NodeView::from_state(network);
-    view.active = node.active_slot.is_some();
+    view.served = node.active_slot.map_or_else(Vec::new, |_| Family::BOTH.to_vec());
     let mut evidence = Evidence { life: life_of(pod), ..Evidence::OUTSIDE };
     judge_on_node(&view, open, pod, &mut evidence);
     pod.capture = evidence.classify().state;

@@ -233,7 +233,9 @@ fn observe_ambient(
     let mut network = pods::NodeNetwork::from_state(&state.network);
     network.is_partial |=
         state.observation.unobserved.iter().any(|one| one.part == StatePart::ZtunnelNamespace);
-    network.active = state.node.active_slot.is_some();
+    let active = state.ztunnels.iter().filter(|ztunnel| ztunnel.active && ztunnel.slot.is_some());
+    network.served =
+        active.flat_map(|ztunnel| ztunnel.ips.iter().copied().map(model::Family::of_ip)).collect();
     network.holding = holding.as_ref().map(|network| Box::new(pods::NodeNetwork::from_state(network)));
     let context = pods::PodContext { snapshot, network, settings, policy: &settings.policy };
     let mut redirects = pods::PodRedirects::new();

@@ -137,9 +137,9 @@ impl CaptureMode for NodeCapture {
 
 impl NodeCapture {
     /// Whether rules, sets and routes of these addresses' families were there in the last observation: then the active
-    /// slot.
+    /// slot. An observation that failed since says that they may not be.
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
-        let verified = self.verified.as_ref()?;
+        let verified = self.verified.as_ref().filter(|_| self.unreported == 0)?;
         let families = verified.desired.families();
         let all = ips.iter().all(|ip| families.contains(&Family::of_ip(*ip)));
         // A ztunnel that serves one family only leaves the other held.

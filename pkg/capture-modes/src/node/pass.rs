@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use enrolment::ztunnel::{self, ZtunnelCandidate};
-use model::{MemberAddresses, Reason};
+use model::{MemberAddresses, PodUid, Reason};
 use node_plan::{
     DesiredState, KernelSlots, ObservedState, Operation, SlotAssignment, ZtunnelFallback, ZtunnelInstance,
     ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
@@ -25,6 +25,9 @@ fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     .into())
 }
 
+/// Ztunnels that were located, and what is wrong with another one.
+type RunningZtunnels = (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>);
+
 /// A pass after which the kernel matches the desired state.
 #[derive(Debug)]
 pub(super) struct NodePass {
@@ -45,7 +48,7 @@ impl NodeCapture {
         self.unreported = self.unreported.saturating_add(1);
         let mut observed = self.path.observe_network().map_err(to_message)?;
         refuse_to_share(&observed)?;
-        let (living, lost) = self.running_ztunnels(state, scope);
+        let (living, lost) = self.running_ztunnels(state, scope)?;
         let desired = self.desired_state(state, &observed, &living);
         self.desired = Some(desired.clone());
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
@@ -92,19 +95,26 @@ impl NodeCapture {
         Ok(NodePass { lost: lost.or(unwritten), repaired })
     }
 
-    /// The ztunnels that are there, and what is wrong with one that should be.
+    /// The ztunnels that are there, and what is wrong with one that should be. Fails if the kernel does not say where one is that
+    /// serves the node.
     fn running_ztunnels(
         &mut self,
         state: &AgentState,
         scope: ReconcileScope,
-    ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>) {
-        let candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
+    ) -> Result<RunningZtunnels, Reason> {
+        let mut candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
+        for candidate in &mut candidates {
+            candidate.ips.retain(|ip| !state.ledger.has_lost(&candidate.uid, *ip));
+        }
         let chosen = ztunnel::active_candidate(&candidates).map(|active| active.uid.clone());
         let (mut living, mut problem) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
             match self.locate_candidate(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
+                    if !error.is_absence() && self.serves(&candidate.uid) {
+                        return Err(format!("cannot locate ztunnel {}: {error}", candidate.name).into());
+                    }
                     problem = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
                 }
                 // One that starts or ends has no network yet, or none any more.
@@ -113,7 +123,13 @@ impl NodeCapture {
                 }
             }
         }
-        (living, problem)
+        Ok((living, problem))
+    }
+
+    /// Whether the node path led to this ztunnel when it was verified last.
+    fn serves(&self, uid: &PodUid) -> bool {
+        let active = self.verified.as_ref().and_then(|verified| verified.desired.active_ztunnel());
+        active.is_some_and(|active| active.uid == *uid)
     }
 
     fn locate_candidate(

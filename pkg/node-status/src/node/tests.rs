@@ -52,7 +52,7 @@ fn a_pod_is_neither_captured_nor_bypassing_while_the_firewall_cannot_be_observed
         let members = if is_member { found.ipsets.desired.clone() } else { Vec::new() };
         network.ipsets = Comparison::compare_sets(found.ipsets.desired, members);
         let mut view = NodeNetwork::from_state(&network);
-        view.active = true;
+        view.served = Family::BOTH.to_vec();
         let mut pod = PodState {
             uid: "uid-web".into(),
             ips: vec!["10.0.0.1".parse().unwrap()],

@@ -19,8 +19,8 @@ pub(crate) struct NodeNetwork<'a> {
     lost: Vec<&'a RouteState>,
     /// Not everything that concerns all pods could be observed.
     pub(crate) is_partial: bool,
-    /// A ztunnel accepts new connections.
-    pub(crate) active: bool,
+    /// The families in which a ztunnel accepts new connections.
+    pub(crate) served: Vec<Family>,
     /// These parts compared with what holds traffic back, where that is not the desired state.
     pub(crate) holding: Option<Box<NodeNetwork<'a>>>,
 }
@@ -34,7 +34,7 @@ impl<'a> NodeNetwork<'a> {
             broken: rules.filter(missing).collect(),
             lost: lost_routes(&network.routes),
             is_partial: network.firewall.observed.is_none() && !network.firewall.desired.is_empty(),
-            active: false,
+            served: Vec::new(),
             holding: None,
         }
     }
@@ -79,7 +79,7 @@ pub(crate) fn judge_on_node(
     shown: &mut PodState,
     evidence: &mut Evidence,
 ) {
-    let active = network.active;
+    let is_served = |ip: &IpAddr| network.served.contains(&Family::of_ip(*ip));
     let inside: Vec<IpAddr> =
         shown.ips.iter().copied().filter(|ip| network.has_member(*ip, &shown.uid)).collect();
     if shown.mode != Some(RedirectionMode::Node) {
@@ -108,7 +108,7 @@ pub(crate) fn judge_on_node(
         leaks |= !inside.contains(&ip) || network.holding.as_deref().unwrap_or(network).may_bypass(ip);
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
-        } else if active && lost.is_empty() && broken.is_empty() {
+        } else if is_served(&ip) && lost.is_empty() && broken.is_empty() {
             in_place.push(format!("{ip} is in the set of enrolled addresses, and is routed to ztunnel"));
         } else {
             in_place.push(format!("{ip} is in the set of enrolled addresses"));
@@ -125,7 +125,8 @@ pub(crate) fn judge_on_node(
         () if shown.kernel.differences.is_empty() => RulesEvidence::Verified,
         () => RulesEvidence::Incomplete { holds: !leaks },
     };
-    evidence.proxy = if active { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable };
+    let is_served = shown.ips.iter().all(is_served);
+    evidence.proxy = if is_served { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable };
     evidence.fails_open = open;
     if shown.ips.is_empty() {
         evidence.life = PodLife::Starting;
