@@ -1,7 +1,7 @@
 //! The capture mode that ztunnel speaks is found out, and changed under running pods.
 
 use kit::{Echo, InpodOptions, InpodZtunnel};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, dump_of};
 use crate::fixtures::inpod::{IPTABLES, InPod, ours, wait_relayed};
@@ -222,4 +222,70 @@ fn selectors_mean_capture_from_within_before_any_ztunnel_is_there() {
     fixture.eventually("its rules are there, and hold its traffic", |_| fixture.is_ruled(&peer));
     let ztunnel = modern(&mut fixture, "ztunnel", "2026-06-01T00:00:00Z");
     fixture.wait_served(&ztunnel, &peer);
+}
+
+/// Its image cannot be had, or it crashes before it connects.
+#[test]
+fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let _old = fixture.ambient_ztunnel("ztunnel-old");
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.wait_enrolled(&peer, true);
+    fixture.manifests.put_pod(&json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "istio-system", "name": "ztunnel-new", "uid": "uid-of-ztunnel-new",
+            "creationTimestamp": "2026-06-01T00:00:00Z", "labels": {"app": "ztunnel"},
+        },
+        "spec": {
+            "serviceAccountName": "ztunnel",
+            "containers": [{"name": "istio-proxy", "env": [{"name": "INPOD_ENABLED", "value": "true"}]}],
+        },
+        "status": {"phase": "Pending"},
+    }));
+    let socket = fixture.socket();
+    fixture.eventually("it could connect", |_| socket.exists());
+    fixture.settle();
+    assert!(fixture.is_captured(&peer));
+    assert!(has_node_path(&fixture) && fixture.is_bare(&peer));
+    // It starts after all.
+    fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+    let new = modern(&mut fixture, "ztunnel-newer", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    fixture.wait_served(&new, &peer);
+    fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
+}
+
+/// Its successor starts in the other mode, and nothing else would take it away.
+#[test]
+fn what_an_agent_left_that_ended_in_the_other_mode_is_taken_over() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "node")]);
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let old = fixture.ambient_ztunnel("ztunnel-old");
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.wait_enrolled(&peer, true);
+    // Istio's chart of today names selectors: the agent starts with rules in pods.
+    let selector = "- namespaceSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}";
+    fixture.container.set_env("AMBIENT_CAPTURE", "auto");
+    fixture.container.set_env("AMBIENT_ENABLEMENT_SELECTOR", selector);
+    drop(fixture.daemon.take());
+    fixture.manifests.remove_pod("istio-system", "ztunnel-old");
+    drop(old);
+    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.restart();
+    fixture.wait_served(&new, &peer);
+    fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
+    reaches(&fixture, &peer);
+    wait_relayed(&new, peer.ip(false), (fixture.node.outside_ip(false), PORT).into());
+    // And the other way round.
+    drop(fixture.daemon.take());
+    new.kill();
+    fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+    fixture.container.set_env("AMBIENT_ENABLEMENT_SELECTOR", "");
+    fixture.restart();
+    let _again = fixture.ambient_ztunnel("ztunnel-again");
+    fixture.eventually("its rules are gone", |_| fixture.is_bare(&peer));
+    fixture.wait_enrolled(&peer, true);
+    assert!(fixture.is_captured(&peer));
 }

@@ -58,12 +58,14 @@ pub(crate) struct AutoCapture {
     /// The transition from node-level capture to in-pod redirection.
     handing_over: Option<HandOver>,
     fallback: ZtunnelFallback,
+    /// Rules that in-pod redirection may have left in pods were removed since the node path is in use.
+    is_cleared: bool,
     /// When the last pass that decided on the mode began.
     reconciled: Instant,
 }
 
 impl AutoCapture {
-    /// Opens the mode that the settings start with.
+    /// Opens the mode that the settings start with; the node path if it is there: an earlier agent ended before pods left it.
     pub(crate) fn open(
         settings: &Arc<CaptureSettings>,
         chosen: &InPodConfig,
@@ -77,9 +79,10 @@ impl AutoCapture {
             chosen: chosen.clone(),
             owner,
             metrics,
-            is_in_pod: settings.starts_in_pod,
+            is_in_pod: settings.starts_in_pod && !node::is_installed(settings),
             handing_over: None,
             fallback: settings.fallback,
+            is_cleared: false,
             reconciled: Instant::now(),
         };
         auto.open_current()?;
@@ -115,6 +118,7 @@ impl AutoCapture {
                 in_pod.take_over(true);
             }
             self.handing_over = Some(HandOver::new());
+            self.is_cleared = false;
             log_mode_change(is_in_pod);
         } else {
             self.take_over_on_node(state)?;
@@ -140,9 +144,15 @@ impl AutoCapture {
             in_pod.finish_work(); // a pending job would add rules where there are to be none
             in_pod.forget_all();
         }
-        uninstall::log_errors(&in_pod::uninstall(&self.settings));
+        self.clear_pods();
         record_mode_change(state, false, began.elapsed());
         Ok(())
+    }
+
+    /// Removes the rules in pods: without ztunnel, they cut a pod off.
+    fn clear_pods(&mut self) {
+        uninstall::log_errors(&in_pod::uninstall(&self.settings));
+        self.is_cleared = true;
     }
 
     /// Removes those pods from the node path whose own rules are in place, and finally the node path itself. Returns what
@@ -179,13 +189,42 @@ impl AutoCapture {
     }
 
     /// A connected ztunnel is the best evidence, and so is one that was connected a moment ago: a ztunnel that restarts is
-    /// not ready meanwhile.
-    fn ztunnel_speaks_in_pod(&self, state: &AgentState) -> Option<bool> {
+    /// not ready meanwhile. Of a successor that is only announced, nobody knows whether it will ever start: while another one serves
+    /// the node, it gets the socket to connect to, and nothing changes until it has.
+    fn ztunnel_speaks_in_pod(&mut self, state: &AgentState) -> Result<Option<bool>, Reason> {
         let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
-            return Some(true);
+            return Ok(Some(true));
         }
-        ztunnel::newest_speaks_in_pod(&state.index, &state.policy.ztunnel)
+        let speaks = ztunnel::newest_speaks_in_pod(&state.index, &state.policy.ztunnel);
+        let is_announced = speaks == Some(true) && !self.is_in_pod;
+        if is_announced && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel) {
+            self.open_in_pod().map_err(|error| error.to_string())?;
+            return Ok(None);
+        }
+        Ok(speaks)
+    }
+
+    /// Decides on the mode, and changes it. One that cannot be changed to keeps no pod from being captured by the present one: the
+    /// error is what remains.
+    fn decide_mode(
+        &mut self,
+        state: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> (ReconcileScope, Option<Reason>) {
+        let decided = self.ztunnel_speaks_in_pod(state);
+        let changed = match decided {
+            Ok(Some(is_in_pod)) if is_in_pod != self.is_in_pod => {
+                self.switch_mode(state, is_in_pod).map(|()| true)
+            }
+            Ok(_) => Ok(false),
+            Err(error) => Err(error),
+        };
+        match changed {
+            Ok(true) => (ReconcileScope::Full, None),
+            Ok(false) => (scope, None),
+            Err(error) => (scope, Some(error)),
+        }
     }
 
     fn current_mode(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
@@ -201,18 +240,18 @@ impl AutoCapture {
 impl CaptureMode for AutoCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconciled = Instant::now();
-        let scope = match self.ztunnel_speaks_in_pod(state) {
-            Some(is_in_pod) if is_in_pod != self.is_in_pod => {
-                self.switch_mode(state, is_in_pod)?;
-                ReconcileScope::Full
-            }
-            _ => scope,
-        };
+        let (scope, refused) = self.decide_mode(state, scope);
         if self.current_mode().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
         let problem = self.current_mode()?.reconcile(state, scope)?;
-        Ok(self.hand_over(state).or(problem))
+        if !self.is_in_pod
+            && !self.is_cleared
+            && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel)
+        {
+            self.clear_pods(); // an earlier agent may have left them
+        }
+        Ok(self.hand_over(state).or(refused).or(problem))
     }
 
     fn is_awaited(&self) -> bool {

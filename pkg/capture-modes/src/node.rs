@@ -29,7 +29,7 @@ use crate::{
 use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life_from_phase};
 
 pub use uninstall::observe_installed;
-pub(crate) use uninstall::uninstall;
+pub(crate) use uninstall::{is_installed, uninstall};
 
 /// The desired state and the observed one when the kernel last matched the desired state.
 #[derive(Debug)]

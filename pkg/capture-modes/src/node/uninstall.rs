@@ -40,6 +40,12 @@ fn removal_steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<
     Ok(plan_operations(&settings.node, None, &observe_installed(settings, path)?))
 }
 
+/// Whether the node has policy rules or sets of the node path. One that cannot be asked has none: opening it will fail, too.
+pub(crate) fn is_installed(settings: &CaptureSettings) -> bool {
+    let observed = open_path(settings).and_then(|mut path| path.observe_network());
+    observed.is_ok_and(|observed| !observed.rules.is_empty() || !observed.sets.is_empty())
+}
+
 /// Everything of ours on the node, and in those ztunnels that its routes lead to.
 ///
 /// # Errors
