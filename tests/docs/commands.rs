@@ -333,11 +333,11 @@ const COMMANDS: &[(&str, Run)] = &[
         ISTIOCTL,
     ),
     (
-        "kubectl -n istio-system label daemonset,configmap,serviceaccount,role,rolebinding,resourcequota -l operator.istio.io/component=Cni operator.istio.io/component-",
+        "kubectl -n istio-system label daemonset,configmap,serviceaccount,role,rolebinding,resourcequota -l operator.istio.io/component=Cni operator.istio.io/managed-",
         ISTIOCTL,
     ),
     (
-        "kubectl label clusterrole,clusterrolebinding -l operator.istio.io/component=Cni operator.istio.io/component-",
+        "kubectl label clusterrole,clusterrolebinding -l operator.istio.io/component=Cni operator.istio.io/managed-",
         ISTIOCTL,
     ),
     ("kubectl -n istio-system delete secret -l owner=helm,name=istio-cni", ISTIOCTL),

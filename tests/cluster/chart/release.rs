@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kit::{ApiServer, Auth, TempDir};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::helm::{HUB, Helm, chart};
+use crate::install_manifests::documents::repository;
 use crate::istio_charts::chart::{Chart, named};
 
 /// The kubeconfig of an administrator, for a process in the sandbox's own namespace.
@@ -19,11 +20,8 @@ fn kubeconfig(api: &ApiServer, directory: &Path) -> PathBuf {
     path
 }
 
-/// A chart of a recording's namespaced objects: Istio's chart itself is not here.
-fn recorded_chart(recording: &Chart, directory: &Path) -> PathBuf {
-    let path = directory.join("recorded");
-    fs::create_dir_all(path.join("templates")).unwrap();
-    fs::write(path.join("Chart.yaml"), "apiVersion: v2\nname: cni\nversion: 1.0.0\n").unwrap();
+/// A recording's namespaced objects.
+fn recorded_objects(recording: &Chart) -> Vec<Value> {
     let mut objects = vec![
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "istio-cni"}}),
         with_type(recording.daemon_set(), "apps/v1", "DaemonSet"),
@@ -32,7 +30,15 @@ fn recorded_chart(recording: &Chart, directory: &Path) -> PathBuf {
         objects
             .push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}));
     }
-    for (number, one) in objects.iter().enumerate() {
+    objects
+}
+
+/// A chart of these objects: Istio's chart itself is not here.
+fn recorded_chart(recording: &Chart, directory: &Path) -> PathBuf {
+    let path = directory.join("recorded");
+    fs::create_dir_all(path.join("templates")).unwrap();
+    fs::write(path.join("Chart.yaml"), "apiVersion: v2\nname: cni\nversion: 1.0.0\n").unwrap();
+    for (number, one) in recorded_objects(recording).iter().enumerate() {
         fs::write(path.join(format!("templates/{number}.yaml")), one.to_string()).unwrap();
     }
     path
@@ -137,4 +143,69 @@ fn a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes() {
             assert!(!release.is_there(path), "{case}: {path}");
         }
     }
+}
+
+/// By Istio's source (`prune` in operator/pkg/install/install.go), `istioctl install` deletes what has both labels and is not in its
+/// file.
+#[test]
+fn istioctl_prunes_nothing_that_our_chart_has_adopted() {
+    const PRUNED: &str = "operator.istio.io/managed=Reconcile,operator.istio.io/component";
+    const KINDS: [&str; 5] = ["configmaps", "daemonsets", "rolebindings", "roles", "serviceaccounts"];
+    let Some(helm) = Helm::find() else { return };
+    let Some(api) = ApiServer::shared() else { return };
+    let directory = TempDir::new().unwrap();
+    let namespace = "release-istioctl".to_owned();
+    api.create_namespace(&namespace);
+    let path = |kind: &str| {
+        let group = match kind {
+            "daemonsets" => "apis/apps/v1",
+            "rolebindings" | "roles" => "apis/rbac.authorization.k8s.io/v1",
+            _ => "api/v1",
+        };
+        format!("/{group}/namespaces/release-istioctl/{kind}")
+    };
+    let selected = |selector: &str| -> Vec<String> {
+        let paths = KINDS.into_iter().flat_map(|kind| {
+            let list = api.admin().get(&format!("{}?labelSelector={selector}", path(kind)));
+            let items = list["items"].as_array().unwrap().clone();
+            items.into_iter().map(move |one| format!("{kind}/{}", one["metadata"]["name"].as_str().unwrap()))
+        });
+        paths.collect()
+    };
+    for mut one in recorded_objects(&named("1-29-1-ambient")) {
+        one["metadata"]["labels"] =
+            json!({"operator.istio.io/managed": "Reconcile", "operator.istio.io/component": "Cni"});
+        let kind = one["kind"].as_str().unwrap().to_lowercase();
+        api.admin().create(&path(&format!("{kind}s")), &one);
+    }
+    let release = Release { helm: &helm, api, kubeconfig: kubeconfig(api, directory.path()), namespace };
+    let (chart, hub) = (chart(), format!("millrace.image.hub={HUB}"));
+    let ours = ["global.resourceScope=namespace", &hub];
+    release.helm(&[
+        "upgrade",
+        "--install",
+        "istio-cni",
+        chart.to_str().unwrap(),
+        "--set",
+        ours[0],
+        "--set",
+        ours[1],
+        "--take-ownership",
+    ]);
+    let adopted = ["configmaps/istio-cni-config", "daemonsets/istio-cni-node", "serviceaccounts/istio-cni"];
+    assert_eq!(selected(PRUNED), adopted, "Helm leaves the label where it was");
+
+    let page = fs::read_to_string(repository("docs/migrate.md")).unwrap();
+    let removed = page.split_whitespace().filter(|word| word.starts_with("operator.istio.io/"));
+    let labels: Map<String, Value> =
+        removed.filter_map(|word| Some((word.strip_suffix('-')?.to_owned(), Value::Null))).collect();
+    for one in selected("operator.istio.io/component=Cni") {
+        let (kind, name) = one.split_once('/').unwrap();
+        api.admin().patch(&format!("{}/{name}", path(kind)), &json!({"metadata": {"labels": &labels}}));
+    }
+    for version in ["1", "2"] {
+        let tag = format!("millrace.image.tag={version}");
+        release.upgrade(&chart, &[&ours[..], &[tag.as_str()]].concat());
+    }
+    assert_eq!(selected(PRUNED), Vec::<String>::new());
 }
