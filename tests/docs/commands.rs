@@ -348,7 +348,7 @@ const COMMANDS: &[(&str, Run)] = &[
         ),
     ),
     (
-        r#"kubectl patch istiocni default --type=merge -p "{\"spec\":{\"values\":{\"cni\":{\"image\":\"$REGISTRY/install-cni@$IMAGE\"}}}}""#,
+        r#"kubectl patch istiocni default --type=merge -p "{\"spec\":{\"values\":{\"cni\":{\"image\":\"$REGISTRY/install-cni@$IMAGE\",\"env\":{\"SYSTEM_NAMESPACE\":\"ztunnel\"}}}}}""#,
         OPERATOR,
     ),
     ("kubectl -n istio-cni rollout status daemonset/istio-cni-node --timeout=5m", OPERATOR),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::helm::{Helm, object};
 use crate::install_manifests::documents::repository;
@@ -41,4 +41,17 @@ fn each_installer_sets_values_of_the_chart() {
         let image = &daemon_set["spec"]["template"]["spec"]["containers"][0]["image"];
         assert_eq!(image, "REGISTRY/install-cni@sha256:SHA256", "{values}");
     }
+}
+
+/// The operator's ZTunnel is in a namespace of this name, unless it names another one.
+#[test]
+fn the_ztunnels_of_the_sail_operator_are_no_strangers() {
+    let Some(helm) = Helm::find() else { return };
+    let page = fs::read_to_string(repository("docs/migrate.md")).unwrap();
+    let manifests = manifests(&page);
+    let cni = manifests.iter().find(|manifest| manifest["kind"] == "IstioCNI").unwrap();
+    let objects = helm.template_values(&cni["spec"]["values"]).unwrap();
+    let daemon_set = object(&objects, "DaemonSet", "istio-cni-node");
+    let env = daemon_set["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+    assert!(env.contains(&json!({"name": "SYSTEM_NAMESPACE", "value": "ztunnel"})), "{env:?}");
 }
