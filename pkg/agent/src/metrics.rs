@@ -149,6 +149,10 @@ impl AgentMetrics {
             connected: registry.register_metric("ztunnel_connected", "Connections from ztunnel"),
         };
         metrics.active.set(-1);
+        // For an alert: Prometheus sees no increase in a sample that was not there before.
+        for place in ["namespace", "node", "pod"] {
+            drop(metrics.repairs.get_or_create(&[("place", place)]));
+        }
         metrics
     }
 
@@ -271,5 +275,22 @@ impl AgentMetrics {
         };
         let number = gauge_value(number);
         self.members.get_or_create(&[("family", family)]).set(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_repair_is_an_increase() {
+        let mut registry = Registry::default();
+        drop(AgentMetrics::register(&mut registry, MeshPodMetrics::default()));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for place in ["namespace", "node", "pod"] {
+            let sample = format!("istio_cni_ambient_repairs_total{{place=\"{place}\"}} 0\n");
+            assert!(text.contains(&sample), "{text}");
+        }
     }
 }

@@ -25,9 +25,10 @@ pub struct InstallerMetrics {
 const DURATIONS: [f64; 9] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 impl InstallerMetrics {
-    /// Registers everything, so that it is there before the first pass.
+    /// Registers everything, so that it is there before the first pass: with the samples that alerts ask for, because Prometheus
+    /// sees no increase in a sample that was not there before.
     pub fn register(registry: &mut Registry) -> InstallerMetrics {
-        InstallerMetrics {
+        let metrics = InstallerMetrics {
             installs: registry.register_metric(
                 "istio_cni_installs",
                 "Total number of CNI plugins installed by the Istio CNI installer",
@@ -59,7 +60,13 @@ impl InstallerMetrics {
                 "Duration of an installation pass, in seconds",
                 Histogram::new(DURATIONS),
             ),
+        };
+        for step in InstallStep::ALL {
+            drop(metrics.installs.get_or_create(&[("result", failure_code(step))]));
+            drop(metrics.conflicts.get_or_create(&[("file", step.as_str())]));
         }
+        drop(metrics.updates.get_or_create(&[("result", "refused")]));
+        metrics
     }
 
     pub(crate) fn count_install(&self) {
@@ -67,12 +74,7 @@ impl InstallerMetrics {
     }
 
     pub(crate) fn count_failure(&self, step: InstallStep) {
-        let result = match step {
-            InstallStep::Binaries => "COPY_BINARIES_FAILURE",
-            InstallStep::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
-            InstallStep::Conf => "CREATE_CNI_CONFIG_FAILURE",
-        };
-        self.installs.get_or_create(&[("result", result)]).inc();
+        self.installs.get_or_create(&[("result", failure_code(step))]).inc();
     }
 
     pub(crate) fn set_ready(&self, ready: bool) {
@@ -102,5 +104,52 @@ impl InstallerMetrics {
 
     pub(crate) fn observe_duration(&self, seconds: f64) {
         self.duration.observe(seconds);
+    }
+}
+
+const fn failure_code(step: InstallStep) -> &'static str {
+    match step {
+        InstallStep::Binaries => "COPY_BINARIES_FAILURE",
+        InstallStep::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
+        InstallStep::Conf => "CREATE_CNI_CONFIG_FAILURE",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_an_increase() {
+        let mut registry = Registry::default();
+        let metrics = InstallerMetrics::register(&mut registry);
+        let samples = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let is_alert = |line: &&str| {
+                ["installs", "conflicts", "config_updates"]
+                    .iter()
+                    .any(|name| line.starts_with(&format!("istio_cni_{name}_total")))
+            };
+            let mut samples: Vec<String> = text.lines().filter(is_alert).map(str::to_owned).collect();
+            samples.sort();
+            samples
+        };
+        let all = [
+            r#"istio_cni_config_updates_total{result="refused"}"#,
+            r#"istio_cni_conflicts_total{file="binary"}"#,
+            r#"istio_cni_conflicts_total{file="kubeconfig"}"#,
+            r#"istio_cni_conflicts_total{file="network configuration"}"#,
+            r#"istio_cni_installs_total{result="COPY_BINARIES_FAILURE"}"#,
+            r#"istio_cni_installs_total{result="CREATE_CNI_CONFIG_FAILURE"}"#,
+            r#"istio_cni_installs_total{result="CREATE_KUBECONFIG_FAILURE"}"#,
+        ];
+        assert_eq!(samples(), all.map(|sample| format!("{sample} 0")));
+        metrics.count_update(false);
+        InstallStep::ALL.into_iter().for_each(|step| {
+            metrics.count_failure(step);
+            metrics.count_conflict(step.as_str());
+        });
+        assert_eq!(samples(), all.map(|sample| format!("{sample} 1")));
     }
 }

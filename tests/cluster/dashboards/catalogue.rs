@@ -67,7 +67,7 @@ fn on_the_node() -> String {
         if fs::read_to_string(&conflist).is_ok_and(|text| text.contains("istio-cni")) {
             crate::fixtures::install::replace(&conflist, &original, 0o644);
         }
-        metrics(daemon).lines().any(|line| line.starts_with("istio_cni_conflicts_total{"))
+        daemon.metric(r#"istio_cni_conflicts_total{file="network configuration"}"#) >= Some(1.0)
     });
     let _ztunnel = fixture.ztunnel("ztunnel-a");
     let _pod = fixture.pod(MESH, "web");
