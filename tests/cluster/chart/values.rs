@@ -226,6 +226,27 @@ fn metrics_name_their_node_and_alerts_lead_to_the_documentation() {
     assert_eq!(groups_with, groups(&without), "nothing else differs");
 }
 
+/// Pods that are not observed do not count as captured, so it would fire for ever.
+#[test]
+fn no_alert_is_about_pods_that_are_not_observed() {
+    let Some(helm) = Helm::find() else { return };
+    for (set, is_there) in [
+        (&[][..], true),
+        (&["repair.repairPods=false", "repair.deletePods=true"], false),
+        (&["repair.enabled=false"], false),
+        (&["repair.enabled=false", "millrace.alerts.runbookUrl=https://docs.example/alerts.html"], false),
+        (&["repair.enabled=false", "millrace.inspectSidecars=true"], true),
+        (&["repair.enabled=false", "profile=ambient"], true),
+    ] {
+        let objects = helm.template(&[&["millrace.alerts.enabled=true"], set].concat()).unwrap();
+        let groups = object(&objects, "PrometheusRule", "istio-cni")["spec"]["groups"].as_array().unwrap();
+        let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+        let alerts: Vec<&str> = rules.filter_map(|rule| rule["alert"].as_str()).collect();
+        assert_eq!(alerts.contains(&"IstioCNIPodsNotCaptured"), is_there, "{set:?}");
+        assert!(alerts.len() > 10, "{set:?}: the others stay: {alerts:?}");
+    }
+}
+
 #[test]
 fn the_defaults_are_below_one_key() {
     let values = read_yaml("values.yaml");

@@ -70,6 +70,7 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
   ambient, node, inPod   ambient mode; node-level capture; in-pod capture or auto
   repair                 in-place, delete, label, or empty
   redirects              the agent changes rules in network namespaces
+  unobserved             the agent cannot determine whether a pod with a sidecar is captured
   template               the plugin's entry comes from a template
 */}}
 {{- define "istio-cni.context" -}}
@@ -87,6 +88,7 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- $c := dict "v" $v "m" $m "ambient" $ambient "node" $node "inPod" (and $ambient (not $node)) -}}
 {{- $_ := set $c "repair" $repair -}}
 {{- $_ := set $c "redirects" $redirects -}}
+{{- $_ := set $c "unobserved" (not (or $redirects $m.inspectSidecars)) -}}
 {{- $_ := set $c "template" (eq $m.pluginConfig "template") -}}
 {{- $_ := set $c "hostNetwork" (or $node (and $ambient $v.ambient.shareHostNetworkNamespace)) -}}
 {{- $_ := set $c "privileged" (or $v.privileged $node) -}}
