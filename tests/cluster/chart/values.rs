@@ -132,6 +132,18 @@ fn overlays_are_merged_in_istios_order() {
     assert_eq!(bin_dir(&["platform=k3d", "cniBinDir=/mine"]), "/mine");
 }
 
+/// As in Istio's chart of this version (manifests/helm-profiles).
+#[test]
+fn up_to_1_25_the_agent_uses_the_nodes_network_in_ambient_mode() {
+    let Some(helm) = Helm::find() else { return };
+    for (version, expected) in [("1.24", true), ("1.25", true), ("1.26", false), ("", false)] {
+        let version_set = format!("compatibilityVersion={version}");
+        let objects = helm.template(&["profile=ambient", &version_set]).unwrap();
+        let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
+        assert_eq!(spec["hostNetwork"].as_bool().unwrap_or_default(), expected, "{version}");
+    }
+}
+
 /// What each mode of docs/permissions.md needs, and nothing else.
 #[test]
 fn each_mode_has_its_capabilities_and_rights() {
