@@ -144,6 +144,30 @@ fn up_to_1_25_the_agent_uses_the_nodes_network_in_ambient_mode() {
     }
 }
 
+/// The API server refuses a limit below the request, and without a request takes the limit for it.
+#[test]
+fn the_default_memory_limit_is_never_below_the_request() {
+    let Some(helm) = Helm::find() else { return };
+    let no_repair = json!({"repair": {"enabled": false}, "resources": {"requests": {"memory": "300Mi"}}});
+    let chosen = json!({"millrace": {"memoryLimit": "2Gi"}, "resources": {"requests": {"memory": "1Gi"}}});
+    let common = json!({"resources": null, "global": {"defaultResources": {"requests": {"memory": "1Gi"}}}});
+    for (values, limit) in [
+        (json!({}), json!("512Mi")),
+        (json!({"resources": {"requests": {"memory": "512Mi"}}}), json!("512Mi")),
+        (json!({"resources": {"requests": {"memory": "513Mi"}}}), Value::Null),
+        (json!({"resources": {"requests": {"memory": "1Gi"}}}), Value::Null),
+        (json!({"resources": {"limits": {"memory": null}}}), json!("512Mi")),
+        (json!({"resources": {"limits": {"memory": "1Gi"}}}), json!("1Gi")),
+        (no_repair, Value::Null),
+        (chosen, json!("2Gi")),
+        (common, Value::Null),
+    ] {
+        let objects = helm.template_values(&values).unwrap();
+        let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
+        assert_eq!(spec["containers"][0]["resources"]["limits"]["memory"], limit, "{values}");
+    }
+}
+
 /// What each mode of docs/permissions.md needs, and nothing else.
 #[test]
 fn each_mode_has_its_capabilities_and_rights() {
