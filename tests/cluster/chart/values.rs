@@ -156,6 +156,7 @@ fn the_default_memory_limit_is_never_below_the_request() {
         (json!({"resources": {"requests": {"memory": "512Mi"}}}), json!("512Mi")),
         (json!({"resources": {"requests": {"memory": "513Mi"}}}), Value::Null),
         (json!({"resources": {"requests": {"memory": "1Gi"}}}), Value::Null),
+        (json!({"resources": {"requests": null}}), Value::Null),
         (json!({"resources": {"limits": {"memory": null}}}), json!("512Mi")),
         (json!({"resources": {"limits": {"memory": "1Gi"}}}), json!("1Gi")),
         (no_repair, Value::Null),
@@ -166,6 +167,40 @@ fn the_default_memory_limit_is_never_below_the_request() {
         let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
         assert_eq!(spec["containers"][0]["resources"]["limits"]["memory"], limit, "{values}");
     }
+}
+
+/// Of a map that has defaults of the chart alone, they stay; of one with keys of the user's own, none does, as in Istio's chart.
+#[test]
+fn a_null_in_place_of_a_map_or_list_renders() {
+    let Some(helm) = Helm::find() else { return };
+    let render = |path: &str| {
+        let values = with(&json!({}), path, &Value::Null);
+        helm.template_values(&values).unwrap_or_else(|complaint| panic!("{values}: {complaint}"))
+    };
+    let usual = helm.template(&[]).unwrap();
+    let same = [
+        "affinity ambient cni cni.global cni.resources.limits daemonSetLabels env global",
+        "global.defaultResources global.imagePullSecrets global.logging global.networkPolicy logging nodeSelector",
+        "podAnnotations podLabels repair resourceQuotas resources resources.limits seLinuxOptions seccompProfile",
+        "updateStrategy.rollingUpdate",
+    ];
+    for path in same.iter().flat_map(|line| line.split(' ')) {
+        assert_eq!(render(path), usual, "{path}");
+    }
+    let container = "/spec/template/spec/containers/0/resources";
+    for (path, place, expected) in [
+        ("cni.updateStrategy", "/spec/updateStrategy", json!({})),
+        ("updateStrategy", "/spec/updateStrategy", json!({})),
+        ("resources.requests", container, json!({"requests": {}})),
+        ("resources.requests.memory", container, json!({"requests": {"cpu": "100m"}})),
+    ] {
+        let objects = render(path);
+        let daemon_set = object(&objects, "DaemonSet", "istio-cni-node");
+        assert_eq!(daemon_set.pointer(place), Some(&expected), "{path}");
+    }
+    let objects = render("tolerations");
+    let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
+    assert!(spec.get("tolerations").is_none(), "{spec}");
 }
 
 /// What each mode of docs/permissions.md needs, and nothing else.

@@ -53,6 +53,9 @@ The values that count, as JSON: defaults, overlays and the user's values merged.
   {{- range splitList " " (include "istio-cni.known.free" $ | replace "\n" " ") -}}
     {{- if and (hasKey $source .) (kindIs "invalid" (get $source .)) -}}{{- $_ := set $merged . dict -}}{{- end -}}
   {{- end -}}
+  {{- range $kind, $amounts := default dict $source.resources -}}
+    {{- if kindIs "invalid" $amounts -}}{{- $_ := set $merged.resources $kind dict -}}{{- end -}}
+  {{- end -}}
 {{- end -}}
 {{- include "istio-cni.known.check" (dict "unknown" (include "istio-cni.known.unknown" .) "values" $merged "known" .Values.defaults) -}}
 {{- /* Nulls that stand for the default, and lists that are only almost empty (--set excludeNamespaces={}). */ -}}
