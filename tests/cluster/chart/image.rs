@@ -22,7 +22,7 @@ fn without_a_hub_nothing_is_rendered() {
         &["hub=docker.io/istio", "tag=1.29.1", "global.hub=docker.io/istio", "global.tag=1.29.1"],
         &["_internal_defaults_do_not_set.hub=docker.io/istio"],
         &["millrace.image.tag=0.1.0", "millrace.image.name=install-cni"],
-        &["millrace.taintController.enabled=true", "global.resourceScope=cluster"],
+        &["millrace.taintController.enabled=true", "global.resourceScope=namespace"],
     ] {
         let refusal = helm.refusal(set);
         let (_, why) = refusal.lines().next().and_then(|line| line.split_once("): ")).unwrap();
@@ -34,6 +34,15 @@ fn without_a_hub_nothing_is_rendered() {
         );
     }
     assert!(kit::has_line(&fs::read_to_string(repository("docs/helm.md")).unwrap(), "## Install"));
+}
+
+#[test]
+fn objects_without_a_namespace_need_no_image() {
+    let Some(helm) = Helm::find() else { return };
+    let more = ["millrace.taintController.enabled=true", "millrace.admissionPolicy.enabled=true"];
+    let set = [&["global.resourceScope=cluster", "millrace.image.hub="], &more[..]].concat();
+    let objects = helm.template(&set).unwrap();
+    assert!(objects.iter().all(|one| one["metadata"]["namespace"].is_null()), "{objects:?}");
 }
 
 #[test]

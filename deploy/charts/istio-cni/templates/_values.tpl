@@ -116,7 +116,7 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 
 {{/* What cannot work. */}}
 {{- define "istio-cni.refuse" -}}
-{{- if not .image -}}
+{{- if and .namespaced (not .image) -}}
   {{- fail "millrace.image.hub is not set: set it to where you have pushed the image, such as registry.example.com/mesh, or set image to the image's whole name; see docs/helm.md#install" -}}
 {{- end -}}
 {{- if and .m.admissionPolicy.enabled (has .repair (list "delete" "label")) -}}
