@@ -12,6 +12,8 @@ pub(super) type Labels = BTreeSet<String>;
 
 /// Prometheus gives it to each target.
 const INSTANCE: &str = "instance";
+/// The chart's PodMonitor gives it to each target.
+const NODE: &str = "node";
 
 /// Labels of what the expression gives; an error says what is wrong with it.
 pub(super) fn check(text: &str, catalogue: &Catalogue) -> Result<Labels, String> {
@@ -38,7 +40,7 @@ fn selected(selector: &VectorSelector, catalogue: &Catalogue) -> Result<Labels, 
     let name = selector.name.as_deref().ok_or("a selector without a metric")?;
     let known = catalogue.get(name).ok_or_else(|| format!("nobody exports {name}"))?;
     for matcher in &selector.matchers.matchers {
-        if matcher.name == INSTANCE {
+        if [INSTANCE, NODE].contains(&matcher.name.as_str()) {
             continue;
         }
         let values =
@@ -47,7 +49,7 @@ fn selected(selector: &VectorSelector, catalogue: &Catalogue) -> Result<Labels, 
             return Err(format!("{} of {name} is never {never:?}, but {values:?}", matcher.name));
         }
     }
-    Ok(known.keys().cloned().chain([INSTANCE.to_owned()]).collect())
+    Ok(known.keys().cloned().chain([INSTANCE, NODE].map(str::to_owned)).collect())
 }
 
 /// Each value that a matcher names.
@@ -152,8 +154,8 @@ fn what_can_be_evaluated_has_the_labels_that_are_left() {
         ("histogram_quantile(0.9, sum by (instance, le) (rate(took_bucket[5m])))", &[INSTANCE]),
         ("absent(ready)", &[]),
         ("count(ready == 0) or vector(0)", &[]),
-        (r#"increase(up_total{result=~"ok|bad"}[5m])"#, &[INSTANCE, "result"]),
-        ("rate(up_total[5m]) and on (instance) ready", &[INSTANCE, "result"]),
+        (r#"increase(up_total{result=~"ok|bad"}[5m])"#, &[INSTANCE, NODE, "result"]),
+        ("rate(up_total[5m]) and on (instance) ready", &[INSTANCE, NODE, "result"]),
     ] {
         let labels = check(text, &small()).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(labels.iter().map(String::as_str).collect::<Vec<_>>(), expected, "{text}");

@@ -29,11 +29,11 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}")).clone()
 }
 
-/// Labels of a template: `{{label}}` of Grafana, `{{ $labels.label }}` of Prometheus.
+/// Labels of a template: `{{label}}` of Grafana, `{{ $labels.label }}` and `{{ or $labels.one $labels.other }}` of Prometheus.
 fn used(template: &str) -> Labels {
     let parts = template.split("{{").skip(1).map(|part| part.split("}}").next().unwrap().trim());
-    let labels = parts.filter(|part| !part.starts_with("$value"));
-    labels.map(|part| part.trim_start_matches("$labels.").to_owned()).collect()
+    let words = parts.filter(|part| !part.starts_with("$value")).flat_map(str::split_whitespace);
+    words.filter(|word| *word != "or").map(|word| word.trim_start_matches("$labels.").to_owned()).collect()
 }
 
 /// Alerts and recording rules.
@@ -117,6 +117,8 @@ fn every_alert_says_what_is_wrong_and_what_to_do() {
         let severity = text(&rule["labels"]["severity"]);
         assert!(["info", "warning", "critical"].contains(&severity.as_str()), "{name}: {severity}");
         let annotations = &rule["annotations"];
+        let names_node = used(&text(&annotations["summary"])).iter().any(|label| label == "node");
+        assert!(names_node || name == "IstioCNIAbsent", "{name}: {}", annotations["summary"]);
         for part in ["summary", "description", "runbook"] {
             assert!(text(&annotations[part]).len() > 20, "{name}: {part}");
         }
