@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Flags of every command")]
 pub(crate) struct Options {
-    /// Kubeconfig file; default: $KUBECONFIG, then ~/.kube/config, then the pod's service account
+    /// Kubeconfig file; default: those of $KUBECONFIG, or ~/.kube/config; if none exists, the pod's service account
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig
