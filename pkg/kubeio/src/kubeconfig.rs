@@ -4,10 +4,11 @@ use std::{io, path::PathBuf};
 
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{ExecAuthCluster, Kubeconfig, KubeconfigError},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
-use crate::{Error, KubeClient, error};
+use crate::{Error, KubeClient, error, proxy::proxy_by_environment};
 
 /// The API server in errors before its URL is known.
 const KUBECONFIG: &str = "of the kubeconfig";
@@ -46,20 +47,18 @@ impl KubeClient {
     /// # Panics
     /// Outside of an async runtime.
     pub async fn from_kubeconfig(choice: &KubeconfigChoice) -> Result<KubeconfigSession, Error> {
-        let options = KubeConfigOptions { context: choice.context.clone(), ..KubeConfigOptions::default() };
-        let of_kubeconfig = |cause: KubeconfigError| Error::connection(KUBECONFIG, &cause);
         let kubeconfig = match &choice.file {
             Some(file) => Kubeconfig::read_from(file),
             None => read_existing(&default_files()),
         };
-        let kubeconfig = kubeconfig.map_err(of_kubeconfig)?;
+        let kubeconfig = kubeconfig.map_err(unusable)?;
         let mut config = if choice.file.is_none() && choice.context.is_none() && is_empty(&kubeconfig) {
             Config::incluster().map_err(|cause| Error::Connection {
                 server: KUBECONFIG.to_owned(),
                 cause: format!("there is none, and no service account of a pod: {cause}"),
             })?
         } else {
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(of_kubeconfig)?
+            config_of_context(kubeconfig, choice.context.clone(), |name| std::env::var(name).ok())?
         };
         if choice.user.is_some() {
             config.auth_info.impersonate.clone_from(&choice.user);
@@ -77,6 +76,50 @@ impl KubeClient {
         })?;
         Ok(KubeconfigSession { client: KubeClient { kube }, server, namespace })
     }
+}
+
+fn unusable(cause: impl std::error::Error + 'static) -> Error {
+    Error::connection(KUBECONFIG, &cause)
+}
+
+/// Returns what a context names; `None`: the current one. Not by [`Config::from_custom_kubeconfig`], which compares `NO_PROXY` with the
+/// proxy instead of the server. `variable` returns the value of one of the environment.
+fn config_of_context(
+    kubeconfig: Kubeconfig,
+    context: Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Config, Error> {
+    let Kubeconfig { contexts, clusters, auth_infos, current_context, .. } = kubeconfig;
+    let name = context.or(current_context);
+    let name = name.ok_or_else(|| unusable(KubeconfigError::CurrentContextNotSet))?;
+    let context = contexts.into_iter().find(|found| found.name == name).and_then(|found| found.context);
+    let context = context.ok_or_else(|| unusable(KubeconfigError::LoadContext(name)))?;
+    let cluster = clusters.into_iter().find(|found| found.name == context.cluster);
+    let cluster = cluster.and_then(|found| found.cluster);
+    let cluster = cluster.ok_or_else(|| unusable(KubeconfigError::LoadClusterOfContext(context.cluster)))?;
+    let of_program = ExecAuthCluster::try_from(&cluster).map_err(unusable)?;
+    let server = cluster.server.ok_or_else(|| unusable(KubeconfigError::MissingClusterUrl))?;
+    let user = auth_infos.into_iter().find(|found| Some(&found.name) == context.user.as_ref());
+    let parsed = server.parse().map_err(KubeconfigError::ParseClusterUrl);
+    let mut config = Config::new(parsed.map_err(unusable)?);
+    let proxy = match cluster.proxy_url.filter(|url| !url.is_empty()) {
+        Some(url) => url.parse().map(Some),
+        None => proxy_by_environment(&config.cluster_url, variable),
+    };
+    config.proxy_url = proxy.map_err(KubeconfigError::ParseProxyUrl).map_err(unusable)?;
+    if let Some(pem) = &of_program.certificate_authority_data {
+        let all = CertificateDer::pem_slice_iter(pem).map(|found| found.map(|found| found.to_vec()));
+        config.root_cert = Some(all.collect::<Result<_, _>>().map_err(unusable)?);
+    }
+    config.auth_info = user.and_then(|found| found.auth_info).unwrap_or_default();
+    if let Some(program) = config.auth_info.exec.as_mut().filter(|program| program.provide_cluster_info) {
+        program.cluster = Some(of_program);
+    }
+    config.default_namespace = context.namespace.unwrap_or(config.default_namespace);
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
+    config.disable_compression = cluster.disable_compression.unwrap_or_default();
+    config.tls_server_name = cluster.tls_server_name;
+    Ok(config)
 }
 
 /// Returns the files that count if none is chosen.
@@ -117,6 +160,47 @@ mod tests {
         contexts: [{name: b, context: {cluster: b}}]
         clusters: [{name: b, cluster: {server: "https://192.0.2.1:6443"}}]"#;
 
+    /// A proxy that the kubeconfig names counts whatever `NO_PROXY` says, which is about servers and the environment's proxy.
+    #[test]
+    fn a_context_names_server_proxy_authority_and_credential() {
+        let text = r#"
+            current-context: other
+            contexts:
+              - {name: other, context: {cluster: other}}
+              - {name: shop, context: {cluster: shop, user: me, namespace: shop}}
+            clusters:
+              - {name: other, cluster: {server: "https://10.1.2.3:6443"}}
+              - name: shop
+                cluster:
+                  server: https://10.1.2.4:6443
+                  proxy-url: http://10.0.0.5:3128
+                  tls-server-name: api
+                  certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFRSUQKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=
+            users:
+              - {name: me, user: {exec: {command: login, provideClusterInfo: true}}}"#;
+        let config = |context: Option<&str>, no_proxy: &str| {
+            let variable = |name: &str| match name {
+                "HTTPS_PROXY" => Some("proxy:3128".to_owned()),
+                "NO_PROXY" => Some(no_proxy.to_owned()),
+                _ => None,
+            };
+            let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
+            config_of_context(kubeconfig, context.map(str::to_owned), variable)
+        };
+        let shop = config(Some("shop"), "10.0.0.0/8,").unwrap();
+        assert_eq!(shop.cluster_url, "https://10.1.2.4:6443/");
+        assert_eq!(shop.proxy_url.unwrap(), "http://10.0.0.5:3128/");
+        assert_eq!((shop.tls_server_name.as_deref(), shop.default_namespace.as_str()), (Some("api"), "shop"));
+        assert_eq!(shop.root_cert, Some(vec![vec![1, 2, 3]]));
+        let informed = shop.auth_info.exec.unwrap().cluster.unwrap();
+        assert_eq!(informed.server.as_deref(), Some("https://10.1.2.4:6443"));
+        let other = config(None, "10.0.0.0/8,").unwrap();
+        assert_eq!((other.proxy_url, other.default_namespace.as_str()), (None, "default"));
+        assert_eq!(config(None, "proxy,").unwrap().proxy_url.unwrap(), "http://proxy:3128/");
+        let error = config(Some("none"), "").unwrap_err().to_string();
+        assert!(error.ends_with("failed to load current context: none"), "{error}");
+    }
+
     /// As client-go does: only without any configuration a pod's service account counts, never in place of a broken one.
     #[test]
     fn absent_files_are_left_out_and_broken_ones_are_errors() {
@@ -139,7 +223,8 @@ mod tests {
         for files in [&[][..], &[&absent], &[&absent, &empty]] {
             assert_eq!(read(files).unwrap(), (true, None), "{files:?}");
         }
-        for files in [&[&broken][..], &[&good, &broken], &[&absent, &broken], &[&directory.path().to_owned()]] {
+        for files in [&[&broken][..], &[&good, &broken], &[&absent, &broken], &[&directory.path().to_owned()]]
+        {
             read(files).unwrap_err();
         }
     }

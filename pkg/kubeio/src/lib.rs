@@ -23,6 +23,8 @@ mod listed;
 mod paged;
 mod pieces;
 mod pods;
+#[cfg(feature = "kubectl")]
+mod proxy;
 mod reread;
 mod slim;
 mod taints;
