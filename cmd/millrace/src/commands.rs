@@ -88,10 +88,11 @@ async fn check_cluster(
     let report = loop {
         let report = source.read_cluster(namespace, node).await.map(|cluster| check(&cluster));
         let is_good = report.as_ref().is_ok_and(|report| report.status(least) == 0);
-        if is_good || Instant::now() + WAIT_INTERVAL > until {
+        let remaining = until.saturating_duration_since(Instant::now());
+        if is_good || remaining.is_zero() {
             break report?;
         }
-        tokio::time::sleep(WAIT_INTERVAL).await;
+        tokio::time::sleep(remaining.min(WAIT_INTERVAL)).await;
     };
     if !print_log(options, "millrace check", &report.checks, &report.findings, least)? {
         output::new_printer(options)

@@ -51,10 +51,10 @@ pub(super) async fn run(
                 print_change(printer, node, change)?;
             }
         }
-        let next = began + interval;
-        if end.is_some_and(|end| next >= end) {
+        if end.is_some_and(|end| Instant::now() >= end) {
             break;
         }
+        let next = end.map_or(began + interval, |end| end.min(began + interval));
         tokio::time::sleep(next.saturating_duration_since(Instant::now())).await;
     }
     Ok(if heard { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })

@@ -1,0 +1,88 @@
+//! The program against API servers and proxies that refuse everything.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server that answers each request with 403, and what it was asked, a line for each connection.
+struct Refusing {
+    port: u16,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Refusing {
+    fn start() -> Refusing {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, asked) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<String>>>::default());
+        let journal = Arc::clone(&asked);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut head) = (stream.unwrap(), [0; 4096]);
+                let length = stream.read(&mut head).unwrap_or_default();
+                let line = String::from_utf8_lossy(&head[..length]).lines().next().unwrap_or_default().to_owned();
+                journal.lock().unwrap().push(line);
+                let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            }
+        });
+        Refusing { port, asked }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// Runs the program with nothing in its environment but these variables, and a kubeconfig whose cluster has these fields.
+fn millrace(words: &[&str], cluster: &str, variables: &[(&str, &str)]) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    let text = format!(
+        "current-context: t\ncontexts: [{{name: t, context: {{cluster: t}}}}]\nclusters: [{{name: t, cluster: {{{cluster}}}}}]\n"
+    );
+    std::fs::create_dir(home.path().join(".kube")).unwrap();
+    std::fs::write(home.path().join(".kube/config"), text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(words).env_clear().env("HOME", home.path()).envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+#[test]
+fn the_proxy_is_the_one_that_kubectl_takes() {
+    for (server, names_proxy, no_proxy, is_through) in [
+        ("https://127.0.0.1:OWN", false, "", false),
+        ("https://192.0.2.1:6443", false, "10.0.0.0/8,127.0.0.1,", true),
+        ("https://192.0.2.1:6443", true, "127.0.0.0/8,192.0.2.0/24", true),
+    ] {
+        let (own, proxy) = (Refusing::start(), Refusing::start());
+        let mut cluster = format!("server: \"{}\"", server.replace("OWN", &own.port.to_string()));
+        let address = format!("127.0.0.1:{}", proxy.port);
+        let mut variables = vec![("NO_PROXY", no_proxy)];
+        if names_proxy {
+            cluster = format!("{cluster}, proxy-url: \"http://{address}\"");
+        } else {
+            variables.push(("HTTPS_PROXY", &address));
+        }
+        let run = millrace(&["list"], &cluster, &variables);
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        let expected = if is_through { vec!["CONNECT 192.0.2.1:6443 HTTP/1.1".to_owned()] } else { Vec::new() };
+        assert_eq!((proxy.asked(), own.asked().len()), (expected, usize::from(!is_through)), "{server}: {run:?}");
+    }
+}
+
+/// Whatever is left of its time is enough for one more check.
+#[test]
+fn a_check_that_waits_ends_with_a_check_when_its_time_is_over() {
+    let server = Refusing::start();
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let began = Instant::now();
+    let run = millrace(&["check", "--wait", "500ms"], &cluster, &[]);
+    assert_eq!((run.status.code(), server.asked().len()), (Some(2), 2), "{run:?}, {:?}", server.asked());
+    assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
+    let server = Refusing::start();
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let run = millrace(&["watch", "--for", "500ms"], &cluster, &[]);
+    assert_eq!((run.status.code(), server.asked().len()), (Some(2), 2), "{run:?}, {:?}", server.asked());
+}
