@@ -18,8 +18,9 @@ use crate::{
     progress::ProgressBar,
 };
 
-/// The name of these objects in messages.
+/// The names of these objects in messages.
 const NAMESPACES: &str = "namespaces";
+pub(crate) const PODS: &str = "pods";
 /// Objects of networks.
 const CILIUM: &str = "/api/v1/namespaces/kube-system/configmaps/cilium-config";
 const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
@@ -213,8 +214,8 @@ impl<'a> ClusterSource<'a> {
             self.read_pods(namespace, node),
             self.list_objects("networkpolicies", &policies_at, ""),
         );
-        let is_read = !cluster.unread.iter().any(|unread| unread.what == NAMESPACES);
-        if let Some(name) = namespace.filter(|_| is_read && cluster.namespaces.is_empty()) {
+        let is_missing = cluster.has_read(NAMESPACES) && cluster.namespaces.is_empty();
+        if let Some(name) = namespace.filter(|_| is_missing) {
             bail!("there is no namespace {name}");
         }
         cluster.policies = value_or_default(policies, &mut cluster.unread);
@@ -227,7 +228,7 @@ impl<'a> ClusterSource<'a> {
         let (pods_of, namespaces_of) =
             (name_selector("spec.nodeName", node), name_selector("metadata.name", namespace));
         let (pods, namespaces) = tokio::join!(
-            self.list_objects("pods", &pods_at, &pods_of),
+            self.list_objects(PODS, &pods_at, &pods_of),
             self.list_objects(NAMESPACES, "/api/v1/namespaces", &namespaces_of),
         );
         let mut cluster = Cluster::default();

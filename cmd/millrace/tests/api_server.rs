@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server that answers each request with 403, and what it was asked, a line for each connection.
+/// A server that answers each request with 403, and what it was asked, a line for each connection. Of agents it has an empty list.
 struct Refusing {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
 }
+
+const AGENTS: &str = "agents";
+const NO_PODS: &str = r#"{"kind":"PodList","metadata":{},"items":[]}"#;
 
 impl Refusing {
     fn start() -> Refusing {
@@ -23,9 +26,14 @@ impl Refusing {
             for stream in listener.incoming() {
                 let (mut stream, mut head) = (stream.unwrap(), [0; 4096]);
                 let length = stream.read(&mut head).unwrap_or_default();
-                let line = String::from_utf8_lossy(&head[..length]).lines().next().unwrap_or_default().to_owned();
+                let line =
+                    String::from_utf8_lossy(&head[..length]).lines().next().unwrap_or_default().to_owned();
+                let is_known = line.contains(&format!("/namespaces/{AGENTS}/pods?"));
+                let (status, body) = if is_known { ("200 OK", NO_PODS) } else { ("403 Forbidden", "") };
+                let head =
+                    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
                 journal.lock().unwrap().push(line);
-                let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                let _ = stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes());
             }
         });
         Refusing { port, asked }
@@ -67,8 +75,13 @@ fn the_proxy_is_the_one_that_kubectl_takes() {
         }
         let run = millrace(&["list"], &cluster, &variables);
         assert_eq!(run.status.code(), Some(2), "{run:?}");
-        let expected = if is_through { vec!["CONNECT 192.0.2.1:6443 HTTP/1.1".to_owned()] } else { Vec::new() };
-        assert_eq!((proxy.asked(), own.asked().len()), (expected, usize::from(!is_through)), "{server}: {run:?}");
+        let expected =
+            if is_through { vec!["CONNECT 192.0.2.1:6443 HTTP/1.1".to_owned()] } else { Vec::new() };
+        assert_eq!(
+            (proxy.asked(), own.asked().len()),
+            (expected, usize::from(!is_through)),
+            "{server}: {run:?}"
+        );
     }
 }
 
@@ -85,4 +98,15 @@ fn a_check_that_waits_ends_with_a_check_when_its_time_is_over() {
     let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
     let run = millrace(&["watch", "--for", "500ms"], &cluster, &[]);
     assert_eq!((run.status.code(), server.asked().len()), (Some(2), 2), "{run:?}, {:?}", server.asked());
+}
+
+#[test]
+fn a_pod_is_missing_only_from_pods_that_can_be_read() {
+    let server = Refusing::start();
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let words = ["simulate", "label", "pod", "shop/web", "a=b", "--agent-namespace", AGENTS];
+    let run = millrace(&words, &cluster, &[]);
+    let (shown, errors) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8(run.stderr).unwrap());
+    assert_eq!((run.status.code(), errors.as_str()), (Some(2), "millrace: no agent was found\n"));
+    assert!(shown.contains("pods: cannot get pods"), "{shown}");
 }

@@ -69,6 +69,12 @@ impl Cluster {
         silent.map(|(node, why)| Unanswered { node: node.clone(), message: why.clone() }).collect()
     }
 
+    /// Whether objects of this kind could be read, so that one that is not there does not exist.
+    #[must_use]
+    pub fn has_read(&self, kind: &str) -> bool {
+        !self.unread.iter().any(|unread| unread.what == kind)
+    }
+
     /// Leaves out pods, NetworkPolicies and labels of every other namespace. Agents and nodes stay: the pods of this one
     /// depend on them.
     pub fn keep_namespace(&mut self, namespace: &str) {

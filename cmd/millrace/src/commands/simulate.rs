@@ -11,7 +11,7 @@ use report::{LabelChange, SettingsChange, SimulatedChange};
 use super::explain::parse_pod_name;
 use crate::{
     arguments::{LabelledKind, Options},
-    gather::ClusterSource,
+    gather::{ClusterSource, PODS},
     output::{self, CANNOT},
 };
 
@@ -45,6 +45,7 @@ pub(super) async fn label_change(
     let change = SimulatedChange::Labels(change);
     let (cluster, replies) = source.query_simulation(&change).await?;
     if let Some(pod) = pod
+        && cluster.has_read(PODS)
         && !cluster.pods.iter().any(|found| found.metadata.name == pod)
     {
         bail!("there is no pod {namespace}/{pod}");
