@@ -79,10 +79,10 @@ fn page() -> Option<String> {
             }
         }
         for help in &own {
-            let agents = own[0].flags.iter().map(|flag| &flag.names).collect::<Vec<_>>();
+            let of_all: Vec<String> = own[0].flags.iter().map(help::HelpFlag::row).collect();
             let is_first = std::ptr::eq(help, &raw const own[0]);
-            let flags = help.flags.iter().filter(|flag| is_first || !agents.contains(&&flag.names));
-            let rows: Vec<String> = flags.map(help::HelpFlag::row).collect();
+            let rows = help.flags.iter().map(help::HelpFlag::row);
+            let rows: Vec<String> = rows.filter(|row| is_first || !of_all.contains(row)).collect();
             if rows.is_empty() {
                 continue;
             }

@@ -3,8 +3,10 @@
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{
-    Arg, ArgAction, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    Arg, ArgAction, ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+    error::ErrorKind,
 };
 use clap_complete::Shell;
 use cluster_report::Severity;
@@ -24,6 +26,9 @@ const ALL_NAMESPACES: &str = "all-namespaces";
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) options: Options,
+    /// Namespace, for a command that has this flag
+    #[arg(long, short)]
+    namespace: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Action,
 }
@@ -206,6 +211,22 @@ pub(crate) enum Action {
     },
 }
 
+impl Action {
+    /// The flag `--namespace`; `None`: this command has none.
+    fn namespace_mut(&mut self) -> Option<&mut Option<String>> {
+        match self {
+            Action::Check { namespace, .. }
+            | Action::List { namespace, .. }
+            | Action::Explain { namespace, .. }
+            | Action::Prove { namespace, .. }
+            | Action::Verify { namespace, .. }
+            | Action::Simulate(Simulated::Label { namespace, .. })
+            | Action::Watch { namespace, .. } => Some(namespace),
+            _ => None,
+        }
+    }
+}
+
 /// Changes that can be simulated.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Simulated {
@@ -285,12 +306,32 @@ impl Invocation {
     pub(crate) fn parse(command_line: impl IntoIterator<Item = OsString>) -> Invocation {
         let command_line: Vec<OsString> = command_line.into_iter().collect();
         let program = program_name(command_line.first());
-        let matches = command_grammar(program).get_matches_from(command_line);
-        match Arguments::from_arg_matches(&matches) {
+        match read_arguments(command_grammar(program), command_line) {
             Ok(arguments) => Invocation { arguments, program },
             Err(error) => error.exit(),
         }
     }
+}
+
+/// Reads a command line, in which `-n` may stand before the command, as kubectl's flags may.
+fn read_arguments(
+    mut grammar: Command,
+    command_line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<Arguments, clap::Error> {
+    let matches = grammar.try_get_matches_from_mut(command_line)?;
+    let mut arguments = Arguments::from_arg_matches(&matches)?;
+    let Some(namespace) = arguments.namespace.take() else { return Ok(arguments) };
+    let is_set = |own: &ArgMatches| own.try_get_one(ALL_NAMESPACES).is_ok_and(|set| set == Some(&true));
+    let is_of_all = matches.subcommand().is_some_and(|(_, own)| is_set(own));
+    let why = match arguments.command.namespace_mut() {
+        Some(own) if own.is_none() && !is_of_all => {
+            *own = Some(namespace);
+            return Ok(arguments);
+        }
+        Some(_) => "a namespace is named before the command, and another or all after it",
+        None => "this command is not about a namespace: leave out -n",
+    };
+    Err(grammar.error(ErrorKind::ArgumentConflict, why))
 }
 
 fn program_name(word: Option<&OsString>) -> &'static str {
@@ -376,15 +417,24 @@ mod tests {
 
     #[test]
     fn flags_of_kubectl_are_those_of_kubectl() {
-        let parse = |line: &str| {
-            let matches = command_grammar(PLUGIN).try_get_matches_from(line.split(' '));
-            matches.map(|matches| Arguments::from_arg_matches(&matches).unwrap())
-        };
+        let parse = |line: &str| read_arguments(command_grammar(PLUGIN), line.split(' '));
         for command in ["check", "check --pre", "list", "prove --all", "verify", "watch"] {
             for flag in ["-A", "--all-namespaces"] {
                 parse(&format!("kubectl-millrace {command} {flag}")).unwrap();
                 assert!(parse(&format!("kubectl-millrace {command} {flag} -n shop")).is_err(), "{command}");
+                assert!(parse(&format!("kubectl-millrace -n shop {command} {flag}")).is_err(), "{command}");
             }
+        }
+        for command in
+            ["check", "list", "explain web", "prove web", "verify", "watch", "simulate label pod web a=b"]
+        {
+            let mut before = parse(&format!("kubectl-millrace -n shop {command}")).unwrap();
+            assert_eq!(before.command.namespace_mut().unwrap().as_deref(), Some("shop"), "{command}");
+            assert!(parse(&format!("kubectl-millrace -n shop {command} -n other")).is_err(), "{command}");
+        }
+        for command in ["bundle", "version", "man", "completion bash", "simulate settings A=b"] {
+            let error = parse(&format!("kubectl-millrace --namespace shop {command}")).unwrap_err();
+            assert!(error.to_string().contains("leave out -n"), "{command}: {error}");
         }
         for wrong in
             ["prove -A", "prove shop/web -A", "explain web -A", "bundle -A", "list --request-timeout x"]

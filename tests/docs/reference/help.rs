@@ -16,7 +16,7 @@ pub(super) struct Help {
 
 pub(super) struct HelpFlag {
     /// With dashes, the long one last.
-    pub(super) names: Vec<String>,
+    names: Vec<String>,
     variables: Vec<String>,
     default: Option<String>,
     meaning: String,
