@@ -346,12 +346,24 @@ fn findings_of(report: &Value) -> impl Iterator<Item = &Value> {
 
 /// With Cilium's settings as its chart has them, and no API of Calico's or OpenShift's.
 fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
-    let namespaced = "/api/v1/namespaces/kube-system/configmaps";
+    let before = |words: &[&str]| fixture.millrace(&[&["check", "--pre", "-n", MESH], words].concat());
+    let agent = serde_json::json!({"metadata": {"name": "cilium"}, "spec": {
+        "selector": {"matchLabels": {"app": "cilium"}},
+        "template": {"metadata": {"labels": {"app": "cilium"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}},
+    }});
+    // Cilium in a namespace of its own: without its configuration, nothing is known of it.
+    let agents = format!("/apis/apps/v1/namespaces/{AGENTS}/daemonsets");
+    api.admin().create(&agents, &agent);
+    let unknown = before(&[]);
+    let why = format!("DaemonSet {AGENTS}/cilium is there, and its ConfigMap is not");
+    assert!(unknown.status == 2 && unknown.stdout.contains(&why), "{}", unknown.stdout);
+    let namespaced = format!("/api/v1/namespaces/{AGENTS}/configmaps");
     let config = serde_json::json!({"metadata": {"name": "cilium-config"},
         "data": {"cni-exclusive": "true", "kube-proxy-replacement": "true", "bpf-lb-sock-hostns-only": "true"}});
-    api.admin().create(namespaced, &config);
-    let run = fixture.millrace(&["check", "--pre", "-n", MESH, "-o", "json"]);
+    api.admin().create(&namespaced, &config);
+    let run = before(&["-o", "json"]);
     api.admin().delete(&format!("{namespaced}/cilium-config"));
+    api.admin().delete(&format!("{agents}/cilium"));
     assert_eq!(run.status, 1, "{}", run.stderr);
     let report = run.json();
     let found: BTreeSet<(&str, &str)> = findings_of(&report)
@@ -362,8 +374,9 @@ fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
     assert_eq!(found, expected.into());
     let exclusive = findings_of(&report).find(|finding| finding["code"] == "cilium-exclusive").unwrap();
     assert_eq!(exclusive["link"], "docs/networks.md#cilium");
+    assert_eq!(exclusive["object"]["namespace"], AGENTS);
     assert_eq!(fixture.millrace(&["check", "--pre", "-n", "nowhere"]).status, 2);
-    let fine = fixture.millrace(&["check", "--pre", "-n", MESH]);
+    let fine = before(&[]);
     assert_eq!(fine.status, 0, "{}", fine.stdout);
     assert!(kit::has_line(&fine.stdout, "√ Cilium leaves other plugins in its chain"), "{}", fine.stdout);
 }

@@ -8,8 +8,10 @@ use cluster_report::{
 };
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
+use model::DaemonSet;
 use report::{Proof, SimulatedChange, percent_encode};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{
     arguments::Options,
@@ -22,7 +24,7 @@ use crate::{
 const NAMESPACES: &str = "namespaces";
 pub(crate) const PODS: &str = "pods";
 /// Objects of networks.
-const CILIUM: &str = "/api/v1/namespaces/kube-system/configmaps/cilium-config";
+const CILIUM: &str = "ConfigMap cilium-config";
 const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
 const OPENSHIFT: &str = "/apis/operator.openshift.io/v1/networks/cluster";
 
@@ -185,11 +187,10 @@ impl<'a> ClusterSource<'a> {
         &self,
         namespace: Option<&str>,
     ) -> Result<(Cluster, NetworkObjects)> {
-        let (read, nodes, daemon_sets, cilium, felix, openshift) = tokio::join!(
+        let (read, nodes, (daemon_sets, cilium), felix, openshift) = tokio::join!(
             self.read_objects(namespace, None),
             self.list_objects("nodes", "/api/v1/nodes", ""),
-            self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", ""),
-            self.find_object("ConfigMap cilium-config", CILIUM),
+            self.find_cilium(),
             self.find_object("FelixConfiguration default", FELIX),
             self.find_object("OpenShift network cluster", OPENSHIFT),
         );
@@ -202,6 +203,27 @@ impl<'a> ClusterSource<'a> {
             openshift: value_or_default(openshift, &mut cluster.unread),
         };
         Ok((cluster, objects))
+    }
+
+    /// Returns all DaemonSets, and Cilium's configuration, which is beside its agents; clouds that give these another name have it
+    /// in kube-system. None is absent where Cilium may run.
+    async fn find_cilium(&self) -> (Result<Vec<DaemonSet>, Unread>, Result<Option<Value>, Unread>) {
+        let listed = self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", "").await;
+        let agent = listed.iter().flatten().find(|found: &&DaemonSet| found.metadata.name == "cilium");
+        let namespace = agent.map_or("kube-system", |found| found.metadata.namespace.as_str());
+        let path = format!("/api/v1/namespaces/{}/configmaps/cilium-config", percent_encode(namespace));
+        let config = self.find_object(CILIUM, &path).await;
+        let absent = match &listed {
+            Ok(_) => {
+                agent.map(|_| format!("DaemonSet {namespace}/cilium is there, and its ConfigMap is not"))
+            }
+            Err(_) => Some(format!("{namespace} has none, and where Cilium runs is not known")),
+        };
+        let config = match (config, absent) {
+            (Ok(None), Some(why)) => Err(Unread { what: CILIUM.to_owned(), why }),
+            (config, _) => config,
+        };
+        (listed, config)
     }
 
     /// Returns pods, of one node if one is meant, namespaces and NetworkPolicies; of one namespace, if one is meant.

@@ -30,7 +30,7 @@ const KERNEL: (u32, u32) = (4, 20);
 pub struct NetworkObjects {
     /// All DaemonSets.
     pub daemon_sets: Vec<DaemonSet>,
-    /// The ConfigMap `cilium-config` of kube-system.
+    /// The ConfigMap `cilium-config`.
     pub cilium: Option<Value>,
     /// Calico's FelixConfiguration `default`.
     pub felix: Option<Value>,

@@ -45,7 +45,8 @@ fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
         ),
         (Code::CiliumZtunnel, is_on("enable-ztunnel"), "enable-ztunnel is true"),
     ];
-    let object = || ObjectName::in_namespace("ConfigMap", "kube-system", "cilium-config");
+    let namespace = config.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("kube-system");
+    let object = || ObjectName::in_namespace("ConfigMap", namespace, "cilium-config");
     let found = rows.into_iter().filter(|(_, holds, _)| *holds);
     found.map(|(code, _, message)| of_network(code, object(), message, "cilium")).collect()
 }
