@@ -223,7 +223,7 @@ finding_codes! {
     AwsStrictGroups "aws-strict-groups" Networks Warning Installation [DaemonSets] "AWS returns answers to probes of pods with security groups"
         "For ambient mode, set POD_SECURITY_GROUP_ENFORCING_MODE=standard, or DISABLE_TCP_EARLY_DEMUX=true on the init container."
     /// OVN-Kubernetes drops answers to probes of ambient pods.
-    OvnGatewayMode "ovn-gateway-mode" Networks Error Installation [OpenShiftNetwork] "OVN-Kubernetes returns answers to probes of ambient pods"
+    OvnGatewayMode "ovn-gateway-mode" Networks Warning Installation [OpenShiftNetwork] "OVN-Kubernetes returns answers to probes of ambient pods"
         "For ambient mode, set routingViaHost: true in gatewayConfig of the Cluster Network Operator."
     /// NetworkPolicies block HBONE.
     PolicyBlocksHbone "policy-blocks-hbone" Policies Error Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE to pods of the mesh"

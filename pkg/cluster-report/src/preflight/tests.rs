@@ -71,6 +71,10 @@ fn options_of_other_networks_are_found() {
         codes(NetworkObjects { openshift: Some(from(object)), ..NetworkObjects::default() })
     };
     assert_eq!(ovn(json!({})), ["ovn-gateway-mode"]);
+    // What concerns probes of ambient pods alone does not fail an installation for sidecars.
+    for code in [Code::CiliumHostRouting, Code::AwsStrictGroups, Code::OvnGatewayMode, Code::NoZtunnel] {
+        assert_eq!(code.severity(), Severity::Warning, "{}", code.as_str());
+    }
     assert_eq!(ovn(json!({"gatewayConfig": {"routingViaHost": true}})), [""; 0]);
     let aws = |env: &[(&str, &str)], before: &[(&str, &str)]| {
         let variables = |env: &[(&str, &str)]| -> Vec<Value> {
