@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use crate::{
     check::{CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings},
-    cluster::Cluster,
+    cluster::{Cluster, DATAPLANE_MODE},
     finding::{Code, Finding, ObjectName, Severity},
-    objects::is_schedulable_linux,
+    objects::{Pod, is_schedulable_linux},
 };
 
 /// The page of networks.
@@ -69,7 +69,7 @@ pub fn check_before_installation(cluster: &Cluster, objects: &NetworkObjects) ->
     findings.extend(nodes.iter().flat_map(|node| node_findings(node)));
     findings.extend(mesh_findings(objects));
     findings.extend(networks::findings(objects));
-    let pods = cluster.pods.iter().filter(|pod| pod.is_live() && !pod.spec.host_network);
+    let pods = cluster.pods.iter().filter(|pod| may_join(pod));
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
     // Nothing is blocked before that.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
@@ -84,6 +84,12 @@ pub fn check_before_installation(cluster: &Cluster, objects: &NetworkObjects) ->
         checks,
         findings,
     }
+}
+
+/// Whether a label can bring the pod into ambient mode. The namespace is the one that the chart excludes by default.
+fn may_join(pod: &Pod) -> bool {
+    let is_kept_out = pod.metadata.label(DATAPLANE_MODE) == Some("none") || pod.has_sidecar();
+    pod.is_live() && !pod.spec.host_network && !is_kept_out && pod.metadata.namespace != "kube-system"
 }
 
 fn not_readable(unread: &crate::Unread) -> Finding {

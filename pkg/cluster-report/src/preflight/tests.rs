@@ -128,16 +128,44 @@ fn nodes_and_agents_are_found() {
     assert!(!text.contains("agents\n------"), "{text}");
 }
 
-#[test]
-fn a_policy_is_a_warning_as_long_as_nothing_is_labelled() {
-    let pod = json!({"metadata": {"namespace": "shop", "name": "web"}, "status": {"phase": "Running"},
-        "spec": {"nodeName": "n1", "containers": [{"name": "app"}]}});
-    let policy = json!({"metadata": {"namespace": "shop", "name": "web-only"},
-        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]}});
+/// Findings about NetworkPolicies where one in the pod's namespace opens port 80 alone.
+fn policy_findings(pod: Value) -> Vec<Finding> {
+    let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]});
+    let policy = json!({"metadata": {"namespace": pod["metadata"]["namespace"], "name": "web-only"}, "spec": spec});
     let cluster = Cluster { pods: vec![from(pod)], policies: vec![from(policy)], ..Cluster::default() };
     let report = check_before_installation(&cluster, &NetworkObjects::default());
-    let found = report.findings.iter().find(|finding| finding.code == Code::PolicyBlocksHbone).unwrap();
-    assert_eq!((found.severity, found.object.name.as_str()), (Severity::Warning, "web-only"));
+    report.findings.into_iter().filter(|finding| finding.object.name == "web-only").collect()
+}
+
+fn pod() -> Value {
+    json!({"metadata": {"namespace": "shop", "name": "web"}, "status": {"phase": "Running"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "app"}]}})
+}
+
+#[test]
+fn a_policy_is_a_warning_as_long_as_nothing_is_labelled() {
+    let found = policy_findings(pod());
+    let found: Vec<_> = found.iter().map(|finding| (finding.code, finding.severity)).collect();
+    assert_eq!(found, [(Code::PolicyBlocksHbone, Severity::Warning)]);
+}
+
+#[test]
+fn a_policy_of_pods_that_no_label_brings_in_is_no_finding() {
+    for change in [
+        json!({"metadata": {"namespace": "kube-system"}}),
+        json!({"metadata": {"labels": {"istio.io/dataplane-mode": "none"}}}),
+        json!({"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"initContainers": [{"name": "istio-proxy"}]}}),
+        json!({"spec": {"hostNetwork": true}}),
+        json!({"status": {"phase": "Succeeded"}}),
+    ] {
+        let mut pod = pod();
+        for (part, fields) in change.as_object().unwrap() {
+            for (field, value) in fields.as_object().unwrap() {
+                pod[part][field] = value.clone();
+            }
+        }
+        assert_eq!(policy_findings(pod), [], "{change}");
+    }
 }
 
 #[test]
