@@ -19,7 +19,7 @@ pub use check::{CheckLine, CheckReport, Counts, Verdict, check, uncovered_nodes}
 pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;
-pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec};
+pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec, Probe, ProbeTarget};
 pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
     SelectorTerm, policy_effect,

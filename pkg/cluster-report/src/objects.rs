@@ -3,6 +3,8 @@
 use model::{Node, ObjectMeta, PodStatus, null_is_empty};
 use serde::{Deserialize, Deserializer};
 
+use crate::policy::PortName;
+
 /// Annotations that are kept. Others are often large, and none is needed.
 const ANNOTATIONS: [&str; 2] = [REDIRECTION, SIDECAR_STATUS];
 /// By which the agent says that a pod is captured.
@@ -48,13 +50,38 @@ pub struct PodSpec {
 
 /// A container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Container {
     /// The container's name.
     pub name: String,
     /// Ports that it names.
     #[serde(deserialize_with = "null_is_empty")]
     pub ports: Vec<ContainerPort>,
+    /// Probe whether it has started; `None`: there is none.
+    pub startup_probe: Option<Probe>,
+    /// Probe whether it is ready; `None`: there is none.
+    pub readiness_probe: Option<Probe>,
+    /// Probe whether it still works; `None`: there is none.
+    pub liveness_probe: Option<Probe>,
+}
+
+/// A probe of the kubelet, as far as it connects to the pod: one that runs a command has none of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Probe {
+    /// By HTTP.
+    pub http_get: Option<ProbeTarget>,
+    /// By connecting alone.
+    pub tcp_socket: Option<ProbeTarget>,
+    /// By gRPC.
+    pub grpc: Option<ProbeTarget>,
+}
+
+/// Where a probe connects to.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ProbeTarget {
+    /// The port.
+    pub port: PortName,
 }
 
 /// A port that a container names.
@@ -90,6 +117,24 @@ impl Pod {
 
     fn has_container(&self, name: &str) -> bool {
         self.spec.containers.iter().chain(&self.spec.init_containers).any(|container| container.name == name)
+    }
+
+    /// Ports to which the kubelet's probes connect.
+    pub(crate) fn probed_ports(&self) -> impl Iterator<Item = u16> {
+        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
+        containers.flat_map(|container| {
+            let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
+            let targets = probes
+                .into_iter()
+                .flatten()
+                .flat_map(|probe| [&probe.http_get, &probe.tcp_socket, &probe.grpc]);
+            targets.flatten().filter_map(move |target| match &target.port {
+                PortName::Number(number) => Some(*number),
+                PortName::Name(name) => {
+                    container.ports.iter().find(|port| port.name == *name).map(|port| port.container_port)
+                }
+            })
+        })
     }
 
     /// Why it is not ready, in a clause.

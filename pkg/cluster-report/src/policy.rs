@@ -1,17 +1,26 @@
-//! Whether NetworkPolicies let HBONE reach a pod of the mesh.
+//! Whether NetworkPolicies let HBONE and probes reach a pod of the mesh.
 //!
 //! ztunnel sends traffic between mesh pods as HBONE, to TCP port 15008 of the destination pod. A policy that lists the
 //! application's ports and not this one blocks all of it, although it looks right to its author.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-use model::ObjectMeta;
+use model::{IpNet, ObjectMeta};
 use serde::Deserialize;
 
 use crate::objects::Pod;
 
 /// The port that ztunnel listens on for other ztunnels and gateways.
 pub const HBONE: u16 = 15008;
+
+/// Source of the kubelet's probes of a captured pod, as Istio and the agent have it by default (docs/networks.md).
+const PROBE_SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 7, 127));
+/// Source of probes of a pod whose first address is of IPv6.
+const PROBE_SOURCE_V6: IpAddr =
+    IpAddr::V6(Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff));
 
 /// A NetworkPolicy, as far as it is about ingress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -159,14 +168,26 @@ impl NetworkPolicy {
 }
 
 impl IngressRule {
-    fn opens_hbone(&self, pod: &Pod) -> bool {
-        self.ports.is_empty() || self.ports.iter().any(|port| port.includes_port(HBONE, pod))
+    fn opens_port(&self, number: u16, pod: &Pod) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|port| port.includes_port(number, pod))
+    }
+
+    fn admits_address(&self, address: IpAddr) -> bool {
+        let mut blocks = self.from.iter().filter_map(|peer| peer.ip_block.as_ref());
+        self.from.is_empty() || blocks.any(|block| block.contains_address(address))
     }
 
     /// Whoever matches `other` matches this rule too. By their text: that one selector implies another is not seen.
     fn is_open_to_all_of(&self, other: &IngressRule) -> bool {
         self.from.is_empty()
             || (!other.from.is_empty() && other.from.iter().all(|peer| self.from.contains(peer)))
+    }
+}
+
+impl IpBlock {
+    fn contains_address(&self, address: IpAddr) -> bool {
+        let is_in = |cidr: &String| cidr.parse::<IpNet>().is_ok_and(|network| network.contains(&address));
+        is_in(&self.cidr) && !self.except.iter().any(is_in)
     }
 }
 
@@ -201,10 +222,10 @@ pub fn policy_effect<'a>(
     let selecting: Vec<&NetworkPolicy> =
         policies.into_iter().filter(|policy| policy.isolates_pod(pod)).collect();
     let rules = || selecting.iter().flat_map(|policy| &policy.spec.ingress);
-    let opening: Vec<&IngressRule> = rules().filter(|rule| rule.opens_hbone(pod)).collect();
+    let opening: Vec<&IngressRule> = rules().filter(|rule| rule.opens_port(HBONE, pod)).collect();
     // What is open for UDP alone does not go through the mesh.
     let matters = |rule: &&IngressRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
-    let mut others = rules().filter(|rule| !rule.opens_hbone(pod)).filter(matters);
+    let mut others = rules().filter(|rule| !rule.opens_port(HBONE, pod)).filter(matters);
     let blocked = if selecting.is_empty() {
         Blocked::No
     } else if opening.is_empty() {
@@ -215,6 +236,17 @@ pub fn policy_effect<'a>(
         Blocked::No
     };
     (blocked, selecting)
+}
+
+/// Whether the policies that select a pod keep its probes from one of their ports once it is captured: they come from an address of
+/// their own then, to which some networks apply policies, though not to the node's addresses.
+pub(crate) fn blocks_probes(pod: &Pod, selecting: &[&NetworkPolicy]) -> bool {
+    let source = if pod.status.pod_ip.contains(':') { PROBE_SOURCE_V6 } else { PROBE_SOURCE };
+    let opens = |port: u16| {
+        let mut rules = selecting.iter().flat_map(|policy| &policy.spec.ingress);
+        rules.any(|rule| rule.admits_address(source) && rule.opens_port(port, pod))
+    };
+    !selecting.is_empty() && pod.probed_ports().any(|port| !opens(port))
 }
 
 #[cfg(test)]

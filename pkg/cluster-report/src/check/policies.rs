@@ -8,11 +8,16 @@ use super::lookup::{Lookup, shorten_list};
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::{Pod, REDIRECTION},
-    policy::{Blocked, NetworkPolicy, policy_effect},
+    policy::{Blocked, NetworkPolicy, blocks_probes, policy_effect},
 };
 
 /// Namespace and name.
 type PolicyName<'a> = (&'a str, &'a str);
+
+/// The effect of policies, with the words for it.
+type Effect = (Code, &'static str);
+const PROBES: Effect =
+    (Code::PolicyBlocksProbes, "a probed port is not open to the address that probes of captured pods have");
 
 /// Pods that a message names.
 const NAMED: usize = 3;
@@ -23,10 +28,13 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         let name = (pod.metadata.namespace.as_str(), pod.metadata.name.as_str());
         pod.is_live() && (reached.contains(&name) || is_annotated(lookup, pod))
     };
-    findings_at(lookup.cluster.pods.iter().filter(is_reached), &lookup.cluster.policies, "of the mesh")
+    let pods = lookup.cluster.pods.iter().filter(is_reached);
+    let found = findings_at(pods, &lookup.cluster.policies, "of the mesh");
+    // Probes of captured pods show by themselves whether this network applies policies to them.
+    found.into_iter().filter(|finding| finding.code != Code::PolicyBlocksProbes).collect()
 }
 
-/// Policies that keep HBONE from these pods; `which` follows their number in a message.
+/// Policies that keep HBONE or probes from these pods; `which` follows their number in a message.
 pub(crate) fn findings_at<'a>(
     pods: impl Iterator<Item = &'a Pod>,
     all: &'a [NetworkPolicy],
@@ -36,20 +44,22 @@ pub(crate) fn findings_at<'a>(
     for policy in all {
         policies.entry(&policy.metadata.namespace).or_default().push(policy);
     }
-    let mut found: BTreeMap<(Blocked, Vec<PolicyName<'_>>), Vec<String>> = BTreeMap::new();
+    let mut found: BTreeMap<(Effect, Vec<PolicyName<'_>>), Vec<String>> = BTreeMap::new();
     for pod in pods {
         let Some(here) = policies.get(pod.metadata.namespace.as_str()) else { continue };
         let (blocked, selecting) = policy_effect(pod, here.iter().copied());
-        if blocked != Blocked::No {
-            let names = selecting
-                .iter()
-                .map(|policy| (policy.metadata.namespace.as_str(), policy.metadata.name.as_str()));
-            found.entry((blocked, names.collect())).or_default().push(pod.qualified_name());
+        let names: Vec<PolicyName<'_>> = selecting
+            .iter()
+            .map(|policy| (policy.metadata.namespace.as_str(), policy.metadata.name.as_str()))
+            .collect();
+        let of_probes = blocks_probes(pod, &selecting).then_some(PROBES);
+        for effect in hbone_effect(blocked).into_iter().chain(of_probes) {
+            found.entry((effect, names.clone())).or_default().push(pod.qualified_name());
         }
     }
     found
         .iter()
-        .filter_map(|((blocked, policies), pods)| policy_finding(*blocked, policies, pods, which))
+        .filter_map(|((effect, policies), pods)| policy_finding(*effect, policies, pods, which))
         .collect()
 }
 
@@ -69,21 +79,26 @@ fn is_annotated(lookup: &Lookup<'_>, pod: &Pod) -> bool {
         && pod.metadata.annotations.get(REDIRECTION).is_some_and(|value| value == "enabled")
 }
 
+fn hbone_effect(blocked: Blocked) -> Option<Effect> {
+    match blocked {
+        Blocked::No => None,
+        Blocked::Hbone => {
+            Some((Code::PolicyBlocksHbone, "TCP port 15008 is open to no one, and other ports are"))
+        }
+        Blocked::SomePeers => {
+            Some((Code::PolicyBlocksSome, "some peers may connect to other ports, and not to TCP port 15008"))
+        }
+        Blocked::Everything => Some((Code::PolicyBlocksAll, "nothing may connect")),
+    }
+}
+
 /// One for all pods that the same policies select.
 fn policy_finding(
-    blocked: Blocked,
+    (code, what): Effect,
     policies: &[PolicyName<'_>],
     pods: &[String],
     which: &str,
 ) -> Option<Finding> {
-    let (code, what) = match blocked {
-        Blocked::No => return None,
-        Blocked::Hbone => (Code::PolicyBlocksHbone, "TCP port 15008 is open to no one, and other ports are"),
-        Blocked::SomePeers => {
-            (Code::PolicyBlocksSome, "some peers may connect to other ports, and not to TCP port 15008")
-        }
-        Blocked::Everything => (Code::PolicyBlocksAll, "nothing may connect"),
-    };
     let (namespace, name) = policies.first()?;
     let others: Vec<&str> = policies.iter().skip(1).map(|(_, name)| *name).collect();
     let with =

@@ -56,6 +56,48 @@ fn a_policy_that_lists_other_ports_blocks_hbone() {
 }
 
 #[test]
+fn probes_are_blocked_where_a_probed_port_is_not_open_to_their_address() {
+    let blocks = |container: Value, address: &str, ingress: &Value| {
+        let mut pod =
+            json!({"metadata": {"name": "web-0", "namespace": "shop"}, "status": {"podIP": address}});
+        pod["spec"]["containers"] = json!([container]);
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let policy = policy(json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress}));
+        blocks_probes(&pod, &[&policy])
+    };
+    let with = |probe: Value| {
+        let ports = json!([{"name": "http", "containerPort": 8080}]);
+        json!({"name": "web", "ports": ports, "readinessProbe": probe})
+    };
+    let http = with(json!({"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 5}));
+    let from = |cidr: &str| json!([{"ipBlock": {"cidr": cidr}}]);
+    let (v4, v6) = ("10.0.0.1", "fd00::1");
+    for (container, address, ingress, expected) in [
+        (&http, v4, json!([]), true),
+        (&http, v4, json!([{}]), false),
+        (&http, v4, json!([{"ports": [{"port": 8080}]}]), false),
+        (&http, v4, json!([{"ports": [{"port": 15008}]}]), true),
+        (&http, v4, json!([{"from": [{"podSelector": {}}]}]), true),
+        (&http, v4, json!([{"from": from("10.0.0.0/8")}]), true),
+        (&http, v4, json!([{"from": from("169.254.7.127/32"), "ports": [{"port": "http"}]}]), false),
+        (
+            &http,
+            v4,
+            json!([{"from": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}]}]),
+            true,
+        ),
+        (&http, v6, json!([{"from": from("169.254.7.127/32")}]), true),
+        (&http, v6, json!([{"from": from("fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128")}]), false),
+        (&with(json!({"tcpSocket": {"port": 9090}})), v4, json!([{"ports": [{"port": 8080}]}]), true),
+        (&with(json!({"grpc": {"port": 9090}})), v4, json!([{"ports": [{"port": 8080}]}]), true),
+        (&with(json!({"exec": {"command": ["true"]}})), v4, json!([]), false),
+        (&json!({"name": "web"}), v4, json!([]), false),
+    ] {
+        assert_eq!(blocks(container.clone(), address, &ingress), expected, "{container} {address} {ingress}");
+    }
+}
+
+#[test]
 fn only_policies_that_select_the_pod_for_ingress_count() {
     let closed = |selector: Value, types: Value| {
         policy(json!({"podSelector": selector, "policyTypes": types, "ingress": [{"ports": [{"port": 80}]}]}))

@@ -131,7 +131,8 @@ fn nodes_and_agents_are_found() {
 /// Findings about NetworkPolicies where one in the pod's namespace opens port 80 alone.
 fn policy_findings(pod: Value) -> Vec<Finding> {
     let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]});
-    let policy = json!({"metadata": {"namespace": pod["metadata"]["namespace"], "name": "web-only"}, "spec": spec});
+    let policy =
+        json!({"metadata": {"namespace": pod["metadata"]["namespace"], "name": "web-only"}, "spec": spec});
     let cluster = Cluster { pods: vec![from(pod)], policies: vec![from(policy)], ..Cluster::default() };
     let report = check_before_installation(&cluster, &NetworkObjects::default());
     report.findings.into_iter().filter(|finding| finding.object.name == "web-only").collect()
@@ -147,6 +148,15 @@ fn a_policy_is_a_warning_as_long_as_nothing_is_labelled() {
     let found = policy_findings(pod());
     let found: Vec<_> = found.iter().map(|finding| (finding.code, finding.severity)).collect();
     assert_eq!(found, [(Code::PolicyBlocksHbone, Severity::Warning)]);
+    let mut probed = pod();
+    probed["spec"]["containers"][0]["livenessProbe"] = json!({"tcpSocket": {"port": 8080}});
+    let found = policy_findings(probed);
+    let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
+    assert_eq!(codes, [Code::PolicyBlocksHbone, Code::PolicyBlocksProbes]);
+    assert!(
+        found[1].message.contains("at 1 pod that a label would bring into the mesh: shop/web"),
+        "{found:?}"
+    );
 }
 
 #[test]
