@@ -254,13 +254,7 @@ impl AgentOrApi {
     /// # Errors
     /// It could not be determined.
     pub fn submit_call(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
-        let answered = |answer: &AgentAnswer| {
-            Some(match (&answer.pod, &answer.error) {
-                (Some(pod), _) => Ok((**pod).clone()),
-                (None, Some(error)) => Err(LookupError::Agent(error.clone())),
-                (None, None) => Err(LookupError::Agent("it knows nothing of the pod".to_owned())),
-            })
-        };
+        let answered = |answer: &AgentAnswer| Some(extract_pod(answer));
         let pod = self.find_fact(answered, |is_answered| self.api.fetch_pod(name, uid, is_answered))?;
         Ok(self.pod.get_or_init(|| pod).clone())
     }
@@ -270,12 +264,7 @@ impl AgentOrApi {
     /// # Errors
     /// It could not be determined.
     pub fn find_namespace(&self, name: &str) -> Result<Namespace, LookupError> {
-        let answered = |answer: &AgentAnswer| match (&answer.namespace, &answer.error) {
-            (Some(namespace), _) => Some(Ok(namespace.clone())),
-            (None, Some(error)) if answer.pod.is_none() => Some(Err(LookupError::Agent(error.clone()))),
-            (None, _) => None,
-        };
-        self.find_fact(answered, |is_answered| self.api.fetch_namespace(name, is_answered))
+        self.find_fact(extract_namespace, |is_answered| self.api.fetch_namespace(name, is_answered))
     }
 
     /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
@@ -318,6 +307,23 @@ impl AgentOrApi {
     #[must_use]
     pub fn into_pod(self) -> Option<Pod> {
         self.pod.into_inner()
+    }
+}
+
+fn extract_pod(answer: &AgentAnswer) -> Result<Pod, LookupError> {
+    match (&answer.pod, &answer.error) {
+        (Some(pod), _) => Ok((**pod).clone()),
+        (None, Some(error)) => Err(LookupError::Agent(error.clone())),
+        (None, None) => Err(LookupError::Agent("it knows nothing of the pod".to_owned())),
+    }
+}
+
+/// `None`: the answer says nothing of it.
+fn extract_namespace(answer: &AgentAnswer) -> Option<Result<Namespace, LookupError>> {
+    match (&answer.namespace, &answer.error) {
+        (Some(namespace), _) => Some(Ok(namespace.clone())),
+        (None, Some(error)) if answer.pod.is_none() => Some(Err(LookupError::Agent(error.clone()))),
+        (None, _) => None,
     }
 }
 

@@ -258,10 +258,8 @@ fn ensure_enrolled(
     if let Some(done) = authority.enrolment_result() {
         return enrolled_by_agent(call, &decision, done);
     }
-    let unavailable = || {
-        let silence = authority.silence_reason().map(|silence| silence.message);
-        silence.unwrap_or_else(|| "the node agent is unavailable".to_owned())
-    };
+    let silence = || authority.silence_reason().map(|silence| silence.message);
+    let unavailable = || silence().unwrap_or_else(|| "the node agent is unavailable".to_owned());
     let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };
     if let Some(done) = authority.enrolled_by_successor() {
         return enrolled_by_agent(call, &decision, done);

@@ -121,12 +121,11 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<
     let expected =
         recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::any_outbound);
     let missing_of = |owner| Ok(expected.missing_from(&CapturedTraffic::of_this_netns(owner)?));
-    let observe = || match missing_of(ChainSet::SIDECAR) {
+    let observed = netns.run_in(|| match missing_of(ChainSet::SIDECAR) {
         Ok(missing) if call.conf.ambient_enabled && !missing.is_empty() => missing_of(ChainSet::IN_POD),
         observed => observed,
-    };
-    let observed = netns.run_in(observe).map_err(|error| error.to_string())?;
-    observed.map_err(|error: firewall::Error| error.to_string())
+    });
+    observed.map_err(|error| error.to_string())?.map_err(|error: firewall::Error| error.to_string())
 }
 
 /// Judges a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node

@@ -183,14 +183,19 @@ impl ApiServer {
         if freshness == Freshness::Cached {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
         }
-        let give_up = |_| RetryDecision::GiveUp;
-        let watch = |delay| match self.wait_until(Instant::now() + delay, is_answered) {
+        let wait = |delay| self.wait_to_retry(delay, is_answered);
+        let got = ApiClient::new(self.kubeconfig_path()?).get_interruptible(path, freshness, &policy, &wait);
+        got.map_err(|error| LookupError::Api(Box::new(error)))
+    }
+
+    fn wait_to_retry(&self, delay: Duration, is_answered: &dyn Fn() -> bool) -> RetryDecision {
+        if self.tries_once {
+            return RetryDecision::GiveUp;
+        }
+        match self.wait_until(Instant::now() + delay, is_answered) {
             Some(WaitInterrupt::Agent) => RetryDecision::GiveUp,
             Some(WaitInterrupt::Credential) | None => RetryDecision::Try,
-        };
-        let wait: &dyn Fn(Duration) -> RetryDecision = if self.tries_once { &give_up } else { &watch };
-        let got = ApiClient::new(self.kubeconfig_path()?).get_interruptible(path, freshness, &policy, wait);
-        got.map_err(|error| LookupError::Api(Box::new(error)))
+        }
     }
 
     /// The pod that has this UID, when the server knows it without looking into its store.

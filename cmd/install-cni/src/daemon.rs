@@ -177,11 +177,11 @@ struct InstallerThread {
 
 fn start_installer(mut installer: Installer, handle: InstallerHandle) -> Result<InstallerThread> {
     let (sender, ended) = oneshot::channel();
-    let body = move || {
+    let started = thread::Builder::new().name("installer".to_owned()).spawn(move || {
         installer.run();
         drop(sender.send(installer)); // nobody asks any more when the daemon has ended
-    };
-    thread::Builder::new().name("installer".to_owned()).spawn(body).context("cannot start a thread")?;
+    });
+    started.context("cannot start a thread")?;
     Ok(InstallerThread { handle, ended })
 }
 
@@ -392,11 +392,11 @@ async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()
         return Err("the agent does not stop, so the node path stays".to_owned());
     };
     owner.unmark_all();
-    let finish_annotations = move || {
+    let finished = spawn_blocking(move || {
         owner.finish_work();
         drop(owner); // with it ends the list of annotations
-    };
-    spawn_blocking(finish_annotations).await.map_err(|error| error.to_string())?;
+    });
+    finished.await.map_err(|error| error.to_string())?;
     Ok(timeout(ANNOTATIONS, &mut marker).await.err().map(|_| marker))
 }
 

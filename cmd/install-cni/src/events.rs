@@ -104,11 +104,11 @@ async fn enrol_pod(handler: PluginEventHandler, body: Body) -> Result<(), EventR
     K8sPodName::new(&event.name).map_err(|error| bad_request(&format!("PodName: {error}")))?;
     let PluginEventHandler { service, places, room, .. } = handler;
     let permit = room.acquire_owned().await.map_err(|error| internal_error(&error))?;
-    let work = move || {
+    let asked = spawn_blocking(move || {
         let _permit = permit;
         ask_agent(&service, &places, event, deadline)
-    };
-    spawn_blocking(work).await.map_err(|error| internal_error(&error))?.map_err(|why| internal_error(&why))
+    });
+    asked.await.map_err(|error| internal_error(&error))?.map_err(|why| internal_error(&why))
 }
 
 fn bad_request(why: &impl ToString) -> EventRejection {

@@ -12,6 +12,7 @@ use agent::{
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use enrolment::EnrolmentPolicy;
+use netns::Netns;
 use node_status::{NodeInspector, open_node};
 use prometheus_client::registry::Registry;
 use tokio::{
@@ -90,14 +91,7 @@ pub(crate) fn start_reconciler(
             drop(end.send(reconciler)); // nobody asks any more when the daemon has ended
         }
     };
-    let body = move || match node {
-        None => work(),
-        Some(node) => {
-            if let Err(error) = node.run_in(work) {
-                warn!(target: "ambient", %error, "cannot enter the node's network namespace");
-            }
-        }
-    };
+    let body = move || run_on_node(node, work);
     thread::Builder::new().name("agent".to_owned()).spawn(body).context("cannot start a thread")?;
     let opened: Result<()> = open.recv().context("the node's network namespace cannot be entered")?;
     opened.context(
@@ -111,6 +105,14 @@ pub(crate) fn start_reconciler(
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
     Ok(RunningAgent { handle, ended, marks, notices, status, inspector })
+}
+
+/// `node`: the node's network namespace, if this process is in another one.
+fn run_on_node(node: Option<Netns>, work: impl FnOnce() + Send) {
+    let Some(node) = node else { return work() };
+    if let Err(error) = node.run_in(work) {
+        warn!(target: "ambient", %error, "cannot enter the node's network namespace");
+    }
 }
 
 fn enrolment_policy(settings: &DaemonSettings) -> EnrolmentPolicy {

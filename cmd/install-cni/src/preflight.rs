@@ -49,21 +49,23 @@ pub(crate) fn start_checks(
 ) -> Result<Arc<PreflightOutcome>> {
     let outcome = Arc::new(PreflightOutcome::default());
     let (settings, ours) = (Arc::clone(settings), Arc::clone(&outcome));
-    let body = move || {
-        let mut logged = Vec::new();
-        loop {
-            let checks = node_status::preflight_of_agent(&settings, ports.clone());
-            log_findings(&checks, &mut logged);
-            ours.replace_checks(checks);
-            info!(target: "install", findings = logged.len(), "node checked");
-            if ours.capture_readiness().is_ok() {
-                return;
-            }
-            thread::sleep(AGAIN);
-        }
-    };
+    let body = move || check_until_ready(&settings, &ports, &ours);
     thread::Builder::new().name("preflight".to_owned()).spawn(body).context("cannot start a thread")?;
     Ok(outcome)
+}
+
+fn check_until_ready(settings: &DaemonSettings, ports: &Observed<Vec<String>>, outcome: &PreflightOutcome) {
+    let mut logged = Vec::new();
+    loop {
+        let checks = node_status::preflight_of_agent(settings, ports.clone());
+        log_findings(&checks, &mut logged);
+        outcome.replace_checks(checks);
+        info!(target: "install", findings = logged.len(), "node checked");
+        if outcome.capture_readiness().is_ok() {
+            return;
+        }
+        thread::sleep(AGAIN);
+    }
 }
 
 /// Logs each finding once. What could not be determined keeps nobody from working.

@@ -6,22 +6,22 @@ use std::net::IpAddr;
 /// The number of a user or group in the text of `/etc/passwd` or `/etc/group` (`name:x:id:...`).
 #[must_use]
 pub fn id_of(name: &str, file: &str) -> Option<u32> {
-    let entry = |line: &str| {
+    file.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    };
-    file.lines().find_map(entry)
+    })
 }
 
 /// The name servers in the text of `/etc/resolv.conf`, in order. A zone (`fe80::1%eth0`) is dropped.
 #[must_use]
 pub fn name_servers(resolv_conf: &str) -> Vec<IpAddr> {
-    let server = |line: &str| {
-        let mut fields = line.split_whitespace();
-        (fields.next()? == "nameserver").then_some(())?;
-        fields.next()?.split('%').next()?.parse().ok()
-    };
-    resolv_conf.lines().filter_map(server).collect()
+    resolv_conf.lines().filter_map(parse_name_server).collect()
+}
+
+fn parse_name_server(line: &str) -> Option<IpAddr> {
+    let mut fields = line.split_whitespace();
+    (fields.next()? == "nameserver").then_some(())?;
+    fields.next()?.split('%').next()?.parse().ok()
 }
 
 #[cfg(test)]

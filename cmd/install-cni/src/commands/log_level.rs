@@ -54,16 +54,12 @@ fn fetch_levels(socket: &Path) -> Result<LogLevels> {
 }
 
 fn levels_table(levels: &LogLevels) -> String {
-    let line = |ScopeLevel { scope, level, description }: &ScopeLevel| {
-        format!(
-            "{:10} {:6} {}\n",
-            report::sanitize_text(scope),
-            report::sanitize_text(level),
-            report::sanitize_text(description)
-        )
-    };
-    format!("{:10} {:6} {}\n", "SCOPE", "LEVEL", "DESCRIPTION")
-        + &levels.scopes.iter().map(line).collect::<String>()
+    let line = |scope: &str, level: &str, about: &str| format!("{scope:10} {level:6} {about}\n");
+    let clean = report::sanitize_text;
+    let lines = levels.scopes.iter().map(|ScopeLevel { scope, level, description }| {
+        line(&clean(scope), &clean(level), &clean(description))
+    });
+    line("SCOPE", "LEVEL", "DESCRIPTION") + &lines.collect::<String>()
 }
 
 #[cfg(test)]

@@ -98,12 +98,10 @@ fn numeric_operands(value: Option<&String>, requirement: &NodeSelectorRequiremen
 const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
-    let stays = |taint: &Taint| {
-        taint.effect != "NoExecute"
-            || ALWAYS_TOLERATED.contains(&taint.key.as_str())
-            || placement.tolerations.iter().any(|toleration| tolerates(toleration, taint))
-    };
-    let taint = node.spec.taints.iter().find(|taint| !stays(taint))?;
+    let stays = |taint: &Taint| taint.effect != "NoExecute" || ALWAYS_TOLERATED.contains(&taint.key.as_str());
+    let is_tolerated =
+        |taint: &Taint| placement.tolerations.iter().any(|toleration| tolerates(toleration, taint));
+    let taint = node.spec.taints.iter().find(|taint| !stays(taint) && !is_tolerated(taint))?;
     Some(ExclusionReason::Taint(taint.key.clone()))
 }
 

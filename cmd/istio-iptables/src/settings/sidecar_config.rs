@@ -147,14 +147,11 @@ fn dns_capture(
     if parse_boolean(values, &options::CAPTURE_ALL_DNS)? {
         return Ok(DnsCapture::All);
     }
-    let unreadable = || {
-        invalid_value(
-            options::REDIRECT_DNS.long,
-            "true",
-            "cannot read /etc/resolv.conf, whose servers are to be captured",
-        )
+    let Some(resolv_conf) = sources.resolv_conf else {
+        let why = "cannot read /etc/resolv.conf, whose servers are to be captured";
+        return Err(invalid_value(options::REDIRECT_DNS.long, "true", why));
     };
-    let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
+    let servers: Vec<IpAddr> = host::name_servers(resolv_conf);
     if servers.is_empty() {
         let what = "--redirect-dns has no effect: /etc/resolv.conf names no server; --capture-all-dns captures DNS to any";
         warnings.push(what.to_owned());

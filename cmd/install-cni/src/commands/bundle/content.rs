@@ -63,10 +63,6 @@ pub(super) fn archive_files(
 }
 
 fn versions_text(state: &StateReport, time: &str) -> String {
-    let kernel = |name: &str| {
-        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
-        text.map_or_else(|error| format!("not known: {error}"), |text| text.trim().to_owned())
-    };
     format!(
         "this program   {}\nthe document   {} by {} ({:?} looked at {})\nkernel         {} {}\nmachine        {}\ntime           {time}\n",
         env!("CARGO_PKG_VERSION"),
@@ -74,23 +70,29 @@ fn versions_text(state: &StateReport, time: &str) -> String {
         state.version,
         state.observation.observer,
         state.observation.observed_at,
-        kernel("osrelease"),
-        kernel("version"),
+        read_kernel_setting("osrelease"),
+        read_kernel_setting("version"),
         std::env::consts::ARCH,
     )
 }
 
+fn read_kernel_setting(name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+    text.map_or_else(|error| format!("not known: {error}"), |text| text.trim().to_owned())
+}
+
 fn history_text(state: &StateReport) -> String {
-    let line = |change: &report::ChangeRecord| {
-        let pod = change.pod.as_deref().unwrap_or("-");
-        let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-        let (at, cause, what, took) = (&change.started_at, &change.cause, &change.action, change.duration_ms);
-        report::sanitize_text(&format!(
-            "{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}",
-            change.outcome
-        )) + "\n"
-    };
-    state.history.iter().map(line).collect()
+    state.history.iter().map(|change| format_change(change) + "\n").collect()
+}
+
+fn format_change(change: &report::ChangeRecord) -> String {
+    let pod = change.pod.as_deref().unwrap_or("-");
+    let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+    let (at, cause, what, took) = (&change.started_at, &change.cause, &change.action, change.duration_ms);
+    report::sanitize_text(&format!(
+        "{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}",
+        change.outcome
+    ))
 }
 
 fn config_text(state: &StateReport) -> String {
