@@ -493,17 +493,8 @@ impl AgentState {
 
     /// A copy of all that the debug state shows.
     pub(crate) fn snapshot(&self, capture: CaptureSnapshot) -> AgentSnapshot {
-        let known = |pod: &Pod| KnownPod {
-            standing: self.pod_standing(pod),
-            namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
-            reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
-            ended: self.has_ended(pod),
-            doubted: self.is_doubted(pod),
-            since: self.reports.get(&pod.metadata.uid).map(|report| report.since),
-            pod: pod.clone(),
-        };
         AgentSnapshot {
-            pods: self.index.pods().map(known).collect(),
+            pods: self.index.pods().map(|pod| self.snapshot_pod(pod)).collect(),
             ztunnels: ztunnel::list_candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),
             has_pods: self.index.has_pods(),
@@ -511,6 +502,18 @@ impl AgentState {
             problem: self.problem.clone(),
             history: self.history.newest_changes(),
             capture,
+        }
+    }
+
+    fn snapshot_pod(&self, pod: &Pod) -> KnownPod {
+        KnownPod {
+            standing: self.pod_standing(pod),
+            namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
+            reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
+            ended: self.has_ended(pod),
+            doubted: self.is_doubted(pod),
+            since: self.reports.get(&pod.metadata.uid).map(|report| report.since),
+            pod: pod.clone(),
         }
     }
 

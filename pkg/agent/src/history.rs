@@ -98,11 +98,10 @@ impl ChangeHistory {
             error: entry.error,
         };
         // Repeated failures are one entry, with the time of the last attempt.
-        let same = |last: &&mut ChangeRecord| {
-            last.error.is_some()
-                && (&last.error, &last.action, &last.pod) == (&change.error, &change.action, &change.pod)
-        };
-        if let Some(last) = self.changes.back_mut().filter(same) {
+        if let Some(last) = self.changes.back_mut()
+            && last.error.is_some()
+            && (&last.error, &last.action, &last.pod) == (&change.error, &change.action, &change.pod)
+        {
             *last = change;
             return;
         }

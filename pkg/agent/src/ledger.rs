@@ -254,19 +254,8 @@ impl AttachmentLedger {
         is_meant: impl Fn(&IpAddr) -> bool,
     ) -> MemberAddresses {
         let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
-        let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &PodUid, is_member: bool| {
-            if !is_meant(&ip) {
-                return;
-            }
-            // The kernel has it from the plugin, in order: that takes precedence over the API.
-            let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
-            let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.clone(), is_member };
-            match claims.entry(ip) {
-                Entry::Vacant(entry) => drop(entry.insert(new)),
-                Entry::Occupied(mut entry) if *entry.get() < new => drop(entry.insert(new)),
-                Entry::Occupied(_) => {}
-            }
-        };
+        // The kernel has it from the plugin, in order: that takes precedence over the API.
+        let is_held = |ip: &IpAddr, uid: &PodUid| inherited.get(ip).is_some_and(|owner| owner == uid);
         let by_owner = LazyCell::new(|| {
             let mut owned: BTreeMap<&PodUid, Vec<IpAddr>> = BTreeMap::new();
             inherited.iter().for_each(|(ip, uid)| owned.entry(uid).or_default().push(*ip));
@@ -298,14 +287,17 @@ impl AttachmentLedger {
                     pod.status.ips()
                 }
             };
-            for ip in ips.into_iter().filter(|ip| !self.has_released(&meta.uid, *ip)) {
-                claim(ip, 0, &meta.created, &meta.uid, true);
+            for ip in ips.into_iter().filter(|ip| is_meant(ip) && !self.has_released(&meta.uid, *ip)) {
+                let (held, created, uid) = (is_held(&ip, &meta.uid), meta.created.clone(), meta.uid.clone());
+                add_claim(&mut claims, ip, AddressClaim { order: 0, held, created, uid, is_member: true });
             }
         }
         for record in self.records.values().filter(|record| !gone.contains(&record.attachment.uid)) {
             let PodAttachment { uid, ips, .. } = &record.attachment;
-            for ip in ips {
-                claim(*ip, record.order, "", uid, record.is_enrolled || joined.contains(uid));
+            let (order, is_member) = (record.order, record.is_enrolled || joined.contains(uid));
+            for ip in ips.iter().filter(|ip| is_meant(ip)) {
+                let (held, created, uid) = (is_held(ip, uid), String::new(), uid.clone());
+                add_claim(&mut claims, *ip, AddressClaim { order, held, created, uid, is_member });
             }
         }
         let enrolled = claims.into_iter().filter(|(_, claim)| claim.is_member && !out.contains(&claim.uid));
@@ -325,6 +317,15 @@ impl AttachmentLedger {
             release.observed |= there;
             there || (!release.observed && self.last - release.order < FORGOTTEN)
         });
+    }
+}
+
+/// The greater of two claims stays.
+fn add_claim(claims: &mut BTreeMap<IpAddr, AddressClaim>, ip: IpAddr, new: AddressClaim) {
+    match claims.entry(ip) {
+        Entry::Vacant(entry) => drop(entry.insert(new)),
+        Entry::Occupied(mut entry) if *entry.get() < new => drop(entry.insert(new)),
+        Entry::Occupied(_) => {}
     }
 }
 

@@ -237,12 +237,9 @@ impl AgentMetrics {
     }
 
     pub(crate) fn set_pods(&self, enrolled: usize, pending: usize) {
-        let set = |state, number: usize| {
-            let number = gauge_value(number);
-            self.pods.get_or_create(&[("state", state)]).set(number);
-        };
-        set("enrolled", enrolled);
-        set("pending", pending);
+        for (state, number) in [("enrolled", enrolled), ("pending", pending)] {
+            self.pods.get_or_create(&[("state", state)]).set(gauge_value(number));
+        }
     }
 
     /// So many objects are doubted, of which so many were not before.

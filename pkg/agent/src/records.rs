@@ -91,19 +91,13 @@ impl RecordIndex {
         for file in list_files(&self.directory).filter(|file| file.is_stale(now)) {
             drop(fs::remove_file(self.directory.join(&file.name))); // the next pass tries again
         }
-        let judge = |name: OsString, record: Option<&PodRecord>, is_excess: bool| {
-            let directory = record.and_then(|record| Path::new(&record.netns).parent()).map(Path::to_owned);
-            let state = record.map_or(NetnsState::Unknown, |record| netns_state(record, netns_directory));
-            JudgedFile { name, directory, state, is_excess }
-        };
+        let judge = |name, record: Option<&PodRecord>| judge_file(name, record, netns_directory);
         let files = self.update_index().into_iter();
-        let mut judged: Vec<_> =
-            files.map(|(name, file)| judge(name, file.record.as_deref(), false)).collect();
-        let excess = |file: ListedFile| {
+        let mut judged: Vec<_> = files.map(|(name, file)| judge(name, file.record.as_deref())).collect();
+        newest_files(list_files(&self.directory).filter(ListedFile::is_record), |file| {
             let record = load_record(&self.directory.join(&file.name));
-            judged.push(judge(file.name, record.as_ref(), true));
-        };
-        drop(newest_files(list_files(&self.directory).filter(ListedFile::is_record), excess));
+            judged.push(JudgedFile { is_excess: true, ..judge(file.name, record.as_ref()) });
+        });
         // A namespace is gone only if others of its directory are seen here: this may be another directory.
         let alive = judged.iter().filter(|file| file.state == NetnsState::Alive);
         let shared: BTreeSet<_> = alive.filter_map(|file| file.directory.as_deref()).collect();
@@ -211,18 +205,20 @@ fn newest_files(
     mut excess: impl FnMut(ListedFile),
 ) -> Vec<ListedFile> {
     let mut kept: Vec<ListedFile> = Vec::new();
-    let mut cut = |kept: &mut Vec<ListedFile>| {
-        kept.sort_by_key(|file| std::cmp::Reverse(file.modified));
-        kept.drain(MOST.min(kept.len())..).for_each(&mut excess);
-    };
     for file in files {
         kept.push(file);
         if kept.len() >= 2 * MOST {
-            cut(&mut kept);
+            drain_older(&mut kept).for_each(&mut excess);
         }
     }
-    cut(&mut kept);
+    drain_older(&mut kept).for_each(excess);
     kept
+}
+
+/// Removes all but the newest [`MOST`].
+fn drain_older(files: &mut Vec<ListedFile>) -> impl Iterator<Item = ListedFile> {
+    files.sort_by_key(|file| std::cmp::Reverse(file.modified));
+    files.drain(MOST.min(files.len())..)
 }
 
 /// Reads a record. One of the version before, which did not bound it, is cut to what this one would keep.
@@ -259,6 +255,13 @@ enum NetnsState {
     Gone,
     /// The namespace was not recorded, or its path leads to no namespace here.
     Unknown,
+}
+
+/// `record`: `None` if it cannot be read.
+fn judge_file(name: OsString, record: Option<&PodRecord>, netns_directory: &Path) -> JudgedFile {
+    let directory = record.and_then(|record| Path::new(&record.netns).parent()).map(Path::to_owned);
+    let state = record.map_or(NetnsState::Unknown, |record| netns_state(record, netns_directory));
+    JudgedFile { name, directory, state, is_excess: false }
 }
 
 fn netns_state(record: &PodRecord, netns_directory: &Path) -> NetnsState {

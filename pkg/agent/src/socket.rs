@@ -207,15 +207,16 @@ impl Drop for CountedConnection {
 
 fn spawn_connection(client: UnixStream, shared: Arc<ConnectionContext>) {
     let counted = CountedConnection::new(shared);
-    let body = move || {
-        let CountedConnection(shared) = &counted;
-        if let Err(error) = serve_connection(&client, shared) {
-            warn!(target: "ambient", %error, "a request of the plugin was not answered");
-            shared.status.record_failed_request(&client);
-        }
-    };
+    let body = move || serve_or_warn(&client, &counted);
     if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
         warn!(target: "ambient", %error, "cannot start a thread for a request of the plugin");
+    }
+}
+
+fn serve_or_warn(client: &UnixStream, CountedConnection(shared): &CountedConnection) {
+    if let Err(error) = serve_connection(client, shared) {
+        warn!(target: "ambient", %error, "a request of the plugin was not answered");
+        shared.status.record_failed_request(client);
     }
 }
 

@@ -68,11 +68,10 @@ impl ApiClient {
         freshness: Freshness,
         policy: &RetryPolicy,
     ) -> Result<T, Error> {
-        let sleep = |delay| {
+        self.get_interruptible(segments, freshness, policy, &|delay| {
             sleep(delay);
             RetryDecision::Try
-        };
-        self.get_interruptible(segments, freshness, policy, &sleep)
+        })
     }
 
     /// [`ApiClient::get`], with pauses that the caller makes: it may end one early because something has changed, or give up.

@@ -209,11 +209,9 @@ impl InPodCapture {
     /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: unknown. Pods that wait for their ADD do
     /// not run.
     pub(crate) fn count_without_rules(&self) -> Option<usize> {
-        let is_bare = |enrolled_pod: &&EnrolledPod| {
-            let lifecycle = &enrolled_pod.lifecycle;
-            !lifecycle.is_awaited() && !lifecycle.is_leaving() && !lifecycle.is_ruled()
-        };
-        self.searched.then(|| self.enrolled.values().filter(is_bare).count())
+        let lifecycles = self.enrolled.values().map(|enrolled_pod| &enrolled_pod.lifecycle);
+        let bare = lifecycles.filter(|one| !one.is_awaited() && !one.is_leaving() && !one.is_ruled());
+        self.searched.then(|| bare.count())
     }
 
     fn validate_enrolment(&self, enrolment: &PodEnrolment) -> CaptureResult {
@@ -242,11 +240,11 @@ fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
     let warn = |error| {
         tracing::warn!(target: "ambient", %error, "changes of pods' network namespaces are not reported; observing them at intervals");
     };
-    let report = move |change| match change {
+    let reporter = ChangeReporter::start("netns-changes", move |change| match change {
         Ok(change) => results.send(JobResult::Changed(change)),
         Err(error) => warn(error),
-    };
-    ChangeReporter::start("netns-changes", report).map_err(warn).ok()
+    });
+    reporter.map_err(warn).ok()
 }
 
 /// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].

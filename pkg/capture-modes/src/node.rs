@@ -78,11 +78,6 @@ impl NodeCapture {
     ) -> Result<NodeCapture, nodepath::Error> {
         let (sender, changes) = mpsc::channel();
         let owner = owner.clone();
-        let report = move |change| {
-            if sender.send(change).is_ok() {
-                owner.work_completed();
-            }
-        };
         let mut path = open_path(settings)?;
         let ztunnels = ZtunnelWatcher::new().map_err(nodepath::Error::Watch)?;
         let objects = NodeObjects {
@@ -92,7 +87,11 @@ impl NodeCapture {
             ztunnels: Some(ztunnels.clone()),
             attributed: settings.drift_attribution,
         };
-        let watch = NodeWatch::start_or_warn(objects, report);
+        let watch = NodeWatch::start_or_warn(objects, move |change| {
+            if sender.send(change).is_ok() {
+                owner.work_completed();
+            }
+        });
         // Without the thread that reads changes, a watch would keep the namespace of a ztunnel that has ended.
         if watch.is_some() {
             path.watch_ztunnels(ztunnels.clone());

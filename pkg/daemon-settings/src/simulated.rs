@@ -67,10 +67,8 @@ fn read_flags(
     around: &dyn HostEnvironment,
 ) -> Result<FlagValues, SettingsErrors> {
     let kept = |name: &str| !change.complete || change.inherited.contains(name);
-    let variable = |name: &str| {
-        let given = change.variables.get(name).cloned();
-        given.or_else(|| kept(name).then(|| around.variable(name)).flatten())
-    };
+    let inherited = |name: &str| kept(name).then(|| around.variable(name)).flatten();
+    let variable = |name: &str| change.variables.get(name).cloned().or_else(|| inherited(name));
     let own = own.iter().filter(|(_, _, source)| !change.complete && *source == ValueSource::Flag);
     let own = own.map(|(long, text, _)| OsString::from(format!("--{long}={text}")));
     let arguments = own.chain(change.arguments.iter().map(OsString::from));
@@ -94,10 +92,8 @@ fn other_changes(
         Some(variable) => (*variable).to_owned(),
         None => format!("--{flag}"),
     });
-    let is_known = |name: &str| {
-        let mut all = options::ALL.iter().chain(options::REMOVED);
-        all.any(|flag| flag.env.contains(&name))
-    };
+    let known = || options::ALL.iter().chain(options::REMOVED);
+    let is_known = |name: &str| known().any(|flag| flag.env.contains(&name));
     let unknown = change
         .variables
         .iter()

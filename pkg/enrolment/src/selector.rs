@@ -60,10 +60,8 @@ type LabelMap = BTreeMap<String, String>;
 /// Default selectors of Istio's chart, which the agent also hands to the plugin where there are no selectors.
 static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
     let mode = || "istio.io/dataplane-mode".to_owned();
-    let ambient = || LabelSelector {
-        match_labels: BTreeMap::from([(mode(), "ambient".to_owned())]),
-        match_expressions: Vec::new(),
-    };
+    let match_labels = BTreeMap::from([(mode(), "ambient".to_owned())]);
+    let ambient = LabelSelector { match_labels, ..LabelSelector::default() };
     let not_none = LabelSelectorRequirement {
         key: mode(),
         operator: SelectorOperator::NotIn,
@@ -71,9 +69,9 @@ static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
     };
     let by_namespace = Enablement {
         pod_selector: LabelSelector { match_expressions: vec![not_none], ..LabelSelector::default() },
-        namespace_selector: ambient(),
+        namespace_selector: ambient.clone(),
     };
-    [Enablement { pod_selector: ambient(), ..Enablement::default() }, by_namespace]
+    [Enablement { pod_selector: ambient, ..Enablement::default() }, by_namespace]
 });
 
 /// Whether selectors only say what the labels of pods and namespaces mean without any.

@@ -6,6 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
     path::{Path, PathBuf},
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -66,19 +67,8 @@ pub fn follow_dir(
     let mut watcher = DirectoryWatcher::new().map_err(io::Error::other)?;
     let (waker, stopped) = (watcher.waker(), Arc::new(AtomicBool::new(false)));
     let mut manifests = ManifestDirectory::new(path, node);
-    let paths = [path.to_owned()];
     let stop = Arc::clone(&stopped);
-    let run = move || {
-        while !stop.load(Ordering::Acquire) {
-            watcher.set_directories(&paths); // before looking, so that no change falls in between
-            for fact in manifests.scan_files() {
-                send(fact);
-            }
-            if watcher.wait_for_change(REGULAR).is_err() {
-                thread::sleep(Duration::from_secs(1)); // for want of memory
-            }
-        }
-    };
+    let run = move || manifests.send_changes(&mut watcher, &stop, send);
     let thread = thread::Builder::new().name("facts".to_owned()).spawn(run)?;
     Ok(ManifestFollower { stopped, waker, thread: Some(thread) })
 }
@@ -135,6 +125,19 @@ impl ManifestDirectory {
     fn new(path: &Path, node: &str) -> Self {
         let (path, node) = (path.to_owned(), node.to_owned());
         Self { path, node, files: BTreeMap::new(), last: LastError::default(), was_reported: false }
+    }
+
+    /// Sends what differs, at first and after each change, until `stop` is set.
+    fn send_changes(&mut self, watcher: &mut DirectoryWatcher, stop: &AtomicBool, send: impl Fn(Fact)) {
+        while !stop.load(Ordering::Acquire) {
+            watcher.set_directories(slice::from_ref(&self.path)); // before looking, so that no change falls in between
+            for fact in self.scan_files() {
+                send(fact);
+            }
+            if watcher.wait_for_change(REGULAR).is_err() {
+                thread::sleep(Duration::from_secs(1)); // for want of memory
+            }
+        }
     }
 
     /// Looks at every file. What differs from what was sent last: single pods, or all that is known.

@@ -153,12 +153,12 @@ impl RuleKeeper {
         let is_new = pods.keys().any(|uid| !self.known.contains_key(uid));
         let records = if is_new { self.in_place.pod_records() } else { Vec::new() };
         let recorded = newest_by_pod(&records, pods.values().map(|pod| pod.ids.clone()));
-        let query = |(uid, pod): (&PodUid, &Arc<SidecarPod>)| {
+        let queries = pods.iter().map(|(uid, pod)| {
             let known = self.known.get(uid).map(|known| Arc::clone(&known.netns));
             let recorded = recorded.get(uid).copied().and_then(recorded_netns);
             (uid.clone(), NetnsQuery { ips: pod.ips.clone(), known, recorded })
-        };
-        let queries: BTreeMap<PodUid, NetnsQuery> = pods.iter().map(query).collect();
+        });
+        let queries: BTreeMap<PodUid, NetnsQuery> = queries.collect();
         let before = std::mem::take(&mut self.ambiguous);
         for (uid, answer) in self.in_place.find_netns(all, &queries)? {
             match answer {

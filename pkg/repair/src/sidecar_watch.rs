@@ -29,13 +29,12 @@ impl SidecarWatch {
     /// There is no descriptor or no thread left.
     pub(crate) fn start() -> io::Result<SidecarWatch> {
         let (sender, changed) = mpsc::channel(WAITING);
-        let report = move |change: io::Result<Change<PodUid>>| match change {
+        let reporter = ChangeReporter::start("sidecar-changes", move |change| match change {
             Ok(change) => drop(sender.try_send(change)), // the clock takes what does not fit
             Err(error) => {
                 warn!(target: "repair", %error, "changes of pods' network namespaces are not reported; comparing rules at intervals");
             }
-        };
-        let reporter = ChangeReporter::start("sidecar-changes", report)?;
+        })?;
         let (paces, due) = (BTreeMap::new(), BTreeMap::new());
         Ok(SidecarWatch { reporter, changed, started: Instant::now(), paces, due })
     }

@@ -7,9 +7,11 @@ use std::{
     thread,
 };
 
+use firewall::FirewallOptions;
 use inpod::{NodeProbes, is_captured, process_netns, release_pod};
 use model::Family;
 use netns::{Netns, NetnsId};
+use rules::inpod::InPodRulesConfig;
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
 
@@ -48,14 +50,9 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     }
     match pod_netns(proc, directory) {
         Ok(pods) => {
-            let release = |netns: &Netns| {
-                let done = is_captured(netns, &config).and_then(|captured| match captured {
-                    true => release_pod(netns, &config, &settings.tools).map(drop),
-                    false => Ok(()),
-                });
-                done.err().map(|error| format!("a pod's rules: {error}"))
-            };
-            problems.extend(side_by_side(pods.values(), release));
+            let release = |netns: &Netns| release_if_captured(netns, &config, &settings.tools).err();
+            let failed = side_by_side(pods.values(), release).into_iter();
+            problems.extend(failed.map(|error| format!("a pod's rules: {error}")));
         }
         Err(error) => problems.push(error.to_string()),
     }
@@ -64,6 +61,17 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         problems.extend(probes.remove_all().err().map(|error| error.to_string()));
     }
     problems
+}
+
+fn release_if_captured(
+    netns: &Netns,
+    config: &InPodRulesConfig,
+    tools: &FirewallOptions,
+) -> Result<(), inpod::Error> {
+    if is_captured(netns, config)? {
+        release_pod(netns, config, tools)?;
+    }
+    Ok(())
 }
 
 /// Does something to each item, several at a time. Returns what that returned for some, in no particular order.

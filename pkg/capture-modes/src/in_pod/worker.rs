@@ -84,14 +84,7 @@ impl WorkerPool {
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
             let (queue, tools, results) = (Arc::clone(&queue), Arc::clone(&tools), results.clone());
-            let body = move || {
-                while let Some((job, _running)) = queue.next_job() {
-                    let otherwise = job.job_fallback();
-                    if let Some(done) = catch_job_panic(|| tools.run_job(job), otherwise) {
-                        results.send(done);
-                    }
-                }
-            };
+            let body = move || tools.run_jobs(&queue, &results);
             drop(thread::Builder::new().name("in-pod".to_owned()).stack_size(256 * 1024).spawn(body)?);
         }
         Ok(workers)
@@ -133,6 +126,16 @@ struct WorkerContext {
 }
 
 impl WorkerContext {
+    /// Ends when the pool stops its workers.
+    fn run_jobs(&self, queue: &JobQueue<CaptureJob>, results: &JobResultSender) {
+        while let Some((job, _running)) = queue.next_job() {
+            let otherwise = job.job_fallback();
+            if let Some(done) = catch_job_panic(|| self.run_job(job), otherwise) {
+                results.send(done);
+            }
+        }
+    }
+
     /// `None`, with a line in the log: the clock alone leads to observations.
     fn watch_netns(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
         let watch = self.watcher.as_ref()?.watch(uid.clone(), netns);
@@ -167,11 +170,11 @@ impl WorkerContext {
                 let desired = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
                 let observed =
                     inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(to_reason);
-                let fine = |observed: PodRulesSnapshot| match observed.is_complete() {
+                let result = observed.and_then(|observed| match observed.is_complete() {
                     true => Ok(()),
                     false => Err(observed.differences().collect::<Vec<_>>().join("; ").into()),
-                };
-                drop(reply.send(observed.and_then(fine))); // a requester that has given up needs no answer
+                });
+                drop(reply.send(result)); // a requester that has given up needs no answer
                 return None;
             }
             CaptureJob::Exempt => {

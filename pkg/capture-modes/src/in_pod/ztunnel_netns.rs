@@ -63,13 +63,11 @@ impl ZtunnelNamespaces {
 
     /// The search for all of them, also for those that are known: a pod whose sandbox is recreated has another namespace.
     pub(super) fn netns_queries(&self) -> impl Iterator<Item = (PodUid, NetnsQuery)> {
-        let query = |place: &ZtunnelPlace| NetnsQuery {
-            ips: place.ips.clone(),
-            known: place.netns.clone(),
-            recorded: None,
-        };
         let placed = self.pods.iter().filter(|(_, place)| !place.ips.is_empty());
-        placed.map(move |(uid, place)| (uid.clone(), query(place)))
+        placed.map(|(uid, place)| {
+            let (ips, known) = (place.ips.clone(), place.netns.clone());
+            (uid.clone(), NetnsQuery { ips, known, recorded: None })
+        })
     }
 
     /// A search has ended that these are the answers of; those of ztunnel pods are taken out. `None`: it failed.

@@ -83,11 +83,8 @@ impl CaptureMode for NodeCapture {
         reply: CaptureReply,
     ) {
         let verified = self.verified.as_ref();
-        let captured = |ip| {
-            self.fresh.contains(ip)
-                || verified.is_some_and(|verified| verified.desired.members.contains_key(ip))
-        };
-        if attachment.ips.iter().any(captured) {
+        let is_member = |ip| verified.is_some_and(|verified| verified.desired.members.contains_key(ip));
+        if attachment.ips.iter().any(|ip| self.fresh.contains(ip) || is_member(ip)) {
             state.mark_dirty(ReconcileScope::Membership);
             self.joining.push(reply);
         } else {

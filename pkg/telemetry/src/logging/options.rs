@@ -39,13 +39,8 @@ impl LogOptions {
     /// A switch is neither true nor false.
     pub fn parse(values: &FlagValues) -> Result<LogOptions, String> {
         let mut warnings = Vec::new();
-        let mut levels_of = |flag: Flag| {
-            let (levels, mistakes) = ScopeLevels::parse(values.flag_text(&flag));
-            warnings.extend(mistakes.into_iter().map(|mistake| format!("--{flag}: {mistake}")));
-            levels
-        };
-        let levels = levels_of(LOG_OUTPUT_LEVEL);
-        levels_of(LOG_STACKTRACE_LEVEL);
+        let levels = parse_levels(values, &LOG_OUTPUT_LEVEL, &mut warnings);
+        parse_levels(values, &LOG_STACKTRACE_LEVEL, &mut warnings);
         let is_json = parse_boolean(values.flag_text(&LOG_AS_JSON));
         Ok(LogOptions {
             targets: log_targets(values),
@@ -61,6 +56,12 @@ impl LogOptions {
     pub fn level_of(&self, scope: &str) -> super::OutputLevel {
         self.levels.level_of(scope)
     }
+}
+
+fn parse_levels(values: &FlagValues, flag: &Flag, warnings: &mut Vec<String>) -> ScopeLevels {
+    let (levels, mistakes) = ScopeLevels::parse(values.flag_text(flag));
+    warnings.extend(mistakes.into_iter().map(|mistake| format!("--{flag}: {mistake}")));
+    levels
 }
 
 fn owned_elements(text: &str) -> impl Iterator<Item = String> {
