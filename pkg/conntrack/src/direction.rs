@@ -48,13 +48,12 @@ impl LocalPorts {
             TcpState::SynReceived => true,
             TcpState::SynSent => false,
             _ => {
-                let listens = |listener: &SocketAddr| {
+                let has_listener = self.listeners.iter().any(|listener| {
                     let is_ours = listener.ip().is_unspecified() || listener.ip() == socket.local.ip();
                     is_ours && listener.port() == socket.local.port()
-                };
+                });
                 let is_ephemeral = |end: SocketAddr| self.ephemeral.contains(&end.port());
-                self.listeners.iter().any(listens)
-                    || (!is_ephemeral(socket.local) && is_ephemeral(socket.remote))
+                has_listener || (!is_ephemeral(socket.local) && is_ephemeral(socket.remote))
             }
         }
     }

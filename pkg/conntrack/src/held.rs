@@ -129,11 +129,11 @@ impl<'a> HeldConnections<'a> {
         sockets: &[&'s TcpSocket],
         ports: &LocalPorts,
     ) -> Result<Vec<&'s TcpSocket>, Error> {
-        let entry = |socket: &&TcpSocket| {
+        let entries = sockets.iter().map(|socket| {
             let mark = if (self.concerns)(socket) { OUTSIDE.value } else { 0 };
             (original_tuple(socket, ports), socket.state, mark)
-        };
-        let outcomes = self.handle.insert(sockets.iter().map(entry))?;
+        });
+        let outcomes = self.handle.insert(entries)?;
         let mut known = Vec::new();
         for (socket, outcome) in sockets.iter().zip(outcomes) {
             match outcome {

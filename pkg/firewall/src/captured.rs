@@ -158,13 +158,12 @@ impl CapturedTraffic {
     pub fn of_rules(family: Family, rules: &RuleSet) -> CapturedTraffic {
         let mut tables = BTreeMap::new();
         for (table, rules) in &rules.tables {
-            let mut note = |chain: &str, rule: &Rule| {
+            let jumps = rules.jumps.iter().map(|jump| (jump.hook.as_str(), &jump.rule));
+            let chains = rules.chains.iter();
+            let others = chains.flat_map(|(chain, rules)| rules.iter().map(|rule| (&*chain.0, rule)));
+            for (chain, rule) in jumps.chain(others) {
                 let key = (Some(family), 0, table.as_str().to_owned());
                 note_rule(&mut tables, key, TracedRule::from_rule(chain, rule));
-            };
-            rules.jumps.iter().for_each(|jump| note(jump.hook.as_str(), &jump.rule));
-            for (chain, rules) in &rules.chains {
-                rules.iter().for_each(|rule| note(&chain.0, rule));
             }
         }
         CapturedTraffic::from_chains(&tables)

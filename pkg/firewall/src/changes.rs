@@ -108,22 +108,21 @@ impl FamilyChanges {
     /// [`RuleChange::in_two_steps`] of both families; `None` if it is of none.
     #[must_use]
     pub fn in_two_steps(&self) -> Option<(FamilyChanges, FamilyChanges)> {
-        let steps = |(family, change): &(Family, RuleChange)| {
-            let (fill, jumps) =
-                change.in_two_steps().unwrap_or_else(|| (RuleChange::default(), change.clone()));
-            ((*family, fill), (*family, jumps))
-        };
         if let Some(native) = &self.native {
             let of = |native| FamilyChanges { native: Some(native), ..FamilyChanges::default() };
             return native.in_two_steps().map(|(fill, jumps)| (of(fill), of(jumps)));
         }
         let adds_jumps = self.families.iter().any(|(_, change)| change.in_two_steps().is_some());
-        let (fill, jumps): (Vec<_>, Vec<_>) = self.families.iter().map(steps).unzip();
-        let with = |families, without_jumps| {
-            let instead = self.instead.as_ref().map(|rules| BlankRules { without_jumps, ..rules.clone() });
-            FamilyChanges { families, native: None, instead }
-        };
-        adds_jumps.then(|| (with(fill, true), with(jumps, false)))
+        let steps = self.families.iter().map(|(family, change)| {
+            let steps = change.in_two_steps();
+            let (fill, jumps) = steps.unwrap_or_else(|| (RuleChange::default(), change.clone()));
+            ((*family, fill), (*family, jumps))
+        });
+        let (fill, jumps): (Vec<_>, Vec<_>) = steps.unzip();
+        let instead =
+            |without_jumps| self.instead.as_ref().map(|rules| BlankRules { without_jumps, ..rules.clone() });
+        let with = |families, instead| FamilyChanges { families, native: None, instead };
+        adds_jumps.then(|| (with(fill, instead(true)), with(jumps, instead(false))))
     }
 
     /// The tables that are changed, by family.

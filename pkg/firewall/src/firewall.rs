@@ -466,9 +466,7 @@ pub fn may_use_legacy(options: &FirewallOptions) -> Result<bool, Error> {
         return Ok(forced == Backend::Legacy);
     }
     let presence = BackendPresence::of_this_netns()?;
-    let by_default = || {
-        let tools = IptablesTools::from_environment();
-        options.default_backend(&tools, &presence).is_ok_and(|backend| backend == Backend::Legacy)
-    };
+    let default = || options.default_backend(&IptablesTools::from_environment(), &presence);
+    let by_default = || default().is_ok_and(|backend| backend == Backend::Legacy);
     Ok(!presence.legacy.is_empty() || (presence.nft.is_empty() && by_default()))
 }

@@ -34,24 +34,7 @@ pub fn run_inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     act: impl Fn(&FirewallOptions) -> Result<T, E> + Send + Sync,
 ) -> Result<(T, Option<String>), E> {
     let limited = FirewallOptions { is_pod: true, ..options.clone() };
-    let attempt = || -> Result<SandboxAttempt<T>, E> {
-        let legacy = may_use_legacy(&limited)?;
-        if !legacy && limited.uses_engine() {
-            return act(&limited).map(SandboxAttempt::Done); // no tool that would need a mount
-        }
-        let lock = legacy.then(|| PodLock::for_netns(netns, options)).transpose();
-        let lock = lock.map_err(|source| Error::Lock { source })?;
-        let options = FirewallOptions {
-            lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::xtables_lock),
-            ..limited.clone()
-        };
-        let bound = legacy && lock.as_ref().is_none_or(PodLock::can_be_bound);
-        match private_mounts(&options.lock, bound) {
-            Some(mounts) => Ok(SandboxAttempt::Needs(mounts, lock)),
-            None => act(&options).map(SandboxAttempt::Done),
-        }
-    };
-    let (mounts, lock) = match netns.run_in(attempt)?? {
+    let (mounts, lock) = match netns.run_in(|| attempt_without_mounts(netns, &limited, &act))?? {
         SandboxAttempt::Done(done) => return Ok((done, None)),
         SandboxAttempt::Needs(mounts, lock) => (mounts, lock),
     };
@@ -62,6 +45,29 @@ pub fn run_inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
             Ok((netns.run_in(|| act(&options))??, Some(error.to_string())))
         }
         done => Ok((done??, None)),
+    }
+}
+
+/// Runs `act` in the calling thread's namespace, unless its tools need private mounts.
+fn attempt_without_mounts<T, E: From<Error>>(
+    netns: &Netns,
+    limited: &FirewallOptions,
+    act: impl Fn(&FirewallOptions) -> Result<T, E>,
+) -> Result<SandboxAttempt<T>, E> {
+    let legacy = may_use_legacy(limited)?;
+    if !legacy && limited.uses_engine() {
+        return act(limited).map(SandboxAttempt::Done); // no tool that would need a mount
+    }
+    let lock = legacy.then(|| PodLock::for_netns(netns, limited)).transpose();
+    let lock = lock.map_err(|source| Error::Lock { source })?;
+    let options = FirewallOptions {
+        lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::xtables_lock),
+        ..limited.clone()
+    };
+    let bound = legacy && lock.as_ref().is_none_or(PodLock::can_be_bound);
+    match private_mounts(&options.lock, bound) {
+        Some(mounts) => Ok(SandboxAttempt::Needs(mounts, lock)),
+        None => act(&options).map(SandboxAttempt::Done),
     }
 }
 

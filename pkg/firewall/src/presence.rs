@@ -42,11 +42,8 @@ impl BackendPresence {
         }
         let tables = all_nft_tables()?;
         let has_nf_tables = tables.is_some();
-        let has = |family: &Family| {
-            let number = NFPROTO.iter().find(|(of, _)| of == family).map(|(_, number)| *number);
-            tables.iter().flatten().any(|(of, _)| Some(*of) == number)
-        };
-        let nft = Family::BOTH.into_iter().filter(has).collect();
+        let has = |number: u8| tables.iter().flatten().any(|(of, _)| *of == number);
+        let nft = NFPROTO.into_iter().filter(|(_, number)| has(*number)).map(|(family, _)| family).collect();
         let native = tables.iter().flatten().any(|(of, name)| *of == INET && is_native(name));
         Ok(BackendPresence { nft, legacy, native, has_nf_tables })
     }

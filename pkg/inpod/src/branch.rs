@@ -132,12 +132,10 @@ fn is_route_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
 /// before AWS's rule of this priority leads them away.
 fn rule_pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
     let family = Family::of_ip(ip);
-    let rule = |priority, table| PolicyRule {
-        protocol: OURS,
-        ..PolicyRule::new(family, Some(priority), RuleAction::Lookup(table))
-    };
+    let rule = |priority, table| PolicyRule::new(family, Some(priority), RuleAction::Lookup(table));
+    let (dest, iif) = (Some(IpNet::from(ip)), Some(link.to_owned()));
     [
-        PolicyRule { dest: Some(IpNet::from(ip)), ..rule(TO_POD, table) },
-        PolicyRule { iif: Some(link.to_owned()), ..rule(priority.saturating_sub(1), LOCAL) },
+        PolicyRule { protocol: OURS, dest, ..rule(TO_POD, table) },
+        PolicyRule { protocol: OURS, iif, ..rule(priority.saturating_sub(1), LOCAL) },
     ]
 }

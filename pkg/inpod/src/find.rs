@@ -110,14 +110,13 @@ impl OpenQuery<'_> {
         if let Some(place) = self.fitting.iter().position(recorded) {
             return self.found_answer(place, Witness::Record);
         }
-        let candidate = |(place, (one, view)): (usize, &(ProcessNetns, NetnsView))| Candidate {
+        let candidates = self.fitting.iter().enumerate().map(|(place, (one, view))| Candidate {
             netns: place,
             path: path(one.netns.id()),
             linked_to_node: view.linked_to_node,
             nested: one.nested,
-        };
-        let candidates: Vec<_> = self.fitting.iter().enumerate().map(candidate).collect();
-        match choose_netns(&candidates) {
+        });
+        match choose_netns(&candidates.collect::<Vec<_>>()) {
             Identity::Found(place, witness) => self.found_answer(place, witness),
             Identity::Ambiguous(why) => Some(NetnsAnswer::Ambiguous(why)),
             Identity::NotFound => self.query.known.as_ref().map(|_| NetnsAnswer::Unchanged { runs: true }),
@@ -237,20 +236,21 @@ impl NetnsFinder {
 
     /// `None`: it has none of the addresses.
     fn view_netns(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<NetnsView>, Error> {
-        let view = || -> Result<Option<NetnsView>, Error> {
-            let mut handle = RtnetlinkHandle::open_in_pod()?;
-            let has = handle.list_addresses()?.iter().any(|address| ips.contains(&address.ip));
-            if !has {
-                return Ok(None);
-            }
-            let node = handle.netns_number(self.node.as_fd())?;
-            let linked_to_node =
-                handle.list_links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
-            // What cannot be observed is made anew.
-            let captured = families_with_rule(&mut handle, &self.config).is_ok_and(|found| !found.is_empty());
-            Ok(Some(NetnsView { linked_to_node, captured }))
-        };
-        netns.run_in(view)?
+        netns.run_in(|| self.view_current_netns(ips))?
+    }
+
+    fn view_current_netns(&self, ips: &[IpAddr]) -> Result<Option<NetnsView>, Error> {
+        let mut handle = RtnetlinkHandle::open_in_pod()?;
+        let has = handle.list_addresses()?.iter().any(|address| ips.contains(&address.ip));
+        if !has {
+            return Ok(None);
+        }
+        let node = handle.netns_number(self.node.as_fd())?;
+        let linked_to_node =
+            handle.list_links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
+        // What cannot be observed is made anew.
+        let captured = families_with_rule(&mut handle, &self.config).is_ok_and(|found| !found.is_empty());
+        Ok(Some(NetnsView { linked_to_node, captured }))
     }
 }
 

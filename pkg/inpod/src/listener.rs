@@ -17,13 +17,15 @@ const LISTEN: &str = "0A";
 /// # Errors
 /// It cannot be entered, or its sockets cannot be listed.
 pub fn has_listener(netns: &Netns, port: Port) -> Result<bool, Error> {
-    let read = |path: &&str| match fs::read_to_string(path) {
-        Ok(text) => Ok(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()), // a kernel without IPv6
-        Err(source) => Err(Error::Sockets { path: (*path).into(), source }),
-    };
-    let tables = netns.run_in(|| TABLES.iter().map(read).collect::<Result<Vec<_>, _>>())??;
+    let tables = netns.run_in(|| TABLES.into_iter().map(read_table).collect::<Result<Vec<_>, _>>())??;
     Ok(tables.iter().any(|table| lists_listener(table, port)))
+}
+
+fn read_table(path: &str) -> Result<String, Error> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()), // a kernel without IPv6
+        read => read.map_err(|source| Error::Sockets { path: path.into(), source }),
+    }
 }
 
 /// Each line after the first begins with a number, the local address and port, the remote ones, and the state.

@@ -23,11 +23,9 @@ pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error>
 /// # Errors
 /// The namespace cannot be entered, or its addresses cannot be listed.
 pub fn netns_addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, Error> {
-    let list = || -> Result<BTreeSet<IpAddr>, Error> {
-        let all = RtnetlinkHandle::open()?.list_addresses()?.into_iter().map(|address| address.ip);
-        Ok(all.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
-    };
-    netns.run_in(list)?
+    let list = || RtnetlinkHandle::open().and_then(|mut handle| handle.list_addresses());
+    let ips = netns.run_in(list)??.into_iter().map(|address| address.ip);
+    Ok(ips.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

@@ -59,14 +59,11 @@ fn is_default(route: &Route) -> bool {
 
 fn is_in_the_way(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let priority = rule.priority.unwrap_or_default();
-    let is_marked = |own, until| {
-        rule.fwmark.is_some_and(|mark| takes_mark(mark, own))
-            && priority < until
-            && !matches!(rule.action, RuleAction::Nop)
-    };
+    let is_marked = |own, until| priority < until && rule.fwmark.is_some_and(|mark| takes_mark(mark, own));
     match rule.action {
         RuleAction::Lookup(OF_SIDECARS) => false,
         RuleAction::Lookup(table) if table == config.table => true,
+        RuleAction::Nop => is_overruling(rule, config),
         _ => {
             is_marked(config.connection, PRIORITY + 1)
                 || is_marked(config.proxy, MAIN)

@@ -28,14 +28,13 @@ pub fn private_mounts(lock: &XtablesLock, legacy: bool) -> Option<MountSandbox> 
 
 /// True when users or groups may be looked up in other than local sources.
 fn asks_the_network(conf: &str) -> bool {
-    let sources = |line: &str| {
+    conf.lines().any(|line| {
         let line = line.split('#').next().unwrap_or_default();
         let (database, sources) = line.split_once(':').unwrap_or_default();
         let ours = matches!(database.trim(), "passwd" | "group" | "initgroups");
-        let remote = |word: &&str| !word.starts_with('[') && !word.ends_with(']') && !LOCAL.contains(word);
-        ours && sources.split_whitespace().any(|word| remote(&word))
-    };
-    conf.lines().any(sources)
+        let remote = |word: &str| !word.starts_with('[') && !word.ends_with(']') && !LOCAL.contains(&word);
+        ours && sources.split_whitespace().any(remote)
+    })
 }
 
 #[cfg(test)]

@@ -88,12 +88,12 @@ impl Observed {
 fn read_writer(attributes: &Attributes<'_>) -> Option<Writer> {
     let pid = attributes.find(PROCESS_ID)?.read_be32().ok()?;
     let name = attributes.find(PROCESS_NAME).map(|name| name.payload).unwrap_or_default();
-    let printable = |byte: &u8| match byte {
+    let name = name.iter().take_while(|byte| **byte != 0).take(MAX_PROCESS_NAME);
+    let printable = name.map(|byte| match byte {
         b' '..=b'~' => char::from(*byte),
         _ => '?',
-    };
-    let name = name.iter().take_while(|byte| **byte != 0).take(MAX_PROCESS_NAME).map(printable).collect();
-    Some(Writer { pid, name })
+    });
+    Some(Writer { pid, name: printable.collect() })
 }
 
 fn is_cache_entry(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {

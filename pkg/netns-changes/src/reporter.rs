@@ -25,20 +25,11 @@ impl<K: Clone + Send + 'static> ChangeReporter<K> {
     /// If the process has no descriptor or no thread left.
     pub fn start(
         thread: &str,
-        mut report: impl FnMut(io::Result<Change<K>>) + Send + 'static,
+        report: impl FnMut(io::Result<Change<K>>) + Send + 'static,
     ) -> io::Result<Self> {
         let watcher = ChangeWatcher::new()?;
         let reporter = Self(watcher.clone());
-        let body = move || {
-            loop {
-                match watcher.wait_for_changes(None) {
-                    Ok(Some(changes)) => changes.into_iter().map(Ok).for_each(&mut report),
-                    Ok(None) => return,
-                    Err(error) => return report(Err(error)),
-                }
-                thread::sleep(COALESCE); // what comes meanwhile is taken together
-            }
-        };
+        let body = move || report_changes(&watcher, report);
         thread::Builder::new().name(thread.to_owned()).stack_size(STACK).spawn(body)?;
         Ok(reporter)
     }
@@ -47,6 +38,18 @@ impl<K: Clone + Send + 'static> ChangeReporter<K> {
     #[must_use]
     pub fn watcher(&self) -> ChangeWatcher<K> {
         self.0.clone()
+    }
+}
+
+/// Ends when the watcher is closed.
+fn report_changes<K: Clone>(watcher: &ChangeWatcher<K>, mut report: impl FnMut(io::Result<Change<K>>)) {
+    loop {
+        match watcher.wait_for_changes(None) {
+            Ok(Some(changes)) => changes.into_iter().map(Ok).for_each(&mut report),
+            Ok(None) => return,
+            Err(error) => return report(Err(error)),
+        }
+        thread::sleep(COALESCE); // what comes meanwhile is taken together
     }
 }
 

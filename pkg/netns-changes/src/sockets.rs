@@ -61,13 +61,8 @@ pub(crate) struct Sockets(Vec<(Source, NotificationSocket)>);
 
 impl Sockets {
     pub(crate) fn open_in(netns: &Netns, sources: &[Source]) -> Result<Self, Error> {
-        let open = || {
-            sources
-                .iter()
-                .map(|source| Ok((*source, source.open_socket()?)))
-                .collect::<Result<Vec<_>, Error>>()
-        };
-        netns.run_in(open)?.map(Self)
+        let open = |source: &Source| Ok((*source, source.open_socket()?));
+        netns.run_in(|| sources.iter().map(open).collect::<Result<_, Error>>())?.map(Self)
     }
 
     /// Adds all to an epoll set, each with the value that `data` gives for it.

@@ -142,16 +142,15 @@ impl<K: Clone> ChangeWatcher<K> {
         let mut watched = self.0.lock_watched();
         let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
         let mut changes = Vec::new();
-        let mut ask = |id: &WatchId| {
+        let generations = watches.iter().map(|id| {
             let (key, sockets) = namespaces.get(id)?;
             let mut observed = Observed::default();
             sockets.ask_generation(buffer, &mut observed);
             let answer = observed.answer;
             changes.extend(observed.into_change(key.clone(), *id));
             answer
-        };
-        let generations = watches.iter().map(&mut ask).collect();
-        (generations, changes)
+        });
+        (generations.collect(), changes)
     }
 }
 

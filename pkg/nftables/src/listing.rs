@@ -224,12 +224,11 @@ impl ChainReader<'_> {
                 builder.add_rule(chain.table, &chain.name, |_| false, unread);
             }
         }
-        let is_used_elsewhere = |chain: &&&FoundChain| {
+        let used_elsewhere = chains.iter().filter(|chain| {
             let known = known.get(&(chain.table, chain.name.clone())).copied().unwrap_or_default();
             is_ours(&chain.name) && chain.users > known
-        };
-        let tables: BTreeSet<Table> =
-            chains.iter().filter(is_used_elsewhere).map(|chain| chain.table).collect();
+        });
+        let tables: BTreeSet<Table> = used_elsewhere.map(|chain| chain.table).collect();
         let Some(family) = chains.first().map(|chain| chain.family) else { return Ok(()) };
         tables.into_iter().try_for_each(|table| self.read_remaining(family, table, &read, builder))
     }
@@ -350,11 +349,13 @@ impl<'a> KernelRule<'a> {
     }
 
     fn add_to(&self, builder: &mut SavedTablesBuilder<'_>, sets: &mut KernelSets) {
-        let decoded = || {
-            let rule = decode::read_rule(self.family, &self.attributes, sets);
-            SavedRule { handle: self.handle, ..rule.into_saved_rule(self.family, self.chain) }
-        };
-        builder.add_rule(self.table, self.chain, |is_owned| self.target_chain.is_some_and(is_owned), decoded);
+        let is_ours = |is_owned: &dyn Fn(&str) -> bool| self.target_chain.is_some_and(is_owned);
+        builder.add_rule(self.table, self.chain, is_ours, || self.decode_rule(sets));
+    }
+
+    fn decode_rule(&self, sets: &mut KernelSets) -> SavedRule {
+        let rule = decode::read_rule(self.family, &self.attributes, sets);
+        SavedRule { handle: self.handle, ..rule.into_saved_rule(self.family, self.chain) }
     }
 }
 

@@ -86,11 +86,11 @@ impl ChainSet {
     pub fn apply(self, desired: &RuleSet, observed: &SavedTables) -> RuleChange {
         let nothing = TableRules::default();
         let empty = SavedTable::default();
-        let edit = |table: &Table| {
+        let edits = Table::ALL.iter().filter_map(|table| {
             let want = desired.tables.get(table).unwrap_or(&nothing);
             self.edit_table(*table, want, observed.tables.get(table).unwrap_or(&empty))
-        };
-        RuleChange { edits: Table::ALL.iter().filter_map(edit).collect() }
+        });
+        RuleChange { edits: edits.collect() }
     }
 
     /// The change that removes everything of this owner's from `observed`: its chains and every rule, anywhere, that

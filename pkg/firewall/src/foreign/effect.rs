@@ -125,11 +125,11 @@ impl MarkRegister {
     /// Returns the effect if this becomes the mark. `None` if none of our bits is changed, or to others than ours.
     fn mark_effect(self, marks: &[Mark]) -> Option<RuleEffect> {
         let MarkRegister::Kept { replaced, value } = self else { return Some(RuleEffect::AnyMark) };
-        let ours = |mark: &&Mark| {
+        let ours = marks.iter().find(|mark| {
             let bits = replaced & mark.mask;
             value & bits != 0 && (value ^ mark.value) & bits == 0
-        };
-        marks.iter().find(ours).map(|mark| RuleEffect::Marks(mark.value))
+        });
+        ours.map(|mark| RuleEffect::Marks(mark.value))
     }
 }
 
@@ -223,10 +223,7 @@ impl RuleEvaluation {
 
     fn add_bitwise(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
         let number = |kind| data.find(kind).map(|found| found.read_be32()).transpose();
-        let value = |kind| {
-            let found = data.find(kind).and_then(|found| found.nested_attributes().find(DATA_VALUE));
-            found.and_then(|value| value.read_u32().ok())
-        };
+        let value = |kind| data.find(kind)?.nested_attributes().find(DATA_VALUE)?.read_u32().ok();
         let (Some(from), Some(to)) = (number(BITWISE_SOURCE)?, number(BITWISE_REGISTER)?) else {
             return Ok(());
         };

@@ -57,11 +57,7 @@ impl EntryLayout {
 
     /// Where the target of the first of these entries begins, and where the entry ends.
     pub(super) fn entry_offsets(&self, entries: &[u8]) -> Result<(usize, usize), &'static str> {
-        let read = |at: usize| {
-            let found = entries.get(at..).and_then(<[u8]>::first_chunk).copied();
-            found.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")
-        };
-        let (target, next) = (read(self.target)?, read(self.next)?);
+        let (target, next) = (read_offset(entries, self.target)?, read_offset(entries, self.next)?);
         // Less would lead nowhere, for ever.
         if next < self.size || target < self.size {
             return Err("a rule is shorter than any can be");
@@ -76,6 +72,11 @@ impl EntryLayout {
         entry.get(..conditions).is_some_and(is_zero)
             && self.entry_offsets(entry).is_ok_and(|(target, _)| target == self.size)
     }
+}
+
+fn read_offset(entries: &[u8], at: usize) -> Result<usize, &'static str> {
+    let found = entries.get(at..).and_then(<[u8]>::first_chunk).copied();
+    found.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")
 }
 
 /// Sets the counters of all entries to zero. An error says in words what is wrong with them.

@@ -84,11 +84,11 @@ impl Socket {
         loop {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
-            let mut counted = |reply: &ReceivedMessage<'_>| {
+            let progress = exchange.process_datagram(datagram, &mut |reply: &ReceivedMessage<'_>| {
                 received += reply.payload.len();
                 each(reply);
-            };
-            if exchange.process_datagram(datagram, &mut counted)? == ExchangeProgress::Ended {
+            })?;
+            if progress == ExchangeProgress::Ended {
                 return Ok(());
             }
             if received > bytes || Instant::now() >= deadline {

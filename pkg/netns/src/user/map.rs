@@ -19,14 +19,12 @@ impl UserNamespace {
     /// A process in this namespace. Which one does not matter: the mapping is the namespace's.
     fn find_process(&self, proc: &Path) -> Option<PathBuf> {
         let own = rustix::fs::fstat(&self.fd).ok()?;
-        let is_in_it = |process: &PathBuf| {
-            let found = fs::metadata(process.join("ns/user"));
-            found.is_ok_and(|found| (found.dev(), found.ino()) == (own.st_dev, own.st_ino))
-        };
+        let is_own = |found: fs::Metadata| (found.dev(), found.ino()) == (own.st_dev, own.st_ino);
         let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
         let entries = fs::read_dir(proc).ok()?.filter_map(Result::ok);
         let processes = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_process));
-        processes.map(|entry| entry.path()).find(is_in_it)
+        let mut paths = processes.map(|entry| entry.path());
+        paths.find(|process| fs::metadata(process.join("ns/user")).is_ok_and(is_own))
     }
 }
 

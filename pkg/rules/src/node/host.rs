@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use model::{IfName, Mark};
+use model::Mark;
 
 use super::{
     DNS, FIRST, FORWARD, KNOWN, NodeMarks, NodeParameters, NodeRulesConfig, OUTPUT, POSTROUTING, PREROUTING,
@@ -98,13 +98,11 @@ fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) 
 /// `nat` again, though its pod may have been enrolled meanwhile, or its ztunnel be gone.
 fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let NodeRulesConfig { links, marks, .. } = config;
-    let mut push = |link: &IfName, value: u32| {
-        let mark = Mark { value, mask: marks.path_mask() };
-        rules.table_mut(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
-    };
     for ((inbound, outbound), slot) in links.inbound.iter().zip(&links.outbound).zip(marks.slots) {
-        push(inbound, slot.value);
-        push(outbound, slot.value | marks.outbound.value);
+        for (link, value) in [(inbound, slot.value), (outbound, slot.value | marks.outbound.value)] {
+            let mark = Mark { value, mask: marks.path_mask() };
+            rules.table_mut(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
+        }
     }
 }
 

@@ -37,17 +37,16 @@ pub(super) fn chain_difference(
     desired: &[Rule],
     have: &SavedTable,
 ) -> Option<ChainDifference> {
-    let table = table.as_str();
-    let of = |exists, update, what: String| {
-        let why = format!("{table}: chain {chain} {what}");
-        Some(ChainDifference { chain: chain.clone(), exists, update, why })
+    let exists = have.chains.iter().any(|name| *name == chain.0);
+    let (update, what) = if exists {
+        let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
+        let what = first_difference(&found, desired)?;
+        (missing_rules(&found, desired).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
+    } else {
+        (ChainUpdate::Fill, "is missing".to_owned())
     };
-    if !have.chains.iter().any(|name| *name == chain.0) {
-        return of(false, ChainUpdate::Fill, "is missing".to_owned());
-    }
-    let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
-    let what = first_difference(&found, desired)?;
-    of(true, missing_rules(&found, desired).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
+    let why = format!("{}: chain {chain} {what}", table.as_str());
+    Some(ChainDifference { chain: chain.clone(), exists, update, why })
 }
 
 /// The rules that are missing among these, with their places, if nothing else is wrong.
