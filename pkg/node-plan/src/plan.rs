@@ -6,12 +6,9 @@
 mod firewall;
 mod removal;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Family, IpNet, PodUid, TableId};
+use model::{Family, IpNet, TableId};
 use rules::{RuleSet, SavedTables, plan::ChainSet};
 
 use super::{
@@ -85,14 +82,8 @@ fn slot_steps(
     }
     let desired = want::link_addresses(config, slot, ztunnel, false);
     steps.extend(address_steps(place, &desired, &inside.addresses, &fresh));
-    // A new link has the settings that all new links have.
-    let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
-    let differ = |desired: BTreeMap<String, String>, found: &BTreeMap<String, String>| {
-        let settings =
-            desired.into_iter().filter(|(name, value)| of_fresh(name) || found.get(name) != Some(value));
-        settings.collect::<Vec<_>>()
-    };
-    steps.extend(sysctl_step(place, differ(want::inside_sysctls(slot), &inside.sysctls)));
+    let settings = find_changed_sysctls(want::inside_sysctls(slot), &inside.sysctls, &fresh);
+    steps.extend(sysctl_step(place, settings));
     let (rules, routes) = want::inside_routing(config, ztunnel);
     steps.extend(
         diff::missing_elements(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)),
@@ -115,8 +106,19 @@ fn slot_steps(
         }
     }
     let desired = want::node_sysctls(slot, ztunnel, &observed.sysctls);
-    steps.extend(sysctl_step(NetnsPlace::Node, differ(desired, &observed.sysctls)));
+    let settings = find_changed_sysctls(desired, &observed.sysctls, &fresh);
+    steps.extend(sysctl_step(NetnsPlace::Node, settings));
     steps
+}
+
+/// A link that is `fresh` has the settings that all new links have.
+fn find_changed_sysctls(
+    desired: BTreeMap<String, String>,
+    found: &BTreeMap<String, String>,
+    fresh: &BTreeSet<String>,
+) -> Vec<(String, String)> {
+    let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
+    desired.into_iter().filter(|(name, value)| of_fresh(name) || found.get(name) != Some(value)).collect()
 }
 
 fn sysctl_step(place: NetnsPlace, settings: Vec<(String, String)>) -> Option<Operation> {
@@ -193,22 +195,20 @@ fn path_steps(
 /// ztunnel that nothing was sent to yet: packets of its own, which go the same way without them.
 fn only_new_slots(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> bool {
     let made = ZtunnelSlot::BOTH.map(|slot| missing_pairs(slot, observed).is_empty());
-    let lacks_nothing_else = |family: &Family| {
-        let nothing = SavedTables::default();
-        let found = observed.firewall.get(family).unwrap_or(&nothing);
-        ChainSet::NODE.apply(&rules_of_slots(config, desired, *family, made), found).is_empty()
-    };
-    desired.families().iter().all(lacks_nothing_else)
+    let nothing = SavedTables::default();
+    desired.families().into_iter().all(|family| {
+        let found = observed.firewall.get(&family).unwrap_or(&nothing);
+        ChainSet::NODE.apply(&rules_of_slots(config, desired, family, made), found).is_empty()
+    })
 }
 
 /// The pairs of a slot that are not as they should be.
 fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
     let inside = slot.select_from(&observed.inside).as_ref();
-    let stands = |pair: &LinkPair| {
-        observed.links.get(&pair.node).is_some_and(|link| link.right)
-            && inside.is_some_and(|inside| inside.links.contains_key(&pair.ztunnel))
-    };
-    want::link_pairs(slot).into_iter().filter(|pair| !stands(pair)).collect()
+    let is_right = |node: &str| observed.links.get(node).is_some_and(|link| link.right);
+    let is_inside = |ztunnel: &str| inside.is_some_and(|inside| inside.links.contains_key(ztunnel));
+    let pairs = want::link_pairs(slot).into_iter();
+    pairs.filter(|pair| !is_right(&pair.node) || !is_inside(&pair.ztunnel)).collect()
 }
 
 /// The routes that will still be there when this plan's links have been made.
@@ -222,16 +222,11 @@ fn surviving_routes(desired: &DesiredState, observed: &ObservedState) -> Vec<Pat
 
 /// Pods join when everything is ready for them.
 fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
-    let has = |ip: &IpAddr, uid: &PodUid| {
-        let found = observed.sets.get(&Family::of_ip(*ip)).and_then(|members| members.get(ip));
-        found.is_some_and(|comment| comment.as_ref().is_none_or(|comment| comment == uid))
-    };
-    let new: Vec<_> = desired
-        .members
-        .iter()
-        .filter(|(ip, uid)| !has(ip, uid))
-        .map(|(ip, uid)| (*ip, uid.clone()))
-        .collect();
+    let missing = desired.members.iter().filter(|(ip, uid)| {
+        let found = observed.sets.get(&Family::of_ip(**ip)).and_then(|members| members.get(*ip));
+        found.is_none_or(|comment| comment.as_ref().is_some_and(|comment| comment != *uid))
+    });
+    let new: Vec<_> = missing.map(|(ip, uid)| (*ip, uid.clone())).collect();
     if new.is_empty() { Vec::new() } else { vec![Operation::AddMembers(new)] }
 }
 

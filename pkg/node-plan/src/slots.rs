@@ -60,11 +60,10 @@ pub fn assign_slots(
     active: Option<&PodUid>,
 ) -> SlotAssignment {
     // By addresses: the kernel knows no UIDs.
-    let kept = |slot: ZtunnelSlot| {
+    let [zero, one] = ZtunnelSlot::BOTH.map(|slot| {
         let ips = slot.select_from(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
-    };
-    let [zero, one] = ZtunnelSlot::BOTH.map(kept);
+    });
     // One ztunnel in both slots: the state of a plan that was cut off.
     let one = one.filter(|one| zero.as_ref().is_none_or(|zero| zero.uid != one.uid));
     let mut slots = [zero, one];

@@ -6,6 +6,7 @@ mod sysctls;
 use std::net::IpAddr;
 
 use model::{Family, IpNet, Mark, TableId};
+use rules::node::NodeMarks;
 
 use super::{
     config::{NodeConfig, RouteTables, ZtunnelFallback, host_net},
@@ -119,13 +120,8 @@ fn slot_routes(
 pub(super) fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
     let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
-    let both = |mark: Mark, base: u32| {
-        ZtunnelSlot::BOTH.map(|slot| {
-            let of_slot = *slot.select_from(&marks.slots);
-            let mark = Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask };
-            (mark, base + slot.number())
-        })
-    };
+    let both =
+        |mark, base| ZtunnelSlot::BOTH.map(|slot| (add_slot_mark(marks, mark, slot), base + slot.number()));
     let nothing = Mark { value: 0, mask: 0 };
     let mut selectors: Vec<(Mark, u32)> = vec![(marks.skip, TableId::MAIN.0)];
     selectors.extend(both(marks.outbound, slot_outbound));
@@ -136,13 +132,18 @@ pub(super) fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule>
     selectors.extend(both(nothing, slot_inbound));
     // Any of the bits: what is new, and what a slot has that is gone.
     selectors.extend(marks.slots.map(|slot| (Mark { value: slot.value, mask: slot.value }, inbound)));
-    let rule = |(place, (mark, table)): (usize, (Mark, u32))| PathRule {
+    let rules = selectors.into_iter().enumerate().map(|(place, (mark, table))| PathRule {
         family,
         priority: config.priorities.first + u32::try_from(place).unwrap_or(u32::MAX),
         mark: Some(mark),
         table: TableId(table),
-    };
-    selectors.into_iter().enumerate().map(rule).collect()
+    });
+    rules.collect()
+}
+
+fn add_slot_mark(marks: &NodeMarks, mark: Mark, slot: ZtunnelSlot) -> Mark {
+    let of_slot = slot.select_from(&marks.slots);
+    Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask }
 }
 
 /// How many priorities the rules take.

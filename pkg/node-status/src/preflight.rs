@@ -141,15 +141,17 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<String>> {
     let mut probes = Vec::new();
     probes.extend((chosen.v4 == defaults.v4).then_some(IpAddr::V4(chosen.v4)));
     probes.extend((chosen.v6 == defaults.v6).then_some(IpAddr::V6(chosen.v6)));
-    let find = || {
-        let mut handle = RtnetlinkHandle::open()?;
-        let links = handle.list_links()?;
-        let in_use = handle.list_addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
-        let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
-        let in_use = in_use.map(|address| (address.ip, name(address.index).unwrap_or_default()));
-        Ok(in_use.map(|(ip, link)| format!("{ip} is an address of {link}")).collect())
-    };
-    find().map_err(|error: hostnet::Error| error.to_string())
+    find_addresses(&probes).map_err(|error| error.to_string())
+}
+
+/// Returns a message for each of these that the calling thread's network namespace has.
+fn find_addresses(ips: &[IpAddr]) -> Result<Vec<String>, hostnet::Error> {
+    let mut handle = RtnetlinkHandle::open()?;
+    let links = handle.list_links()?;
+    let in_use = handle.list_addresses()?.into_iter().filter(|address| ips.contains(&address.ip));
+    let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
+    let in_use = in_use.map(|address| (address.ip, name(address.index).unwrap_or_default()));
+    Ok(in_use.map(|(ip, link)| format!("{ip} is an address of {link}")).collect())
 }
 
 /// Looks into pods that run, as far as they are not captured. What cannot be examined in one is unknown unless others show something.
@@ -189,12 +191,10 @@ fn probe_sources(
 fn numbers_fact(ambient: &AmbientOptions) -> Option<PreflightFact> {
     let settings: &CaptureSettings = &ambient.agent;
     let is_node = matches!(settings.capture, CaptureConfig::Node);
-    let observe = || {
-        let observed = open_path(settings).and_then(|mut path| path.observe_network());
-        observed.map(|observed| observed.foreign).map_err(|error| error.to_string())
-    };
+    let observe = || open_path(settings).and_then(|mut path| path.observe_network());
+    let foreign = || observe().map(|observed| observed.foreign).map_err(|error| error.to_string());
     is_node.then(|| {
-        PreflightFact::Found(PreflightCode::NumbersTaken, Severity::Error, in_node(ambient, observe))
+        PreflightFact::Found(PreflightCode::NumbersTaken, Severity::Error, in_node(ambient, foreign))
     })
 }
 
@@ -240,11 +240,9 @@ fn is_container(directory: &Path) -> Observed<()> {
 
 /// Why a directory cannot be watched.
 fn watch_directory() -> Result<(), String> {
-    let watch = || {
-        let events = inotify::init(inotify::CreateFlags::CLOEXEC)?;
-        inotify::add_watch(&events, "/", inotify::WatchFlags::DELETE_SELF)
-    };
-    watch().map(drop).map_err(|error| format!("a directory cannot be watched: {error}"))
+    let events = inotify::init(inotify::CreateFlags::CLOEXEC);
+    let watch = events.and_then(|events| inotify::add_watch(&events, "/", inotify::WatchFlags::DELETE_SELF));
+    watch.map(drop).map_err(|error| format!("a directory cannot be watched: {error}"))
 }
 
 fn memory_limit() -> Observed<Option<u64>> {

@@ -33,9 +33,9 @@ pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Obser
         return Vec::new();
     }
     let sources = pod_netns(settings).and_then(|pods| observe_sources(ambient, &pods));
+    let no_route = |family: Family| format!("the node has no {family} route to a pod that runs");
     let source_for = |family| {
-        let found = most_frequent(sources.as_ref().map_err(Clone::clone)?, family);
-        found.ok_or_else(|| format!("the node has no {family} route to a pod that runs"))
+        most_frequent(sources.as_ref().map_err(Clone::clone)?, family).ok_or_else(|| no_route(family))
     };
     let detected: Vec<_> = families.into_iter().map(|family| (family, source_for(family))).collect();
     let capture = settings.ambient.as_mut().map(|ambient| &mut ambient.agent.capture);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use firewall::{Firewall, FirewallOptions, NativeTables};
-use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
+use hostnet::{IpNet, Link, PolicyRule, Route, RtnetlinkHandle};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
 use node_plan::{
@@ -159,14 +159,13 @@ impl NodePath {
     /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links.
     fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut ObservedState) {
         let (tables, networks) = (self.config.all_tables(), self.config.link_networks());
-        let ours = |index: Option<LinkIndex>| {
-            let name = links.iter().find(|link| Some(link.index) == index).map(|link| link.name.as_str());
-            name.is_some_and(|name| name.starts_with("istioin") || name.starts_with("istioout"))
-        };
+        let is_ours = |link: &Link| link.name.starts_with("istioin") || link.name.starts_with("istioout");
+        let uses_ours =
+            |route: &Route| links.iter().find(|link| Some(link.index) == route.oif).is_some_and(is_ours);
         // A wider network, such as the one that the node is in, only loses a few of its addresses.
         let overlaps = |dst: &IpNet| networks.iter().any(|net| net.contains(dst));
         for route in routes.iter().filter(|route| route.protocol != convert::OURS) {
-            let in_network = route.dst.as_ref().is_some_and(overlaps) && !ours(route.oif);
+            let in_network = route.dst.as_ref().is_some_and(overlaps) && !uses_ours(route);
             // A route to one destination is for whoever made it; a default route would take all of ours.
             if (tables.contains(&route.table) && route.dst.is_none()) || in_network {
                 observed.foreign.push(format!("route {route}"));

@@ -132,25 +132,16 @@ impl NodePath {
         changes: FamilyChanges,
         ahead: bool,
     ) -> Option<RestoreThread> {
-        let work = move |firewall: &Firewall| {
-            if ahead {
-                RestoreProgress::Done(firewall.apply(&changes, Vec::new()).map(drop).map_err(Error::from))
-            } else {
-                let start = |family| firewall.start_restore(family).ok().flatten();
-                let started = changes.changed_families().filter_map(start);
-                RestoreProgress::Loaded(started.collect())
-            }
-        };
         match place {
             NetnsPlace::Node => {
                 let firewall = self.firewall.clone()?;
-                Some(RestoreThread::start(move || work(&firewall)))
+                Some(RestoreThread::start(move || run_restore(&firewall, &changes, ahead)))
             }
             NetnsPlace::Ztunnel(slot) => {
                 let located = self.located_ztunnel(slot).ok()?;
                 let firewall = located.firewall.clone()?;
                 let netns = Netns::from_fd(located.netns.as_fd().try_clone_to_owned().ok()?).ok()?;
-                let inside = move || netns.run_in(|| work(&firewall));
+                let inside = move || netns.run_in(|| run_restore(&firewall, &changes, ahead));
                 Some(RestoreThread::start(move || {
                     inside().unwrap_or_else(|error| RestoreProgress::Done(Err(error.into())))
                 }))
@@ -178,4 +169,13 @@ impl NodePath {
         self.note_chains(place, changes, opened.backend())?;
         self.run_at(place, || opened.apply(changes, waiting).map(drop))
     }
+}
+
+/// Does all of a restore that is `ahead`; of another, starts the tools.
+fn run_restore(firewall: &Firewall, changes: &FamilyChanges, ahead: bool) -> RestoreProgress {
+    if ahead {
+        return RestoreProgress::Done(firewall.apply(changes, Vec::new()).map(drop).map_err(Error::from));
+    }
+    let start = |family| firewall.start_restore(family).ok().flatten();
+    RestoreProgress::Loaded(changes.changed_families().filter_map(start).collect())
 }

@@ -37,13 +37,13 @@ pub enum NodePath {
 /// Combines the paths to several addresses of one pod: one that leads elsewhere outweighs all others.
 #[must_use]
 pub fn combine_paths(paths: impl IntoIterator<Item = NodePath>) -> NodePath {
-    let rank = |path: &NodePath| match path {
+    let strongest = paths.into_iter().max_by_key(|path| match path {
         NodePath::Elsewhere => 3,
         NodePath::Here => 2,
         NodePath::Bridge => 1,
         NodePath::Unknown => 0,
-    };
-    paths.into_iter().max_by_key(rank).unwrap_or(NodePath::Unknown)
+    });
+    strongest.unwrap_or(NodePath::Unknown)
 }
 
 /// A namespace that a process of the pod is in, and that has one of the pod's addresses.
@@ -122,23 +122,18 @@ impl fmt::Display for AmbiguityStreak {
 #[must_use]
 pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
     let of = |path: NodePath| candidates.iter().filter(move |candidate| candidate.path == path);
-    let only = |mut fitting: Vec<&Candidate<N>>, witness: Witness| match (fitting.pop(), fitting.is_empty()) {
-        (Some(one), true) => Some(Identity::Found(one.netns, witness)),
-        (Some(_), false) => Some(Identity::Ambiguous(Ambiguity::SeveralFit)),
-        (None, _) => None,
-    };
     let own = |candidate: &&Candidate<N>| !candidate.nested;
-    if let Some(identity) = only(of(NodePath::Here).collect(), Witness::Route) {
+    if let Some(identity) = identify_only(of(NodePath::Here), Witness::Route) {
         return identity;
     }
-    if let Some(identity) = only(of(NodePath::Bridge).filter(own).collect(), Witness::Bridge) {
+    if let Some(identity) = identify_only(of(NodePath::Bridge).filter(own), Witness::Bridge) {
         return identity;
     }
     let silent = || of(NodePath::Unknown).filter(own);
     // A link to the node cannot be made inside; a namespace that a pod made itself has none. Hardware has no other end.
     let linked: Vec<_> = silent().filter(|candidate| candidate.linked_to_node).collect();
     let fitting = if linked.is_empty() { silent().collect() } else { linked };
-    if let Some(identity) = only(fitting, Witness::Processes) {
+    if let Some(identity) = identify_only(fitting, Witness::Processes) {
         return identity;
     }
     match candidates {
@@ -146,6 +141,19 @@ pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
         _ if of(NodePath::Elsewhere).next().is_some() => Identity::Ambiguous(Ambiguity::AddressElsewhere),
         _ => Identity::Ambiguous(Ambiguity::Nested),
     }
+}
+
+/// `None`: none fits.
+fn identify_only<'a, N: Copy + 'a>(
+    fitting: impl IntoIterator<Item = &'a Candidate<N>>,
+    witness: Witness,
+) -> Option<Identity<N>> {
+    let mut fitting = fitting.into_iter();
+    let first = fitting.next()?;
+    Some(match fitting.next() {
+        None => Identity::Found(first.netns, witness),
+        Some(_) => Identity::Ambiguous(Ambiguity::SeveralFit),
+    })
 }
 
 #[cfg(test)]

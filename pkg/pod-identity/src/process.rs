@@ -35,11 +35,8 @@ impl fmt::Debug for UidNumber {
 /// its own can add any further names, but none before its own pod's.
 pub(crate) fn pods_in_path(path: &str) -> impl Iterator<Item = UidNumber> {
     let starts = path.match_indices("pod").map(|(at, word)| (at, at + word.len()));
-    let begins = |at: usize| {
-        path.get(..at)
-            .and_then(|before| before.chars().next_back())
-            .is_none_or(|c| !c.is_ascii_alphanumeric())
-    };
+    let before = |at: usize| path.get(..at).and_then(|before| before.chars().next_back());
+    let begins = move |at: usize| before(at).is_none_or(|c| !c.is_ascii_alphanumeric());
     starts.filter(move |(at, _)| begins(*at)).filter_map(|(_, end)| {
         let (number, rest) = leading_uid(path.get(end..)?)?;
         let ends = rest.chars().next().is_none_or(|c| !c.is_ascii_alphanumeric());

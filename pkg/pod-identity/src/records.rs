@@ -33,11 +33,12 @@ pub fn newest_by_pod(
     for record in records.iter().filter(|record| record.error.is_none()) {
         by_name.entry((&record.namespace, &record.name)).or_default().push(record.as_ref());
     }
-    let newest = |pod: &PodIds| {
-        let all = by_name.get(&(pod.name.namespace.as_str(), pod.name.name.as_str()))?;
-        all.iter().copied().filter(|record| belongs_to(record, pod)).max_by(|a, b| a.at.cmp(&b.at))
-    };
-    pods.into_iter().filter_map(|pod| Some((pod.uid.clone(), newest(&pod)?))).collect()
+    let newest = pods.into_iter().filter_map(|pod| {
+        let all = by_name.get(&(pod.name.namespace.as_str(), pod.name.name.as_str()))?.iter().copied();
+        let newest = all.filter(|record| belongs_to(record, &pod)).max_by(|a, b| a.at.cmp(&b.at))?;
+        Some((pod.uid, newest))
+    });
+    newest.collect()
 }
 
 #[cfg(test)]

@@ -118,15 +118,11 @@ impl WorkloadLedger {
 
     /// One that it acknowledged and that is not desired any more, or not as it is and not by this one.
     fn delete_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
-        let is_stale = |uid: &PodUid, acked| {
-            let desired = self.desired.get(uid);
+        let stale = connection.acked.iter().find(|(uid, acked)| {
+            let desired = self.desired.get(*uid);
             desired.is_none_or(|desired| has_moved(acked, desired) && !self.is_for(id, desired))
-        };
-        connection
-            .acked
-            .iter()
-            .find(|(uid, acked)| is_stale(uid, acked))
-            .map(|(uid, _)| ZdsRequest::del_workload(uid))
+        });
+        stale.map(|(uid, _)| ZdsRequest::del_workload(uid))
     }
 
     /// One that was refused and is due, or when that will be.

@@ -86,11 +86,12 @@ fn start_connection(socket: OwnedFd, hub: &Hub) {
     let socket = Arc::new(socket);
     let Some(place) = hub.claim_place(&socket) else { return };
     let hub = hub.clone();
-    let body = move || {
+    let thread = thread::Builder::new().name("ztunnel".to_owned()).stack_size(256 * 1024);
+    let started = thread.spawn(move || {
         let Err(end) = serve_ztunnel(&socket, &hub, &place);
         log_end(&hub, &place, &end);
-    };
-    if let Err(error) = thread::Builder::new().name("ztunnel".to_owned()).stack_size(256 * 1024).spawn(body) {
+    });
+    if let Err(error) = started {
         warn!(target: "zds", %error, "cannot start a thread for a ztunnel");
     }
 }

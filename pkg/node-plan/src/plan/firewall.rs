@@ -53,15 +53,14 @@ pub(super) fn rules_of_slots(
     family: Family,
     these: [bool; 2],
 ) -> RuleSet {
-    let slot = |slot: ZtunnelSlot| {
-        let ztunnel = desired.ztunnel_in(slot).filter(|_| *slot.select_from(&these))?;
-        let veth = IfName::new(&ztunnel.veth).ok()?;
-        Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
-    };
     let active = desired.active_for(family);
     let dns = active.filter(|(_, ztunnel)| ztunnel.dns).and_then(|(_, ztunnel)| ztunnel.ip(family));
     let capture = active.is_some() || desired.fallback != ZtunnelFallback::Open;
-    let slots = ZtunnelSlot::BOTH.map(slot);
+    let slots = ZtunnelSlot::BOTH.map(|slot| {
+        let ztunnel = desired.ztunnel_in(slot).filter(|_| *slot.select_from(&these))?;
+        let veth = IfName::new(&ztunnel.veth).ok()?;
+        Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
+    });
     let host = rule_sets::NodeParameters { family, slots, set: config.set_name(family), dns, capture };
     rule_sets::host_rules(&config.rules, &host)
 }

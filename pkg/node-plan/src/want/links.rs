@@ -65,10 +65,11 @@ pub(crate) fn link_addresses(
     generation: &ZtunnelInstance,
     on_node: bool,
 ) -> BTreeSet<(String, IpNet)> {
-    let of = |pair: LinkPair, family| {
+    let families = Family::BOTH.into_iter().filter(|family| generation.ip(*family).is_some());
+    let pairs = families.flat_map(|family| link_pairs(slot).map(|pair| (pair, family)));
+    let addresses = pairs.map(|(pair, family)| {
         let ends = config.link_ends(pair.direction == Direction::Inbound, slot, family);
         if on_node { (pair.node, ends.node) } else { (pair.ztunnel, ends.ztunnel) }
-    };
-    let families = Family::BOTH.into_iter().filter(|family| generation.ip(*family).is_some());
-    families.flat_map(|family| link_pairs(slot).map(|pair| of(pair, family))).collect()
+    });
+    addresses.collect()
 }

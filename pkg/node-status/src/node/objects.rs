@@ -59,15 +59,9 @@ impl ComparedLists {
 
     /// Of the observed settings, only those are ours that we want to be different, or have changed.
     fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
-        let show = |name: &String, value: &String| SysctlState {
-            netns: place.to_owned(),
-            name: name.clone(),
-            value: value.clone(),
-            previous_value: None,
-        };
-        let desired = want.sysctls.iter().map(|(name, value)| show(name, value)).collect();
+        let desired = want.sysctls.iter().map(|setting| show_sysctl(place, setting)).collect();
         let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
-        let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
+        let observed: Vec<SysctlState> = ours.map(|setting| show_sysctl(place, setting)).collect();
         let mut of = Comparison::compare_sets(desired, observed);
         for setting in of.observed.iter_mut().flatten() {
             setting.previous_value = have.journal.get(&setting.name).cloned();
@@ -90,6 +84,11 @@ impl ShownObjects {
         }));
         self.firewall.extend(objects.firewall.iter().map(|(family, line)| shown_rule(place, *family, line)));
     }
+}
+
+fn show_sysctl(place: &str, (name, value): (&String, &String)) -> SysctlState {
+    let (netns, name, value) = (place.to_owned(), name.clone(), value.clone());
+    SysctlState { netns, name, value, previous_value: None }
 }
 
 fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, ObservedLine)> {

@@ -8,34 +8,34 @@ use zds::ConnectionState;
 
 /// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
 pub(crate) fn ztunnel_states(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<ZtunnelState> {
-    let only = snapshot.ztunnels.len() == 1;
-    let show = |one: &ZtunnelCandidate| {
-        let mut shown = ZtunnelState {
-            namespace: one.name.namespace.clone(),
-            name: one.name.name.clone(),
-            uid: one.uid.clone(),
-            ips: one.ips.clone(),
-            ready: one.ready,
-            terminating: one.terminating,
-            dns_proxy: one.dns_capture,
-            ..ZtunnelState::default()
-        };
-        match &snapshot.capture {
-            CaptureSnapshot::Node { desired: Some(desired), .. } => {
-                let slot = ZtunnelSlot::BOTH.into_iter().find(|slot| {
-                    desired.ztunnel_in(*slot).is_some_and(|generation| generation.uid == one.uid)
-                });
-                shown.slot = slot.map(ZtunnelSlot::number);
-                shown.link =
-                    slot.and_then(|slot| desired.ztunnel_in(slot)).map(|generation| generation.veth.clone());
-                shown.active = shown.slot.is_some() && shown.slot == active;
-            }
-            CaptureSnapshot::InPod { ztunnels, .. } => add_connection(ztunnels, only, &mut shown),
-            _ => {}
-        }
-        shown
+    snapshot.ztunnels.iter().map(|one| show_ztunnel(one, snapshot, active)).collect()
+}
+
+fn show_ztunnel(one: &ZtunnelCandidate, snapshot: &AgentSnapshot, active: Option<u32>) -> ZtunnelState {
+    let mut shown = ZtunnelState {
+        namespace: one.name.namespace.clone(),
+        name: one.name.name.clone(),
+        uid: one.uid.clone(),
+        ips: one.ips.clone(),
+        ready: one.ready,
+        terminating: one.terminating,
+        dns_proxy: one.dns_capture,
+        ..ZtunnelState::default()
     };
-    snapshot.ztunnels.iter().map(show).collect()
+    match &snapshot.capture {
+        CaptureSnapshot::Node { desired: Some(desired), .. } => {
+            let holds = |slot| desired.ztunnel_in(slot).filter(|generation| generation.uid == one.uid);
+            let slot = ZtunnelSlot::BOTH.into_iter().find(|slot| holds(*slot).is_some());
+            shown.slot = slot.map(ZtunnelSlot::number);
+            shown.link = slot.and_then(holds).map(|generation| generation.veth.clone());
+            shown.active = shown.slot.is_some() && shown.slot == active;
+        }
+        CaptureSnapshot::InPod { ztunnels, .. } => {
+            add_connection(ztunnels, snapshot.ztunnels.len() == 1, &mut shown);
+        }
+        _ => {}
+    }
+    shown
 }
 
 /// Whether a ztunnel is connected. `only`: there is no other pod whose connection it could be.

@@ -39,12 +39,14 @@ pub(super) fn user_namespace(host_proc: &Path) -> Observed<UserNamespace> {
     if map.split_whitespace().eq(ALL_IDS) {
         return Ok(UserNamespace::OfNode);
     }
-    let identity = |path: &Path| {
-        let found = fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-        found.map_err(|error| format!("user IDs are mapped, and {} cannot be read: {error}", path.display()))
-    };
-    let node = identity(&host_proc.join("1/ns/user"))?;
-    Ok(if identity(Path::new(OWN_NAMESPACE))? == node { UserNamespace::OfNode } else { UserNamespace::Own })
+    let is_of_node =
+        identify_namespace(&host_proc.join("1/ns/user"))? == identify_namespace(OWN_NAMESPACE.as_ref())?;
+    Ok(if is_of_node { UserNamespace::OfNode } else { UserNamespace::Own })
+}
+
+fn identify_namespace(path: &Path) -> Observed<(u64, u64)> {
+    let found = fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    found.map_err(|error| format!("user IDs are mapped, and {} cannot be read: {error}", path.display()))
 }
 
 /// `None`: the kernel has no such module, or the module has no context for the process.

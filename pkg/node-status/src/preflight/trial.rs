@@ -205,11 +205,11 @@ fn try_node(settings: &CaptureSettings) -> Result<(), Failure> {
 
 /// As with one enrolled pod, and no ztunnel.
 fn node_rules(config: &NodeConfig) -> BTreeMap<Family, RuleSet> {
-    let address = |family| match family {
+    let addresses = kernel_families().into_iter().map(|family| match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
-    };
-    let members = kernel_families().into_iter().map(|family| (address(family), PodUid::default())).collect();
+    });
+    let members = addresses.map(|ip| (ip, PodUid::default())).collect();
     let desired = DesiredState { members, ..DesiredState::default() };
     desired_node(config, &desired, &ObservedState::default()).node.firewall
 }
