@@ -221,13 +221,13 @@ fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttach
     if !fields.has_key(VALID_ATTACHMENTS) {
         return Ok(None);
     }
-    let attachment = |item: &ObjectFields<'_>| {
+    let attachments = fields.object_list(VALID_ATTACHMENTS)?.into_iter().map(|item| {
         Ok(ValidAttachment {
             container_id: item.text_member("containerID")?.unwrap_or_default().into(),
             ifname: item.text_member("ifname")?.unwrap_or_default(),
         })
-    };
-    fields.object_list(VALID_ATTACHMENTS)?.iter().map(attachment).collect::<Result<_, CniError>>().map(Some)
+    });
+    attachments.collect::<Result<_, CniError>>().map(Some)
 }
 
 fn pod_namespace(fields: &ObjectFields<'_>) -> Result<Option<K8sNamespace>, CniError> {

@@ -89,11 +89,11 @@ impl<'a> ObjectFields<'a> {
     /// A list of objects, empty when absent. An element that is `null` is an empty object, as for Go.
     pub(crate) fn object_list(&self, key: &str) -> Result<Vec<ObjectFields<'a>>, InvalidMember> {
         let list: Vec<&'a RawValue> = self.decode_member(key)?.unwrap_or_default();
-        let element = |(at, raw): (usize, &'a RawValue)| {
+        let elements = list.into_iter().enumerate().map(|(at, raw)| {
             let path = format!("{}[{at}]", self.member_path(key));
             ObjectFields::parse(&path, if raw.get() == "null" { "{}" } else { raw.get() })
-        };
-        list.into_iter().enumerate().map(element).collect()
+        });
+        elements.collect()
     }
 
     /// Returns an error that says what is wrong with the value of a key.

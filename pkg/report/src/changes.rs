@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     pod::PodState,
-    state::{ChangeRecord, ChangeStatus, StateReport},
+    state::{ChangeRecord, ChangeStatus, StateReport, ZtunnelState},
     text::sanitize_text,
 };
 
@@ -170,16 +170,15 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
 }
 
 fn of_ztunnels(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
-    let message = |state: &StateReport| -> BTreeSet<String> {
-        let all = state.ztunnels.iter().map(|ztunnel| {
-            let on = |holds, word: &str| if holds { format!(", {word}") } else { String::new() };
-            let ready = if ztunnel.ready { "ready" } else { "not ready" };
-            let connected = on(ztunnel.connected == Some(true), "connected");
-            format!("{} {ready}{}{connected}", ztunnel.name, on(ztunnel.active, "active"))
-        });
-        all.collect()
-    };
-    added_and_gone("ztunnel", &message(before), &message(now))
+    let describe_all = |state: &StateReport| state.ztunnels.iter().map(describe_ztunnel).collect();
+    added_and_gone("ztunnel", &describe_all(before), &describe_all(now))
+}
+
+fn describe_ztunnel(ztunnel: &ZtunnelState) -> String {
+    let on = |holds, word: &str| if holds { format!(", {word}") } else { String::new() };
+    let ready = if ztunnel.ready { "ready" } else { "not ready" };
+    let connected = on(ztunnel.connected == Some(true), "connected");
+    format!("{} {ready}{}{connected}", ztunnel.name, on(ztunnel.active, "active"))
 }
 
 fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
@@ -198,16 +197,17 @@ fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut new: Vec<&ChangeRecord> =
         now.history.iter().filter(|change| !before.history.contains(change)).collect();
     new.reverse();
-    let event = |change: &ChangeRecord| {
-        let end = match (&change.error, change.outcome) {
-            (Some(error), _) => format!("failed: {error}"),
-            (None, ChangeStatus::Failed) => "failed".to_owned(),
-            (None, ChangeStatus::Succeeded) => format!("{:.1} ms", change.duration_ms),
-        };
-        let message = format!("{} [{}] ({end})", change.action, change.cause);
-        StateChange { kind: "history", pod: change.pod.clone(), message }
+    new.into_iter().map(convert_change).collect()
+}
+
+fn convert_change(change: &ChangeRecord) -> StateChange {
+    let end = match (&change.error, change.outcome) {
+        (Some(error), _) => format!("failed: {error}"),
+        (None, ChangeStatus::Failed) => "failed".to_owned(),
+        (None, ChangeStatus::Succeeded) => format!("{:.1} ms", change.duration_ms),
     };
-    new.into_iter().map(event).collect()
+    let message = format!("{} [{}] ({end})", change.action, change.cause);
+    StateChange { kind: "history", pod: change.pod.clone(), message }
 }
 
 #[cfg(test)]

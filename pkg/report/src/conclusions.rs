@@ -43,16 +43,16 @@ fn group_causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause
     let mut causes = BTreeMap::<_, StateCause>::new();
     for (pod, (message, code)) in state.pods.iter().zip(due) {
         let severity = Severity::from_capture(pod.capture);
-        let new = || StateCause {
+        let key = (tables::capture_rank(pod.capture), code.clone(), message.clone());
+        let cause = causes.entry(key).or_insert_with(|| StateCause {
             capture: pod.capture,
             severity,
             code: code.clone(),
             message: message.clone(),
             advice: severity.map_or_else(Vec::new, |_| explain::pod_advice(state, pod)),
             pods: Vec::new(),
-        };
-        let key = (tables::capture_rank(pod.capture), code.clone(), message.clone());
-        causes.entry(key).or_insert_with(new).pods.push(pod.title());
+        });
+        cause.pods.push(pod.title());
     }
     let mut causes: Vec<_> = causes.into_values().collect();
     causes.sort_by_key(|cause| (tables::capture_rank(cause.capture), Reverse(cause.pods.len())));

@@ -97,11 +97,11 @@ impl LabelChange {
     /// Returns the labels as `kubectl label` takes them, separated by commas.
     #[must_use]
     pub fn labels_text(&self) -> String {
-        let text = |(key, value): (&String, &Option<String>)| match value {
+        let labels = self.labels.iter().map(|(key, value)| match value {
             Some(value) => format!("{key}={value}"),
             None => format!("{key}-"),
-        };
-        self.labels.iter().map(text).collect::<Vec<_>>().join(",")
+        });
+        labels.collect::<Vec<_>>().join(",")
     }
 }
 

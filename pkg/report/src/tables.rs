@@ -266,21 +266,22 @@ pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
     if changes.is_empty() {
         return "No changes.\n".to_owned();
     }
-    let row = |change: &ChangeRecord| {
-        let (what, of_outcome) = match &change.error {
-            Some(error) => (format!("{}: {error}", change.action), Colour::Red),
-            None => (change.action.clone(), Colour::None),
-        };
-        vec![
-            Cell::plain(&truncate_to_seconds(&change.started_at)),
-            Cell::plain(change.pod.as_deref().unwrap_or("-")),
-            Cell::plain(&format!("{:.0} ms", change.duration_ms)),
-            Cell::plain(&change.cause),
-            Cell::coloured(&what, of_outcome),
-        ]
-    };
-    let rows: Vec<Vec<Cell>> = changes.iter().map(row).collect();
+    let rows: Vec<Vec<Cell>> = changes.iter().map(build_history_row).collect();
     render_table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], &rows, colour)
+}
+
+fn build_history_row(change: &ChangeRecord) -> Vec<Cell> {
+    let (what, of_outcome) = match &change.error {
+        Some(error) => (format!("{}: {error}", change.action), Colour::Red),
+        None => (change.action.clone(), Colour::None),
+    };
+    vec![
+        Cell::plain(&truncate_to_seconds(&change.started_at)),
+        Cell::plain(change.pod.as_deref().unwrap_or("-")),
+        Cell::plain(&format!("{:.0} ms", change.duration_ms)),
+        Cell::plain(&change.cause),
+        Cell::coloured(&what, of_outcome),
+    ]
 }
 
 /// Returns what would be done now: each step as text, and its operations below.

@@ -32,14 +32,12 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
 }
 
 fn since_sentence(state: &StateReport, pod: &PodState) -> String {
+    let title = pod.title();
+    let mut changes = state.history.iter().filter(|change| change.pod.as_ref() == Some(&title));
     // That a ztunnel serves the pod is entered anew at each start of the agent.
-    let is_change = |change: &&ChangeRecord| {
-        change.pod.as_deref() == Some(&pod.title())
-            && change.outcome == ChangeStatus::Succeeded
-            && change.cause != "ztunnel"
-    };
-    let recorded = || state.history.iter().find(is_change);
-    match (&pod.last_transition_time, &state.node.agent_started_at, recorded()) {
+    let recorded =
+        changes.find(|change| change.outcome == ChangeStatus::Succeeded && change.cause != "ztunnel");
+    match (&pod.last_transition_time, &state.node.agent_started_at, recorded) {
         (Some(since), ..) => format!("This has been so since {since}."),
         // An earlier agent changed it, and this one found it like that.
         (None, _, Some(change)) if pod.capture == CaptureState::Captured => {

@@ -53,16 +53,13 @@ impl SettingsChange {
     pub fn parse<'a>(
         variables: impl IntoIterator<Item = &'a str>,
     ) -> Result<SettingsChange, SettingsChangeError> {
-        let read = |text: &'a str| {
-            let (name, value) = text
-                .split_once('=')
-                .filter(|(name, _)| is_variable(name))
-                .ok_or_else(|| SettingsChangeError::Variable(sanitize_text(text)))?;
-            Ok((name.to_owned(), value.to_owned()))
-        };
-        let variables: BTreeMap<String, String> =
-            variables.into_iter().map(read).collect::<Result<_, _>>()?;
-        SettingsChange { variables, ..SettingsChange::default() }.check()
+        let mut change = SettingsChange::default();
+        for text in variables {
+            let variable = text.split_once('=').filter(|(name, _)| is_variable(name));
+            let (name, value) = variable.ok_or_else(|| SettingsChangeError::Variable(sanitize_text(text)))?;
+            change.variables.insert(name.to_owned(), value.to_owned());
+        }
+        change.check()
     }
 
     /// Reads what [`SettingsChange::to_json`] has made.
