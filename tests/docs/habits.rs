@@ -13,6 +13,8 @@ const MOST_PARTS_OF_TEXT: usize = 91;
 const MOST_ONE_WORD_NAMES: usize = 25;
 /// Characters that names of functions have on the average.
 const LEAST_MEAN_LENGTH: usize = 9;
+/// Named closures of more than three lines, of a thousand lines of code: a function says more, with its name and its types.
+const MOST_LONG_CLOSURES: usize = 1;
 /// Words of no name in the product: the glossary in ARCHITECTURE.md has others for what they stood for.
 const PRIVATE_WORDS: [&str; 11] =
     ["blind", "damage", "glance", "mend", "said", "stranger", "tell", "told", "trouble", "turn", "wanted"];
@@ -58,24 +60,34 @@ fn only_written_texts_count() {
     assert_eq!(count_parts_of_text(source), 3);
 }
 
-/// Names of the functions that a source defines, without those of the tests at its end.
-fn function_names(source: &str) -> Vec<&str> {
+/// Lines of code of a source, without comments and the tests at its end.
+fn code_lines(source: &str) -> Vec<&str> {
     let product = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
-    code.filter_map(|line| {
+    let lines = product.lines().map(|line| line.split(" // ").next().unwrap_or_default());
+    lines.filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with("//")).collect()
+}
+
+/// Names of the functions that a source defines.
+fn function_names(source: &str) -> Vec<&str> {
+    let names = code_lines(source).into_iter().filter_map(|line| {
         let (before, rest) = line.split_once("fn ")?;
         let is_definition = before.chars().all(|c| c.is_ascii_alphabetic() || " ():\"_".contains(c));
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
         (is_definition && end > 0).then(|| &rest[..end])
-    })
-    .collect()
+    });
+    names.collect()
+}
+
+/// Sources of the product.
+fn all_product_sources() -> impl Iterator<Item = String> {
+    ["pkg", "cmd", "cni-plugin"].into_iter().flat_map(|part| product_sources(&repository().join(part)))
 }
 
 /// Sources of the product in a directory.
 fn product_sources(directory: &Path) -> Vec<String> {
     let entries = directory.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let sources = entries.flat_map(|path| match path.file_name().and_then(|name| name.to_str()) {
-        Some("tests" | "tests.rs" | "target") => Vec::new(),
+        Some("benches" | "target" | "tests" | "tests.rs") => Vec::new(),
         _ if path.is_dir() => product_sources(&path),
         Some(name) if name.ends_with(".rs") => vec![std::fs::read_to_string(&path).unwrap()],
         _ => Vec::new(),
@@ -85,10 +97,7 @@ fn product_sources(directory: &Path) -> Vec<String> {
 
 #[test]
 fn functions_are_named_by_more_than_a_word() {
-    let sources: Vec<_> = ["pkg", "cmd", "cni-plugin"]
-        .iter()
-        .flat_map(|part| product_sources(&repository().join(part)))
-        .collect();
+    let sources: Vec<_> = all_product_sources().collect();
     let names: Vec<_> = sources.iter().flat_map(|source| function_names(source)).collect();
     let one_word = names.iter().filter(|name| !name.trim_matches('_').contains('_')).count();
     let length: usize = names.iter().map(|name| name.len()).sum();
@@ -108,6 +117,40 @@ fn only_definitions_of_the_product_have_names() {
     assert_eq!(function_names(source), ["one", "two_words", "three"]);
 }
 
+/// Named closures of more than three lines.
+fn count_long_closures(code: &[&str]) -> usize {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let lengths = code.iter().enumerate().filter_map(|(at, line)| {
+        let (_, value) = line.trim_start().strip_prefix("let ")?.split_once(" = ")?;
+        let is_closure = value.trim_start_matches("async ").trim_start_matches("move ").starts_with('|');
+        let is_end = |other: &&str| other.ends_with(';') && indent(other) <= indent(line);
+        is_closure.then(|| code[at..].iter().position(is_end))?
+    });
+    lengths.filter(|length| *length >= 3).count()
+}
+
+#[test]
+fn long_closures_are_functions() {
+    let sources: Vec<_> = all_product_sources().collect();
+    let code: Vec<_> = sources.iter().map(|source| code_lines(source)).collect();
+    let lines: usize = code.iter().map(Vec::len).sum();
+    let closures: usize = code.iter().map(|code| count_long_closures(code)).sum();
+    assert!(lines > 50_000, "{lines} lines found");
+    assert!(
+        closures * 1000 < lines * MOST_LONG_CLOSURES,
+        "{closures} named closures of more than three lines, in {lines} lines of code: make them functions, or smaller"
+    );
+}
+
+#[test]
+fn only_named_closures_of_more_than_three_lines_are_long() {
+    let long = "    let a = move |b| {\n        // no line of code\n        c;\n\n        d\n    };\n";
+    let short = "    let a: E = |b| {\n        c\n    }; // end\n    let a = b.map(|c| {\n        c;\n        d\n    });\n";
+    let test = "#[cfg(test)]\nmod tests {\n";
+    let count = |source: &[&str]| count_long_closures(&code_lines(&source.concat()));
+    assert_eq!([count(&[long, short, long]), count(&[short]), count(&[long, test, long])], [2, 0, 1]);
+}
+
 /// The words of a name: of `is_told`, `WantedNode` or `LAST_TURN`.
 fn words_of_name(name: &str) -> Vec<String> {
     let is_camel = name.contains(char::is_lowercase);
@@ -118,10 +161,7 @@ fn words_of_name(name: &str) -> Vec<String> {
 
 /// Names in a source that have a private word; comments, texts and the tests at its end do not count.
 fn private_names(source: &str) -> Vec<String> {
-    let product = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let code: Vec<_> = lines.map(|line| line.split(" // ").next().unwrap_or_default()).collect();
-    let code = code.join("\n").replace(r"\\", " ").replace("\\\"", " ").replace("'\"'", " ");
+    let code = code_lines(source).join("\n").replace(r"\\", " ").replace("\\\"", " ").replace("'\"'", " ");
     let outside_texts = code.split('"').step_by(2);
     let names: BTreeSet<&str> =
         outside_texts.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
@@ -131,9 +171,7 @@ fn private_names(source: &str) -> Vec<String> {
 
 #[test]
 fn names_have_the_words_of_the_field() {
-    let parts =
-        ["pkg", "cmd", "cni-plugin"].iter().flat_map(|part| product_sources(&repository().join(part)));
-    let private: Vec<_> = parts.flat_map(|source| private_names(&source)).collect();
+    let private: Vec<_> = all_product_sources().flat_map(|source| private_names(&source)).collect();
     assert!(private.is_empty(), "the glossary has other words: {private:?}");
 }
 
