@@ -12,7 +12,7 @@ use kit::{
 use report::{Explanation, PodState, Proof, ProofResult};
 use serde_json::json;
 
-use crate::fixtures::ambient::{MESH, PORT, Peer};
+use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::InPod;
 
 const FAMILIES: [bool; 2] = [false, true];
@@ -205,9 +205,37 @@ fn a_second_network_of_a_pod_can_stay_outside_as_a_whole() {
         let seen = kit::connect(&web.sandbox.netns, Proto::Udp, server).unwrap();
         assert_ne!(seen.server, "ztunnel-a");
     }
-    mesh.annotate(&web, &[]);
+    // The cluster's own network cannot: the whole annotation has no effect.
+    mesh.annotate(&web, &[(INTERFACES, "net1,eth0")]);
     mesh.fixture.eventually("it is in", |_| !servers.iter().any(|server| mesh.is_direct(&web, *server)));
+    mesh.wait_outbound(&web, PORT, false);
     mesh.wait_excepted(0.0);
+}
+
+/// What is not redirected is not closed, either.
+#[test]
+fn a_pod_that_joins_with_reset_keeps_its_connections_over_an_excepted_interface() {
+    let env = [("AMBIENT_ALLOWED_EXCEPTIONS", "interfaces"), ("EXISTING_CONNECTIONS", "reset")];
+    let mut fixture = InPod::new(&env);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let web = fixture.running_pod(PLAIN, "web");
+    let (_other, _echo) = second_network(&web);
+    let mut manifest = web.sandbox.manifest();
+    manifest["metadata"]["annotations"][INTERFACES] = "net+".into();
+    fixture.manifests.put_pod(&manifest);
+    let [mut closed, mut kept] =
+        [(); 2].map(|()| LiveConnections::start(&web.sandbox.netns, Live::default()));
+    for v6 in FAMILIES {
+        drop(closed.open((fixture.node.outside_ip(v6), PORT).into(), 2));
+        drop(kept.open(SocketAddr::new(SECOND[usize::from(v6)].parse().unwrap(), PORT), 2));
+    }
+    fixture.manifests.put_namespace(PLAIN, &[("istio.io/dataplane-mode", "ambient")]);
+    fixture.wait_served(&ztunnel, &web);
+    fixture.wait_captured(&web);
+    assert_eq!(closed.wait_broken(4).len(), 4);
+    kept.wait_round();
+    kept.report().assert_unbroken();
 }
 
 #[test]

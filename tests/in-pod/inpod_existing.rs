@@ -126,25 +126,17 @@ fn a_thousand_connections_survive_and_all_later_ones_are_in_the_mesh() {
 /// The pod's annotation wins over what holds for all.
 #[test]
 fn where_that_is_wanted_they_are_closed_at_once() {
-    const EXISTING: &str = "cni.istio.io/existing-connections";
-    for (setting, annotation, is_kept) in [
-        ("reset", None, false),
-        ("keep", Some((EXISTING, "reset")), false),
-        ("reset", Some((EXISTING, "keep")), true),
-        // What is not redirected is not closed, either.
-        ("reset", Some(("cni.istio.io/excludeInterfaces", "eth0")), true),
-    ] {
-        let env = [("EXISTING_CONNECTIONS", setting), ("AMBIENT_ALLOWED_EXCEPTIONS", "interfaces")];
-        let mut busy = Busy::new(&env, 5, 1);
-        if let Some((name, value)) = annotation {
+    for (setting, annotation, is_kept) in
+        [("reset", None, false), ("keep", Some("reset"), false), ("reset", Some("keep"), true)]
+    {
+        let mut busy = Busy::new(&[("EXISTING_CONNECTIONS", setting)], 5, 1);
+        if let Some(annotation) = annotation {
             let mut manifest = busy.peer.sandbox.manifest();
-            manifest["metadata"]["annotations"][name] = value.into();
+            manifest["metadata"]["annotations"]["cni.istio.io/existing-connections"] = annotation.into();
             busy.fixture.manifests.put_pod(&manifest);
         }
         busy.join();
-        if annotation.is_none_or(|(name, _)| name == EXISTING) {
-            busy.assert_in_mesh();
-        }
+        busy.assert_in_mesh();
         if is_kept {
             busy.assert_alive(12);
             continue;

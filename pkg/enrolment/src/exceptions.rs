@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use model::{IpNet, Port, list_elements, parse_go_bool};
+use model::{IfName, IpNet, Port, list_elements, parse_go_bool};
 use rules::inpod::{InPodRulesConfig, PodExceptions};
 use rules::sidecar::PortSelection;
 
 use crate::lists::{self, excerpt};
+
+/// Interfaces of which all is captured, whatever annotations ask for. Runtimes give that of the cluster's network this name in every
+/// pod, whatever plugins make it: containerd (`defaultIfName`, internal/cri/server/helpers.go), CRI-O (`DefaultInterfaceName`,
+/// pkg/ocicni/types.go of ocicni).
+const ALWAYS_CAPTURED: [&str; 2] = ["lo", "eth0"];
 
 model::word_enum! {
     /// A kind of exception. The administrator allows each for itself.
@@ -62,7 +67,7 @@ impl ExceptionKind {
                 "a comma-separated list of ports from 1 to 65535, without those of ztunnel"
             }
             ExceptionKind::Interfaces => {
-                "a comma-separated list of interface names, without lo and what matches it"
+                "a comma-separated list of interface names, without lo, eth0 and what matches one of them"
             }
             ExceptionKind::Dns => "true or false",
             ExceptionKind::WithoutZtunnel => "open or closed",
@@ -111,7 +116,7 @@ pub struct RequestedExceptions(BTreeMap<ExceptionKind, Result<ExceptionValue, St
 enum ExceptionValue {
     Ports(Vec<Port>),
     Networks(Vec<IpNet>),
-    Interfaces(Vec<model::IfName>),
+    Interfaces(Vec<IfName>),
     Switch(bool),
 }
 
@@ -231,11 +236,8 @@ fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
         }
         ExceptionKind::Interfaces => {
             let interfaces = lists::parse_interfaces(text)?;
-            let has_loopback = interfaces.iter().any(|name| match name.as_str().strip_suffix('+') {
-                Some(beginning) => "lo".starts_with(beginning),
-                None => name.as_str() == "lo",
-            });
-            (!has_loopback).then_some(ExceptionValue::Interfaces(interfaces))
+            let is_captured = |name: &IfName| ALWAYS_CAPTURED.iter().any(|interface| name.matches(interface));
+            (!interfaces.iter().any(is_captured)).then_some(ExceptionValue::Interfaces(interfaces))
         }
         ExceptionKind::Dns => parse_go_bool(text).map(ExceptionValue::Switch),
         ExceptionKind::WithoutZtunnel => match text {
@@ -332,7 +334,7 @@ mod tests {
             (OutboundNetworks, "10.0.0.0/8,2001:db8::/32,192.0.2.7/32"),
             (InboundPorts, "9100"),
             (OutboundNetworks, "0.0.0.0/1,128.0.0.0/2,8000::/1"),
-            (Interfaces, "net1,eth1,vnet+,lo1+"),
+            (Interfaces, "net1,eth1,eth01,vnet+,lo1+,eth1+"),
             (Dns, "False"),
             (WithoutZtunnel, "open"),
             (WithoutZtunnel, "closed"),
@@ -357,6 +359,10 @@ mod tests {
             (Interfaces, "eth1,+"),
             (Interfaces, "l+"),
             (Interfaces, "lo+"),
+            (Interfaces, "net1,eth0"),
+            (Interfaces, "e+"),
+            (Interfaces, "eth+"),
+            (Interfaces, "eth0+"),
             (Interfaces, "a-name-that-is-too-long"),
             (Dns, "off"),
             (Dns, ""),

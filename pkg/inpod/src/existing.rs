@@ -52,16 +52,11 @@ impl ExceptionFacts {
     }
 }
 
-/// The addresses of these interfaces, of which a name may end with `+` for any that begin so.
+/// The addresses of the interfaces that these names match.
 fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let mut links = handle.list_links()?;
-    links.retain(|link| {
-        interfaces.iter().any(|interface| match interface.as_str().strip_suffix('+') {
-            Some(prefix) => link.name.starts_with(prefix),
-            None => link.name == interface.as_str(),
-        })
-    });
+    links.retain(|link| interfaces.iter().any(|interface| interface.matches(&link.name)));
     let addresses = handle.list_addresses()?.into_iter();
     let of_these = addresses.filter(|address| links.iter().any(|link| link.index == address.index));
     Ok(of_these.map(|address| address.ip).collect())

@@ -172,6 +172,15 @@ impl IfName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether a firewall rule with this name matches the interface.
+    #[must_use]
+    pub fn matches(&self, interface: &str) -> bool {
+        match self.as_str().strip_suffix('+') {
+            Some(start) => interface.starts_with(start),
+            None => self.as_str() == interface,
+        }
+    }
 }
 
 /// Whether a name is plain enough for [`IfName::known`].

@@ -105,8 +105,8 @@ fn rule_matches(rule: &Rule, packet: &FirstPacket) -> bool {
     let arrives = packet.source.is_some();
     condition_holds(rule.source.as_ref(), |net| packet.source.is_some_and(|source| net.contains(&source)))
         && condition_holds(rule.dest.as_ref(), is_to)
-        && condition_holds(rule.input.as_ref(), |name| arrives && is_interface(name, &packet.interface))
-        && condition_holds(rule.output.as_ref(), |name| !arrives && is_interface(name, &packet.interface))
+        && condition_holds(rule.input.as_ref(), |name| arrives && name.matches(packet.interface.as_str()))
+        && condition_holds(rule.output.as_ref(), |name| !arrives && name.matches(packet.interface.as_str()))
         && condition_holds(rule.proto.as_ref(), |protocol| *protocol == packet.protocol)
         && rule.matches.iter().all(|condition| is_met(condition, packet))
 }
@@ -134,14 +134,6 @@ fn condition_holds<T>(condition: Option<&MatchValue<T>>, is: impl FnOnce(&T) -> 
 
 fn has_mark(found: u32, mark: Mark) -> bool {
     found & mark.mask == mark.value
-}
-
-/// A trailing `+` stands for every ending.
-fn is_interface(desired: &IfName, found: &IfName) -> bool {
-    match desired.as_str().strip_suffix('+') {
-        Some(start) => found.as_str().starts_with(start),
-        None => desired == found,
-    }
 }
 
 #[cfg(test)]
