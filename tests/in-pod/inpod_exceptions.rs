@@ -38,7 +38,8 @@ struct Exceptions {
 
 impl Exceptions {
     fn new(allowed: &str) -> Self {
-        let mut fixture = InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", allowed)]);
+        let mut fixture =
+            InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", allowed), ("AMBIENT_DNS_CAPTURE", "true")]);
         let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
         let outside = fixture.node.outside();
         let servers = [Echo::tcp(outside, PORT), Echo::tcp(outside, OUTBOUND)];
@@ -143,7 +144,7 @@ fn said(answer: &Explanation) -> Vec<&str> {
 fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     let mut mesh = Exceptions::new("all");
     let (outbound, inbound) = (OUTBOUND.to_string(), INBOUND.to_string());
-    let web = mesh.pod("web", &[(OUTBOUND_PORTS, &outbound), (INBOUND_PORTS, &inbound)]);
+    let web = mesh.pod("web", &[(OUTBOUND_PORTS, &outbound), (INBOUND_PORTS, &inbound), (DNS, "false")]);
     let _own = Echo::tcp(&web.sandbox.netns, INBOUND);
     for v6 in FAMILIES {
         // From its first packet.
@@ -158,7 +159,7 @@ fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     }
     assert!(!mesh.ztunnel.seen().iter().any(|one| [INBOUND, OUTBOUND].contains(&one.dst.port())));
     let answer = mesh.explain(&web);
-    let intended = "outbound TCP ports 9101; inbound TCP ports 9102";
+    let intended = "outbound TCP ports 9101; inbound TCP ports 9102; DNS";
     let expected = format!("Outside by intent, as annotations ask for it: {intended}.");
     assert_eq!((answer.code.as_str(), said(&answer)), ("captured", vec![expected.as_str()]), "{answer}");
     let listed = mesh.fixture.container.exec(&["list", "-o", "json"]);

@@ -69,8 +69,9 @@ impl InPodAnnotations {
         namespace: Option<&RequestedExceptions>,
         policy: &PodOptionPolicy,
     ) -> EffectiveOptions {
-        let EffectiveExceptions { traffic, dns, refused } =
+        let EffectiveExceptions { mut traffic, dns, refused } =
             self.exceptions.effective_exceptions(namespace, &policy.allowed);
+        traffic.dns = policy.dns_capture && self.dns.is_none() && dns == Some(false);
         let options = inpod::PodOptions {
             dns: self.dns.or(dns).unwrap_or(policy.dns_capture),
             bypass_inbound: self.bypass_inbound,
@@ -155,12 +156,15 @@ mod tests {
     use super::*;
 
     fn read(annotations: &[(&str, &str)], dns_capture: bool) -> (inpod::PodOptions, usize) {
+        effective(annotations, &PodOptionPolicy { dns_capture, ..PodOptionPolicy::default() })
+    }
+
+    fn effective(annotations: &[(&str, &str)], policy: &PodOptionPolicy) -> (inpod::PodOptions, usize) {
         let mut pod = Pod::default();
         let pairs = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         pod.metadata.annotations = pairs.collect();
         let asked = InPodAnnotations::read_from(&pod);
-        let policy = PodOptionPolicy { dns_capture, ..PodOptionPolicy::default() };
-        (asked.effective_options(None, &policy).options, asked.warnings.len())
+        (asked.effective_options(None, policy).options, asked.warnings.len())
     }
 
     #[test]
@@ -172,6 +176,26 @@ mod tests {
         }
         assert!(read(&[(BYPASS_INBOUND, "1")], false).0.bypass_inbound);
         assert!(!read(&[(BYPASS_INBOUND, "0")], false).0.bypass_inbound);
+    }
+
+    #[test]
+    fn dns_is_outside_by_intent_where_only_an_exception_switches_it_off() {
+        let exception = crate::exceptions::ExceptionKind::Dns.annotation();
+        let policy =
+            |dns_capture, allowed: &str| PodOptionPolicy { dns_capture, allowed: allowed.parse().unwrap() };
+        for (default, allowed, annotations, expected) in [
+            (true, "dns", &[(exception, "false")][..], true),
+            (true, "none", &[(exception, "false")], false),
+            (true, "dns", &[(exception, "true")], false),
+            (true, "dns", &[(exception, "false"), (DNS_CAPTURE, "true")], false),
+            (true, "dns", &[(exception, "false"), (DNS_CAPTURE, "false")], false),
+            (false, "dns", &[(exception, "false")], false),
+        ] {
+            let options = effective(annotations, &policy(default, allowed)).0;
+            let text = options.exceptions.kind_descriptions();
+            assert_eq!((options.exceptions.dns, text == ["DNS"]), (expected, expected), "{annotations:?}");
+            assert!(!(expected && options.dns), "{annotations:?}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA, SimulatedPod,
     StateReason,
 };
+use rules::inpod::PodExceptions;
 use sockdiag::TcpSockets;
 use wire::PodRecord;
 
@@ -196,7 +197,9 @@ fn option_changes(
         namespace.map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations));
     let options = |config: &InPodConfig| asked.effective_options(inherited.as_ref(), &config.pods).options;
     let (before, after) = (options(now), options(then));
-    let (old, new) = (before.exceptions.kind_descriptions(), after.exceptions.kind_descriptions());
+    // DNS is among the switches: settings decide on it, too.
+    let [old, new] = [&before, &after]
+        .map(|options| PodExceptions { dns: false, ..options.exceptions.clone() }.kind_descriptions());
     let lost = old.iter().filter(|text| !new.contains(text)).map(|text| format!("no longer outside: {text}"));
     let gained = new.iter().filter(|text| !old.contains(text)).map(|text| format!("newly outside: {text}"));
     let mut changes: Vec<String> = lost.chain(gained).collect();

@@ -124,8 +124,8 @@ pub struct PodOptions {
     pub open: bool,
 }
 
-/// Traffic of a captured pod that is not redirected. Its DNS is redirected or not whatever stands here, unless it takes an
-/// excepted interface.
+/// Traffic of a captured pod that is not redirected. Whether its DNS is depends on [`PodOptions::dns`] whatever stands here, unless it
+/// takes an excepted interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodExceptions {
     /// Destination ports of its TCP connections.
@@ -136,6 +136,8 @@ pub struct PodExceptions {
     pub inbound_ports: Vec<Port>,
     /// Network interfaces of which nothing is redirected.
     pub interfaces: Vec<IfName>,
+    /// DNS of the pod, which is redirected by default: the reason why [`PodOptions::dns`] is off.
+    pub dns: bool,
     /// While no ztunnel is there, nothing is redirected.
     pub without_ztunnel: bool,
 }
@@ -144,8 +146,7 @@ impl PodExceptions {
     /// Returns each kind that there is, as text: "outbound TCP ports 5432, 6379".
     #[must_use]
     pub fn kind_descriptions(&self) -> Vec<String> {
-        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, without_ztunnel } =
-            self;
+        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, .. } = self;
         let kinds = [
             ("outbound TCP ports", join_values(outbound_ports.iter().map(|port| port.0))),
             ("outbound networks", join_values(outbound_networks)),
@@ -154,7 +155,9 @@ impl PodExceptions {
         ];
         let given = kinds.into_iter().filter(|(_, values)| !values.is_empty());
         let given = given.map(|(kind, values)| format!("{kind} {values}"));
-        given.chain(without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned())).collect()
+        let dns = self.dns.then(|| "DNS".to_owned());
+        let all = self.without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned());
+        given.chain(dns).chain(all).collect()
     }
 
     /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface does not count.
