@@ -102,8 +102,8 @@ impl Exceptions {
         self.fixture.explain(&format!("{MESH}/{}", peer.sandbox.pod.name))
     }
 
-    /// The results of all packets that the agent sends in the pod.
-    fn proof(&self, peer: &Peer) -> Vec<ProofResult> {
+    /// The results of all packets that the agent sends in the pod; `Err`: why it sends none.
+    fn proof(&self, peer: &Peer) -> Result<Vec<ProofResult>, String> {
         let output = self.fixture.container.exec(&[
             "prove",
             &format!("{MESH}/{}", peer.sandbox.pod.name),
@@ -111,7 +111,7 @@ impl Exceptions {
             "json",
         ]);
         let proof: Proof = serde_json::from_slice(&output.stdout).unwrap();
-        proof.paths.iter().map(|path| path.result).collect()
+        proof.message.map_or_else(|| Ok(proof.paths.iter().map(|path| path.result).collect()), Err)
     }
 
     fn wait_excepted(&mut self, pods: f64) {
@@ -169,7 +169,7 @@ fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     let message = &shown.message;
     assert!(message.ends_with(&format!("; outside by intent: {intended}")), "{message}");
     mesh.wait_excepted(1.0);
-    assert!(mesh.proof(&web).iter().all(|result| *result == ProofResult::Proven));
+    assert!(mesh.proof(&web).unwrap().iter().all(|result| *result == ProofResult::Proven));
 
     // Followed while the pod runs.
     let nets =
@@ -178,7 +178,7 @@ fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     let nets = [nets.join(","), "192.0.2.0/24,2001:db8::/32".to_owned()].join(",");
     mesh.annotate(&web, &[(NETWORKS, &nets)]);
     mesh.wait_outbound(&web, PORT, true);
-    assert!(!mesh.proof(&web).contains(&ProofResult::Bypasses));
+    assert!(!mesh.proof(&web).unwrap().contains(&ProofResult::Bypasses));
     mesh.annotate(&web, &[]);
     mesh.wait_outbound(&web, PORT, false);
     mesh.wait_outbound(&web, OUTBOUND, false);
@@ -316,7 +316,8 @@ fn a_pod_that_may_goes_on_without_ztunnel_and_is_captured_again_with_it() {
     let expected = "Outside by intent, as annotations ask for it: everything while no ztunnel is connected.";
     assert_eq!((answer.code.as_str(), said(&answer)), ("ztunnel-not-connected", vec![expected]), "{answer}");
     assert_eq!(mesh.explain(&closed).code, "ztunnel-not-connected");
-    assert!(!mesh.proof(&open).contains(&ProofResult::Bypasses));
+    let why = "no ztunnel is there, and the pod is open without one";
+    assert_eq!(mesh.proof(&open), Err(why.to_owned()));
     // Pods that start meanwhile, too.
     let late = mesh.pod("late", &[(WITHOUT, "open")]);
     assert!(goes_on(&mesh, &late));

@@ -71,6 +71,9 @@ impl NodeInspector {
         let Some((chosen, enrolled_pod)) = chosen.zip(enrolled_pod).filter(|(_, pod)| !pod.leaving) else {
             return Err("the agent does not capture it".to_owned());
         };
+        if enrolled_pod.options.open {
+            return Err("no ztunnel is there, and the pod is open without one".to_owned());
+        }
         let netns = enrolled_pod.netns.clone().ok_or_else(|| unobserved_reason(pod))?;
         let rules = |family| (family, rules::inpod::pod_rules(&chosen.rules, &enrolled_pod.options, family));
         let rules =
