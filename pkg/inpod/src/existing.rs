@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use conntrack::{LocalPorts, TcpTuple};
 use hostnet::RtnetlinkHandle;
-use model::IfName;
+use model::{Family, IfName};
 use rules::inpod::PodExceptions;
 use sockdiag::TcpSocket;
 
@@ -77,5 +77,6 @@ pub(crate) fn is_redirected(
             || facts.excepted_ips.contains(&socket.local.ip())
             || desired.pod.exceptions.excludes_connection(socket.local, socket.remote, accepted)
     });
-    !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
+    let is_captured = desired.families.contains(&Family::of_ip(remote));
+    is_captured && !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }

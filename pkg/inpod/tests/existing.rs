@@ -146,8 +146,17 @@ impl Fixture {
     }
 
     fn capture_with(&self, existing: ExistingConnections, pod: &PodOptions) -> CaptureReport {
+        self.capture_families(&Family::BOTH, existing, pod)
+    }
+
+    fn capture_families(
+        &self,
+        families: &[Family],
+        existing: ExistingConnections,
+        pod: &PodOptions,
+    ) -> CaptureReport {
         let config = InPodRulesConfig::default();
-        let wanted = PodRulesSpec { config: &config, pod, families: &Family::BOTH, existing };
+        let wanted = PodRulesSpec { config: &config, pod, families, existing };
         capture_pod(&self.pod.1, &wanted, &self.options()).unwrap()
     }
 
@@ -319,6 +328,23 @@ fn inbound_connections_that_are_not_captured_stay() {
         streams.iter().for_each(|stream| exchange(stream).unwrap());
         assert_eq!(fixture.outside(), 10);
     });
+}
+
+/// As with `AMBIENT_IPV6=false`.
+#[test]
+fn connections_of_a_family_that_is_not_captured_stay() {
+    for (existing, outcome) in [
+        (ExistingConnections::Reset, Some(ConnectionsReport::Reset(10))),
+        (ExistingConnections::Keep, kept(10)),
+    ] {
+        on_both_backends(|fixture| {
+            let streams = fixture.connections(5);
+            let done = fixture.capture_families(&[Family::V4], existing, &PodOptions::default()).connections;
+            assert_eq!(done, outcome);
+            let v6 = streams.iter().filter(|stream| stream.local_addr().unwrap().is_ipv6());
+            assert_eq!(v6.map(|stream| exchange(stream).unwrap()).count(), 10);
+        });
+    }
 }
 
 #[test]
