@@ -15,6 +15,8 @@ use crate::fixtures::inpod::InPod;
 
 const MODE: &str = "istio.io/dataplane-mode";
 const OUTSIDE: u16 = 9000;
+/// A port outside that is excepted.
+const EXCEPTED: u16 = 5432;
 
 /// Of each pod of the namespace, by name: its mode, `None` for one that does not belong to the mesh, and its exceptions, those that are
 /// refused after those that are applied.
@@ -49,7 +51,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// Pods of every kind, of which only one would join.
+/// Pods of every kind, of which the first two would join.
 fn start_pods(fixture: &mut InPod) -> Vec<kit::PodSandbox> {
     let mut start = |name: &str, change: &dyn Fn(&mut Value)| {
         let sandbox = fixture.node.pod(Pod::new(PLAIN, name), &[]);
@@ -69,6 +71,9 @@ fn start_pods(fixture: &mut InPod) -> Vec<kit::PodSandbox> {
                 json!({"cni.istio.io/excludeOutboundPorts": "5432", "cni.istio.io/dnsCapture": "false"});
             pod["metadata"]["annotations"] = exceptions;
         }),
+        start("resets", &|pod| {
+            pod["metadata"]["annotations"] = json!({"cni.istio.io/existing-connections": "reset"});
+        }),
         start("member", &|pod| pod["metadata"]["labels"] = json!({MODE: "ambient"})),
         start("refuses", &|pod| pod["metadata"]["labels"] = json!({MODE: "none"})),
         start("host", &|pod| pod["spec"]["hostNetwork"] = json!(true)),
@@ -84,22 +89,24 @@ fn what_is_simulated_is_what_happens() {
     let pods = start_pods(&mut fixture);
     let member = pods.iter().find(|sandbox| sandbox.pod.name == "member").unwrap();
     let _ = ztunnel.wait_for_workload(&member.pod.uid);
-    let _outside = Echo::tcp(fixture.node.outside(), OUTSIDE);
+    let _outside = [OUTSIDE, EXCEPTED].map(|port| Echo::tcp(fixture.node.outside(), port));
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
-    let mut open = LiveConnections::start(&pods[0].netns, live);
-    let _ = open.open(SocketAddr::new(fixture.node.outside_ip(false), OUTSIDE), 3);
+    let [mut open, mut reset] = [&pods[0], &pods[1]].map(|pod| LiveConnections::start(&pod.netns, live));
+    let outside = |port| SocketAddr::new(fixture.node.outside_ip(false), port);
+    drop([open.open(outside(OUTSIDE), 3), open.open(outside(EXCEPTED), 1), reset.open(outside(OUTSIDE), 2)]);
     open.wait_round();
     let before = actual(&fixture);
     assert_eq!(before["member"].0.as_deref(), Some("in-pod"));
 
     let (modes, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
-    let web = answer["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == "web").unwrap();
-    assert_eq!(
-        (&web["before"], &web["after"], &web["connections"]),
-        (&json!(null), &json!("in-pod"), &json!(3))
-    );
-    let facts = ["synced", "ztunnelReady", "resetsConnections"].map(|fact| answer[fact].as_bool());
-    assert_eq!(facts, [Some(true), Some(true), Some(false)]);
+    for (name, connections, resets) in [("web", 3, json!(null)), ("resets", 2, json!(true))] {
+        let pod = answer["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == name).unwrap();
+        assert_eq!(
+            ["before", "after", "connections", "resetsConnections"].map(|key| &pod[key]),
+            [&json!(null), &json!("in-pod"), &json!(connections), &resets]
+        );
+    }
+    assert_eq!(["synced", "ztunnelReady"].map(|fact| answer[fact].as_bool()), [Some(true); 2]);
     assert_eq!(actual(&fixture), before, "nothing was changed");
     // Labels that nobody decides on change nothing.
     assert_eq!(simulated(&fixture, "app=web").0, before);
@@ -107,6 +114,7 @@ fn what_is_simulated_is_what_happens() {
     fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
     fixture.eventually("all are as simulated", |fixture| actual(fixture) == modes);
     let _ = ztunnel.wait_for_workload(&pods[0].pod.uid);
+    assert_eq!(reset.wait_broken(2).len(), 2);
     let (modes, _) = simulated(&fixture, &format!("{MODE}-"));
     assert_eq!(modes, before, "removing the label would bring back what was");
     fixture.manifests.put_namespace(PLAIN, &[]);
@@ -186,6 +194,12 @@ fn settings_are_simulated_as_an_agent_with_them_decides() {
             &["AMBIENT_ALLOWED_EXCEPTIONS=none", "AMBIENT_DNS_CAPTURE=true"],
             &captured,
             json!([format!("no longer outside: outbound TCP ports {OUTSIDE}"), "its DNS would be captured"]),
+            false,
+        ),
+        (
+            &["EXISTING_CONNECTIONS=reset"],
+            &captured,
+            json!(["connections that it has when it is captured again would be reset"]),
             false,
         ),
         (&["EXCLUDE_NAMESPACES=kube-system,mesh"], &Value::Null, Value::Null, true),

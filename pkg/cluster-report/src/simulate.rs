@@ -64,11 +64,11 @@ impl SimulationReport {
         self.pods.iter().filter(|row| row.effect == effect).count()
     }
 
-    /// Returns the number of connections that pods which would join have open.
+    /// Returns the number of open connections of pods that would join: of those that would be reset, or of the others.
     #[must_use]
-    pub fn open_connections(&self) -> usize {
+    pub fn open_connections(&self, reset: bool) -> usize {
         let joining = self.pods.iter().filter(|row| row.effect == MembershipEffect::Joins);
-        joining.filter_map(|row| row.pod.connections).sum()
+        joining.filter(|row| row.pod.resets_connections == reset).filter_map(|row| row.pod.connections).sum()
     }
 }
 

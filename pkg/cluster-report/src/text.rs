@@ -130,13 +130,12 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         number(MembershipEffect::Unchanged),
         number(MembershipEffect::Unknown)
     );
-    match report.open_connections() {
-        0 => {}
-        open => {
-            let _ = writeln!(
-                text,
-                "{open} open TCP connections of pods that would join go on outside of the mesh until they close, or are reset if EXISTING_CONNECTIONS is reset."
-            );
+    for (reset, outcome) in [(false, "go on outside of the mesh until they close"), (true, "are reset")] {
+        match report.open_connections(reset) {
+            0 => {}
+            open => {
+                let _ = writeln!(text, "{open} open TCP connections of pods that would join {outcome}.");
+            }
         }
     }
     for finding in &report.findings {

@@ -6,7 +6,7 @@ use conntrack::{LocalPorts, TcpTuple};
 use hostnet::RtnetlinkHandle;
 use model::{Family, IfName};
 use rules::inpod::PodExceptions;
-use sockdiag::TcpSocket;
+use sockdiag::{TcpSocket, TcpSockets};
 
 use crate::pod::PodRulesSpec;
 
@@ -60,6 +60,15 @@ fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
     let addresses = handle.list_addresses()?.into_iter();
     let of_these = addresses.filter(|address| links.iter().any(|link| link.index == address.index));
     Ok(of_these.map(|address| address.ip).collect())
+}
+
+/// Returns the number of TCP connections of the thread's network namespace that the rules would redirect if they were opened now.
+/// `None`: the kernel does not list them.
+#[must_use]
+pub fn count_redirected(desired: &PodRulesSpec<'_>) -> Option<usize> {
+    let facts = ExceptionFacts::of_this_netns(desired);
+    let sockets = TcpSockets::of_this_netns().ok()?.connected;
+    Some(sockets.iter().filter(|socket| is_redirected(desired, facts.as_ref(), socket)).count())
 }
 
 /// Whether the rules would redirect the connection of a socket if it were opened now.

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::inpod::PodRulesSpec;
 use agent::{AgentSnapshot, CaptureSnapshot, KnownPod};
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig};
 use daemon_settings::SimulatedSettings;
@@ -15,7 +16,7 @@ use enrolment::{
     exceptions::RequestedExceptions,
     inpod::{EffectiveOptions, InPodAnnotations},
 };
-use model::{ExistingConnections, Namespace, Pod, PodUid};
+use model::{ExistingConnections, Family, Namespace, Pod, PodUid};
 use netns::Netns;
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA, SimulatedPod,
@@ -74,7 +75,8 @@ pub(super) fn simulate_labels(
         simulate_pod(known, &basis, &pod, namespace.as_ref(), &basis)
     });
     let pods = pods.collect();
-    build_simulation(&basis, snapshot, snapshot.synced, count_connections(settings, records, &known, pods))
+    let pods = count_connections(settings, records, &known, &basis, pods);
+    build_simulation(&basis, snapshot, snapshot.synced, pods)
 }
 
 /// Returns what an agent with other settings would do to the node's pods, in the manner of [`simulate_labels`].
@@ -94,8 +96,8 @@ pub(super) fn simulate_settings(
         .collect();
     // Without ambient mode nobody follows namespaces.
     let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
-    let mut answer =
-        build_simulation(&after, snapshot, synced, count_connections(settings, records, &known, pods));
+    let pods = count_connections(settings, records, &known, &after, pods);
+    let mut answer = build_simulation(&after, snapshot, synced, pods);
     answer.not_simulated = other.not_simulated;
     if !is_ambient && other.ambient {
         let why = "labels of namespaces: without ambient mode, the agent does not know them, so pods that depend on them are unknown";
@@ -127,15 +129,12 @@ fn build_simulation(
     synced: bool,
     pods: Vec<SimulatedPod>,
 ) -> NodeSimulation {
-    let in_pod = basis.settings.capture.in_pod();
-    let resets = in_pod.is_some_and(|config| config.existing == ExistingConnections::Reset);
     NodeSimulation {
         schema: SIMULATION_SCHEMA.to_owned(),
         mode: basis.mode,
         synced,
         ztunnel_ready: is_ztunnel_ready(&snapshot.capture),
         problem: snapshot.problem.clone(),
-        resets_connections: resets,
         pods,
         ..NodeSimulation::default()
     }
@@ -162,13 +161,22 @@ fn simulate_pod(
     let (before, _) = pod_membership(&known.pod, known.namespace.as_ref(), now);
     let (after, reason) = pod_membership(pod, namespace, then);
     let meta = &known.pod.metadata;
-    let (exceptions, refused_exceptions) = effective_exceptions(pod, namespace, after, then.settings);
     let undetermined = reason.code == SkipReason::NamespaceUnknown.code();
-    let changes = match (before, after) {
-        (Some(RedirectionMode::InPod), Some(RedirectionMode::InPod)) => {
-            option_changes(pod, namespace, now.settings, then.settings)
-        }
+    let in_pod = InPodDecision::new(known, after, then.settings);
+    let changes = match (InPodDecision::new(known, before, now.settings), &in_pod) {
+        (Some(now), Some(then)) => option_changes(&now, then),
         _ => Vec::new(),
+    };
+    let (exceptions, refused_exceptions) = match (&in_pod, after) {
+        (Some(decision), _) => {
+            let EffectiveOptions { options, refused } = &decision.effective;
+            (options.exceptions.kind_descriptions(), refused.clone())
+        }
+        (None, Some(RedirectionMode::Node)) => {
+            let asked = InPodAnnotations::read_from(&known.pod);
+            (Vec::new(), asked.refused_on_node(inherited_exceptions(known).as_ref()))
+        }
+        _ => Default::default(),
     };
     SimulatedPod {
         namespace: meta.namespace.clone(),
@@ -177,6 +185,7 @@ fn simulate_pod(
         after,
         reason,
         connections: None,
+        resets_connections: false,
         exceptions,
         refused_exceptions,
         changes,
@@ -184,57 +193,67 @@ fn simulate_pod(
     }
 }
 
+/// How a pod is captured by in-pod redirection. Labels do not count: annotations ask for it.
+struct InPodDecision<'a> {
+    config: &'a InPodConfig,
+    families: Vec<Family>,
+    effective: EffectiveOptions,
+    existing: ExistingConnections,
+}
+
+impl InPodDecision<'_> {
+    /// `None`: the pod is not in this mode.
+    fn new<'a>(
+        known: &KnownPod,
+        mode: Option<RedirectionMode>,
+        settings: &'a CaptureSettings,
+    ) -> Option<InPodDecision<'a>> {
+        let config = settings.capture.in_pod().filter(|_| mode == Some(RedirectionMode::InPod))?;
+        let asked = InPodAnnotations::read_from(&known.pod);
+        Some(InPodDecision {
+            config,
+            families: config.within_kernel().captured_families(),
+            effective: asked.effective_options(inherited_exceptions(known).as_ref(), &config.pods),
+            existing: asked.existing_or(config.existing),
+        })
+    }
+
+    fn spec(&self) -> PodRulesSpec<'_> {
+        PodRulesSpec {
+            config: &self.config.rules,
+            pod: &self.effective.options,
+            families: &self.families,
+            existing: self.existing,
+        }
+    }
+}
+
+fn inherited_exceptions(known: &KnownPod) -> Option<RequestedExceptions> {
+    known.namespace.as_ref().map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations))
+}
+
 /// Returns what other settings change for a pod that stays in in-pod redirection.
-fn option_changes(
-    pod: &Pod,
-    namespace: Option<&Namespace>,
-    now: &CaptureSettings,
-    then: &CaptureSettings,
-) -> Vec<String> {
-    let (Some(now), Some(then)) = (now.capture.in_pod(), then.capture.in_pod()) else { return Vec::new() };
-    let asked = InPodAnnotations::read_from(pod);
-    let inherited =
-        namespace.map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations));
-    let options = |config: &InPodConfig| asked.effective_options(inherited.as_ref(), &config.pods).options;
-    let (before, after) = (options(now), options(then));
+fn option_changes(now: &InPodDecision<'_>, then: &InPodDecision<'_>) -> Vec<String> {
+    let (before, after) = (&now.effective.options, &then.effective.options);
     // DNS is among the switches: settings decide on it, too.
-    let [old, new] = [&before, &after]
+    let [old, new] = [before, after]
         .map(|options| PodExceptions { dns: false, ..options.exceptions.clone() }.kind_descriptions());
     let lost = old.iter().filter(|text| !new.contains(text)).map(|text| format!("no longer outside: {text}"));
     let gained = new.iter().filter(|text| !old.contains(text)).map(|text| format!("newly outside: {text}"));
     let mut changes: Vec<String> = lost.chain(gained).collect();
-    let switches = [
-        (before.dns, after.dns, "its DNS"),
-        (now.within_kernel().ipv6, then.within_kernel().ipv6, "its IPv6 traffic"),
-    ];
+    let has_v6 = |decision: &InPodDecision<'_>| decision.families.contains(&Family::V6);
+    let switches = [(before.dns, after.dns, "its DNS"), (has_v6(now), has_v6(then), "its IPv6 traffic")];
     changes.extend(switches.into_iter().filter(|(before, after, _)| before != after).map(
         |(_, after, what)| match after {
             true => format!("{what} would be captured"),
             false => format!("{what} would no longer be captured"),
         },
     ));
-    changes
-}
-
-/// Returns what would stay outside of the mesh by intent, and the exceptions that would be refused.
-fn effective_exceptions(
-    pod: &Pod,
-    namespace: Option<&Namespace>,
-    mode: Option<RedirectionMode>,
-    settings: &CaptureSettings,
-) -> (Vec<String>, Vec<String>) {
-    let asked = InPodAnnotations::read_from(pod);
-    let inherited =
-        namespace.map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations));
-    match (mode, settings.capture.in_pod()) {
-        (Some(RedirectionMode::InPod), Some(config)) => {
-            let EffectiveOptions { options, refused } =
-                asked.effective_options(inherited.as_ref(), &config.pods);
-            (options.exceptions.kind_descriptions(), refused)
-        }
-        (Some(RedirectionMode::Node), _) => (Vec::new(), asked.refused_on_node(inherited.as_ref())),
-        _ => Default::default(),
+    if now.existing != then.existing {
+        let outcome = if then.existing == ExistingConnections::Reset { "reset" } else { "kept" };
+        changes.push(format!("connections that it has when it is captured again would be {outcome}"));
     }
+    changes
 }
 
 /// Returns the mode in which a pod belongs to the mesh, and why.
@@ -262,37 +281,52 @@ fn ambient_off() -> StateReason {
     StateReason { code: "ambient-off".to_owned(), message: "ambient mode is off".to_owned() }
 }
 
-/// Counts connections with other hosts of the pods that would join: those within a pod never leave it.
+/// Counts connections of the pods that would join, as far as capture would concern them, and decides what becomes of these.
 fn count_connections(
     settings: &CaptureSettings,
     records: &[Arc<PodRecord>],
     known: &[&KnownPod],
+    then: &DecisionBasis<'_>,
     mut pods: Vec<SimulatedPod>,
 ) -> Vec<SimulatedPod> {
     let of_joining = |(_, pod): &(&&KnownPod, &mut SimulatedPod)| pod.effect() == MembershipEffect::Joins;
-    let joining: Vec<_> = known.iter().zip(&mut pods).filter(of_joining).collect();
+    let joining = known.iter().zip(&mut pods).filter(of_joining);
+    let joining: Vec<_> = joining
+        .map(|(known, pod)| {
+            let in_pod = InPodDecision::new(known, pod.after, then.settings);
+            pod.resets_connections =
+                in_pod.as_ref().is_some_and(|decision| decision.existing == ExistingConnections::Reset);
+            (known, pod, in_pod)
+        })
+        .collect();
     if joining.is_empty() {
         return pods;
     }
     let places = NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
     let Ok(all) = places.list_netns() else { return pods };
     let all = sidecar::by_address(all);
-    let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, _)| &known.pod.metadata.uid).collect();
+    let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, ..)| &known.pod.metadata.uid).collect();
     let recorded = netns_by_record(records, |uid| uids.contains(uid));
     let began = Instant::now();
-    for (known, pod) in joining {
+    for (known, pod, in_pod) in joining {
         if began.elapsed() > LIMIT {
             break;
         }
         let recorded = recorded.get(&known.pod.metadata.uid).copied();
         let netns = all.netns_of_pod(&known.pod.status.ips(), recorded);
-        pod.connections = netns.and_then(|netns| open_connections(netns));
+        pod.connections = netns.and_then(|netns| open_connections(netns, in_pod.as_ref()));
     }
     pods
 }
 
-/// `None`: the kernel does not say.
-fn open_connections(netns: &Netns) -> Option<usize> {
-    let sockets = netns.run_in(TcpSockets::of_this_netns).ok()?.ok()?;
-    Some(sockets.connected.iter().filter(|socket| !socket.is_local()).count())
+/// Connections within a pod never leave it. `None`: the kernel does not say.
+fn open_connections(netns: &Netns, in_pod: Option<&InPodDecision<'_>>) -> Option<usize> {
+    let count = || match in_pod {
+        Some(decision) => ::inpod::count_redirected(&decision.spec()),
+        None => {
+            let sockets = TcpSockets::of_this_netns().ok()?.connected;
+            Some(sockets.iter().filter(|socket| !socket.is_local()).count())
+        }
+    };
+    netns.run_in(count).ok()?
 }

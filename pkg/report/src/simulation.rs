@@ -177,8 +177,6 @@ pub struct NodeSimulation {
     /// Problem of the node that delays capture; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// TCP connections that exist when a pod joins are reset; otherwise they go on outside of the mesh until they close.
-    pub resets_connections: bool,
     /// The node's pods whose labels, or whose namespace's labels, would change, by name; all, if settings would.
     pub pods: Vec<SimulatedPod>,
     /// Why an agent with these settings would not start, one mistake each; nothing else is simulated then.
@@ -205,9 +203,13 @@ pub struct SimulatedPod {
     pub after: Option<RedirectionMode>,
     /// Why it would, or would not.
     pub reason: StateReason,
-    /// Number of the pod's TCP connections with others that are open now; `None`: could not be determined, or nothing changes.
+    /// Number of the pod's TCP connections with others that are open now and would be redirected if they were opened after the change;
+    /// `None`: could not be determined, or the pod would not join.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
+    /// These connections would be reset; otherwise they go on outside of the mesh until they close.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resets_connections: bool,
     /// Traffic of the pod that would stay outside of the mesh by intent, one text for each kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<String>,

@@ -80,12 +80,13 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
     };
     let why = add_exceptions(pod.reason.message.clone(), &pod.exceptions);
     let changes = pod.changes.iter().map(|change| format!("; {change}"));
+    let outcome = if pod.resets_connections { " (reset)" } else { "" };
     [
         Cell::plain(&sanitize_text(&format!("{}/{}", pod.namespace, pod.name))),
         Cell::coloured(effect.as_str(), shade),
         mode(pod.before),
         mode(pod.after),
-        Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| count.to_string())),
+        Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| format!("{count}{outcome}"))),
         Cell::plain(&sanitize_text(&format!("{why}{}", changes.collect::<String>()))),
     ]
 }

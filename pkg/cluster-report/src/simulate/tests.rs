@@ -56,7 +56,7 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
         [("web", joins), ("alone", unknown), ("lost", unknown), ("db", MembershipEffect::Unchanged)]
     );
     assert_eq!(codes(&report), ["agent-silent", "mesh-without-agent"]);
-    assert!(report.partial && report.open_connections() == 3);
+    assert!(report.partial && [false, true].map(|reset| report.open_connections(reset)) == [3, 0]);
     // A node without an agent is worse than one of which nothing is known.
     assert_eq!([Severity::Warning, Severity::Error].map(|least| report.status(least)), [1, 1]);
     let text = simulation_text(&report, false, false);
@@ -67,6 +67,22 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
         "3 open TCP connections of pods that would join go on outside of the mesh",
         "× node n3: it runs no agent, and 1 of its pods would belong to ambient mode",
         "? node n2: no answer within 5s",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn connections_that_would_be_reset_and_others_are_counted_apart() {
+    let mut replies = replies(true);
+    let answer = replies.get_mut("n1").unwrap().as_mut().unwrap();
+    let after = Some(RedirectionMode::InPod);
+    answer.pods.push(SimulatedPod { resets_connections: true, ..simulated("api", after, Some(4)) });
+    let text = simulation_text(&simulate_change(&cluster(&json!([])), &change(), &replies), false, false);
+    for part in [
+        "shop/api    n1    joins      outside  in-pod   4 (reset)    why api",
+        "3 open TCP connections of pods that would join go on outside of the mesh until they close.\n",
+        "4 open TCP connections of pods that would join are reset.\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
