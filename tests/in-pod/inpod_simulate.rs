@@ -107,6 +107,8 @@ fn what_is_simulated_is_what_happens() {
         );
     }
     assert_eq!(["synced", "ztunnelReady"].map(|fact| answer[fact].as_bool()), [Some(true); 2]);
+    let sources = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
+    assert_eq!(answer["probeSources"], json!(sources));
     assert_eq!(actual(&fixture), before, "nothing was changed");
     // Labels that nobody decides on change nothing.
     assert_eq!(simulated(&fixture, "app=web").0, before);

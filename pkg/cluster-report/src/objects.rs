@@ -116,24 +116,38 @@ impl Pod {
     }
 
     fn has_container(&self, name: &str) -> bool {
-        self.spec.containers.iter().chain(&self.spec.init_containers).any(|container| container.name == name)
+        self.containers().any(|container| container.name == name)
+    }
+
+    fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.spec.containers.iter().chain(&self.spec.init_containers)
+    }
+
+    /// Returns the number of probes that the kubelet sends to the pod's address.
+    #[must_use]
+    pub fn network_probes(&self) -> usize {
+        self.probe_targets().count()
     }
 
     /// Ports to which the kubelet's probes connect.
     pub(crate) fn probed_ports(&self) -> impl Iterator<Item = u16> {
-        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
-        containers.flat_map(|container| {
+        self.probe_targets().filter_map(|(container, target)| match &target.port {
+            PortName::Number(number) => Some(*number),
+            PortName::Name(name) => {
+                container.ports.iter().find(|port| port.name == *name).map(|port| port.container_port)
+            }
+        })
+    }
+
+    /// Where probes connect to, and the container of each.
+    fn probe_targets(&self) -> impl Iterator<Item = (&Container, &ProbeTarget)> {
+        self.containers().flat_map(|container| {
             let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
             let targets = probes
                 .into_iter()
                 .flatten()
                 .flat_map(|probe| [&probe.http_get, &probe.tcp_socket, &probe.grpc]);
-            targets.flatten().filter_map(move |target| match &target.port {
-                PortName::Number(number) => Some(*number),
-                PortName::Name(name) => {
-                    container.ports.iter().find(|port| port.name == *name).map(|port| port.container_port)
-                }
-            })
+            targets.flatten().map(move |target| (container, target))
         })
     }
 

@@ -1,7 +1,7 @@
 //! `millrace simulate`: what a change of labels or of the agents' settings would do to the pods of a cluster, as their nodes' agents
 //! decide it, and what would be wrong then.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedChange, SimulatedPod,
@@ -43,9 +43,19 @@ pub struct SimulatedRow {
     pub node: String,
     /// Effect of the change on the pod.
     pub effect: MembershipEffect,
+    /// Number of its probes that would come from another address than now.
+    pub probes: usize,
+    /// The address from which these would come; `None`: there are none.
+    pub probe_source: Option<IpAddr>,
     /// The pod as the agent on that node decides on it.
     #[serde(flatten)]
     pub pod: SimulatedPod,
+}
+
+impl SimulatedRow {
+    fn new(node: &str, effect: MembershipEffect, pod: SimulatedPod) -> SimulatedRow {
+        SimulatedRow { node: node.to_owned(), effect, probes: 0, probe_source: None, pod }
+    }
 }
 
 impl SimulationReport {
@@ -86,9 +96,7 @@ pub fn simulate_change(
     };
     let answered = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().ok()?)));
     let rows = answered.flat_map(|(node, simulation)| {
-        let row =
-            |pod: &SimulatedPod| SimulatedRow { node: node.clone(), effect: pod.effect(), pod: pod.clone() };
-        simulation.pods.iter().map(row)
+        simulation.pods.iter().map(|pod| SimulatedRow::new(node, pod.effect(), pod.clone()))
     });
     let mut pods: Vec<SimulatedRow> = rows.collect();
     pods.extend(unknown_pods(&changed, replies));
@@ -96,6 +104,7 @@ pub fn simulate_change(
         let key = |row: &SimulatedRow| (row.effect, row.pod.namespace.clone(), row.pod.name.clone());
         key(a).cmp(&key(b))
     });
+    add_probes(&mut pods, &changed.pods, replies);
     let mut findings = node_findings(&pods, replies);
     findings.extend(pods.iter().filter_map(refused_exceptions));
     match change {
@@ -187,8 +196,24 @@ fn unknown_pods<'a>(
         let reason = StateReason { code: String::new(), message: why.to_owned() };
         let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
         let pod_row = SimulatedPod { namespace, name, reason, ..SimulatedPod::default() };
-        SimulatedRow { node: pod.spec.node_name.clone(), effect: MembershipEffect::Unknown, pod: pod_row }
+        SimulatedRow::new(&pod.spec.node_name, MembershipEffect::Unknown, pod_row)
     })
+}
+
+/// Adds the probes of pods that would join: the kubelet's packets to them would get another source address.
+fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String, NodeReply>) {
+    let named = pods.iter().map(|pod| ((&*pod.metadata.namespace, &*pod.metadata.name), pod));
+    let by_name: BTreeMap<(&str, &str), &Pod> = named.collect();
+    for row in rows.iter_mut().filter(|row| row.effect == MembershipEffect::Joins) {
+        let Some(pod) = by_name.get(&(&*row.pod.namespace, &*row.pod.name)) else { continue };
+        let Some(Ok(simulation)) = replies.get(&row.node) else { continue };
+        // The kubelet takes the pod's first address.
+        let (count, ip) = (pod.network_probes(), pod.status.ips().first().copied());
+        let is_source = |source: &&IpAddr| ip.is_some_and(|ip| ip.is_ipv4() == source.is_ipv4());
+        if let Some(source) = simulation.probe_sources.iter().find(is_source).filter(|_| count > 0) {
+            (row.probes, row.probe_source) = (count, Some(*source));
+        }
+    }
 }
 
 /// Problems of the nodes of pods that would join.
@@ -224,7 +249,7 @@ fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -
 
 /// Exceptions that a pod which would join, or be captured otherwise, asks for, and that would not be applied.
 fn refused_exceptions(row: &SimulatedRow) -> Option<Finding> {
-    let SimulatedRow { node, effect, pod } = row;
+    let SimulatedRow { node, effect, pod, .. } = row;
     let is_concerned = matches!(effect, MembershipEffect::Joins | MembershipEffect::Changes);
     let is_refused = is_concerned && !pod.refused_exceptions.is_empty();
     let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);

@@ -1,6 +1,6 @@
 //! The same for people at a terminal. Colours repeat what marks and words say.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _, net::IpAddr};
 
 use report::{
     MembershipEffect, format_count, sanitize_text,
@@ -20,6 +20,8 @@ use crate::{
 const SHOWN: usize = 10;
 /// Pods of a simulation that are shown, unless all are wanted.
 const SHOWN_PODS: usize = 50;
+/// Source addresses of probes that are shown: where they are detected, each node may have its own.
+const SHOWN_SOURCES: usize = 4;
 
 /// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
 #[must_use]
@@ -137,6 +139,16 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
                 let _ = writeln!(text, "{open} open TCP connections of pods that would join {outcome}.");
             }
         }
+    }
+    let moved: Vec<(usize, IpAddr)> =
+        report.pods.iter().filter_map(|row| Some((row.probes, row.probe_source?))).collect();
+    if !moved.is_empty() {
+        let count = format_count(moved.iter().map(|(probes, _)| probes).sum(), "probe");
+        let sources: BTreeSet<String> = moved.iter().map(|(_, source)| source.to_string()).collect();
+        let shown: Vec<&str> = sources.iter().map(String::as_str).take(SHOWN_SOURCES).collect();
+        let rest = if sources.len() > shown.len() { ", ..." } else { "" };
+        let (pods, shown) = (format_count(moved.len(), "pod"), shown.join(", "));
+        let _ = writeln!(text, "{count} of {pods} that would join will come from {shown}{rest}.");
     }
     for finding in &report.findings {
         let (mark, shade) = mark_of(Some(finding.severity));

@@ -136,8 +136,8 @@ impl NodeInspector {
         records: &[Arc<PodRecord>],
         change: &SimulatedChange,
     ) -> Result<NodeSimulation, Reason> {
-        let settings = &self.settings.ambient_traces.agent;
-        let is_ambient = self.settings.ambient.is_some();
+        let (ambient, without) = (self.settings.ambient.as_ref(), &self.settings.ambient_traces);
+        let (settings, is_ambient) = (&ambient.unwrap_or(without).agent, ambient.is_some());
         let schema = SIMULATION_SCHEMA.to_owned();
         match change {
             SimulatedChange::Labels(_) if !is_ambient => {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -76,7 +77,7 @@ pub(super) fn simulate_labels(
     });
     let pods = pods.collect();
     let pods = count_connections(settings, records, &known, &basis, pods);
-    build_simulation(&basis, snapshot, snapshot.synced, pods)
+    build_simulation(settings, &basis, snapshot, snapshot.synced, pods)
 }
 
 /// Returns what an agent with other settings would do to the node's pods, in the manner of [`simulate_labels`].
@@ -97,7 +98,7 @@ pub(super) fn simulate_settings(
     // Without ambient mode nobody follows namespaces.
     let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
     let pods = count_connections(settings, records, &known, &after, pods);
-    let mut answer = build_simulation(&after, snapshot, synced, pods);
+    let mut answer = build_simulation(settings, &after, snapshot, synced, pods);
     answer.not_simulated = other.not_simulated;
     if !is_ambient && other.ambient {
         let why = "labels of namespaces: without ambient mode, the agent does not know them, so pods that depend on them are unknown";
@@ -123,7 +124,9 @@ fn mode_with(other: &SimulatedSettings, now: Option<RedirectionMode>) -> Option<
     }
 }
 
+/// `now`: the agent's settings, which have the detected sources of probes.
 fn build_simulation(
+    now: &CaptureSettings,
     basis: &DecisionBasis<'_>,
     snapshot: &AgentSnapshot,
     synced: bool,
@@ -135,9 +138,17 @@ fn build_simulation(
         synced,
         ztunnel_ready: is_ztunnel_ready(&snapshot.capture),
         problem: snapshot.problem.clone(),
+        probe_sources: probe_sources(now, basis),
         pods,
         ..NodeSimulation::default()
     }
+}
+
+fn probe_sources(now: &CaptureSettings, basis: &DecisionBasis<'_>) -> Vec<IpAddr> {
+    let then = basis.settings.capture.in_pod().filter(|_| basis.mode == Some(RedirectionMode::InPod));
+    let Some(then) = then else { return Vec::new() };
+    let probes = now.capture.in_pod().unwrap_or(then).rules.probes;
+    then.captured_families().into_iter().map(|family| probes.address_for(family)).collect()
 }
 
 fn is_ztunnel_ready(mode: &CaptureSnapshot) -> bool {

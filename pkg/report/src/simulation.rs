@@ -2,7 +2,7 @@
 
 mod settings;
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
@@ -177,6 +177,9 @@ pub struct NodeSimulation {
     /// Problem of the node that delays capture; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// The source of the node's probes of pods with in-pod redirection, of each family that is captured; empty in other modes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub probe_sources: Vec<IpAddr>,
     /// The node's pods whose labels, or whose namespace's labels, would change, by name; all, if settings would.
     pub pods: Vec<SimulatedPod>,
     /// Why an agent with these settings would not start, one mistake each; nothing else is simulated then.

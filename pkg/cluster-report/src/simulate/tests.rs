@@ -89,6 +89,34 @@ fn connections_that_would_be_reset_and_others_are_counted_apart() {
 }
 
 #[test]
+fn probes_of_pods_that_would_join_are_counted_with_the_address_from_which_they_would_come() {
+    let (mut cluster, mut replies) = (cluster(&json!([])), replies(true));
+    let (network, exec) =
+        (json!({"httpGet": {"port": 80}}), json!({"exec": {"command": ["true"]}, "periodSeconds": 3}));
+    let containers = json!([
+        {"name": "app", "livenessProbe": network, "readinessProbe": {"tcpSocket": {"port": 1}}, "startupProbe": exec},
+        {"name": "other", "livenessProbe": null},
+    ]);
+    let native = json!([{"name": "native", "startupProbe": {"grpc": {"port": 2}}}]);
+    for pod in &mut cluster.pods {
+        pod.spec.containers = serde_json::from_value(containers.clone()).unwrap();
+        pod.spec.init_containers = serde_json::from_value(native.clone()).unwrap();
+        pod.status.pod_ip = "10.0.0.7".to_owned();
+    }
+    let answer = replies.get_mut("n1").unwrap().as_mut().unwrap();
+    answer.probe_sources = ["fd00::7f", "169.254.7.127"].map(|ip| ip.parse().unwrap()).to_vec();
+    let report = simulate_change(&cluster, &change(), &replies);
+    let probes = |name: &str| report.pods.iter().find(|row| row.pod.name == name).unwrap().probes;
+    assert_eq!(["web", "db", "lost"].map(probes), [3, 0, 0], "only web would join");
+    let text = simulation_text(&report, false, false);
+    assert!(text.contains("\n3 probes of 1 pod that would join will come from 169.254.7.127.\n"), "{text}");
+    // With node-level capture they keep their source.
+    replies.get_mut("n1").unwrap().as_mut().unwrap().probe_sources.clear();
+    let text = simulation_text(&simulate_change(&cluster, &change(), &replies), false, false);
+    assert!(!text.contains("probes"), "{text}");
+}
+
+#[test]
 fn an_exception_that_would_be_refused_is_found_and_one_that_would_apply_is_shown() {
     let mut replies = replies(true);
     for pod in &mut replies.get_mut("n1").unwrap().as_mut().unwrap().pods {
