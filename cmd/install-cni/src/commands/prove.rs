@@ -1,6 +1,9 @@
 //! `prove`: the agent sends packets in a pod.
 
-use std::process::ExitCode;
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use node_status::NODE_LEVEL;
@@ -14,6 +17,11 @@ use super::{
 };
 
 const UNDECIDED: &str = "whether it is to be redirected is not known";
+const LATE: &str = "there was no time for it: prove it alone, or its namespace";
+/// Later, no proof of all pods begins: `millrace` waits 10 min for them, and one may take 25 s.
+const LATEST: Duration = Duration::from_secs(540);
+/// Questions in a row without an answer after which no other one is asked.
+const MOST_UNANSWERED: usize = 2;
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     if is_on(&call.values, &ALL)? {
@@ -30,16 +38,17 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     ensure!(call.values.positionals().is_empty(), "--all and a pod cannot be used together");
     let (socket, namespace) = (&call.settings.debug_socket, call.values.flag_text(&POD_NAMESPACE));
     let state = node_status::from_agent(socket, node_status::LIMIT)?;
-    let mut proofs = Vec::new();
-    for pod in state.pods.iter().filter(|pod| namespace.is_empty() || pod.namespace == namespace) {
-        match (pod.mode, pod.capture) {
-            (Some(RedirectionMode::Node), _) => proofs.push(untested_pod(pod, NODE_LEVEL)),
-            (Some(RedirectionMode::InPod | RedirectionMode::Sidecar), _) => {
-                proofs.push(node_status::prove_pod(socket, &pod.namespace, &pod.name)?);
-            }
-            (None, CaptureState::Unknown) => proofs.push(untested_pod(pod, UNDECIDED)),
-            (None, _) => {}
-        }
+    let is_meant = |pod: &&PodState| {
+        (namespace.is_empty() || pod.namespace == namespace)
+            && (pod.mode.is_some() || pod.capture == CaptureState::Unknown)
+    };
+    let pods: Vec<&PodState> = state.pods.iter().filter(is_meant).collect();
+    let began = Instant::now();
+    let prove = |pod: &PodState| node_status::prove_pod(socket, &pod.namespace, &pod.name);
+    let (mut proofs, left) = prove_each(&pods, prove, || began.elapsed() > LATEST);
+    if left > 0 {
+        let why = format!("its agent does not answer any more: {left} more pods were not tested");
+        proofs.push(Proof::untested(format!("node {}", state.node.name), true, why));
     }
     if !state.knows_all_pods() {
         let why = tables::empty_list_doubts(&state).join(" ");
@@ -49,6 +58,88 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(proofs_status(&proofs)))
 }
 
+/// Returns the proofs, and the number of pods that are left when the agent does not answer any more. What was proven is not lost.
+fn prove_each(
+    pods: &[&PodState],
+    prove: impl Fn(&PodState) -> Result<Proof>,
+    is_late: impl Fn() -> bool,
+) -> (Vec<Proof>, usize) {
+    let (mut proofs, mut unanswered) = (Vec::new(), 0);
+    for pod in pods {
+        proofs.push(match pod.mode {
+            Some(RedirectionMode::Node) => untested_pod(pod, NODE_LEVEL),
+            None => untested_pod(pod, UNDECIDED),
+            Some(RedirectionMode::InPod | RedirectionMode::Sidecar) if is_late() => untested_pod(pod, LATE),
+            Some(RedirectionMode::InPod | RedirectionMode::Sidecar) => {
+                let proof = prove(pod);
+                unanswered = if proof.is_ok() { 0 } else { unanswered + 1 };
+                proof.unwrap_or_else(|error| untested_pod(pod, &format!("{error:#}")))
+            }
+        });
+        if unanswered == MOST_UNANSWERED {
+            break;
+        }
+    }
+    let left = pods.len() - proofs.len();
+    (proofs, left)
+}
+
 fn untested_pod(pod: &PodState, why: &str) -> Proof {
     Proof::untested(format!("{}/{}", pod.namespace, pod.name), true, why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use anyhow::bail;
+    use report::{ProofPath, ProofResult};
+
+    use super::*;
+
+    fn pods(modes: &[Option<RedirectionMode>]) -> Vec<PodState> {
+        let pod = |(at, mode): (usize, &Option<RedirectionMode>)| PodState {
+            name: format!("p{at}"),
+            mode: *mode,
+            ..PodState::default()
+        };
+        modes.iter().enumerate().map(pod).collect()
+    }
+
+    /// Proves pods whose number is not among those that fail.
+    fn proven(
+        pods: &[PodState],
+        failing: &[usize],
+        is_late: impl Fn() -> bool,
+    ) -> (Vec<Option<String>>, usize) {
+        let prove = |pod: &PodState| {
+            if failing.iter().any(|at| pod.name == format!("p{at}")) {
+                bail!("no answer");
+            }
+            let paths = vec![ProofPath { result: ProofResult::Proven, ..ProofPath::default() }];
+            Ok(Proof { found: true, paths, ..Proof::default() })
+        };
+        let (proofs, left) = prove_each(&pods.iter().collect::<Vec<_>>(), prove, is_late);
+        (proofs.into_iter().map(|proof| proof.message).collect(), left)
+    }
+
+    #[test]
+    fn an_agent_that_does_not_answer_takes_no_proof_away() {
+        let some = |text: &str| Some(text.to_owned());
+        let all = pods(&[Some(RedirectionMode::InPod); 5]);
+        let expected = vec![None, some("no answer"), None, some("no answer"), None];
+        assert_eq!(proven(&all, &[1, 3], || false), (expected, 0));
+        assert_eq!(proven(&all, &[1, 2], || false), (vec![None, some("no answer"), some("no answer")], 2));
+        assert_eq!(proven(&all[..3], &[1, 2], || false).1, 0, "none is left");
+    }
+
+    #[test]
+    fn pods_for_which_no_time_is_left_are_named() {
+        let modes = [RedirectionMode::InPod, RedirectionMode::Sidecar, RedirectionMode::Node].map(Some);
+        let (asked, limit) = (Cell::new(0), 1);
+        let is_late = || asked.replace(asked.get() + 1) >= limit;
+        let some = |text: &str| Some(text.to_owned());
+        let expected = vec![None, some(LATE), some(NODE_LEVEL), some(UNDECIDED)];
+        assert_eq!(proven(&pods(&[&modes[..], &[None]].concat()), &[], is_late), (expected, 0));
+    }
 }
