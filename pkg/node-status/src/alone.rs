@@ -10,7 +10,7 @@ use ::inpod::{captured_families, has_listener};
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
 use firewall::CapturedTraffic;
 use model::{Family, Port};
-use netns::Netns;
+use netns::{Netns, NetnsId};
 use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
@@ -25,6 +25,7 @@ use rules::{
 use crate::{
     inpod, local, node,
     pods::{NodeNetwork as NodeView, judge_on_node},
+    records::NetnsOwners,
     sidecar,
 };
 
@@ -55,10 +56,14 @@ pub(super) fn compare_with_last(
     }
     let pods = Netns::list_directory(&settings.netns_directory).map(sidecar::by_address);
     match pods {
-        Ok(found) => state.pods.iter_mut().for_each(|pod| {
-            let own = found.netns_of_pod(&pod.ips, None).cloned();
-            observe_pod(settings, &state.node, &state.network, own, pod);
-        }),
+        Ok(found) => {
+            let owners = NetnsOwners::of_records(&settings.records.read_records());
+            for pod in &mut state.pods {
+                let is_of_another = |netns: NetnsId| owners.is_of_another(netns, &pod.namespace, &pod.name);
+                let own = found.netns_of_pod(&pod.ips, None, is_of_another).cloned();
+                observe_pod(settings, &state.node, &state.network, own, pod);
+            }
+        }
         Err(error) => state.observation.unobserved.push(Unobserved::new(StatePart::PodNamespaces, error)),
     }
     state

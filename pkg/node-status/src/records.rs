@@ -105,11 +105,9 @@ pub(super) fn observe_recorded(
         .map(pod_ids)
         .map(|ids| (ids.name.clone(), ids))
         .collect();
-    let name =
-        |record: &PodRecord| PodName { namespace: record.namespace.clone(), name: record.name.clone() };
     // A pod that had the name before is not the one that the API server reports.
     let is_current = |record: &&Arc<PodRecord>| {
-        record.error.is_none() && ids.get(&name(record)).is_none_or(|ids| belongs_to(record, ids))
+        record.error.is_none() && ids.get(&name_of(record)).is_none_or(|ids| belongs_to(record, ids))
     };
     let current: Vec<_> = records.iter().filter(is_current).collect();
     let mut pods: Vec<PodState> = current.iter().map(|record| pod_of_record(record)).collect();
@@ -127,7 +125,7 @@ pub(super) fn observe_recorded(
         let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
         let of_node = NodeNetwork::from_state(&network);
         let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };
-        let recorded: BTreeSet<PodName> = current.iter().map(|record| name(record)).collect();
+        let recorded: BTreeSet<PodName> = current.iter().map(|record| name_of(record)).collect();
         let is_recorded = |known: &&KnownPod| recorded.contains(&known.pod.name());
         let others = snapshot.pods.iter().filter(|known| !is_recorded(known));
         pods.extend(others.map(|known| context.pod_state(known, &mut redirects)));
@@ -150,6 +148,26 @@ pub(super) fn observe_recorded(
         network,
         ..local::empty_report()
     }
+}
+
+/// The pods whose ADDs recorded network namespaces: of several with one number, the newest, because the others have ended.
+#[derive(Debug, Default)]
+pub(super) struct NetnsOwners(BTreeMap<NetnsId, PodName>);
+
+impl NetnsOwners {
+    pub(super) fn of_records(records: &[Arc<PodRecord>]) -> NetnsOwners {
+        let done = in_order(records, |_| true).filter(|record| record.error.is_none());
+        NetnsOwners(done.filter_map(|record| Some((recorded_netns(record)?, name_of(record)))).collect())
+    }
+
+    /// Whether the namespace is that of a pod with another name.
+    pub(super) fn is_of_another(&self, netns: NetnsId, namespace: &str, name: &str) -> bool {
+        self.0.get(&netns).is_some_and(|owner| (&*owner.namespace, &*owner.name) != (namespace, name))
+    }
+}
+
+fn name_of(record: &PodRecord) -> PodName {
+    PodName { namespace: record.namespace.clone(), name: record.name.clone() }
 }
 
 /// The rules and the network namespace of each sidecar pod's ADD, by the pod's UID, where they are recorded.

@@ -19,7 +19,11 @@ use report::{PodState, RedirectionMode};
 use rules::{ChainSet, RecordedRules};
 use wire::PodRecord;
 
-use crate::{inpod::netns_ref, pods::PodRedirects, records::RecordedAdds};
+use crate::{
+    inpod::netns_ref,
+    pods::PodRedirects,
+    records::{NetnsOwners, RecordedAdds},
+};
 
 /// On a node with very many such pods, or with very many rules in some of them, the first observation does not reach all.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -93,6 +97,7 @@ pub(super) fn observe_sidecars(
     let adds = RecordedAdds::of_pods(records, redirects);
     let found = places.list_netns().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
+    let owners = NetnsOwners::of_records(records);
     let began = Instant::now();
     for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
         let Some(redirect) = redirects.get(&pod.uid) else { continue };
@@ -104,7 +109,9 @@ pub(super) fn observe_sidecars(
                 continue;
             }
             Ok(all) => all
-                .netns_of_pod(&pod.ips, adds.namespaces.get(&pod.uid).copied())
+                .netns_of_pod(&pod.ips, adds.namespaces.get(&pod.uid).copied(), |netns| {
+                    owners.is_of_another(netns, &pod.namespace, &pod.name)
+                })
                 .ok_or_else(|| all.not_found(&pod.ips, places)),
         };
         let late = || began.elapsed() > LIMIT;
@@ -244,8 +251,13 @@ pub(super) struct NetnsByAddress {
 
 impl NetnsByAddress {
     /// The namespace of a pod with these addresses: the one of its ADD, else the only one that has any of them. A pod may
-    /// give itself the address of another one, so several are none.
-    pub(super) fn netns_of_pod(&self, ips: &[IpAddr], recorded: Option<NetnsId>) -> Option<&Arc<Netns>> {
+    /// give itself the address of another one, so those of the ADDs of other pods do not count, and several are none.
+    pub(super) fn netns_of_pod(
+        &self,
+        ips: &[IpAddr],
+        recorded: Option<NetnsId>,
+        is_of_another: impl Fn(NetnsId) -> bool,
+    ) -> Option<&Arc<Netns>> {
         let fitting: BTreeMap<NetnsId, &Arc<Netns>> = ips
             .iter()
             .filter_map(|ip| self.by_address.get(ip))
@@ -255,14 +267,14 @@ impl NetnsByAddress {
         if let Some(own) = recorded.and_then(|id| fitting.get(&id)) {
             return Some(own);
         }
-        let mut all = fitting.into_values();
+        let mut all = fitting.into_iter().filter(|(id, _)| !is_of_another(*id)).map(|(_, netns)| netns);
         all.next().filter(|_| all.next().is_none())
     }
 
     fn not_found(&self, ips: &[IpAddr], places: &NetnsPaths) -> String {
         let place = places.used_path().display();
         if ips.iter().any(|ip| self.by_address.contains_key(ip)) {
-            return format!("several network namespaces in {place} have its address");
+            return format!("which of the network namespaces in {place} is its own is not known");
         }
         match &self.refused {
             Some(why) => format!("network namespaces in {place} cannot be observed: {why}"),

@@ -30,7 +30,7 @@ use wire::PodRecord;
 use crate::{
     mode_of,
     pods::{SidecarDecision, decide_sidecar, reason_of},
-    records::netns_by_record,
+    records::{NetnsOwners, netns_by_record},
     sidecar::{self, NetnsPaths},
 };
 
@@ -318,13 +318,16 @@ fn count_connections(
     let all = sidecar::by_address(all);
     let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, ..)| &known.pod.metadata.uid).collect();
     let recorded = netns_by_record(records, |uid| uids.contains(uid));
-    let began = Instant::now();
+    let (owners, began) = (NetnsOwners::of_records(records), Instant::now());
     for (known, pod, in_pod) in joining {
         if began.elapsed() > LIMIT {
             break;
         }
         let recorded = recorded.get(&known.pod.metadata.uid).copied();
-        let netns = all.netns_of_pod(&known.pod.status.ips(), recorded);
+        let (namespace, name) = (&pod.namespace, &pod.name);
+        let netns = all.netns_of_pod(&known.pod.status.ips(), recorded, |netns| {
+            owners.is_of_another(netns, namespace, name)
+        });
         pod.connections = netns.and_then(|netns| open_connections(netns, in_pod.as_ref()));
     }
     pods

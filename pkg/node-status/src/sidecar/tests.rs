@@ -44,13 +44,16 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         let compared = cache.compare_cached(&first, missing_routes, compare("without"), || false).unwrap();
         assert_eq!(compared.in_place, "without", "no rule has changed");
         let found = cache.by_address(vec![(PathBuf::new(), first)]);
-        assert_eq!(found.netns_of_pod(&ips("10.0.0.1"), None).map(|netns| netns.id()), Some(number));
+        assert_eq!(
+            found.netns_of_pod(&ips("10.0.0.1"), None, |_| false).map(|netns| netns.id()),
+            Some(number)
+        );
         drop((found, others));
         let second = successor_of(number)?;
         add_address(&second, "10.0.0.2");
         let found = cache.by_address(vec![(PathBuf::new(), second)]);
-        let second = found.netns_of_pod(&ips("10.0.0.2"), None).expect("it has its own address");
-        assert!(found.netns_of_pod(&ips("10.0.0.1"), None).is_none());
+        let second = found.netns_of_pod(&ips("10.0.0.2"), None, |_| false).expect("it has its own address");
+        assert!(found.netns_of_pod(&ips("10.0.0.1"), None, |_| false).is_none());
         assert_eq!(
             cache.compare_cached(second, Vec::new, compare("second"), || false).unwrap().in_place,
             "second"
@@ -58,4 +61,40 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         Some(())
     };
     assert!((0..10).find_map(|_| observe_successor()).is_some(), "no number is used again");
+}
+
+/// Who may add addresses in its namespace can add those of another pod.
+#[test]
+fn an_address_that_another_pod_gave_itself_is_no_witness() {
+    let listed = |all: &[&Netns]| {
+        let all = all
+            .iter()
+            .map(|netns| (PathBuf::new(), netns.run_in(Netns::current).unwrap().unwrap()))
+            .collect();
+        SidecarCache::default().by_address(all)
+    };
+    let (victim, attacker, unknown) =
+        (Netns::create().unwrap(), Netns::create().unwrap(), Netns::create().unwrap());
+    [&victim, &attacker, &unknown].iter().for_each(|netns| add_address(netns, "10.0.0.1"));
+    let ips = ["10.0.0.1".parse().unwrap()];
+    let record = |name: &str, netns: &Netns, at: &str| {
+        let NetnsId { dev, ino } = netns.id();
+        Arc::new(PodRecord {
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+            at: at.to_owned(),
+            netns_file: Some(wire::NetnsFile { dev, ino }),
+            ..PodRecord::default()
+        })
+    };
+    // The victim started before the plugin was installed. One that ended had the number that the attacker has.
+    let owners =
+        NetnsOwners::of_records(&[record("attacker", &attacker, "2"), record("victim", &attacker, "1")]);
+    let of_victim = |found: &NetnsByAddress| {
+        let is_of_another = |netns| owners.is_of_another(netns, "shop", "victim");
+        found.netns_of_pod(&ips, None, is_of_another).map(|netns| netns.id())
+    };
+    assert_eq!(of_victim(&listed(&[&victim, &attacker])), Some(victim.id()));
+    assert_eq!(of_victim(&listed(&[&attacker])), None, "its own is not listed");
+    assert_eq!(of_victim(&listed(&[&victim, &unknown])), None, "which one is not known");
 }
