@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kit::{
-    Echo, FakeApi, FakeReply, FakeRequest, InpodOptions, InpodZtunnel, NodeOptions, Pki, Pod, WorkloadState,
+    Echo, FakeApi, FakeEvents, FakeReply, FakeRequest, InpodOptions, InpodZtunnel, NodeOptions, Pki, Pod,
+    WorkloadState,
 };
 use report::PodVerdict;
 use serde_json::{Value, json};
@@ -94,7 +95,7 @@ impl Store {
         self.state.lock().unwrap().asked.iter().filter(|path| path.ends_with(what)).count()
     }
 
-    fn answer(&self, request: &FakeRequest) -> FakeReply {
+    fn answer(self: &Arc<Self>, request: &FakeRequest) -> FakeReply {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         let kind = match path {
             "/api/v1/pods" => "Pod",
@@ -119,12 +120,13 @@ impl Store {
     }
 
     /// When what would be listed is something else than before, the watch is too old to go on.
-    fn watched(&self, kind: &'static str) -> FakeReply {
-        let is_old = || self.refuses(kind) || !self.has_listed(kind, &self.picture(kind));
-        let _ = kit::found_within(Duration::from_secs(120), is_old);
-        let event = format!("{}\n", json!({"type": "ERROR", "object": status(410)}));
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
-        FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{event}", event.len()).into_bytes())
+    fn watched(self: &Arc<Self>, kind: &'static str) -> FakeReply {
+        let store = Arc::clone(self);
+        FakeReply::Watch(FakeEvents(Arc::new(move || {
+            let is_old = || store.refuses(kind) || !store.has_listed(kind, &store.picture(kind));
+            let _ = kit::found_within(Duration::from_secs(120), is_old);
+            vec![json!({"type": "ERROR", "object": status(410)})]
+        })))
     }
 
     fn single(&self, method: &str, path: &str) -> FakeReply {

@@ -28,10 +28,22 @@ pub enum FakeReply {
     Trickle(Vec<u8>, Duration),
     /// That, but later.
     Late(Duration, Box<FakeReply>),
+    /// What an API server answers to a watch: the head at once, and then the events that this waits for, and the end.
+    Watch(FakeEvents),
     /// Nothing, for as long as the client waits.
     Hang,
     /// The end of the connection.
     Close,
+}
+
+/// Returns the events of a watch, when there are any.
+#[derive(Clone)]
+pub struct FakeEvents(pub Arc<dyn Fn() -> Vec<Value> + Send + Sync>);
+
+impl std::fmt::Debug for FakeEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FakeEvents")
+    }
 }
 
 /// A request that a fake API server got.
@@ -186,6 +198,11 @@ fn reply(stream: &mut (impl Read + Write), reply: FakeReply) -> io::Result<()> {
         FakeReply::Late(pause, later) => {
             thread::sleep(pause);
             self::reply(stream, *later)
+        }
+        FakeReply::Watch(events) => {
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n")?;
+            stream.flush()?;
+            (events.0)().iter().try_for_each(|event| writeln!(stream, "{event}"))
         }
         FakeReply::Hang => wait_for_end(stream),
         FakeReply::Close => Ok(()),

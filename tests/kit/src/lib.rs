@@ -49,7 +49,7 @@ pub use artefacts::{
 pub use attack::{HalfOpen, LegacyLock, LockHolder, fill_with_services};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG, logged};
-pub use fake_api::{FakeApi, FakeReply, FakeRequest};
+pub use fake_api::{FakeApi, FakeEvents, FakeReply, FakeRequest};
 pub use inpod::{InpodOptions, InpodZtunnel, Workload, WorkloadState, ZdsMessage};
 pub use kubelet::{Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet};
 pub use live::{Broken, Live, LiveConnections, LiveReport, Opened};
