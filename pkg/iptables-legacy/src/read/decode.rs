@@ -155,11 +155,13 @@ impl EntryConditions<'_> {
         let (name, mask) = (self.bytes_at(at, INTERFACE)?, self.bytes_at(at + 2 * INTERFACE, INTERFACE)?);
         let compared = mask.iter().take_while(|byte| **byte == 0xff).count();
         let name = parse_c_string(name).ok()?;
+        // Of a name for all interfaces that begin so, the tool leaves the sign in the name.
+        let beginning = name.strip_suffix('+').unwrap_or(name);
         let is_mask = mask.get(compared..)?.iter().all(|byte| *byte == 0);
         let value = match compared {
             0 => return (is_mask && !negated).then_some(None),
             full if full == name.len() + 1 => IfName::new(name),
-            start if start == name.len() => IfName::new(&format!("{name}+")),
+            start if start == beginning.len() => IfName::new(&format!("{beginning}+")),
             _ => return None,
         };
         is_mask.then_some(Some(MatchValue { negated, value: value.ok()? }))
