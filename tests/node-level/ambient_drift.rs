@@ -97,6 +97,8 @@ fn is_named(env: &[(&str, &str)]) -> bool {
     let ztunnel = fixture.ztunnel("ztunnel-a");
     let _pod = fixture.pod(MESH, "web");
     fixture.settle();
+    // A pass that is under way would find the change before the kernel's notification is read, and not know whose it is.
+    fixture.wait_quiet();
     let before = fixture.state(&[&ztunnel]);
     fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
     let history = |fixture: &Ambient| String::from_utf8(fixture.container.exec(&["history"]).stdout).unwrap();
