@@ -60,7 +60,8 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         );
         Some(())
     };
-    assert!((0..10).find_map(|_| observe_successor()).is_some(), "no number is used again");
+    // Beside tests that make namespaces all the time, most attempts find the number taken.
+    assert!((0..50).find_map(|_| observe_successor()).is_some(), "no number is used again");
 }
 
 /// Who may add addresses in its namespace can add those of another pod.
