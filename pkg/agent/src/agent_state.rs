@@ -235,7 +235,7 @@ impl AgentState {
         let (pod, _) = &known;
         let shown = pod.status.ips();
         let is_other = !shown.is_empty() && !ips.iter().any(|ip| shown.contains(ip));
-        let has_ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+        let has_ended = pod.status.has_ended();
         let is_before = pod.metadata.deleted.is_some() || has_ended || self.has_ended(pod) || is_other;
         (!uid.is_empty() || !is_before).then_some(known)
     }

@@ -343,7 +343,7 @@ fn exclusion_level(reason: SkipReason) -> Option<EventLevel> {
 
 /// A pod that has ended, or is about to, is not reported.
 fn has_ended(pod: &Pod) -> bool {
-    pod.metadata.deleted.is_some() || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+    pod.metadata.deleted.is_some() || pod.status.has_ended()
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl Pod {
     /// Whether the pod is neither finished nor being deleted.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        !matches!(self.status.phase.as_str(), "Succeeded" | "Failed") && self.metadata.deleted.is_none()
+        !self.status.has_ended() && self.metadata.deleted.is_none()
     }
 
     /// Whether a sidecar has been injected into the pod.

@@ -132,7 +132,7 @@ fn pod_refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     let rows = [
         (SkipReason::Ztunnel, policy.ztunnel.matches(pod)),
         (SkipReason::HostNetwork, pod.spec.host_network),
-        (SkipReason::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
+        (SkipReason::Terminated, pod.status.has_ended()),
         (SkipReason::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
         (SkipReason::HasSidecar, has_proxy),
         (SkipReason::NoProxy, injected),

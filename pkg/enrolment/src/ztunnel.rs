@@ -64,12 +64,11 @@ pub struct ZtunnelCandidate {
 /// deleted, when another pod may have it.
 #[must_use]
 pub fn list_candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
-    ztunnels(index, selector).map(to_candidate).collect()
+    living_ztunnels(index, selector).map(to_candidate).collect()
 }
 
-fn ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> impl Iterator<Item = &'a Pod> {
-    let has_ended = |pod: &Pod| ["Failed", "Succeeded"].contains(&pod.status.phase.as_str());
-    index.pods().filter(move |pod| selector.matches(pod) && !has_ended(pod))
+fn living_ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> impl Iterator<Item = &'a Pod> {
+    index.pods().filter(|pod| selector.matches(pod) && !pod.status.has_ended())
 }
 
 /// Whether the newest ztunnel pod that is not on its way out speaks with the agent, and so serves pods from within; none
@@ -77,7 +76,7 @@ fn ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> impl Ite
 /// is known when it is ready, which those that speak with us are only when they do.
 #[must_use]
 pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
-    let remaining = ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
+    let remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
     let newest = remaining.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
     let speaks = speaks_in_pod(newest);
     (speaks || is_ready(newest)).then_some(speaks)
@@ -86,7 +85,7 @@ pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Op
 /// Whether a ready ztunnel serves the node from its own network namespace. Its successor may never start.
 #[must_use]
 pub fn is_served_on_node(index: &FactIndex, selector: &ZtunnelSelector) -> bool {
-    let mut remaining = ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
+    let mut remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
     remaining.any(|pod| is_ready(pod) && !speaks_in_pod(pod))
 }
 

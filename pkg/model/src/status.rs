@@ -118,6 +118,12 @@ pub fn condition_status<'a>(conditions: &'a [Condition], kind: &str) -> Option<&
 }
 
 impl PodStatus {
+    /// Whether all containers of the pod have ended, and none is started again.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
     /// The pod's addresses: `podIPs`, or `podIP` where that list is empty. Each once, in the order of the API; what is
     /// no address is left out.
     #[must_use]

@@ -36,7 +36,7 @@ impl From<Pod> for ObservedPod {
         let Pod { metadata: mut meta, spec, status } = pod;
         let is_terminating = meta.deleted.is_some();
         let is_running = status.phase == "Running" && !is_terminating;
-        let is_finished = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+        let is_finished = status.has_ended();
         let labels: Vec<String> = meta.labels.keys().cloned().collect();
         let annotations: Vec<String> = meta.annotations.keys().cloned().collect();
         let is_injected = meta.annotations.contains_key(enrolment::STATUS);

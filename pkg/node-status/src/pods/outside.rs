@@ -40,7 +40,7 @@ pub(crate) fn decide_sidecar(
 ) -> SidecarDecision {
     // Labels come first, so that a user who is advised to change them does not do so in vain.
     match () {
-        () if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") => {
+        () if pod.status.has_ended() => {
             return SidecarDecision::Outside(SkipReason::Terminated);
         }
         () if policy.ztunnel.matches(pod) => return SidecarDecision::Outside(SkipReason::Ztunnel),
