@@ -205,25 +205,18 @@ impl AutoCapture {
         Ok(speaks)
     }
 
-    /// Decides on the mode, and changes it. One that cannot be changed to keeps no pod from being captured by the present one: the
-    /// error is what remains.
-    fn decide_mode(
+    /// Changes the mode if ztunnel needs the other one. Returns the scope of the pass that follows.
+    fn follow_ztunnel(
         &mut self,
         state: &mut AgentState,
         scope: ReconcileScope,
-    ) -> (ReconcileScope, Option<Reason>) {
-        let decided = self.ztunnel_speaks_in_pod(state);
-        let changed = match decided {
-            Ok(Some(is_in_pod)) if is_in_pod != self.is_in_pod => {
-                self.switch_mode(state, is_in_pod).map(|()| true)
+    ) -> Result<ReconcileScope, Reason> {
+        match self.ztunnel_speaks_in_pod(state)? {
+            Some(is_in_pod) if is_in_pod != self.is_in_pod => {
+                self.switch_mode(state, is_in_pod)?;
+                Ok(ReconcileScope::Full)
             }
-            Ok(_) => Ok(false),
-            Err(error) => Err(error),
-        };
-        match changed {
-            Ok(true) => (ReconcileScope::Full, None),
-            Ok(false) => (scope, None),
-            Err(error) => (scope, Some(error)),
+            _ => Ok(scope),
         }
     }
 
@@ -240,7 +233,9 @@ impl AutoCapture {
 impl CaptureMode for AutoCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconciled = Instant::now();
-        let (scope, refused) = self.decide_mode(state, scope);
+        // If that fails, the present mode goes on capturing pods, and the error is reported.
+        let followed = self.follow_ztunnel(state, scope);
+        let scope = *followed.as_ref().unwrap_or(&scope);
         if self.current_mode().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
@@ -251,7 +246,7 @@ impl CaptureMode for AutoCapture {
         {
             self.clear_pods(); // an earlier agent may have left them
         }
-        Ok(self.hand_over(state).or(refused).or(problem))
+        Ok(self.hand_over(state).or(followed.err()).or(problem))
     }
 
     fn is_awaited(&self) -> bool {

@@ -51,7 +51,7 @@ impl KubeClient {
             Some(file) => Kubeconfig::read_from(file),
             None => read_existing(&default_files()),
         };
-        let kubeconfig = kubeconfig.map_err(unusable)?;
+        let kubeconfig = kubeconfig.map_err(kubeconfig_error)?;
         let mut config = if choice.file.is_none() && choice.context.is_none() && is_empty(&kubeconfig) {
             Config::incluster().map_err(|cause| Error::Connection {
                 server: KUBECONFIG.to_owned(),
@@ -78,7 +78,7 @@ impl KubeClient {
     }
 }
 
-fn unusable(cause: impl std::error::Error + 'static) -> Error {
+fn kubeconfig_error(cause: impl std::error::Error + 'static) -> Error {
     Error::connection(KUBECONFIG, &cause)
 }
 
@@ -91,25 +91,26 @@ fn config_of_context(
 ) -> Result<Config, Error> {
     let Kubeconfig { contexts, clusters, auth_infos, current_context, .. } = kubeconfig;
     let name = context.or(current_context);
-    let name = name.ok_or_else(|| unusable(KubeconfigError::CurrentContextNotSet))?;
+    let name = name.ok_or_else(|| kubeconfig_error(KubeconfigError::CurrentContextNotSet))?;
     let context = contexts.into_iter().find(|found| found.name == name).and_then(|found| found.context);
-    let context = context.ok_or_else(|| unusable(KubeconfigError::LoadContext(name)))?;
+    let context = context.ok_or_else(|| kubeconfig_error(KubeconfigError::LoadContext(name)))?;
     let cluster = clusters.into_iter().find(|found| found.name == context.cluster);
     let cluster = cluster.and_then(|found| found.cluster);
-    let cluster = cluster.ok_or_else(|| unusable(KubeconfigError::LoadClusterOfContext(context.cluster)))?;
-    let of_program = ExecAuthCluster::try_from(&cluster).map_err(unusable)?;
-    let server = cluster.server.ok_or_else(|| unusable(KubeconfigError::MissingClusterUrl))?;
+    let cluster =
+        cluster.ok_or_else(|| kubeconfig_error(KubeconfigError::LoadClusterOfContext(context.cluster)))?;
+    let of_program = ExecAuthCluster::try_from(&cluster).map_err(kubeconfig_error)?;
+    let server = cluster.server.ok_or_else(|| kubeconfig_error(KubeconfigError::MissingClusterUrl))?;
     let user = auth_infos.into_iter().find(|found| Some(&found.name) == context.user.as_ref());
     let parsed = server.parse().map_err(KubeconfigError::ParseClusterUrl);
-    let mut config = Config::new(parsed.map_err(unusable)?);
+    let mut config = Config::new(parsed.map_err(kubeconfig_error)?);
     let proxy = match cluster.proxy_url.filter(|url| !url.is_empty()) {
         Some(url) => url.parse().map(Some),
         None => proxy_by_environment(&config.cluster_url, variable),
     };
-    config.proxy_url = proxy.map_err(KubeconfigError::ParseProxyUrl).map_err(unusable)?;
+    config.proxy_url = proxy.map_err(KubeconfigError::ParseProxyUrl).map_err(kubeconfig_error)?;
     if let Some(pem) = &of_program.certificate_authority_data {
         let all = CertificateDer::pem_slice_iter(pem).map(|found| found.map(|found| found.to_vec()));
-        config.root_cert = Some(all.collect::<Result<_, _>>().map_err(unusable)?);
+        config.root_cert = Some(all.collect::<Result<_, _>>().map_err(kubeconfig_error)?);
     }
     config.auth_info = user.and_then(|found| found.auth_info).unwrap_or_default();
     if let Some(program) = config.auth_info.exec.as_mut().filter(|program| program.provide_cluster_info) {

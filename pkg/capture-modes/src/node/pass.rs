@@ -112,7 +112,7 @@ impl NodeCapture {
             match self.locate_candidate(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
-                    if !error.is_absence() && self.serves(&candidate.uid) {
+                    if !error.is_absence() && self.served_by(&candidate.uid) {
                         return Err(format!("cannot locate ztunnel {}: {error}", candidate.name).into());
                     }
                     problem = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
@@ -127,7 +127,7 @@ impl NodeCapture {
     }
 
     /// Whether the node path led to this ztunnel when it was verified last.
-    fn serves(&self, uid: &PodUid) -> bool {
+    fn served_by(&self, uid: &PodUid) -> bool {
         let active = self.verified.as_ref().and_then(|verified| verified.desired.active_ztunnel());
         active.is_some_and(|active| active.uid == *uid)
     }

@@ -231,7 +231,7 @@ fn read_listing(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing,
         if family.first() == Some(&INET) && prefixes.iter().any(|prefix| is_table_of(prefix, name)) {
             listing.tables.push(ListedTable {
                 name: name.to_owned(),
-                is_dormant: number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0,
+                is_dormant: read_number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0,
                 chains: Vec::new(),
             });
         }
@@ -270,7 +270,7 @@ fn text_or_empty(attribute: Option<Attribute<'_>>) -> &str {
     attribute.and_then(|found| found.read_str().ok()).unwrap_or_default()
 }
 
-fn number(attribute: Option<Attribute<'_>>) -> u32 {
+fn read_number(attribute: Option<Attribute<'_>>) -> u32 {
     attribute.and_then(|found| found.read_be32().ok()).unwrap_or_default()
 }
 
@@ -278,9 +278,9 @@ fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
     let hook = attributes.find(CHAIN_HOOK)?.nested_attributes();
     Some(BaseChain {
         kind: text_or_empty(attributes.find(CHAIN_TYPE)).to_owned(),
-        hook: number(hook.find(HOOK_NUMBER)),
-        priority: number(hook.find(HOOK_PRIORITY)).cast_signed(),
-        accepts: number(attributes.find(CHAIN_POLICY)) == ACCEPTS,
+        hook: read_number(hook.find(HOOK_NUMBER)),
+        priority: read_number(hook.find(HOOK_PRIORITY)).cast_signed(),
+        accepts: read_number(attributes.find(CHAIN_POLICY)) == ACCEPTS,
     })
 }
 
