@@ -208,6 +208,10 @@ const COMMANDS: &[(&str, Run)] = &[
         Test(CLI, "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds"),
     ),
     ("kubectl millrace check --pre", Test(CLI, "before_an_installation")),
+    (
+        "helm template istio-cni deploy/charts/istio-cni -n kube-system -f values.yaml | kubectl millrace check --pre -f -",
+        Test("tests/e2e/tour.rs", "tour"),
+    ),
     ("kubectl millrace check -n cli-mesh --node cli-n20", Test(CLI, "one_namespace")),
     ("kubectl millrace explain cli-mesh/pod-20", Test(CLI, "explain")),
     ("kubectl millrace explain shop/web", Test(CLI, "explain")),

@@ -40,6 +40,12 @@ pub(crate) fn tour(fixture: &mut Fixture, places: &Places, agent: &Agent) {
         "pullPolicy=Never",
         "millrace.image.hub=registry.invalid",
     ];
+    let before = "helm template istio-cni deploy/charts/istio-cni -n kube-system --set profile=ambient --set pullPolicy=Never \
+                  --set millrace.image.hub=registry.invalid | kubectl millrace check --pre -f - -o wide";
+    let found = ["√ every node passed the check of what capture needs", "1 node checked by a pod"];
+    workplace.ask(fixture, before, &found);
+    let left = "kubectl get pods -A -l app.kubernetes.io/name=millrace-check -o name | wc -l";
+    workplace.ask(fixture, left, &["0"]);
     let installed = helm.upgrade(&Agent::our_chart(), &values);
     let ready = installed.is_ok() && agent.wait_ready(&fixture.control);
     fixture.checks.check(ready, format!("the agent is ready: {installed:?}"));

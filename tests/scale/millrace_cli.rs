@@ -377,6 +377,18 @@ fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
     assert_eq!(exclusive["link"], "docs/networks.md#cilium");
     assert_eq!(exclusive["object"]["namespace"], AGENTS);
     assert_eq!(fixture.millrace(&["check", "--pre", "-n", "nowhere"]).status, 2);
+    // Who may not create pods learns nothing of the nodes, and everything else.
+    let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/istio-cni.yaml");
+    let run = before(&["-f", manifests, "--sample", "2", "-o", "json"]);
+    let report = run.json();
+    let of_nodes: Vec<&Value> =
+        findings_of(&report).filter(|finding| finding["code"] == "node-preflight").collect();
+    assert_eq!(
+        (run.status, of_nodes.len(), &report["checked"]),
+        (2, 2, &serde_json::json!(0)),
+        "{of_nodes:?}"
+    );
+    assert!(of_nodes.iter().all(|finding| finding["severity"] == "unknown"), "{of_nodes:?}");
     let fine = before(&[]);
     assert_eq!(fine.status, 0, "{}", fine.stdout);
     assert!(kit::has_line(&fine.stdout, "√ Cilium leaves other plugins in its chain"), "{}", fine.stdout);

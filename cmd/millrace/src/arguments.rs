@@ -20,7 +20,8 @@ const ALL_NAMESPACES: &str = "all-namespaces";
 
 /// Shows which nodes and pods of a cluster are unhealthy in the mesh, and why.
 ///
-/// It reads the API and asks the Millrace agent of each node through the API server. It changes nothing.
+/// It reads the API and asks the Millrace agent of each node through the API server. It changes nothing, except that
+/// `check --pre -f` starts pods and deletes them.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -106,9 +107,15 @@ pub(crate) enum Action {
         /// Check again every five seconds until the exit status is 0, for this time at most
         #[arg(long, value_parser = time_limit, value_name = "TIME")]
         wait: Option<Duration>,
-        /// Check before an installation what would keep it from working, by objects of the API alone
+        /// Check before an installation what would keep it from working, by objects of the API; with -f on the nodes, too
         #[arg(long, conflicts_with_all = ["node", "wait"])]
         pre: bool,
+        /// With --pre: start a pod of these rendered manifests on each node, which checks it, and delete it; `-`: standard input
+        #[arg(long, short, requires = "pre", value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// With -f: check only so many nodes, spread over the list of them
+        #[arg(long, requires = "file", value_parser = clap::value_parser!(u16).range(1..), value_name = "NUMBER")]
+        sample: Option<u16>,
     },
     /// List pods with their capture state, worst first
     ///

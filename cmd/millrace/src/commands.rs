@@ -2,24 +2,28 @@
 
 mod bundle;
 mod explain;
+mod node_checks;
 mod prove;
+mod rendered;
 mod simulate;
 mod watch;
 
 use std::{
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_report::{
-    CheckLine, Finding, Severity, Unanswered, Unread, check, check_before_installation, check_text,
-    list_text, not_known_text, partial_text, pod_list, preflight_text, render_junit, render_sarif,
-    verify_cluster, verify_text,
+    CheckLine, Cluster, Finding, Severity, Unanswered, Unread, check, check_before_installation, check_text,
+    installation_nodes, list_text, not_known_text, partial_text, pod_list, preflight_text, render_junit,
+    render_sarif, verify_cluster, verify_text,
 };
 use console::OutputFormat;
 use report::CaptureState;
 
+use self::node_checks::NodeChecker;
 use crate::{
     arguments::{self, Action, CompletionShell, Invocation, Options, Simulated},
     gather::ClusterSource,
@@ -38,8 +42,9 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let is_check = matches!(invocation.arguments.command, Action::Check { .. });
     ensure!(is_check || !options.output.is_of_check(), "-o junit and -o sarif are forms of check alone");
     match &invocation.arguments.command {
-        Action::Check { namespace, fail_on, pre: true, .. } => {
-            check_before(options, namespace.as_deref(), *fail_on).await
+        Action::Check { namespace, fail_on, pre: true, file, sample, .. } => {
+            let nodes = file.as_deref().map(|file| (file, sample.map_or(usize::MAX, usize::from)));
+            check_before(options, namespace.as_deref(), nodes, *fail_on).await
         }
         Action::Check { namespace, node, fail_on, wait, .. } => {
             let until = Instant::now() + wait.unwrap_or_default();
@@ -101,14 +106,38 @@ async fn check_cluster(
     Ok(ExitCode::from(report.status(least)))
 }
 
-async fn check_before(options: &Options, namespace: Option<&str>, least: Severity) -> Result<ExitCode> {
-    let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
-    let report = check_before_installation(&cluster, &objects);
+/// `nodes`: manifests of the agent whose pods check nodes, and how many nodes at most.
+async fn check_before(
+    options: &Options,
+    namespace: Option<&str>,
+    nodes: Option<(&Path, usize)>,
+    least: Severity,
+) -> Result<ExitCode> {
+    let source = ClusterSource::open(options).await?;
+    let checker = nodes.map(|(file, most)| {
+        NodeChecker::new(&source.session.client, options, file).map(|checker| (checker, most))
+    });
+    let checker = checker.transpose()?;
+    let (cluster, objects) = source.before_installation(namespace).await?;
+    let node_checks = match checker {
+        Some((checker, most)) => Some(checker.check_nodes(&sample_nodes(&cluster, most)).await?),
+        None => None,
+    };
+    let report = check_before_installation(&cluster, &objects, node_checks.as_ref());
     if !print_log(options, "millrace check --pre", &report.checks, &report.findings, least)? {
         output::new_printer(options)
             .print_value(&report, |wide, colour| preflight_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
+}
+
+/// At most so many of the nodes on which the agent would run, spread over all of them: neighbours are often alike.
+fn sample_nodes(cluster: &Cluster, most: usize) -> Vec<&str> {
+    let mut nodes: Vec<&str> =
+        installation_nodes(cluster).into_iter().map(|node| node.metadata.name.as_str()).collect();
+    nodes.sort_unstable();
+    let wanted = most.min(nodes.len());
+    (0..wanted).filter_map(|index| nodes.get(index * nodes.len() / wanted).copied()).collect()
 }
 
 /// Prints a check in the form of another service; false: another form is desired.

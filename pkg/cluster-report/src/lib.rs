@@ -24,7 +24,9 @@ pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
     SelectorTerm, policy_effect,
 };
-pub use preflight::{NetworkObjects, PreflightReport, check_before_installation};
+pub use preflight::{
+    NetworkObjects, NodeChecks, PreflightReport, check_before_installation, installation_nodes,
+};
 pub use rows::{NodeDifferences, NodeUnknown, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
 pub use sarif::render_sarif;
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate_change};

@@ -1,16 +1,19 @@
-//! `millrace check --pre`: what would keep an installation from working, by objects of the API alone, before there is an agent.
+//! `millrace check --pre`: what would keep an installation from working, before there is an agent: by objects of the API, and by
+//! checks of nodes that pods have made.
 //!
 //! The options of networks are those of docs/networks.md, which has the source of each.
 
 mod networks;
 
+use std::collections::BTreeMap;
+
 use model::{DaemonSet, Node};
-use report::exit_status;
+use report::{PreflightCheck, exit_status};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    check::{CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings},
+    check::{CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings, preflight_findings},
     cluster::{Cluster, DATAPLANE_MODE},
     finding::{Code, Finding, ObjectName, Severity},
     objects::{Pod, is_schedulable_linux},
@@ -38,6 +41,9 @@ pub struct NetworkObjects {
     pub openshift: Option<Value>,
 }
 
+/// What pods have found on nodes, by node; an error: why a node could not be checked.
+pub type NodeChecks = BTreeMap<String, Result<Vec<PreflightCheck>, String>>;
+
 /// The answer of `millrace check --pre`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PreflightReport {
@@ -47,6 +53,8 @@ pub struct PreflightReport {
     pub verdict: Verdict,
     /// Number of nodes on which the agent would run.
     pub nodes: usize,
+    /// Number of nodes that a pod has checked.
+    pub checked: usize,
     /// Every check with its outcome.
     pub checks: Vec<CheckLine>,
     /// All findings, sorted by code and object.
@@ -61,26 +69,44 @@ impl PreflightReport {
     }
 }
 
-/// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read.
+/// The nodes on which the agent would run.
 #[must_use]
-pub fn check_before_installation(cluster: &Cluster, objects: &NetworkObjects) -> PreflightReport {
-    let nodes: Vec<&Node> = cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect();
+pub fn installation_nodes(cluster: &Cluster) -> Vec<&Node> {
+    cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect()
+}
+
+/// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read; `None`: no node was
+/// to be checked by a pod.
+#[must_use]
+pub fn check_before_installation(
+    cluster: &Cluster,
+    objects: &NetworkObjects,
+    node_checks: Option<&NodeChecks>,
+) -> PreflightReport {
+    let nodes = installation_nodes(cluster);
     let mut findings: Vec<Finding> = cluster.unread.iter().map(not_readable).collect();
     findings.extend(nodes.iter().flat_map(|node| node_findings(node)));
     findings.extend(mesh_findings(objects));
     findings.extend(networks::findings(objects));
+    findings.extend(node_checks.into_iter().flatten().flat_map(|(node, checks)| match checks {
+        Ok(checks) => preflight_findings(node, checks),
+        Err(why) => vec![unchecked_node(node, why)],
+    }));
     let pods = cluster.pods.iter().filter(|pod| may_join(pod));
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
     // Nothing is blocked before that.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
     let missing = Missing::new(cluster, &findings);
-    let codes = Code::ALL.iter().filter(|code| code.is_of_preflight());
+    let is_meant =
+        |code: &&Code| code.is_of_preflight() && (**code != Code::NodePreflight || node_checks.is_some());
+    let codes = Code::ALL.iter().filter(is_meant);
     let checks = check_lines(codes, &findings, |code| missing.objects_of(code));
     PreflightReport {
         schema: "millrace.preflight/v1",
         verdict: overall_verdict(&checks),
         nodes: nodes.len(),
+        checked: node_checks.into_iter().flatten().filter(|(_, checks)| checks.is_ok()).count(),
         checks,
         findings,
     }
@@ -90,6 +116,11 @@ pub fn check_before_installation(cluster: &Cluster, objects: &NetworkObjects) ->
 fn may_join(pod: &Pod) -> bool {
     let is_kept_out = pod.metadata.label(DATAPLANE_MODE) == Some("none") || pod.has_sidecar();
     pod.is_live() && !pod.spec.host_network && !is_kept_out && pod.metadata.namespace != "kube-system"
+}
+
+fn unchecked_node(node: &str, why: &str) -> Finding {
+    let finding = Finding::new(Code::NodePreflight, ObjectName::node(node), why).on_node(node);
+    Finding { severity: Severity::Unknown, ..finding }
 }
 
 fn not_readable(unread: &crate::Unread) -> Finding {

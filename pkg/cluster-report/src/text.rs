@@ -36,6 +36,9 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
 pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
     let _ = writeln!(text, "{} would run an agent", format_count(report.nodes, "node"));
+    if report.checked > 0 {
+        let _ = writeln!(text, "{} checked by a pod", format_count(report.checked, "node"));
+    }
     text.push_str(&verdict_text(report.verdict, colour));
     text
 }

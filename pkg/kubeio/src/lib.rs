@@ -26,6 +26,8 @@ mod pods;
 #[cfg(feature = "kubectl")]
 mod proxy;
 mod reread;
+#[cfg(feature = "kubectl")]
+mod short_lived;
 mod slim;
 mod taints;
 mod transport;

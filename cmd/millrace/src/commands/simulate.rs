@@ -1,14 +1,12 @@
 //! `simulate`: asks every agent what a change would do, and looks for what would be wrong then.
 
-mod rendered;
-
 use std::{path::Path, process::ExitCode};
 
 use anyhow::{Result, bail};
 use cluster_report::{Severity, SimulationReport, simulate_change, simulation_text};
 use report::{LabelChange, SettingsChange, SimulatedChange};
 
-use super::explain::parse_pod_name;
+use super::{explain::parse_pod_name, rendered};
 use crate::{
     arguments::{LabelledKind, Options},
     gather::{ClusterSource, PODS},

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Node;
-use report::StateReport;
+use report::{PreflightCheck, StateReport};
 
 use super::lookup::{Lookup, shorten_list};
 use crate::{
@@ -91,11 +91,13 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
         })
         .collect();
     all.extend(state.node.problem.iter().map(|why| finding(Code::NodeDegraded, why.clone())));
-    all.extend(of_preflight(state).map(|(severity, message, hint)| {
-        let finding = finding(Code::NodePreflight, message);
-        let hint = hint.unwrap_or_else(|| finding.hint.clone());
-        Finding { severity, hint, ..finding }
-    }));
+    all.extend(match state.preflight.as_slice() {
+        [] => {
+            let why = "its agent has not checked the node yet, or is of a version that does not";
+            vec![Finding { severity: Severity::Unknown, ..finding(Code::NodePreflight, why.to_owned()) }]
+        }
+        checks => preflight_findings(node, checks),
+    });
     if state.node.ambient_enabled && state.node.synced && !state.ztunnels.iter().any(|ztunnel| ztunnel.ready)
     {
         let names: Vec<String> = state.ztunnels.iter().map(|ztunnel| ztunnel.name.clone()).collect();
@@ -114,14 +116,12 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     all
 }
 
-/// Findings of the agent at its start: severity, message, and what to do.
-fn of_preflight(state: &StateReport) -> impl Iterator<Item = (Severity, String, Option<String>)> {
-    let unchecked = state.preflight.is_empty().then(|| {
-        let why = "its agent has not checked the node yet, or is of a version that does not";
-        (Severity::Unknown, why.to_owned(), None)
+/// What a check of a node found.
+pub(crate) fn preflight_findings(node: &str, checks: &[PreflightCheck]) -> Vec<Finding> {
+    let failed = checks.iter().filter_map(|check| {
+        let message = format!("{} ({})", check.message, check.code);
+        let finding = Finding::new(Code::NodePreflight, ObjectName::node(node), message).on_node(node);
+        Some(Finding { severity: check.severity?, hint: check.advice.clone(), ..finding })
     });
-    let failed = state.preflight.iter().filter_map(|check| {
-        Some((check.severity?, format!("{} ({})", check.message, check.code), Some(check.advice.clone())))
-    });
-    unchecked.into_iter().chain(failed)
+    failed.collect()
 }

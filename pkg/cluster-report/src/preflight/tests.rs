@@ -24,7 +24,7 @@ fn ztunnel() -> Value {
 fn codes(objects: NetworkObjects) -> Vec<&'static str> {
     let mut objects = objects;
     objects.daemon_sets.push(from(ztunnel()));
-    let report = check_before_installation(&Cluster::default(), &objects);
+    let report = check_before_installation(&Cluster::default(), &objects, None);
     report.findings.iter().map(|finding| finding.code.as_str()).collect()
 }
 
@@ -103,7 +103,7 @@ fn nodes_and_agents_are_found() {
     let agent = json!({"metadata": {"namespace": "istio-system", "name": "istio-cni-node"},
         "spec": {"template": {"spec": {"containers": [{"image": "docker.io/istio/install-cni:1.29.1"}]}}}});
     let objects = NetworkObjects { daemon_sets: vec![from(agent)], ..NetworkObjects::default() };
-    let report = check_before_installation(&cluster(nodes), &objects);
+    let report = check_before_installation(&cluster(nodes), &objects, None);
     let found: Vec<(&str, &str)> =
         report.findings.iter().map(|finding| (finding.code.as_str(), finding.object.name.as_str())).collect();
     assert_eq!(
@@ -134,7 +134,7 @@ fn policy_findings(pod: Value) -> Vec<Finding> {
     let policy =
         json!({"metadata": {"namespace": pod["metadata"]["namespace"], "name": "web-only"}, "spec": spec});
     let cluster = Cluster { pods: vec![from(pod)], policies: vec![from(policy)], ..Cluster::default() };
-    let report = check_before_installation(&cluster, &NetworkObjects::default());
+    let report = check_before_installation(&cluster, &NetworkObjects::default(), None);
     report.findings.into_iter().filter(|finding| finding.object.name == "web-only").collect()
 }
 
@@ -179,11 +179,45 @@ fn a_policy_of_pods_that_no_label_brings_in_is_no_finding() {
 }
 
 #[test]
+fn checks_that_pods_made_on_nodes_are_findings() {
+    let nodes = json!(["n1", "n2", "n3", "n4"].map(|name| node(name, "6.1.0", "containerd://2.1.4")));
+    let passed = json!({"code": "clock", "severity": null});
+    let failed =
+        json!({"code": "tproxy", "severity": "warning", "message": "no TPROXY", "advice": "Load it."});
+    let error =
+        json!({"code": "pod-rules", "severity": "error", "message": "no nf_tables", "advice": "Load that."});
+    let pulls = "its pod did not end within 180s: Pending, ImagePullBackOff";
+    let of_pods = NodeChecks::from([
+        ("n1".to_owned(), Ok(from(json!([passed.clone()])))),
+        ("n2".to_owned(), Ok(from(json!([passed, failed, error])))),
+        ("n3".to_owned(), Err(pulls.to_owned())),
+    ]);
+    let report =
+        check_before_installation(&cluster(nodes.clone()), &NetworkObjects::default(), Some(&of_pods));
+    let of_nodes = report.findings.iter().filter(|finding| finding.code == Code::NodePreflight);
+    let found: Vec<_> = of_nodes
+        .map(|finding| (finding.object.name.as_str(), finding.severity, finding.message.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("n2", Severity::Warning, "no TPROXY (tproxy)"),
+            ("n2", Severity::Error, "no nf_tables (pod-rules)"),
+            ("n3", Severity::Unknown, pulls),
+        ]
+    );
+    assert_eq!((report.nodes, report.checked, report.verdict), (4, 2, Verdict::Unhealthy));
+    let without = check_before_installation(&cluster(nodes), &NetworkObjects::default(), None);
+    assert!(without.checks.iter().all(|line| line.code != Code::NodePreflight));
+}
+
+#[test]
 fn what_cannot_be_read_is_unknown() {
     let unread = Unread { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
     let report = check_before_installation(
         &Cluster { unread: vec![unread], ..Cluster::default() },
         &NetworkObjects::default(),
+        None,
     );
     let unknown = |code: Code| report.checks.iter().find(|line| line.code == code).unwrap().severity;
     assert_eq!(unknown(Code::CiliumExclusive), Some(Severity::Unknown));

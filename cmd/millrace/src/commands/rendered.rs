@@ -11,10 +11,10 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use report::SettingsChange;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The agent's container.
-const CONTAINER: &str = "install-cni";
+pub(super) const CONTAINER: &str = "install-cni";
 /// Bytes of all manifests; the chart renders a twentieth of it.
 const MAX_MANIFESTS: u64 = 2 * 1024 * 1024;
 
@@ -63,14 +63,21 @@ struct Variable {
 /// # Errors
 /// They cannot be read, are too long, or have not one agent.
 pub(super) fn read_manifests(file: &Path) -> Result<RenderedSettings> {
-    let name = file.display();
+    parse_settings(&read_text(file)?)
+        .with_context(|| format!("there are no settings of an agent in {}", file.display()))
+}
+
+/// Reads a file, or standard input if it is `-`.
+///
+/// # Errors
+/// It cannot be read, or is too long.
+pub(super) fn read_text(file: &Path) -> Result<String> {
     let text = if file == Path::new("-") {
         read_all(stdin().lock())
     } else {
         File::open(file).map_err(anyhow::Error::from).and_then(read_all)
     };
-    parse_settings(&text.with_context(|| format!("cannot read {name}"))?)
-        .with_context(|| format!("there are no settings of an agent in {name}"))
+    text.with_context(|| format!("cannot read {}", file.display()))
 }
 
 fn read_all(from: impl Read) -> Result<String> {
@@ -81,13 +88,9 @@ fn read_all(from: impl Read) -> Result<String> {
 }
 
 fn parse_settings(text: &str) -> Result<RenderedSettings> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is no YAML")?;
-    let objects: Vec<&Value> = documents.iter().flat_map(list_items).collect();
-    let agents = objects.iter().filter(|object| object["kind"] == "DaemonSet").map(|object| agent_of(object));
-    let mut agents = agents.collect::<Result<Vec<_>>>()?.into_iter().flatten();
-    let (Some(agent), None) = (agents.next(), agents.next()) else {
-        bail!("not exactly one DaemonSet has a container {CONTAINER}");
-    };
+    let objects = parse_objects(text)?;
+    let agent = own_container(agent_of_objects(&objects)?).map(Container::deserialize).transpose();
+    let agent = agent.context("a DaemonSet cannot be read")?.context("it has no container")?;
     let mut change = SettingsChange { complete: true, ..SettingsChange::default() };
     let mut left_out = Vec::new();
     for source in &agent.env_from {
@@ -104,24 +107,68 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
     Ok(RenderedSettings { change, left_out })
 }
 
+/// The objects of manifests.
+///
+/// # Errors
+/// It is no YAML.
+pub(super) fn parse_objects(text: &str) -> Result<Vec<Value>> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is no YAML")?;
+    Ok(documents.into_iter().flat_map(list_items).collect())
+}
+
 /// The objects of a document, which may be a list.
-fn list_items(document: &Value) -> Vec<&Value> {
-    match (document["kind"].as_str(), document["items"].as_array()) {
-        (Some("List"), Some(items)) => items.iter().collect(),
+fn list_items(mut document: Value) -> Vec<Value> {
+    let is_list = document.get("kind").is_some_and(|kind| kind == "List");
+    match document.get_mut("items").filter(|_| is_list).map(Value::take) {
+        Some(Value::Array(items)) => items,
         _ => vec![document],
     }
 }
 
-fn agent_of(daemon_set: &Value) -> Result<Option<Container>> {
+/// The agent's DaemonSet.
+///
+/// # Errors
+/// There is none, or more than one.
+pub(super) fn agent_of_objects(objects: &[Value]) -> Result<&Value> {
+    let mut agents =
+        objects.iter().filter(|object| object["kind"] == "DaemonSet" && own_container(object).is_some());
+    match (agents.next(), agents.next()) {
+        (Some(agent), None) => Ok(agent),
+        _ => bail!("not exactly one DaemonSet has a container {CONTAINER}"),
+    }
+}
+
+fn own_container(daemon_set: &Value) -> Option<&Value> {
     let containers = daemon_set.pointer("/spec/template/spec/containers").and_then(Value::as_array);
-    let own = containers.into_iter().flatten().find(|container| container["name"] == CONTAINER);
-    own.map(Container::deserialize).transpose().context("a DaemonSet cannot be read")
+    containers.into_iter().flatten().find(|container| is_own(container))
+}
+
+/// Whether a container is the agent's.
+pub(super) fn is_own(container: &Value) -> bool {
+    container.get("name").is_some_and(|name| name == CONTAINER)
+}
+
+/// Variables that a container gets by `envFrom` from a ConfigMap, as it has them in `env`; `None`: the ConfigMap is not among the
+/// objects.
+pub(super) fn config_map_variables(objects: &[Value], source: &Value) -> Option<Vec<Value>> {
+    let source = EnvSource::deserialize(source).ok()?;
+    let data = data_of(objects, &source.config_map_ref?.name, &source.prefix).ok()?;
+    Some(data.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect())
+}
+
+/// A variable with its value, if it is one of a ConfigMap among the objects; else the same one.
+pub(super) fn resolved_variable(objects: &[Value], variable: &Value) -> Value {
+    let reference = variable.pointer("/valueFrom/configMapKeyRef");
+    match reference.and_then(|reference| referenced_value(objects, reference)) {
+        Some(value) => json!({"name": variable.get("name"), "value": value}),
+        None => variable.clone(),
+    }
 }
 
 /// The variables of a ConfigMap.
-fn data_of(objects: &[&Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
+fn data_of(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
     let is_named = |object: &Value| object.pointer("/metadata/name").is_some_and(|found| found == name);
-    let is_meant = |object: &&&Value| object["kind"] == "ConfigMap" && is_named(object);
+    let is_meant = |object: &&Value| object["kind"] == "ConfigMap" && is_named(object);
     let found = objects.iter().find(is_meant);
     let found = found.with_context(|| format!("the ConfigMap {name} is not among them"))?;
     let data = BTreeMap::<String, String>::deserialize(&found["data"])
@@ -132,7 +179,7 @@ fn data_of(objects: &[&Value], name: &str, prefix: &str) -> Result<BTreeMap<Stri
 /// Variables of the container, of which each wins over one of the same name before it.
 fn add_variables(
     variables: Vec<Variable>,
-    objects: &[&Value],
+    objects: &[Value],
     change: &mut SettingsChange,
     left_out: &mut Vec<String>,
 ) {
@@ -156,7 +203,7 @@ fn add_variables(
 }
 
 /// The value of a reference to a key of a ConfigMap; `None`: it is not among the objects.
-fn referenced_value(objects: &[&Value], reference: &Value) -> Option<String> {
+fn referenced_value(objects: &[Value], reference: &Value) -> Option<String> {
     data_of(objects, reference.get("name")?.as_str()?, "").ok()?.remove(reference.get("key")?.as_str()?)
 }
 
@@ -170,8 +217,8 @@ mod tests {
     use super::*;
 
     /// Manifests that `hack/render` renders from the chart.
-    const IN_POD: &str = include_str!("../../../../../deploy/istio-cni-in-pod.yaml");
-    const SIDECARS: &str = include_str!("../../../../../deploy/istio-cni.yaml");
+    const IN_POD: &str = include_str!("../../../../deploy/istio-cni-in-pod.yaml");
+    const SIDECARS: &str = include_str!("../../../../deploy/istio-cni.yaml");
 
     #[test]
     fn the_settings_of_the_rendered_chart_are_found() {

@@ -1,0 +1,213 @@
+//! The pod that checks a node: the agent's, as its DaemonSet would make it there, except that it runs `install-cni check`, serves and
+//! redirects nothing, and ends.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+
+use super::super::rendered::{self, CONTAINER};
+
+/// Seconds after which the kubelet ends the pod, if nobody deletes it.
+const DEADLINE: u64 = 300;
+/// Of a container, what belongs to a service, or decides on its life.
+const LEFT_OUT: [&str; 7] =
+    ["command", "args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
+/// Taints that every pod of a DaemonSet tolerates.
+const TOLERATED: [(&str, &str); 7] = [
+    ("not-ready", "NoExecute"),
+    ("unreachable", "NoExecute"),
+    ("disk-pressure", "NoSchedule"),
+    ("memory-pressure", "NoSchedule"),
+    ("pid-pressure", "NoSchedule"),
+    ("unschedulable", "NoSchedule"),
+    ("network-unavailable", "NoSchedule"),
+];
+
+/// An agent of rendered manifests.
+pub(super) struct CheckedAgent {
+    /// Namespace of the agent.
+    pub(super) namespace: String,
+    /// What its pods have, except their name.
+    metadata: Map<String, Value>,
+    /// What its pods have, except their node.
+    spec: Map<String, Value>,
+}
+
+impl CheckedAgent {
+    /// Reads manifests from a file, or from standard input if it is `-`.
+    ///
+    /// # Errors
+    /// They cannot be read, are too long, or have not one agent.
+    pub(super) fn read(file: &Path) -> Result<CheckedAgent> {
+        CheckedAgent::parse(&rendered::read_text(file)?)
+            .with_context(|| format!("there is no agent in {}", file.display()))
+    }
+
+    fn parse(text: &str) -> Result<CheckedAgent> {
+        let objects = rendered::parse_objects(text)?;
+        let daemon_set = rendered::agent_of_objects(&objects)?;
+        let namespace =
+            daemon_set.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("default");
+        let spec = daemon_set.pointer("/spec/template/spec").and_then(Value::as_object);
+        let mut spec = spec.cloned().context("it has no pods")?;
+        let containers = spec.remove("containers").and_then(|containers| match containers {
+            Value::Array(containers) => containers.into_iter().find(rendered::is_own),
+            _ => None,
+        });
+        let container = containers.and_then(|found| checking_container(found, &objects));
+        let container = container.with_context(|| format!("it has no container {CONTAINER}"))?;
+        // The agent's service account is not there yet, and a class of priority would have the pod evict others.
+        let account = spec.remove("serviceAccountName").or_else(|| spec.remove("serviceAccount"));
+        for of_agent in ["serviceAccount", "initContainers", "priorityClassName", "priority", "affinity"] {
+            spec.remove(of_agent);
+        }
+        if !spec.contains_key("imagePullSecrets")
+            && let Some(secrets) = account.and_then(|name| pull_secrets(&objects, &name))
+        {
+            spec.insert("imagePullSecrets".to_owned(), secrets);
+        }
+        let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
+        if let Some(tolerations) = tolerations.as_array_mut() {
+            tolerations.extend(TOLERATED.map(|(condition, effect)| {
+                json!({"key": format!("node.kubernetes.io/{condition}"), "operator": "Exists", "effect": effect})
+            }));
+        }
+        spec.extend(object(json!({
+            "containers": [container],
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": DEADLINE,
+            "terminationGracePeriodSeconds": 1,
+        })));
+        let annotations =
+            daemon_set.pointer("/spec/template/metadata/annotations").and_then(Value::as_object);
+        let mut annotations = annotations.cloned().unwrap_or_default();
+        annotations.retain(|key, _| !key.starts_with("prometheus.io/"));
+        // None of the agent's labels: its DaemonSet would adopt the pod, and its Services would find it.
+        let labels = json!({
+            "app.kubernetes.io/name": "millrace-check",
+            "sidecar.istio.io/inject": "false",
+            "istio.io/dataplane-mode": "none",
+        });
+        let metadata = json!({"namespace": namespace, "labels": labels, "annotations": annotations});
+        Ok(CheckedAgent { namespace: namespace.to_owned(), metadata: object(metadata), spec })
+    }
+
+    /// The pod for a node, which the scheduler puts there and nowhere else, so that the node's resources count.
+    pub(super) fn pod(&self, name: &str, node: &str) -> Value {
+        let (mut metadata, mut spec) = (self.metadata.clone(), self.spec.clone());
+        metadata.insert("name".to_owned(), json!(name));
+        let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+        let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+        spec.insert("affinity".to_owned(), affinity);
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    }
+}
+
+/// The agent's container, which checks instead. Its ConfigMap is not there yet either: the variables are those of the manifests.
+fn checking_container(container: Value, objects: &[Value]) -> Option<Value> {
+    let Value::Object(mut container) = container else { return None };
+    let words = container.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
+    let args: Vec<Value> =
+        [json!("check")].into_iter().chain(words).chain([json!("-o"), json!("json")]).collect();
+    for key in LEFT_OUT {
+        container.remove(key);
+    }
+    let sources = container.remove("envFrom");
+    let (inlined, kept): (Vec<Value>, Vec<Value>) = sources
+        .as_ref()
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .cloned()
+        .partition(|source| source.get("configMapRef").is_some());
+    let mut env: Vec<Value> = inlined
+        .iter()
+        .filter_map(|source| rendered::config_map_variables(objects, source))
+        .flatten()
+        .collect();
+    let own = container.remove("env");
+    let own = own.as_ref().and_then(Value::as_array).into_iter().flatten();
+    env.extend(own.map(|variable| rendered::resolved_variable(objects, variable)));
+    container.extend(object(json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept})));
+    Some(Value::Object(container))
+}
+
+fn pull_secrets(objects: &[Value], account: &Value) -> Option<Value> {
+    let is_account = |found: &&Value| {
+        found.get("kind").is_some_and(|kind| kind == "ServiceAccount")
+            && found.pointer("/metadata/name") == Some(account)
+    };
+    objects.iter().find(is_account)?.get("imagePullSecrets").cloned()
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN_POD: &str = include_str!("../../../../../deploy/istio-cni-in-pod.yaml");
+
+    #[test]
+    fn the_pod_of_the_rendered_chart_has_its_settings_mounts_and_rights_and_serves_nothing() {
+        let agent = CheckedAgent::parse(IN_POD).unwrap();
+        assert_eq!(agent.namespace, "kube-system");
+        let pod = agent.pod("millrace-check-1-0", "n1");
+        let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
+        assert_eq!(pod["metadata"]["labels"]["k8s-app"], Value::Null);
+        assert_eq!(spec["serviceAccountName"], Value::Null);
+        assert_eq!(spec["priorityClassName"], Value::Null);
+        assert_eq!(
+            (&spec["restartPolicy"], &spec["activeDeadlineSeconds"]),
+            (&json!("Never"), &json!(DEADLINE))
+        );
+        let field = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0/values";
+        assert_eq!(pod.pointer(field), Some(&json!(["n1"])));
+        assert!(container["readinessProbe"].is_null() && container["ports"].is_null());
+        let args: Vec<&str> =
+            container["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!((args[0], &args[args.len() - 2..]), ("check", &["-o", "json"][..]));
+        let env = container["env"].as_array().unwrap();
+        let variable = |name: &str| env.iter().rfind(|variable| variable["name"] == name).unwrap();
+        assert_eq!(variable("AMBIENT_ENABLED")["value"], "true");
+        assert!(variable("NODE_NAME")["valueFrom"]["fieldRef"].is_object());
+        assert!(!container["volumeMounts"].as_array().unwrap().is_empty());
+        assert!(container["securityContext"]["capabilities"].is_object());
+        // Nothing refers to what the installation would create.
+        for created in ["configMapKeyRef", "configMapRef", "\"serviceAccountName\""] {
+            assert_eq!(pod.to_string().find(created), None, "{created}");
+        }
+    }
+
+    #[test]
+    fn secrets_for_pulling_images_are_those_of_the_service_account() {
+        let text = "
+kind: DaemonSet
+metadata: {namespace: mesh}
+spec: {template: {spec: {serviceAccountName: a, containers: [{name: install-cni, image: i}]}}}
+---
+kind: ServiceAccount
+metadata: {name: a}
+imagePullSecrets: [{name: s}]
+";
+        let agent = CheckedAgent::parse(text).unwrap();
+        assert_eq!(agent.namespace, "mesh");
+        assert_eq!(agent.pod("p", "n")["spec"]["imagePullSecrets"], json!([{"name": "s"}]));
+    }
+
+    #[test]
+    fn manifests_without_one_agent_are_refused() {
+        for text in
+            ["", "a: [", "kind: ConfigMap", "kind: DaemonSet\nspec: {template: {spec: {containers: []}}}"]
+        {
+            assert!(CheckedAgent::parse(text).is_err(), "{text}");
+        }
+    }
+}

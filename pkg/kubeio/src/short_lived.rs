@@ -1,0 +1,67 @@
+//! Pods that a command starts for a moment, reads the log of, and deletes.
+
+use std::time::Duration;
+
+use http::Request;
+use model::PodName;
+use serde_json::{Value, json};
+
+use crate::{
+    ApiErrorKind, Error, KubeClient,
+    client::{LIMIT, ObjectChange},
+    error,
+};
+
+impl KubeClient {
+    /// Creates a pod. The manifest has the same name and namespace.
+    ///
+    /// # Errors
+    /// The API server did not do it within ten seconds: it refuses the pod, or it is not known whether it was created.
+    pub async fn create_pod(&self, name: &PodName, manifest: Value) -> Result<(), Error> {
+        let path = name.api_path();
+        let collection = path.rsplit_once('/').map_or(path.as_str(), |(collection, _)| collection);
+        self.change_object(format!("create pod {name}"), collection, ObjectChange::Create(manifest), LIMIT)
+            .await
+    }
+
+    /// Deletes a pod at once, without a grace period.
+    ///
+    /// # Errors
+    /// The API server did not do it within ten seconds.
+    pub async fn remove_pod(&self, name: &PodName) -> Result<(), Error> {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+        self.change_object(
+            format!("delete pod {name}"),
+            &name.api_path(),
+            ObjectChange::Delete(options),
+            LIMIT,
+        )
+        .await
+    }
+
+    /// Returns what a container has written, to standard output and standard error, at most `most` bytes.
+    ///
+    /// # Errors
+    /// No answer within `limit`, or another than the log.
+    pub async fn read_pod_log(
+        &self,
+        name: &PodName,
+        container: &str,
+        most: u64,
+        limit: Duration,
+    ) -> Result<String, Error> {
+        let doing = format!("read the log of pod {name}");
+        let path = format!("{}/log?container={container}&limitBytes={most}", name.api_path());
+        let request = match Request::get(path).body(Vec::new()) {
+            Ok(request) => request,
+            Err(cause) => {
+                let (cause, kind) = (error::with_causes(&cause), ApiErrorKind::Unavailable);
+                return Err(Error::Request { doing, cause, kind });
+            }
+        };
+        match tokio::time::timeout(limit, self.kube.request_text(request)).await {
+            Ok(answer) => answer.map_err(|cause| Error::request(doing, &cause)),
+            Err(_) => Err(Error::Timeout { doing, limit }),
+        }
+    }
+}
