@@ -224,7 +224,7 @@ const INTERCEPT_TYPE: &str = "iptables";
 fn enrolment_policy(call: &PluginCall) -> EnrolmentPolicy {
     EnrolmentPolicy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
-        agent_namespace: call.conf.pod_namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
+        agent_namespaces: call.conf.agent_namespaces.iter().map(|found| found.as_str().to_owned()).collect(),
         ambient: call.conf.ambient_enabled,
         enablement: call.enablement.clone(),
         // As the agent has it: selectors are of a version of Istio in which the annotation means nothing.

@@ -136,8 +136,8 @@ fn sample_nodes(cluster: &Cluster, most: usize) -> Vec<&str> {
     let mut nodes: Vec<&str> =
         installation_nodes(cluster).into_iter().map(|node| node.metadata.name.as_str()).collect();
     nodes.sort_unstable();
-    let wanted = most.min(nodes.len());
-    (0..wanted).filter_map(|index| nodes.get(index * nodes.len() / wanted).copied()).collect()
+    let number = most.min(nodes.len());
+    (0..number).filter_map(|index| nodes.get(index * nodes.len() / number).copied()).collect()
 }
 
 /// Prints a check in the form of another service; false: another form is desired.

@@ -41,7 +41,7 @@ pub struct NetworkObjects {
     pub openshift: Option<Value>,
 }
 
-/// What pods have found on nodes, by node; an error: why a node could not be checked.
+/// Checks that pods made on nodes, by node; an error: why a node could not be checked.
 pub type NodeChecks = BTreeMap<String, Result<Vec<PreflightCheck>, String>>;
 
 /// The answer of `millrace check --pre`.

@@ -56,8 +56,8 @@ pub struct NetConf {
     pub agent_socket: Option<String>,
     /// `ambient_config`: path of the file that plugin and agent share.
     pub ambient_config: Option<String>,
-    /// `pod_namespace`: the namespace of the agent.
-    pub pod_namespace: Option<K8sNamespace>,
+    /// `pod_namespace`, and those of `agent_namespaces`: the namespaces of the node's agents.
+    pub agent_namespaces: Vec<K8sNamespace>,
     /// `kubernetes`.
     pub kubernetes: KubernetesConf,
 }
@@ -148,7 +148,7 @@ impl NetConf {
             native_nftables: fields.decode_member("native_nftables")?.unwrap_or(false),
             agent_socket: or_shared("agent_socket", run_dir::AGENT_SOCKET)?,
             ambient_config: fields.text_member("ambient_config")?,
-            pod_namespace: pod_namespace(fields)?,
+            agent_namespaces: agent_namespaces(fields)?,
             kubernetes,
         })
     }
@@ -230,11 +230,14 @@ fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttach
     attachments.collect::<Result<_, CniError>>().map(Some)
 }
 
-fn pod_namespace(fields: &ObjectFields<'_>) -> Result<Option<K8sNamespace>, CniError> {
-    let parse = |text: String| {
-        K8sNamespace::new(&text).map_err(|error| invalid_config("pod_namespace", &error.to_string()))
+fn agent_namespaces(fields: &ObjectFields<'_>) -> Result<Vec<K8sNamespace>, CniError> {
+    const OTHERS: &str = "agent_namespaces";
+    let parse = |(key, text): (&str, String)| {
+        K8sNamespace::new(&text).map_err(|error| invalid_config(key, &error.to_string()))
     };
-    fields.text_member("pod_namespace")?.map(parse).transpose()
+    let own = fields.text_member("pod_namespace")?.map(|text| ("pod_namespace", text));
+    let others = fields.decode_member::<Vec<String>>(OTHERS)?.unwrap_or_default();
+    own.into_iter().chain(others.into_iter().map(|text| (OTHERS, text))).map(parse).collect()
 }
 
 fn enablement_selectors(fields: &ObjectFields<'_>) -> Result<Option<Box<RawValue>>, CniError> {

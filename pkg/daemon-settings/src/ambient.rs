@@ -162,6 +162,17 @@ impl SettingsReader<'_> {
         model::list_elements(&excluded).map(str::to_owned).collect()
     }
 
+    /// Namespaces of the node's agents: ours, if it is known, and those that somebody named.
+    pub(super) fn agent_namespaces(&self, identity: &AgentIdentity) -> Vec<String> {
+        let own = Some(&identity.namespace).filter(|namespace| !namespace.is_empty());
+        own.cloned().into_iter().chain(self.other_agent_namespaces()).collect()
+    }
+
+    pub(super) fn other_agent_namespaces(&self) -> Vec<String> {
+        let named = self.flag_text(&options::AGENT_NAMESPACES);
+        model::list_elements(&named).map(str::to_owned).collect()
+    }
+
     /// [`ExistingConnections::Keep`] if the value is empty.
     pub(super) fn existing_connections(&mut self) -> ExistingConnections {
         self.parse_flag(&options::EXISTING_CONNECTIONS, |text| match text {
@@ -198,7 +209,7 @@ impl SettingsReader<'_> {
             excluded_namespaces: self.excluded_namespaces(),
             enablement,
             ignores_opt_out,
-            agent_namespace: identity.own_namespace(),
+            agent_namespaces: self.agent_namespaces(identity),
         }
     }
 

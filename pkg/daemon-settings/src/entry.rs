@@ -139,6 +139,8 @@ impl SettingsReader<'_> {
                     .map(|path| ("log_uds_address", Json::String(path))),
             );
         }
+        let others: Vec<Json> = self.other_agent_namespaces().into_iter().map(Json::String).collect();
+        members.extend((!others.is_empty()).then_some(("agent_namespaces", Json::List(others))));
         members.extend(self.entry_defaults());
         members.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
         let members = members.into_iter().map(|(key, value)| (key.to_owned(), value));

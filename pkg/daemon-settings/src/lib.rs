@@ -118,11 +118,6 @@ impl AgentIdentity {
         let own = PodName { namespace: self.namespace.clone(), name: self.pod.clone() };
         Some(own).filter(|own| !own.namespace.is_empty() && !own.name.is_empty())
     }
-
-    /// Our namespace, if it is known.
-    pub(crate) fn own_namespace(&self) -> Option<String> {
-        Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty())
-    }
 }
 
 /// All mistakes of a configuration: never empty. Prints one per line.

@@ -36,7 +36,7 @@ impl SettingsReader<'_> {
             existing,
             policy: EnrolmentPolicy {
                 excluded_namespaces: self.excluded_namespaces(),
-                agent_namespace: identity.own_namespace(),
+                agent_namespaces: self.agent_namespaces(identity),
                 ..EnrolmentPolicy::default()
             },
         })

@@ -146,6 +146,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("ambient-allowed-exceptions", &["AMBIENT_ALLOWED_EXCEPTIONS"], "none"),
     ("existing-connections", &["EXISTING_CONNECTIONS"], "keep"),
     ("ambient-ipv6", &["AMBIENT_IPV6"], "true"),
+    ("agent-namespaces", &["AGENT_NAMESPACES"], ""),
     ("exclude-namespaces", &["EXCLUDE_NAMESPACES"], ""),
     ("host-probe-snat-ip", &["HOST_PROBE_SNAT_IP"], "169.254.7.127"),
     ("host-probe-snat-ipv6", &["HOST_PROBE_SNAT_IPV6"], "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"),
@@ -618,7 +619,7 @@ fn repair_settings_reach_the_controller() {
         existing: ExistingConnections::Keep,
         policy: EnrolmentPolicy {
             excluded_namespaces: vec!["a".into(), "b".into()],
-            agent_namespace: Some("mesh".into()),
+            agent_namespaces: vec!["mesh".into()],
             ..EnrolmentPolicy::default()
         },
     };

@@ -119,7 +119,8 @@ pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPoli
     if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
         return Some(SkipReason::ExcludedNamespace);
     }
-    let is_agent = policy.agent_namespace.as_deref() == Some(namespace) && name.starts_with(AGENT_PREFIX);
+    let is_of_agents = policy.agent_namespaces.iter().any(|of_agents| of_agents == namespace);
+    let is_agent = is_of_agents && name.starts_with(AGENT_PREFIX);
     is_agent.then_some(SkipReason::AgentPod)
 }
 

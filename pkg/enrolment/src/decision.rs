@@ -26,8 +26,8 @@ pub(crate) const INIT: &str = "istio-init";
 pub struct EnrolmentPolicy {
     /// Namespaces whose pods are never touched.
     pub excluded_namespaces: Vec<String>,
-    /// The namespace that the agent runs in, when known.
-    pub agent_namespace: Option<String>,
+    /// The namespaces that agents of the node run in, as far as known.
+    pub agent_namespaces: Vec<String>,
     /// Ambient mode is on.
     pub ambient: bool,
     /// Which pods are the node's proxy, and so never enrolled in ambient mode.

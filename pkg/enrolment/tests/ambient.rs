@@ -16,7 +16,7 @@ use proptest::prelude::*;
 fn policy() -> EnrolmentPolicy {
     EnrolmentPolicy {
         excluded_namespaces: vec!["kube-system".into()],
-        agent_namespace: Some("mesh".into()),
+        agent_namespaces: vec!["mesh".into()],
         ..EnrolmentPolicy::default()
     }
 }

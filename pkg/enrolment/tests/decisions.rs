@@ -356,7 +356,7 @@ fn name(namespace: &str, name: &str) -> PodName {
 fn the_call_alone_decides_in_this_order() {
     let policy = |ambient| EnrolmentPolicy {
         excluded_namespaces: vec!["kube-system".into(), "istio-system".into()],
-        agent_namespace: Some("istio-system-2".into()),
+        agent_namespaces: vec!["canary".into(), "istio-system-2".into()],
         ambient,
         ..EnrolmentPolicy::default()
     };

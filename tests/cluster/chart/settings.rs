@@ -33,6 +33,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.probeSourceIPv4=detect", "HOST_PROBE_SNAT_IP", "detect"),
     ("millrace.probeSourceIPv6=fd00::1", "HOST_PROBE_SNAT_IPV6", "fd00::1"),
     ("millrace.existingConnections=reset", "EXISTING_CONNECTIONS", "reset"),
+    ("millrace.agentNamespaces={istio-cni-canary,mesh}", "AGENT_NAMESPACES", "istio-cni-canary,mesh"),
     ("millrace.allowedExceptions={dns,inbound-ports}", "AMBIENT_ALLOWED_EXCEPTIONS", "dns,inbound-ports"),
     ("millrace.cleanupOnExit=never", "CLEANUP_ON_EXIT", "never"),
     ("millrace.writeKubeconfig=false", "WRITE_KUBECONFIG", "false"),

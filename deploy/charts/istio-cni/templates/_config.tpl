@@ -12,6 +12,9 @@ cni_network_config: |-
     "ambient_enabled": true,
     {{- end }}
     "pod_namespace": {{ .namespace | toJson }},
+    {{- with .m.agentNamespaces }}
+    "agent_namespaces": {{ toJson . }},
+    {{- end }}
     "capabilities": {"io.kubernetes.cri.pod-annotations": true},
     "kubernetes": {
       "kubeconfig": "__KUBECONFIG_FILEPATH__",
@@ -62,6 +65,7 @@ NATIVE_NFTABLES: {{ .v.global.nativeNftables | quote }}
   {{- with .m.probeSourceIPv4 -}}{{- $_ := set $env "HOST_PROBE_SNAT_IP" . -}}{{- end -}}
   {{- with .m.probeSourceIPv6 -}}{{- $_ := set $env "HOST_PROBE_SNAT_IPV6" . -}}{{- end -}}
 {{- end -}}
+{{- with .m.agentNamespaces -}}{{- $_ := set $env "AGENT_NAMESPACES" (join "," .) -}}{{- end -}}
 {{- if ne .m.existingConnections "keep" -}}{{- $_ := set $env "EXISTING_CONNECTIONS" .m.existingConnections -}}{{- end -}}
 {{- if ne .m.cleanupOnExit "auto" -}}{{- $_ := set $env "CLEANUP_ON_EXIT" .m.cleanupOnExit -}}{{- end -}}
 {{- if not .m.writeKubeconfig -}}{{- $_ := set $env "WRITE_KUBECONFIG" "false" -}}{{- end -}}

@@ -116,7 +116,7 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     all
 }
 
-/// What a check of a node found.
+/// Findings of a check of a node.
 pub(crate) fn preflight_findings(node: &str, checks: &[PreflightCheck]) -> Vec<Finding> {
     let failed = checks.iter().filter_map(|check| {
         let message = format!("{} ({})", check.message, check.code);

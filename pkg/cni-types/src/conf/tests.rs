@@ -17,7 +17,7 @@ fn a_full_configuration_is_typed() {
     assert_eq!((conf.cni_version, conf.name.as_str()), (CniVersion::V1_1_0, "k8s-pod-network"));
     assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
     assert!(conf.ambient_enabled);
-    assert_eq!(conf.pod_namespace.unwrap().as_str(), "istio-system");
+    assert_eq!(conf.agent_namespaces[0].as_str(), "istio-system");
     let annotations = conf.pod_annotations.unwrap();
     assert_eq!((annotations["a"].as_str(), annotations["n"].as_str()), ("b", ""));
     assert_eq!(conf.valid_attachments.unwrap()[1].container_id.as_str(), "c2");
@@ -47,7 +47,7 @@ fn newer_keys_mean_the_same_as_older_ones() {
         br#"{"name":"istio-cni","type":"istio-cni","ipam":{},"dns":{},
         "plugin_log_level":"debug","cni_agent_run_dir":"/run/here/","ambient_enabled":true,
         "enablement_selectors":[{"podSelector":{"matchLabels":{"a": "b"}},"namespaceSelector":{}}],
-        "exclude_namespaces":["kube-system"],"pod_namespace":"istio-system","native_nftables":true,
+        "exclude_namespaces":["kube-system"],"pod_namespace":"istio-system","agent_namespaces":["canary"],"native_nftables":true,
         "enable_ambient_detection_retry":true}"#,
     )
     .unwrap();
@@ -58,6 +58,8 @@ fn newer_keys_mean_the_same_as_older_ones() {
     assert_eq!(conf.kubernetes.kubeconfig.as_deref(), Some("/run/here/istio-cni-kubeconfig"));
     assert_eq!(conf.kubernetes.exclude_namespaces, ["kube-system"]);
     assert!(conf.ambient_enabled && conf.native_nftables);
+    let of_agents: Vec<&str> = conf.agent_namespaces.iter().map(|found| found.as_str()).collect();
+    assert_eq!(of_agents, ["istio-system", "canary"]);
     assert_eq!(
         conf.enablement_selectors.unwrap().get(),
         r#"[{"podSelector":{"matchLabels":{"a": "b"}},"namespaceSelector":{}}]"#
@@ -102,6 +104,7 @@ fn what_is_wrong_has_its_code_and_path() {
         (r#"{"name":"n","cniVersion":1}"#, ErrorCode::Decode, "cniVersion"),
         (r#"{"name":"n","ambient_enabled":"yes"}"#, ErrorCode::Decode, "ambient_enabled"),
         (r#"{"name":"n","pod_namespace":"A"}"#, ErrorCode::InvalidConfig, "pod_namespace"),
+        (r#"{"name":"n","agent_namespaces":["a","B"]}"#, ErrorCode::InvalidConfig, "agent_namespaces"),
         (r#"{"name":"n","native_nftables":"yes"}"#, ErrorCode::Decode, "native_nftables"),
         (r#"{"name":"n","cni_agent_run_dir":1}"#, ErrorCode::Decode, "cni_agent_run_dir"),
         (r#"{"name":"n","exclude_namespaces":"x"}"#, ErrorCode::Decode, "exclude_namespaces"),

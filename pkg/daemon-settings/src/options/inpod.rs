@@ -32,6 +32,10 @@ flags::flag_table!(
          close) or reset"
     ),
     AMBIENT_IPV6 = Flag::new_switch_on("also capture IPv6"),
+    AGENT_NAMESPACES = Flag::with_value(
+        "",
+        "comma-separated namespaces of further agents, whose own pods start without an agent as ours does"
+    ),
     EXCLUDE_NAMESPACES = Flag::with_value("", "comma-separated namespaces whose pods are never captured"),
     HOST_PROBE_SNAT_IP = Flag::with_value(
         "169.254.7.127",

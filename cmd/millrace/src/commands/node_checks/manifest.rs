@@ -28,9 +28,9 @@ const TOLERATED: [(&str, &str); 7] = [
 pub(super) struct CheckedAgent {
     /// Namespace of the agent.
     pub(super) namespace: String,
-    /// What its pods have, except their name.
+    /// Metadata of its pods, except their name.
     metadata: Map<String, Value>,
-    /// What its pods have, except their node.
+    /// Specification of its pods, except their node.
     spec: Map<String, Value>,
 }
 
