@@ -90,9 +90,27 @@ fn combinations_that_cannot_work_are_errors() {
             "millrace.admissionPolicy forbids",
         ),
         (&["istioOwnedCNIConfig=true", "chained=false"], "needs chained=true"),
+        (&["updateStrategy.rollingUpdate.maxSurge=1"], "maxSurge cannot be used"),
+        (&["cni.updateStrategy.rollingUpdate.maxSurge=10%"], "maxSurge cannot be used"),
+        (&["millrace.proofInterval=10s", "repair.enabled=false"], "needs ambient mode or repair.repairPods"),
     ] {
         let complaint = helm.template(set).unwrap_err();
         assert!(complaint.contains(expected), "{set:?}: {complaint}");
+    }
+}
+
+#[test]
+fn what_a_refused_combination_leaves_unused_is_taken() {
+    let Some(helm) = Helm::find() else { return };
+    for set in [
+        &["updateStrategy.rollingUpdate.maxSurge=0"][..],
+        &["updateStrategy.rollingUpdate.maxSurge=0%"],
+        &["updateStrategy.rollingUpdate.maxSurge=1", "updateStrategy.type=OnDelete"],
+        &["updateStrategy.rollingUpdate.maxSurge=1", "rollingMaxUnavailable=2"],
+        &["millrace.proofInterval=0s", "repair.enabled=false"],
+        &["millrace.proofInterval=10s", "repair.enabled=false", "profile=ambient"],
+    ] {
+        assert!(helm.template(set).is_ok(), "{set:?}");
     }
 }
 

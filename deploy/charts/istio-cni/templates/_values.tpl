@@ -125,6 +125,14 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- if and .v.istioOwnedCNIConfig (not .v.chained) -}}
   {{- fail "istioOwnedCNIConfig=true needs chained=true: there is no network configuration to copy" -}}
 {{- end -}}
+{{- $surge := (default dict .v.updateStrategy.rollingUpdate).maxSurge -}}
+{{- $rolls := and (kindIs "invalid" .v.rollingMaxUnavailable) (ne .v.updateStrategy.type "OnDelete") -}}
+{{- if and $rolls (not (has (toString (default 0 $surge)) (list "0" "0%"))) -}}
+  {{- fail "updateStrategy.rollingUpdate.maxSurge cannot be used: a node has one agent at a time, so the new one would wait for the old one, which the rollout keeps; set maxUnavailable" -}}
+{{- end -}}
+{{- if and (not (has .m.proofInterval (list "" "0" "0s"))) (not (or .redirects .privileged)) -}}
+  {{- fail "millrace.proofInterval needs ambient mode or repair.repairPods: only these give the agent NET_RAW, without which it can prove nothing" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "istio-cni.standardLabels" -}}
