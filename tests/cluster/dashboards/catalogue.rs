@@ -47,7 +47,22 @@ pub(super) fn exported() -> Catalogue {
     let results = ("result".to_owned(), of(&["success", "skip", "fail"]));
     let repaired = BTreeMap::from([("type".to_owned(), of(&["delete", "label", "repair"])), results]);
     catalogue.insert("istio_cni_repair_pods_repaired_total".to_owned(), repaired);
+    catalogue.extend(of_kube_state_metrics());
     catalogue
+}
+
+/// From its documentation: an agent that does not run exports nothing.
+fn of_kube_state_metrics() -> Catalogue {
+    let names = || ["namespace", "pod"].map(|label| (label.to_owned(), BTreeSet::new()));
+    let only = |label: &str, value: &str| (label.to_owned(), BTreeSet::from([value.to_owned()]));
+    let owner = [only("created_by_kind", "DaemonSet"), only("created_by_name", "istio-cni-node")];
+    Catalogue::from([
+        ("kube_pod_info".to_owned(), names().into_iter().chain(owner).collect()),
+        (
+            "kube_pod_status_ready".to_owned(),
+            names().into_iter().chain([only("condition", "true")]).collect(),
+        ),
+    ])
 }
 
 fn on_the_node() -> String {
