@@ -104,6 +104,24 @@ const COMMANDS: &[(&str, Run)] = &[
         "sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni-taint.yaml | kubectl apply -f -",
         APPLY,
     ),
+    (
+        r#"kubectl get pods -A -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {.spec.initContainers[*].name}{"\n"}{end}' | grep istio-validation"#,
+        ClusterOnly("kubectl; it lists pods by the name of an init container"),
+    ),
+    (
+        "helm uninstall istio-cni -n istio-system",
+        ClusterOnly(
+            "Helm and a cluster; tests/cluster/chart/release.rs uninstalls a release from a real API server",
+        ),
+    ),
+    (
+        "kubectl -n istio-system wait --for=delete pod -l k8s-app=istio-cni-node --timeout=5m",
+        ClusterOnly("kubectl; it waits for the agents' pods"),
+    ),
+    (
+        "kubectl -n istio-system delete pod istio-cni-test --ignore-not-found",
+        ClusterOnly("kubectl; the pod is that of helm test"),
+    ),
     // Labelling a namespace for the first time.
     ("kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts=5432", FIRST),
     (
@@ -124,13 +142,6 @@ const COMMANDS: &[(&str, Run)] = &[
     (
         "kubectl delete -f deploy/istio-cni.yaml --ignore-not-found",
         ClusterOnly("kubectl; hack/e2e deletes the same objects"),
-    ),
-    (
-        "install-cni uninstall",
-        Test(
-            "tests/node-level/ambient_uninstall.rs",
-            "the_command_takes_everything_away_unless_an_agent_runs",
-        ),
     ),
     (
         "kubectl delete -f deploy/istio-cni-taint.yaml",
