@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use crate::repository;
+use crate::{read, repository};
 
 /// Comparisons with a part of a text, in all tests but the benchmarks: as `grep -rhoE '\bcontains\((&?format!\()?"' tests
 /// --include='*.rs' --exclude-dir=bench` counts them. Such a test fails when a message is worded better, and passes when another
@@ -18,6 +18,10 @@ const MOST_LONG_CLOSURES: usize = 1;
 /// Words of no name in the product: the glossary in ARCHITECTURE.md has others for what they stood for.
 const PRIVATE_WORDS: [&str; 11] =
     ["blind", "damage", "glance", "mend", "said", "stranger", "tell", "told", "trouble", "turn", "wanted"];
+
+/// Crates that allow themselves `unsafe`, and in how many places: those of invariant 15 in ARCHITECTURE.md.
+const UNSAFE_PLACES: [(&str, usize); 4] =
+    [("iptables-legacy", 1), ("netlink", 1), ("netns", 6), ("proof", 1)];
 
 fn sources(directory: &Path) -> Vec<String> {
     let entries = directory.read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -180,4 +184,22 @@ fn only_names_have_private_words() {
     let source = "// blind\nlet is_told = WantedNode { turned: \"said \\\" told\" }; // mend\n\
                   const LAST_TURNS: u8 = b'\"';\nlet trouble = 1;\n#[cfg(test)]\nmod tests { fn told() {} }";
     assert_eq!(private_names(source), ["LAST_TURNS", "WantedNode", "is_told", "trouble"]);
+}
+
+#[test]
+fn unsafe_occurs_only_where_the_architecture_says() {
+    let count = |sources: &mut dyn Iterator<Item = String>| {
+        sources.map(|source| source.matches("expect(unsafe_code").count()).sum::<usize>()
+    };
+    for (name, places) in UNSAFE_PLACES {
+        let sources = product_sources(&repository().join("pkg").join(name));
+        assert_eq!(count(&mut sources.into_iter()), places, "{name}");
+    }
+    let most = UNSAFE_PLACES.iter().map(|(_, places)| places).sum::<usize>();
+    assert_eq!(count(&mut all_product_sources()), most, "in another crate");
+    let page = read("ARCHITECTURE.md");
+    let invariant = page.lines().find(|line| line.starts_with("15. `unsafe`")).unwrap();
+    let named: BTreeSet<&str> = invariant.split('`').skip(1).step_by(2).collect();
+    let missing = UNSAFE_PLACES.iter().find(|(name, _)| !named.contains(name));
+    assert_eq!(missing, None, "invariant 15 does not name it");
 }
