@@ -122,6 +122,10 @@ const COMMANDS: &[(&str, Run)] = &[
         "kubectl -n istio-system delete pod istio-cni-test --ignore-not-found",
         ClusterOnly("kubectl; the pod is that of helm test"),
     ),
+    (
+        "sed 's/namespace: kube-system/namespace: istio-system/' deploy/millrace-viewer.yaml | kubectl apply -f -",
+        ClusterOnly("kubectl; the tests of `scale` create the same objects"),
+    ),
     // Labelling a namespace for the first time.
     ("kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts=5432", FIRST),
     (
