@@ -159,6 +159,9 @@ fn decide_from_pod(
     log: &mut CallLog,
 ) -> Result<PodDecision, CniError> {
     let Some(name) = &call.pod else { return Ok(PodDecision::Skip(enrolment::SkipReason::NoPod)) };
+    if let Err(invalid) = &call.enablement {
+        return Err(invalid.clone());
+    }
     let later = |error: LookupError| {
         CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence_reason()))
     };
@@ -222,13 +225,15 @@ fn decide_without_facts(
 const INTERCEPT_TYPE: &str = "iptables";
 
 fn enrolment_policy(call: &PluginCall) -> EnrolmentPolicy {
+    // An ADD that needs invalid selectors fails; by a CHECK, a pod that runs does not bypass the mesh because of them.
+    let enablement = call.enablement.clone().unwrap_or_else(|_| Some(Vec::new()));
     EnrolmentPolicy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
         agent_namespaces: call.conf.agent_namespaces.iter().map(|found| found.as_str().to_owned()).collect(),
         ambient: call.conf.ambient_enabled,
-        enablement: call.enablement.clone(),
         // As the agent has it: selectors are of a version of Istio in which the annotation means nothing.
-        ignores_opt_out: call.enablement.is_some(),
+        ignores_opt_out: enablement.is_some(),
+        enablement,
         ..EnrolmentPolicy::default()
     }
 }

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
 use cni_types::{CniArgs, CniCommand, CniEnvironment, CniError, ErrorCode, MAX_STDIN, NetConf};
-use enrolment::selector::Enablement;
+use enrolment::selector::{Enablement, parse_enablement};
 use model::{PodName, PodUid};
 
 /// A call about one container, understood.
@@ -17,8 +17,8 @@ pub struct PluginCall {
     pub pod: Option<PodName>,
     /// The pod's UID, when `CNI_ARGS` has it.
     pub uid: Option<PodUid>,
-    /// `enablement_selectors`, read; `None`: labels tell who belongs to ambient mode.
-    pub enablement: Option<Vec<Enablement>>,
+    /// `enablement_selectors`, read; `None`: labels tell who belongs to ambient mode. An error concerns only who needs them.
+    pub enablement: Result<Option<Vec<Enablement>>, CniError>,
     /// `DRY_RUN_FILE_PATH`: write the restore input there and change nothing.
     pub dry_run: Option<PathBuf>,
 }
@@ -52,29 +52,9 @@ impl PluginCall {
         let conf = read_configuration(stdin)?;
         conf.check_command(command)?;
         let args = environment.parse_args().map_err(|error| error.with_version(conf.cni_version))?;
-        let enablement = match parse_enablement(&conf) {
-            // A pod that runs does not bypass the mesh by a setting that was changed since.
-            Err(_) if command == CniCommand::Check => Some(Vec::new()),
-            read => read.map_err(|error| error.with_version(conf.cni_version))?,
-        };
+        let enablement = parse_enablement(&conf);
         Ok(PluginCall { environment, conf, pod: pod_name(&args), uid: args.pod_uid, enablement, dry_run })
     }
-}
-
-/// The configured `enablement_selectors`, checked; `None`: there are none.
-///
-/// # Errors
-/// They are invalid.
-pub(crate) fn parse_enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
-    let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
-    let invalid = |code, why: String| CniError::new(code, format!("enablement_selectors: {why}"));
-    let selectors: Vec<Enablement> =
-        serde_json::from_str(raw.get()).map_err(|error| invalid(ErrorCode::Decode, error.to_string()))?;
-    selectors
-        .iter()
-        .try_for_each(Enablement::check_selectors)
-        .map_err(|why| invalid(ErrorCode::InvalidConfig, why.into()))?;
-    Ok(Some(selectors))
 }
 
 /// The pod, when both of its names are there.

@@ -8,7 +8,7 @@ use wire::{AgentRequest, CniVerb};
 use crate::{
     agent::{self, AgentClient, AgentOrApi},
     attach,
-    call::{PluginCall, parse_enablement, read_configuration},
+    call::{PluginCall, read_configuration},
     check,
     log::CallLog,
     offline_enrol, record,
@@ -135,7 +135,6 @@ fn about_plugin(
 /// that has a network of its own, and the agent is such a pod: neither its absence nor a missing credential, which it
 /// writes, may count. It asks nobody: the runtime calls every few seconds.
 fn check_availability(conf: &NetConf) -> Result<(), CniError> {
-    parse_enablement(conf)?; // every ADD reads them
     if conf.ambient_enabled {
         return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
     }

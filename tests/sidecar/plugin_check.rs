@@ -128,6 +128,30 @@ fn annotations_and_settings_that_changed_since_the_add_do_not_matter() {
     }
 }
 
+/// The agent's pod, which repairs them, starts, and so does every pod that the call alone shows to be outside; any pod ends.
+#[test]
+fn invalid_selectors_fail_the_add_of_a_pod_that_may_belong_to_the_mesh_and_no_other_call() {
+    let (fixture, pod) = (PluginFixture::new(), bare_pod(V4));
+    let invalid = |command: &str| {
+        let call = call(&fixture, command, &pod).with("ambient_enabled", json!(true));
+        call.with("enablement_selectors", json!([{"podSelector": {"matchLabel": {"a": "b"}}}]))
+    };
+    for add in [
+        invalid("ADD").pod("kube-system", "one").kubernetes("exclude_namespaces", json!(["kube-system"])),
+        invalid("ADD").pod("mesh", "istio-cni-node-x7x2p").with("pod_namespace", json!("mesh")),
+        invalid("ADD").env("CNI_ARGS", ""),
+    ] {
+        add.run().ok();
+    }
+    let error = invalid("ADD").run().refused();
+    assert!(error.code == 6 && error.msg.starts_with("enablement_selectors: unknown field"), "{error:?}");
+    assert_eq!(fixture.api.requests(), [], "no pod is asked for in vain");
+    call(&fixture, "ADD", &pod).run().ok();
+    assert!(record(&fixture).exists());
+    invalid("DEL").run().ok();
+    assert!(!record(&fixture).exists());
+}
+
 /// Without a record that is this pod's, the agent or the API server tells whether it belongs to the mesh.
 #[test]
 fn a_record_that_is_not_of_this_pod_counts_for_nothing() {

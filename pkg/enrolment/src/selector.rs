@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use cni_types::{CniError, ErrorCode, NetConf};
 use model::Reason;
 use serde::{Deserialize, Deserializer};
 
@@ -53,6 +54,24 @@ pub enum SelectorOperator {
     Exists,
     /// The label is absent.
     DoesNotExist,
+}
+
+/// Reads the configured `enablement_selectors`. `None` means that there are none.
+///
+/// # Errors
+/// They are invalid.
+pub fn parse_enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
+    let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
+    let invalid = |code, why: String| {
+        CniError::new(code, format!("enablement_selectors: {why}")).with_version(conf.cni_version)
+    };
+    let selectors: Vec<Enablement> =
+        serde_json::from_str(raw.get()).map_err(|error| invalid(ErrorCode::Decode, error.to_string()))?;
+    selectors
+        .iter()
+        .try_for_each(Enablement::check_selectors)
+        .map_err(|why| invalid(ErrorCode::InvalidConfig, why.into()))?;
+    Ok(Some(selectors))
 }
 
 type LabelMap = BTreeMap<String, String>;

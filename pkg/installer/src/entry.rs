@@ -1,6 +1,7 @@
 //! The plugin's entry, from the latest template that gave one.
 
 use cni_types::{ConflistEntry, EntryError};
+use enrolment::selector::parse_enablement;
 
 use crate::{Error, InstallerSettings};
 
@@ -42,7 +43,7 @@ impl EntryCache {
             self.refused = None;
             return Ok(TemplateUpdate::Same);
         }
-        match ConflistEntry::parse(&text) {
+        match ConflistEntry::parse(&text).and_then(check_selectors) {
             Ok(entry) => {
                 let entry = if settings.kubeconfig.is_none() { entry.without_kubeconfig() } else { entry };
                 let defaults = settings.defaults.iter().cloned();
@@ -65,4 +66,10 @@ impl EntryCache {
     pub(crate) fn current_entry(&self) -> Option<CurrentEntry> {
         self.current.clone()
     }
+}
+
+/// Checks what the plugin itself reads only where it decides on a pod.
+fn check_selectors(entry: ConflistEntry) -> Result<ConflistEntry, EntryError> {
+    parse_enablement(&entry.read_by_plugin()?).map_err(EntryError::Plugin)?;
+    Ok(entry)
 }

@@ -66,7 +66,14 @@ fn a_file_that_is_replaced_or_appears_later_is_followed_too() {
 
 #[test]
 fn a_new_value_that_cannot_be_used_leaves_the_last_good_one() {
-    for broken in ["{", "[]", "{\"type\":\"other\"}", "", "{\"type\":\"istio-cni\",\"log_level\":7}"] {
+    for broken in [
+        "{",
+        "[]",
+        "{\"type\":\"other\"}",
+        "",
+        "{\"type\":\"istio-cni\",\"log_level\":7}",
+        r#"{"type":"istio-cni","enablement_selectors":[{"podSelector":{"matchLabel":{"a":"b"}}}]}"#,
+    ] {
         let fixture = InstallFixture::new(&[PATH]);
         let directory = directory(&fixture);
         swap(&directory, "..1", &with_level("info"));

@@ -95,8 +95,16 @@ impl ConflistEntry {
     /// The namespaces whose pods the plugin leaves alone.
     #[must_use]
     pub fn excluded_namespaces(&self) -> Vec<String> {
-        let Json::Object(members) = &self.0 else { return Vec::new() };
-        read_by_plugin(members).map(|conf| conf.kubernetes.exclude_namespaces).unwrap_or_default()
+        self.read_by_plugin().map(|conf| conf.kubernetes.exclude_namespaces).unwrap_or_default()
+    }
+
+    /// Returns the entry as the plugin reads it.
+    ///
+    /// # Errors
+    /// It does not, which [`ConflistEntry::parse`] has ruled out for what is in the template.
+    pub fn read_by_plugin(&self) -> Result<NetConf, EntryError> {
+        let Json::Object(members) = &self.0 else { return Err(EntryError::NotAnObject) };
+        read_by_plugin(members)
     }
 
     /// The entry as it stands in a file.
