@@ -105,6 +105,16 @@ pub(crate) fn find_network(settings: &InstallerSettings, name: Option<&str>) -> 
     }
 }
 
+/// Why pods may not get the network that `CNI_CONF_NAME` names, whose file is `holder`; `None`: nothing speaks for that.
+pub(crate) fn default_conflict(settings: &InstallerSettings, holder: &Path) -> Option<String> {
+    match &settings.chaining {
+        Chaining::Primary { name: Some(_) } => {
+            network::describe_other_default(&settings.conf_dir, holder, &settings.own_name)
+        }
+        _ => None,
+    }
+}
+
 fn plan_primary(
     settings: &InstallerSettings,
     name: Option<&str>,

@@ -41,7 +41,10 @@ pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<Str
         NetworkSearch::Found(network) => {
             let has_entry = matches!(without_entry(&network.content), Ok(Some(_)));
             let entry = if has_entry { "our entry is in it" } else { "our entry is not in it" };
-            Ok(format!("{}; {entry}", network.path.display()))
+            match conf::default_conflict(settings, &network.path) {
+                Some(conflict) => Err(conflict),
+                None => Ok(format!("{}; {entry}", network.path.display())),
+            }
         }
     }))
 }

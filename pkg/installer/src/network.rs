@@ -183,7 +183,7 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
     Ok(choices)
 }
 
-/// The network of that name, or of the name that it has as the other kind of file. `skip` as in [`first`].
+/// The network of that name, or of the name that it has as the other kind of file. `skip` as in [`find_default`].
 pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<NetworkSearch, Error> {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let others: &[&str] = match FileForm::from_file_name(name) {
@@ -192,10 +192,23 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
         None => &[],
     };
     let others = others.iter().map(|extension| format!("{stem}.{extension}"));
-    for name in iter::once(name.to_owned()).chain(others) {
-        if let Some(network) = NetworkConf::read(directory, &name)? {
-            return check_chainable(directory, network);
+    let mut found: Vec<NetworkConf> = Vec::new();
+    for file in iter::once(name.to_owned()).chain(others) {
+        match NetworkConf::read(directory, &file) {
+            Err(Error::File(error)) if error.is_no_file() && !found.is_empty() => {}
+            network => found.extend(network?),
         }
+    }
+    // The primary CNI plugin has written its file again since that became the list, and runtimes take it first.
+    let is_newer = |twin: &NetworkConf| {
+        twin.is_single()
+            && twin.name.as_str() < name
+            && check_standalone(&twin.content).is_err()
+            && twin.load(directory, Libcni::V1_3).is_ok_and(|appended| appended.is_ok())
+    };
+    let at = found.iter().position(is_newer).unwrap_or(0);
+    if at < found.len() {
+        return check_chainable(directory, found.swap_remove(at));
     }
     let missing = format!("{} is not there yet", directory.join(name).display());
     Ok(NetworkSearch::None(match find_default(directory, skip) {
@@ -204,6 +217,19 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
         }
         _ => missing,
     }))
+}
+
+/// Describes the network that runtimes take by default, if that is known and not the one of the file `taken`.
+pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str) -> Option<String> {
+    let Ok(NetworkSearch::Found(other)) = find_default(directory, skip) else { return None };
+    (other.path != taken).then(|| {
+        format!(
+            "the default network is {}: pods start without us unless the runtime is configured for {} \
+             (CRI-O's cni_default_network)",
+            other.path.display(),
+            taken.display()
+        )
+    })
 }
 
 /// A network whose last plugin is the last one of its file, and which connects pods in a version that our plugin speaks.

@@ -172,6 +172,7 @@ impl Installer {
         // Witnesses older than the look that finds all well: they tell of whatever happened since, even at once.
         let directory = self.settings.conf_dir.clone();
         let fingerprints = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
+        self.report_default_conflict(&holder);
         match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
                 result.witnesses.extend(fingerprints.0.map(|fingerprint| (directory, fingerprint)));
@@ -185,6 +186,19 @@ impl Installer {
             ConfPlan::Wait(why) => result.problems.push(InstallProblem::Waiting(why)),
         }
         Ok(())
+    }
+
+    /// Warns once of a named network that is not the runtime's default. Who configured CRI-O for it wants just that.
+    fn report_default_conflict(&mut self, holder: &Path) {
+        match conf::default_conflict(&self.settings, holder) {
+            Some(conflict) if self.last_conflict.replace(&conflict) => {
+                warn!(target: "install", reason = conflict, "CNI_CONF_NAME names another network than the runtime's default");
+            }
+            Some(_) => {}
+            None => {
+                self.last_conflict.clear();
+            }
+        }
     }
 
     fn apply_changes(&mut self, changes: &[(ChangeCause, ConfChange)], is_new: bool) -> Result<(), Error> {

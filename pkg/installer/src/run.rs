@@ -11,7 +11,7 @@ use std::{
 };
 
 use hostfs::{DirectoryWatcher, Waker};
-use retry::{Attempts, Backoff};
+use retry::{Attempts, Backoff, LastError};
 use tracing::{info, warn};
 
 use crate::{
@@ -43,6 +43,8 @@ pub struct Installer {
     pub(crate) left_out: Vec<String>,
     /// Whether there was a pass after which everything was in place.
     pub(crate) complete: bool,
+    /// Why pods may not get the named network, as it was logged last.
+    pub(crate) last_conflict: LastError,
     watcher: DirectoryWatcher,
     commands: Receiver<InstallerCommand>,
     ready: bool,
@@ -149,6 +151,7 @@ impl Installer {
             credential: None,
             left_out: Vec::new(),
             complete: false,
+            last_conflict: LastError::default(),
             watcher,
             commands,
             ready: false,

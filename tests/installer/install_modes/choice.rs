@@ -57,6 +57,33 @@ fn a_named_file_counts_under_its_other_ending_too() {
     }
 }
 
+/// containerd takes `.conf` before `.conflist`, so that pods would start without rules.
+#[test]
+fn a_named_list_follows_the_single_configuration_that_is_written_again() {
+    let fixture = InstallFixture::bare(&[("CNI_CONF_NAME", FILE)]);
+    fixture.write("10-kit.conf", SINGLE);
+    let mut daemon = fixture.start_ready();
+    fixture.write("10-kit.conf", &SINGLE.replace("1500", "1400"));
+    daemon.wait_for("it is converted again", |_| !fixture.has("10-kit.conf"));
+    daemon.wait_until_ready();
+    assert_eq!(fixture.types(FILE), CHAIN);
+    assert_eq!(fixture.document(FILE)["plugins"][0]["mtu"], 1400);
+}
+
+#[test]
+fn a_named_network_that_is_not_the_default_is_warned_of_once() {
+    let fixture = InstallFixture::bare(&[("CNI_CONF_NAME", FILE)]);
+    fixture.write("05-first.conflist", NETWORK);
+    fixture.write(FILE, NETWORK);
+    let mut daemon = fixture.start_ready();
+    let message = "CNI_CONF_NAME names another network than the runtime's default";
+    daemon.wait_for("it is logged", |daemon| daemon.logged(message, "05-first.conflist") == 1);
+    fixture.write("another", "");
+    sleep(Duration::from_millis(300)); // time for another pass
+    assert_eq!(daemon.logged(message, ""), 1, "{}", daemon.log());
+    daemon.wait_until_ready();
+}
+
 #[test]
 fn a_named_file_is_waited_for_whatever_else_is_there() {
     for (appears, text) in [("20-later.conflist", NETWORK), ("20-later.conf", SINGLE)] {

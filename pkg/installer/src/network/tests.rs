@@ -169,3 +169,28 @@ fn a_named_network_is_taken_by_either_name_and_a_missing_one_names_what_is_there
     let blocked = directory(&[("10-a.conflist", LIST), ("kit/x.conf", SINGLE)]);
     assert!(chosen(find_named(blocked.path(), "10-a.conflist", "")).is_err());
 }
+
+#[test]
+fn a_twin_that_runtimes_take_before_the_named_list_is_the_network() {
+    let alone = r#"{"name":"x","type":"istio-cni"}"#;
+    for (twin, content, expected) in [
+        ("10-a.conf", SINGLE, "10-a.conf"),
+        ("10-a.json", SINGLE, "10-a.conflist"), // it sorts after the list
+        ("10-a.conf", "{", "10-a.conflist"),
+        ("10-a.conf", "->missing", "10-a.conflist"),
+        ("10-a.conf", alone, "10-a.conflist"),
+    ] {
+        let directory = directory(&[("10-a.conflist", LIST), (twin, content)]);
+        let found = chosen(find_named(directory.path(), "10-a.conflist", ""));
+        assert_eq!(found.as_deref(), Ok(expected), "{twin}: {content}");
+    }
+}
+
+#[test]
+fn a_named_network_that_is_not_the_default_is_described() {
+    let directory = directory(&[("05-a.conflist", LIST), ("10-b.conflist", LIST)]);
+    let describe = |name: &str| describe_other_default(directory.path(), &directory.path().join(name), "");
+    assert_eq!(describe("05-a.conflist"), None);
+    let conflict = describe("10-b.conflist").unwrap();
+    assert!(conflict.contains("/05-a.conflist: pods start without us unless"), "{conflict}");
+}
