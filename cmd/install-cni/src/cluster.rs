@@ -14,12 +14,12 @@ use futures_util::StreamExt as _;
 use installer::InstallerHandle;
 use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::{DaemonSet, Pod};
-use retry::{Backoff, LastError};
+use retry::{Attempts, Backoff, LastError};
 use serde::Deserialize;
 use tokio::{
     sync::watch,
     task::{JoinError, JoinHandle},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -123,7 +123,7 @@ pub(crate) async fn connect_to_api(connection: &ApiConnection) -> KubeClient {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(attempts.record_failure()).await;
+        sleep(attempts.record_failure()).await;
     }
 }
 
@@ -166,13 +166,33 @@ async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, i
 /// Until a question that our role does not allow is asked again: roles change rarely, and there are many agents.
 pub(crate) const REFUSED_DELAY: Duration = Duration::from_secs(600);
 
-/// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
+/// Keeps what the shutdown needs to know up to date: whether our role lets us read our own pod, and our DaemonSet by a watch,
+/// where our role allows one. While our own pod is refused, as before a role is bound, the DaemonSet has its usual name.
 async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory: &SharedShutdownFacts) {
     if identity.namespace.is_empty() {
         warn!(target: "install", "namespace of the agent unknown; nothing will be removed at shutdown");
         return;
     }
-    let name = daemon_set_name(client, identity, memory).await;
+    let mut attempts = BACKOFF.start_attempts();
+    let owner = match find_owner(client, identity, memory, &mut attempts).await {
+        Ok(owner) => owner,
+        Err(Refused) => tokio::select! {
+            owner = wait_for_owner(client, identity, memory, attempts) => owner,
+            () = follow_named(client, identity, memory, None) => None, // it does not end by itself
+        },
+    };
+    follow_named(client, identity, memory, owner).await;
+}
+
+/// Follows the DaemonSet of the configured name, or of that of the owner of our pod, or of the usual one.
+async fn follow_named(
+    client: &KubeClient,
+    identity: &AgentIdentity,
+    memory: &SharedShutdownFacts,
+    owner: Option<String>,
+) {
+    let configured = Some(&identity.daemon_set).filter(|name| !name.is_empty()).cloned();
+    let name = configured.or(owner).unwrap_or_else(|| DEFAULT_NAME.to_owned());
     let object = ObjectRef { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
     memory.set_daemon_set(object.clone());
     let name = format!("{}/{}", object.namespace, object.name);
@@ -186,7 +206,7 @@ async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory
         {
             record_daemon_set(memory, &name, Some(&daemon_set), false);
         }
-        tokio::time::sleep(REFUSED_DELAY).await;
+        sleep(REFUSED_DELAY).await;
     }
 }
 
@@ -242,27 +262,43 @@ fn record_daemon_set(
 const DEFAULT_NAME: &str = "istio-cni-node";
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// As configured, or the owner of our pod, or the usual one. Tries until the API server answers.
-async fn daemon_set_name(
+/// A refusal of our role.
+struct Refused;
+
+/// Finds the DaemonSet that owns our pod; `None`: there is none. Tries until the API server answers.
+async fn find_owner(
     client: &KubeClient,
     identity: &AgentIdentity,
     memory: &SharedShutdownFacts,
-) -> String {
-    let mut attempts = BACKOFF.start_attempts();
-    let owner = loop {
+    attempts: &mut Attempts,
+) -> Result<Option<String>, Refused> {
+    loop {
         match client.get::<Pod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
             Ok(pod) => {
                 memory.set_pod_readable();
-                break shutdown::daemon_set_of(&pod).map(str::to_owned);
+                return Ok(shutdown::daemon_set_of(&pod).map(str::to_owned));
             }
             Err(error) if error.kind() == ApiErrorKind::NotFound => {
                 memory.set_pod_readable();
-                break None;
+                return Ok(None);
             }
-            Err(error) if error.kind() == ApiErrorKind::Refused => break None,
-            Err(_) => tokio::time::sleep(attempts.record_failure()).await,
+            Err(error) if error.kind() == ApiErrorKind::Refused => return Err(Refused),
+            Err(_) => sleep(attempts.record_failure()).await,
         }
-    };
-    let configured = Some(&identity.daemon_set).filter(|name| !name.is_empty()).cloned();
-    configured.or(owner).unwrap_or_else(|| DEFAULT_NAME.to_owned())
+    }
+}
+
+/// Finds the same as [`find_owner`] once our role allows it.
+async fn wait_for_owner(
+    client: &KubeClient,
+    identity: &AgentIdentity,
+    memory: &SharedShutdownFacts,
+    mut attempts: Attempts,
+) -> Option<String> {
+    loop {
+        sleep(attempts.record_failure()).await;
+        if let Ok(owner) = find_owner(client, identity, memory, &mut attempts).await {
+            return owner;
+        }
+    }
 }

@@ -81,9 +81,15 @@ pub(crate) enum DaemonSetPresence {
 pub(crate) struct SharedShutdownFacts(Mutex<ShutdownFacts>);
 
 impl SharedShutdownFacts {
-    /// Our DaemonSet is this one.
+    /// Our DaemonSet is this one. What is known of another says nothing about it.
     pub(crate) fn set_daemon_set(&self, object: ObjectRef) {
-        self.update_facts(|known| known.daemon_set = Some(object));
+        self.update_facts(|known| {
+            if known.daemon_set.as_ref() != Some(&object) {
+                known.presence = DaemonSetPresence::Unknown;
+            }
+            known.watched = false;
+            known.daemon_set = Some(object);
+        });
     }
 
     /// We asked for our own pod, and our role allowed it.
@@ -290,6 +296,27 @@ mod tests {
                 memory.update_presence(*daemon_set, true);
             }
             assert_eq!(memory.known_facts().presence, expected, "{observed:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_another_daemon_set_is_forgotten() {
+        let object = |name: &str| ObjectRef {
+            group: "apps",
+            kind: "DaemonSet",
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+        };
+        let memory = SharedShutdownFacts::default();
+        for (name, expected) in [
+            ("istio-cni-node", DaemonSetPresence::Unknown),
+            ("istio-cni-node", DaemonSetPresence::Present),
+            ("istio-cni-canary", DaemonSetPresence::Unknown),
+        ] {
+            memory.set_daemon_set(object(name));
+            let known = memory.known_facts();
+            assert_eq!((known.presence, known.watched), (expected, false), "{name}");
+            memory.update_presence(Some(&DaemonSet::default()), true);
         }
     }
 }

@@ -162,6 +162,32 @@ fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-kubectl/istio-cni-node has been deleted");
 }
 
+/// A role that is bound a moment after the agent's start, as a package manager may do it, is no lasting refusal.
+#[test]
+fn everything_goes_when_permissions_went_that_came_after_the_start() {
+    let rules = kit::istio::plugin_rules();
+    let Some(fixture) = ClusterFixture::allowed("leave-late-role", &rules) else { return };
+    let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/kit:{}:istio-cni", fixture.name);
+    let set_rules = |rules: &Value| fixture.api.admin().patch(&path, &json!({"rules": rules}));
+    let own_pod = fixture.path("v1", "pods", "istio-cni-node-x7k2p");
+    let is_refused = || fixture.client().request("GET", &own_pod, None).status == 403;
+    set_rules(&json!([]));
+    kit::until("our own pod is refused", is_refused);
+    let daemon = fixture.daemon();
+    fixture.wait_until_asked("pods");
+    let asked = || fixture.requests().iter().filter(|request| request.uri.contains(&own_pod)).count();
+    set_rules(&rules);
+    kit::until("our own pod can be read", || !is_refused());
+    let since = asked();
+    kit::until("it is asked for again", || asked() > since);
+    remove_account(&fixture);
+    kit::until("it is refused again", || {
+        matches!(fixture.client().request("GET", &own_pod, None).status, 401 | 403)
+    });
+    let why = end(&fixture, daemon, false);
+    assert!(why.starts_with("permissions that we had are gone: "), "{why}");
+}
+
 #[test]
 fn everything_stays_when_the_permissions_alone_went() {
     let Some(fixture) = ClusterFixture::start("leave-revoked") else { return };
