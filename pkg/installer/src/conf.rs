@@ -46,7 +46,7 @@ pub(crate) enum ConfChange {
         original: Option<Vec<u8>>,
         observed: Option<FileFingerprint>,
     },
-    /// Replace a single configuration by a list, if it still is as it was seen.
+    /// Replace a single configuration by a list, if both still are as they were seen. `foreign` is a list that was there.
     Convert {
         from: PathBuf,
         to: PathBuf,
@@ -54,6 +54,8 @@ pub(crate) enum ConfChange {
         mode: u32,
         original: Vec<u8>,
         observed: Option<FileFingerprint>,
+        foreign: Option<Vec<u8>>,
+        replaced: Option<FileFingerprint>,
     },
     /// Take our entry out of a file.
     Release { path: PathBuf },
@@ -133,7 +135,9 @@ fn plan_primary(
         if network.is_single() {
             holder = list_of(&network.path);
             let (from, to) = (network.path.clone(), holder.clone());
-            changes.push((cause, ConfChange::Convert { from, to, text, mode, original, observed }));
+            let (foreign, replaced) = observe_replaced(&network, &to)?;
+            let change = ConfChange::Convert { from, to, text, mode, original, observed, foreign, replaced };
+            changes.push((cause, change));
         } else {
             let original = (cause == ChangeCause::EntryMissing).then_some(original);
             changes.push((cause, ConfChange::Write { path: holder.clone(), text, mode, original, observed }));
@@ -141,6 +145,20 @@ fn plan_primary(
     }
     changes.extend(stale_entry_changes(settings, &network.name, &holder)?);
     Ok(ConfPlan::Do { holder, changes })
+}
+
+/// The list `to` in whose place the conversion of `single` is put: without us, if another program made it; and its fingerprint.
+fn observe_replaced(
+    single: &NetworkConf,
+    to: &Path,
+) -> Result<(Option<Vec<u8>>, Option<FileFingerprint>), Error> {
+    let (Some(directory), Some(name)) = (to.parent(), to.file_name().and_then(|name| name.to_str())) else {
+        return Ok((None, None));
+    };
+    Ok(match NetworkConf::read_own(directory, name)? {
+        Ok(list) => (saved::foreign_list(single, &list), list.fingerprint),
+        Err(replaced) => (None, replaced),
+    })
 }
 
 fn change_cause(standing: EntryStatus) -> Option<ChangeCause> {
@@ -260,8 +278,12 @@ pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
                 hostfs::write(path, text.as_bytes(), *mode)?;
             }
         }
-        ConfChange::Convert { from, to, text, mode, original, observed } => {
+        ConfChange::Convert { from, to, text, mode, original, observed, foreign, replaced } => {
+            saved::save_replaced(to, foreign.as_deref(), *mode, *replaced)?;
             saved::save_original(from, original, *mode)?;
+            if !is_unchanged(to, *replaced)? {
+                return Ok(());
+            }
             if is_unchanged(from, *observed)? {
                 hostfs::write(to, text.as_bytes(), *mode)?;
             }

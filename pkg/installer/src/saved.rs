@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use cni_types::{FileForm, Json, is_conversion_of, plugin_types, without_entry};
+use hostfs::FileFingerprint;
 
 use crate::{
     Error,
@@ -33,6 +34,35 @@ pub(crate) fn save_original(path: &Path, original: &[u8], mode: u32) -> Result<(
     Ok(())
 }
 
+/// The list `list` as it was without us, if it is neither the conversion of `single` nor of what `single` was before.
+pub(crate) fn foreign_list(single: &NetworkConf, list: &NetworkConf) -> Option<Vec<u8>> {
+    let before = read_original(&single.path);
+    let singles = [Some(&single.content), before.as_ref()];
+    if singles.into_iter().flatten().any(|single| is_conversion_of(&list.content, single)) {
+        return None;
+    }
+    match without_entry(&list.content) {
+        Ok(Some(text)) if plugin_types(text.as_bytes()).is_empty() => None, // ours alone
+        Ok(Some(text)) => Some(original_of(&list.path, &text).unwrap_or_else(|| text.into_bytes())),
+        Ok(None) | Err(_) => Some(list.content.clone()),
+    }
+}
+
+/// Keeps the foreign list in whose place, `path`, a conversion is put. One that was kept before stays for as long as there is
+/// a file at all.
+pub(crate) fn save_replaced(
+    path: &Path,
+    foreign: Option<&[u8]>,
+    mode: u32,
+    replaced: Option<FileFingerprint>,
+) -> Result<(), Error> {
+    match (foreign, replaced) {
+        (Some(foreign), _) => save_original(path, foreign, mode),
+        (None, Some(_)) => Ok(()),
+        (None, None) => Ok(hostfs::remove(&original_path(path)).map(drop)?),
+    }
+}
+
 /// Takes our entry out of a list. If nobody has changed the rest of it since we put the entry in, the file becomes
 /// what it was to the byte, under the name that it had.
 pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
@@ -48,12 +78,15 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
         let original = read_original(&single).filter(|original| is_conversion_of(&network.content, original));
         original.map(|original| (single, original))
     });
-    match (converted, read_original(path)) {
+    match (converted, original_of(path, &text)) {
         (Some((single, original)), _) => {
             hostfs::write(&single, &original, network.mode)?;
-            hostfs::remove(path)?;
+            match read_original(path) {
+                Some(replaced) => drop(hostfs::write(path, &replaced, network.mode)?),
+                None => drop(hostfs::remove(path)?),
+            }
         }
-        (_, Some(original)) if Json::parse(&original).is_ok_and(|json| json.to_go_text() == text) => {
+        (_, Some(original)) => {
             hostfs::write(path, &original, network.mode)?;
         }
         // A list of nothing is no network.
@@ -65,6 +98,11 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
         }
     }
     forget_original(path)
+}
+
+/// Returns the original content of the file, whose content without us is `text`; `None` if that is not known or has changed.
+fn original_of(path: &Path, text: &str) -> Option<Vec<u8>> {
+    read_original(path).filter(|original| Json::parse(original).is_ok_and(|json| json.to_go_text() == text))
 }
 
 /// Returns the original content of the file; `None` if that is not known.

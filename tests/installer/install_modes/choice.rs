@@ -57,6 +57,22 @@ fn a_named_file_counts_under_its_other_ending_too() {
     }
 }
 
+#[test]
+fn a_foreign_list_in_the_place_of_a_conversion_is_there_again_at_the_end() {
+    let fixture = InstallFixture::bare(&[("CLEANUP_ON_EXIT", "always")]);
+    fixture.write("10-kit.conf", SINGLE);
+    fixture.write(FILE, NETWORK);
+    let before = fixture.files();
+    let mut daemon = fixture.start_ready();
+    assert_eq!((fixture.types(FILE), fixture.has("10-kit.conf")), (CHAIN.map(str::to_owned).to_vec(), false));
+    fixture.write("10-kit.conf", SINGLE);
+    daemon.wait_for("it is converted again", |_| !fixture.has("10-kit.conf"));
+    daemon.wait_until_ready();
+    let (status, log) = daemon.terminate();
+    assert!(status.success(), "{log}");
+    assert_eq!(fixture.files(), before);
+}
+
 /// containerd takes `.conf` before `.conflist`, so that pods would start without rules.
 #[test]
 fn a_named_list_follows_the_single_configuration_that_is_written_again() {
