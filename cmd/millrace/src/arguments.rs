@@ -180,6 +180,8 @@ pub(crate) enum Action {
     #[command(subcommand)]
     Simulate(Simulated),
     /// Write an archive of all nodes for a bug report, without credentials
+    ///
+    /// Exit status: 0: written; 2: not written, or no node answered.
     Bundle {
         /// The archive; `-`: standard output; default: millrace-TIME.tar.gz
         #[arg(long, short, value_name = "FILE")]
@@ -189,6 +191,8 @@ pub(crate) enum Action {
         node: Option<String>,
     },
     /// Print one line for each change
+    ///
+    /// Exit status: 0: the time is over; 2: no agent answered.
     Watch {
         /// End after this time; default: never
         #[arg(long = "for", value_parser = time_limit, value_name = "TIME")]
@@ -238,6 +242,8 @@ impl Action {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Simulated {
     /// A change of labels, as kubectl label makes it
+    ///
+    /// Exit status: 0: nothing would be as bad as --fail-on; 1: something would be; 2: not everything could be determined.
     Label {
         /// The kind of object
         #[arg(value_enum)]
@@ -258,6 +264,8 @@ pub(crate) enum Simulated {
     ///
     /// With -f, the agents' settings are those of the DaemonSet in the manifests and of the ConfigMap that it refers to, and the
     /// defaults of all others: `helm template ... | millrace simulate settings -f -`.
+    ///
+    /// Exit status: 0: nothing would be as bad as --fail-on; 1: something would be; 2: not everything could be determined.
     Settings {
         /// Variables of the agent: NAME=VALUE; all others stay as they are
         #[arg(required_unless_present = "file", conflicts_with = "file", value_name = "VARIABLE")]
