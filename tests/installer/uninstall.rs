@@ -9,6 +9,8 @@ use kit::{Container, FakeApi, FakeReply, Node, NodeOptions, Pki};
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::fixtures::install::InstallFixture;
+
 const OWN_POD: &str = "/api/v1/namespaces/kube-system/pods/istio-cni-node-1";
 
 fn names(directory: &Path) -> Vec<String> {
@@ -82,6 +84,21 @@ fn a_token_that_is_not_accepted_counts_only_if_the_server_is_ready_and_the_token
         assert!(status.success(), "{status}: {log}");
         assert_eq!(fs::read(&original).unwrap() == before, is_removed, "{token} {anonymous}: {log}");
     }
+}
+
+/// While the agent waits for its predecessor, it has a handler: as a container's first process it would lose the signal.
+#[test]
+fn a_sigterm_during_the_first_moments_of_a_start_counts() {
+    let fixture = InstallFixture::new(&[("CLEANUP_ON_EXIT", "never")]);
+    let lock = fs::File::create(fixture.node.run_dir().join("agent.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut daemon = fixture.container.start();
+    daemon.wait_for("it starts", |daemon| daemon.logged("install-cni (Millrace) starts", "") > 0);
+    daemon.signal(Signal::TERM);
+    drop(lock);
+    let (status, log) = (daemon.wait(), daemon.log());
+    assert!(status.success(), "{status}: {log}");
+    assert!(daemon.logged("shutting down", "SIGTERM") > 0, "{log}");
 }
 
 /// Stands before the tools: they wait until the gate is opened.

@@ -62,6 +62,13 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 /// # Errors
 /// Something that cannot do without fails at the start, or the installer ends by itself.
 pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    // First of all: the kernel drops a SIGTERM for which the first process of a container has no handler.
+    let signals = {
+        let _entered = runtime.enter();
+        TerminationSignals::listen()?
+    };
     let logger = logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
     kubeio::confirm_tls_provider()?;
@@ -87,11 +94,8 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
     drop(fs::remove_file(settings.refused_credential()));
     // Before the agent listens itself.
     let ports = node_status::taken_ports(&agent_ports(&settings));
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     let (settings, cluster) = (Arc::new(settings), Arc::new(ClusterAccess::default()));
     let done = runtime.block_on(async {
-        let signals = TerminationSignals::listen()?;
         // Before everything that takes time: what a SIGTERM means is decided by what is known of our own pod.
         let owner = tokio::spawn(cluster::follow_owner(Arc::clone(&settings), Arc::clone(&cluster)));
         let (daemon, parts) = spawn_blocking(move || start_parts(settings, ports, cluster, logger, lock))

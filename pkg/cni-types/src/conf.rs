@@ -10,8 +10,8 @@ use crate::names::is_cni_name;
 use crate::{CniCommand, CniError, CniVersion, ErrorCode, K8sNamespace, PrevResult, run_dir};
 
 /// The greatest configuration that is read from stdin, in bytes. Annotations, the greatest part, are at most 256 KiB of
-/// keys and values (Kubernetes `TotalAnnotationSizeLimitB`); escaping can double that.
-pub const MAX_STDIN: usize = 1024 * 1024;
+/// keys and values (Kubernetes `TotalAnnotationSizeLimitB`), and Go writes each `<`, `>` and `&` as six bytes.
+pub const MAX_STDIN: usize = 2 * 1024 * 1024;
 
 /// The capability under which containerd hands over all annotations of the pod (`runtimeConfig`, and `capabilities` of
 /// the conflist entry).

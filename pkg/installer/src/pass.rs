@@ -87,12 +87,12 @@ impl Installer {
             None => hostfs::remove(&path).map(drop).map_err(Error::from),
         };
         match done {
-            Ok(()) => true,
-            Err(error) => {
-                result.problems.push(InstallProblem::Failed(InstallStep::Kubeconfig, error));
-                hostfs::read(&path, MAX_KUBECONFIG).is_ok() // not so for a directory
-            }
+            Ok(()) if self.settings.kubeconfig.is_none() => return true,
+            Ok(()) => {}
+            Err(error) => result.problems.push(InstallProblem::Failed(InstallStep::Kubeconfig, error)),
         }
+        // Not so for a directory, nor while another program keeps removing it.
+        hostfs::read(&path, MAX_KUBECONFIG).is_ok()
     }
 
     fn write_kubeconfig(

@@ -139,6 +139,12 @@ fn what_is_wrong_has_its_code_and_path() {
         assert_eq!(error.code, code, "{text}: {error}");
         assert!(error.msg.contains(part), "{text}: {error}");
     }
+    // All annotations that Kubernetes permits, as Go writes them.
+    let greatest = format!(
+        r#"{{"name":"n","runtimeConfig":{{"{POD_ANNOTATIONS}":{{"a":"{}"}}}}}}"#,
+        r"\u003c".repeat(256 * 1024)
+    );
+    assert_eq!(NetConf::parse(greatest.as_bytes()).unwrap().pod_annotations.unwrap()["a"].len(), 256 * 1024);
     assert_eq!(NetConf::parse(&[b' '; MAX_STDIN + 1]).unwrap_err().code, ErrorCode::Decode);
     assert_eq!(NetConf::parse(b"{\"name\":\"\xff\"}").unwrap_err().code, ErrorCode::Decode);
 }
