@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Container, Mark, Pod, PodName, Port, TableId, parse_go_bool};
-use rules::sidecar::{DnsCapture, InboundMode, LoopbackNet, NetworkSelection, PortSelection, SidecarConfig};
+use model::{Container, Family, Mark, Pod, PodName, Port, TableId, parse_go_bool};
+use rules::sidecar::{
+    DnsCapture, InboundMode, LoopbackNet, NetworkSelection, PortSelection, SidecarConfig, passthrough_source,
+};
 
 use crate::{
     decision::SidecarRedirect,
@@ -199,14 +201,18 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
 }
 
 /// Istio's plugin reads the variable from its own environment, which is the container runtime's; `istio-init` has it from
-/// `proxyMetadata`, as `istio-proxy` does.
+/// `proxyMetadata`, as `istio-proxy` does. `istio-validation` calls the passthrough address as the proxy's user, so a network
+/// that contains it would keep the pod from starting.
 fn loopback_net(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
     let Some(value) = proxy.env_value(LOOPBACK).filter(|value| !value.is_empty()) else {
         return LoopbackNet::default();
     };
-    value.parse().unwrap_or_else(|error| {
+    let usable = |net: &LoopbackNet| !net.net().contains(&passthrough_source(Family::V4));
+    value.parse().ok().filter(usable).unwrap_or_else(|| {
         let value = excerpt(value);
-        warnings.push(format!("{LOOPBACK} of istio-proxy is {value:?}; {error}; taken as 127.0.0.1/32"));
+        warnings.push(format!(
+            "{LOOPBACK} of istio-proxy is {value:?}; allowed: a part of 127.0.0.0/8 without 127.0.0.6; taken as 127.0.0.1/32"
+        ));
         LoopbackNet::default()
     })
 }

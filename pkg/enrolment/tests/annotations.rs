@@ -357,13 +357,13 @@ fn a_flag_that_cannot_be_read_is_off_with_a_warning() {
 fn the_loopback_network_comes_from_the_proxys_environment() {
     let read = |value| redirected(&proxy(|proxy| proxy.env.push(env(LOOPBACK, value)))).unwrap();
     for (value, loopback) in
-        [("127.0.0.0/8", "127.0.0.0/8"), ("127.0.0.1/32", "127.0.0.1/32"), ("", "127.0.0.1/32")]
+        [("127.0.0.0/30", "127.0.0.0/30"), ("127.0.0.1/32", "127.0.0.1/32"), ("", "127.0.0.1/32")]
     {
         let redirect = read(value);
         assert!(redirect.warnings.is_empty());
         assert_eq!(redirect.config, SidecarConfig { loopback: loopback.parse().unwrap(), ..default() });
     }
-    for value in ["10.0.0.0/8", "::1/128", "127.0.0.0/7", "127.0.0.1", "*"] {
+    for value in ["10.0.0.0/8", "::1/128", "127.0.0.0/7", "127.0.0.1", "*", "127.0.0.0/8", "127.0.0.0/29"] {
         let redirect = read(value);
         assert_eq!(redirect.config, default(), "{value}");
         let [warning] = &redirect.warnings[..] else { panic!("{value}: {:?}", redirect.warnings) };
