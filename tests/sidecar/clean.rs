@@ -3,6 +3,7 @@
 use firewall::Backend;
 use kit::{Netns, binary};
 use model::Family;
+use rules::sidecar;
 
 use crate::{
     iptables_cli::tool::{Ended, applied, run},
@@ -22,15 +23,42 @@ fn cleaned(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> String {
     ended.stdout
 }
 
-/// Leftovers of both backends at once, which an earlier version or another host image may have made.
+/// Makes the rules of a case in both backends, as an earlier version or another host image may have left them.
+fn make_in_both(netns: &Netns, case: &cases::Case) {
+    sidecar_kernel::apply(netns, case, Backend::Legacy);
+    for family in Family::BOTH {
+        restore(netns, Backend::Nft, family, &sidecar::restore_text(&case.config, family));
+    }
+}
+
+/// A run that prefers one backend leaves nothing in the other, and one that prefers none ends with one.
+#[test]
+fn rules_in_two_backends_become_rules_in_one() {
+    let case = cases::all().into_iter().find(|case| case.name == "injected").unwrap();
+    for backend in BACKENDS {
+        let netns = pod_netns("elsewhere");
+        make_in_both(&netns, &case);
+        let report = sidecar_kernel::apply(&netns, &case, backend);
+        assert!(!report.is_unchanged(), "{report:?}");
+        let after = State::of(&netns);
+        let other = if backend == Backend::Nft { Backend::Legacy } else { Backend::Nft };
+        assert!(after.is_blank(other) && !after.is_blank(backend), "{backend}: {after:#?}");
+        assert!(sidecar_kernel::apply(&netns, &case, backend).is_unchanged());
+    }
+    let netns = pod_netns("unforced");
+    make_in_both(&netns, &case);
+    applied(&netns, &[], &["-b", "*", "-i", "*"]);
+    let after = State::of(&netns);
+    assert!(after.is_blank(Backend::Legacy) && !after.is_blank(Backend::Nft), "{after:#?}");
+}
+
+/// Leftovers of both backends at once.
 #[test]
 fn every_case_of_both_backends_goes() {
     at_once(&cases::all(), |case| {
         let netns = pod_netns("clean");
         let before = network(&netns);
-        for backend in BACKENDS {
-            sidecar_kernel::apply(&netns, case, backend);
-        }
+        make_in_both(&netns, case);
         let there = State::of(&netns);
         let foretold = cleaned(&netns, &[], &["--dry-run"]);
         State::of(&netns).assert_is(&there, "a dry run");
@@ -73,9 +101,7 @@ fn one_backend_only_when_asked_for() {
         [("nft", Backend::Nft, Backend::Legacy), ("iptables-legacy", Backend::Legacy, Backend::Nft)]
     {
         let netns = pod_netns("one");
-        for backend in BACKENDS {
-            sidecar_kernel::apply(&netns, &case, backend);
-        }
+        make_in_both(&netns, &case);
         cleaned(&netns, &[("FORCE_IPTABLES_BINARY", flag)], &[]);
         let after = State::of(&netns);
         assert!(after.is_blank(gone) && !after.is_blank(stays), "{flag}: {after:#?}");

@@ -8,9 +8,7 @@ use netlink::{Errno, ListBounds};
 use nftables::native::NativeListing;
 use rules::{ChainSet, RuleChange, RuleSet, native::NativeRules};
 
-use crate::{
-    Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore, presence::BackendPresence,
-};
+use crate::{Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore};
 
 /// The change of each family, or of native tables, which both share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -229,18 +227,15 @@ impl Firewall {
     }
 
     /// Takes an owner's rules out of the tables of the backends that are not in use, where a run that used one has left
-    /// them; tells what. Where such a backend has no tables it costs no child process; where it has no tools, what is in
-    /// its tables stays. So it does where one backend is forced and the tools of another fail: that may be why.
+    /// them; tells what. Where such a backend had no tables when the firewall was opened, it costs nothing; where it has no
+    /// tools, what is in its tables stays. So it does where one backend is forced and the tools of another fail: that may be why.
     ///
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
-        let presence = BackendPresence::of_this_netns()?;
         let mut removed = Vec::new();
-        for other in
-            self.other_backends().filter(|other| presence.native || other.backend() != Backend::Native)
-        {
-            let found = other.read_tables(presence.families_of(other.backend()));
+        for other in self.other_backends() {
+            let found = other.read_present();
             let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
             let changes = observed.plan_removal(owner);
             match other.apply(&changes, Vec::new()) {

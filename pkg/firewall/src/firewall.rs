@@ -131,6 +131,8 @@ pub struct Firewall {
     backend: Backend,
     tools: IptablesTools,
     options: FirewallOptions,
+    /// The tables that were here when it was opened.
+    presence: BackendPresence,
 }
 
 /// Content of the tables of the chosen backend, as far as it concerns one of our owners. A family without any table is
@@ -245,6 +247,14 @@ impl Firewall {
     /// The kernel could not be asked, its answer makes no sense, there is more than any pod has, or no backend can be used.
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
         let presence = BackendPresence::of_this_netns()?;
+        let (firewall, observed) = Firewall::choose(options, &presence)?;
+        Ok((Firewall { presence, ..firewall }, observed))
+    }
+
+    fn choose(
+        options: &FirewallOptions,
+        presence: &BackendPresence,
+    ) -> Result<(Firewall, ObservedTables), Error> {
         if let Some(backend) = options.forced {
             let firewall = Firewall::with_backend(backend, options);
             let observed = firewall.read_tables(presence.families_of(backend))?;
@@ -252,12 +262,12 @@ impl Firewall {
         }
         let by_content = match presence.is_blank() {
             true => None,
-            false => AllTables::read_all(options, &presence, false)?.choose_backend(),
+            false => AllTables::read_all(options, presence, false)?.choose_backend(),
         };
         if let Some((backend, observed)) = by_content {
             return Ok((Firewall::with_backend(backend, options), observed));
         }
-        let backend = options.default_backend(&IptablesTools::from_environment(), &presence)?;
+        let backend = options.default_backend(&IptablesTools::from_environment(), presence)?;
         let firewall = Firewall::with_backend(backend, options);
         let observed = match (presence.is_blank(), backend) {
             (true, Backend::Native) => ObservedTables::no_native(),
@@ -268,7 +278,12 @@ impl Firewall {
     }
 
     fn with_backend(backend: Backend, options: &FirewallOptions) -> Firewall {
-        Firewall { backend, tools: IptablesTools::from_environment(), options: options.clone() }
+        Firewall {
+            backend,
+            tools: IptablesTools::from_environment(),
+            options: options.clone(),
+            presence: BackendPresence::default(),
+        }
     }
 
     /// Whether the host has the tool that changes the tables of this backend.
@@ -337,10 +352,16 @@ impl Firewall {
         self.options.forced.is_some()
     }
 
-    /// Returns this firewall with each of the other backends.
+    /// Returns this firewall with each of the other backends that had tables when it was opened.
     pub(crate) fn other_backends(&self) -> impl Iterator<Item = Firewall> {
         let others = Backend::ALL.into_iter().filter(|backend| *backend != self.backend);
-        others.map(|backend| Firewall { backend, ..self.clone() })
+        let present = others.filter(|backend| self.presence.has_tables(*backend));
+        present.map(|backend| Firewall { backend, ..self.clone() })
+    }
+
+    /// Reads the tables that were here when it was opened.
+    pub(crate) fn read_present(&self) -> Result<ObservedTables, Error> {
+        self.read_tables(self.presence.families_of(self.backend))
     }
 
     /// Has the tools of this backend print its tables, the families side by side.

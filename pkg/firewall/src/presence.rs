@@ -32,6 +32,14 @@ impl BackendPresence {
         }
     }
 
+    /// Whether a backend has any table; of native ones, only ours count.
+    pub(crate) fn has_tables(&self, backend: Backend) -> bool {
+        match backend {
+            Backend::Native => self.native,
+            _ => !self.families_of(backend).is_empty(),
+        }
+    }
+
     /// Looks at the kernel. A kernel without nf_tables has none.
     pub(crate) fn of_this_netns() -> Result<BackendPresence, Error> {
         let mut legacy = Vec::new();

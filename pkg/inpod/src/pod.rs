@@ -126,6 +126,7 @@ pub fn capture_pod(
         let connections =
             conntrack::apply_changes(&firewall, &changes, waiting, desired.existing, &concerns)?;
         differences.extend(changes.reason_texts());
+        differences.extend(firewall.remove_elsewhere(ChainSet::IN_POD)?);
         Ok::<_, Error>(CaptureReport { differences, connections, warning: None })
     };
     let (report, warning) = run_inside(netns, options, act)?;

@@ -117,6 +117,8 @@ impl PreparedNetns {
         let mut differences = routes::ensure_routes(config, &chosen)?;
         let done = change(&self.firewall, &changes, self.waiting)?;
         differences.extend(changes.reason_texts());
+        // Rules of another backend stay in force until those of this one are.
+        differences.extend(self.firewall.remove_elsewhere(ChainSet::SIDECAR)?);
         Ok((RedirectReport { backend: self.firewall.backend(), families: chosen, differences }, done))
     }
 }
