@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kit::{Echo, InpodOptions, Pod, PodSandbox, WorkloadState};
+use kit::{Echo, InpodOptions, NodeOptions, Pod, PodSandbox, WorkloadState};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
@@ -166,6 +166,29 @@ fn what_is_no_event_is_refused() {
     assert_eq!(request(&socket, "GET", "/", b"").0, 404, "root is answered all the same");
     let answered = fixture.daemon().metric("istio_cni_plugin_requests_total{response_code=\"400\"}");
     assert_eq!(answered, Some(7.0), "those that were no events; other paths and methods are no requests");
+}
+
+/// Istio's agent with `NATIVE_NFTABLES` has a table of its own on the node.
+#[test]
+fn the_native_table_of_istios_agent_on_the_node_is_removed() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[("NATIVE_NFTABLES", "true")]);
+    let table = "table inet istio-ambient-nat {
+        set istio-inpod-probes-v4 { type ipv4_addr; elements = { 10.1.0.77 } }
+        chain postrouting {
+            type nat hook postrouting priority 100; policy accept;
+            meta l4proto tcp meta skuid 0 ip daddr @istio-inpod-probes-v4 counter snat ip to 169.254.7.127
+        }
+    }
+    table inet foreign { }";
+    let _ = fixture.node.netns().pipe("nft -f -", table);
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.mesh_pod("one");
+    fixture.wait_captured(&peer);
+    fixture.eventually("the native table is gone", |fixture| {
+        let tables = fixture.node.netns().sh("nft list tables inet");
+        tables == "table inet foreign\n"
+    });
 }
 
 #[test]

@@ -32,11 +32,11 @@ pub struct ProbeRules {
 }
 
 impl ProbeRules {
-    /// Puts the rules in place where they are not, in the calling thread's namespace; the sets must exist. Returns the differences
-    /// that were found and repaired, as text.
+    /// Puts the rules in place where they are not, in the calling thread's namespace, and removes those that an earlier agent left
+    /// in other tables; the sets must exist. Returns the differences that were found and repaired, as text.
     ///
     /// # Errors
-    /// The step that failed; the rules are as they were.
+    /// The step that failed.
     pub fn ensure_rules(&self) -> Result<Vec<String>, Error> {
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.plan_changes(&observed);
@@ -45,7 +45,8 @@ impl ProbeRules {
             self.journal.note_chains(JournalPage::ProbeChains, &changes.changed_tables())?;
         }
         firewall.apply(&changes, Vec::new())?;
-        Ok(changes.reason_texts())
+        // Also the native table of Istio's agent, whose set nobody maintains any more.
+        Ok([changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat())
     }
 
     /// Returns the names of the sets.
