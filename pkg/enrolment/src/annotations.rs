@@ -29,10 +29,9 @@ pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 pub(crate) const DUAL_STACK: &str = "ISTIO_DUAL_STACK";
 /// Name of [`DUAL_STACK`] up to Istio 1.18.
 pub(crate) const OLD_DUAL_STACK: &str = "ISTIO_AGENT_DUAL_STACK";
-const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
 /// Annotations that are lists, and how many bytes of each can mean something.
-pub(crate) const LISTS: [(&str, usize); 9] = [
+pub(crate) const LISTS: [(&str, usize); 8] = [
     (INCLUDE_CIDRS, NETWORKS.bytes),
     (EXCLUDE_CIDRS, NETWORKS.bytes),
     (INCLUDE_INBOUND, PORTS.bytes),
@@ -41,7 +40,6 @@ pub(crate) const LISTS: [(&str, usize); 9] = [
     (EXCLUDE_OUTBOUND, PORTS.bytes),
     (KUBEVIRT, INTERFACES.bytes),
     (EXCLUDE_INTERFACES, INTERFACES.bytes),
-    (STATUS_PORT, PORTS.bytes),
 ];
 
 const PORTS_ALLOWED: &str = "'*', nothing, or a comma-separated list of ports from 0 to 65535, at most 512 and 16384 bytes; \
@@ -88,7 +86,6 @@ pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedi
     let dual_stack = flag(if is_renamed { DUAL_STACK } else { OLD_DUAL_STACK });
     let drop_invalid = flag("INVALID_DROP");
     let loopback = loopback_net(proxy, &mut warnings);
-    read.read_value(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, parse_ports)?;
     let config = SidecarConfig {
         proxy_uids: vec![
             read.read_id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,

@@ -8,7 +8,7 @@ use model::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodSpec, SecurityCont
 use proptest::{collection::vec, option, prelude::*, sample};
 
 /// Every annotation that redirection reads.
-pub(crate) const ANNOTATIONS: [&str; 11] = [
+pub(crate) const ANNOTATIONS: [&str; 10] = [
     "sidecar.istio.io/interceptionMode",
     "traffic.sidecar.istio.io/includeOutboundIPRanges",
     "traffic.sidecar.istio.io/excludeOutboundIPRanges",
@@ -18,7 +18,6 @@ pub(crate) const ANNOTATIONS: [&str; 11] = [
     "traffic.sidecar.istio.io/excludeOutboundPorts",
     "traffic.sidecar.istio.io/kubevirtInterfaces",
     "traffic.sidecar.istio.io/excludeInterfaces",
-    "status.sidecar.istio.io/port",
     "istio.io/reroute-virtual-interfaces",
 ];
 
