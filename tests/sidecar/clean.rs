@@ -118,7 +118,11 @@ fn the_mark_tells_which_policy_rules_are_ours() {
         let netns = pod_netns("mark");
         let before = network(&netns);
         applied(&netns, &[], &["-b", "*", "-m", "TPROXY", "-t", "7", "-r", "77", "--dual-stack"]);
-        cleaned(&netns, &[], &["-u", "1337", "-g", "1337", "--redirect-dns", "-m", "REDIRECT"]);
+        cleaned(
+            &netns,
+            &[],
+            &["-u", "1337", "-g", "1337", "--redirect-dns", "--capture-all-dns", "-m", "REDIRECT"],
+        );
         let rule = "-4 32765:\tfrom all fwmark 0x7 lookup 77";
         assert!(network(&netns).lines().any(|line| line == rule), "not the mark that was asked for");
         cleaned(&netns, env, arguments);

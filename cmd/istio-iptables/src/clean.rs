@@ -27,6 +27,7 @@ flags::flag_table!(
     PROXY_UID = Flag::with_value("", NO_EFFECT).short('u'),
     PROXY_GID = Flag::with_value("", NO_EFFECT).short('g'),
     REDIRECT_DNS = Flag::new_switch(NO_EFFECT).env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+    CAPTURE_ALL_DNS = Flag::new_switch(NO_EFFECT),
     ISTIO_INBOUND_INTERCEPTION_MODE = Flag::with_value("", NO_EFFECT)
         .short('m')
         .env(&["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"]),
