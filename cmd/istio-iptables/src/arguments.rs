@@ -4,6 +4,7 @@ use std::{env, ffi::OsString, io::Write};
 
 use anyhow::Result;
 use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
+use model::parse_go_bool;
 
 /// These tools log what they do to standard output and have no levels, so that Istio's logging flags have no effect.
 const STYLE: FlagStyle = FlagStyle { ignored: flags::LOGGING };
@@ -19,7 +20,13 @@ pub(crate) fn read_flags(
     out: &mut impl Write,
 ) -> Result<Option<FlagValues>> {
     match flags::parse(table, STYLE, arguments, |name| env::var(name).ok())? {
-        ParseOutcome::Run(values) => Ok(Some(values)),
+        ParseOutcome::Run(mut values) => {
+            // As in Istio: a variable that a container has for another program must not keep a pod from starting.
+            for (name, text) in values.reset_switches(table, |text| parse_go_bool(text).is_some()) {
+                writeln!(out, "warning: {name} is {text:?}, which is no boolean: ignored")?;
+            }
+            Ok(Some(values))
+        }
         ParseOutcome::Help => {
             write!(out, "{}", flags::help_text(usage, table))?;
             Ok(None)

@@ -128,6 +128,24 @@ impl FlagValues {
         }
     }
 
+    /// Gives each switch that a variable sets to no boolean its default, and returns the variables with their values.
+    pub fn reset_switches(
+        &mut self,
+        table: &[Flag],
+        is_boolean: impl Fn(&str) -> bool,
+    ) -> Vec<(&'static str, String)> {
+        let mut reset = Vec::new();
+        for flag in table.iter().filter(|flag| flag.switch) {
+            if let (text, ValueSource::Variable(name)) = self.get(flag)
+                && !is_boolean(text)
+            {
+                reset.push((name, text.to_owned()));
+                self.values.insert(flag.long, (flag.default.to_owned(), ValueSource::Default));
+            }
+        }
+        reset
+    }
+
     /// The flags without effect that were given, on the command line or by a variable.
     pub fn ignored_flags(&self) -> impl Iterator<Item = &'static str> {
         self.ignored.iter().copied()

@@ -11,7 +11,7 @@ type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
 #[test]
 fn wrong_values_are_refused_by_flag_and_value() {
     let many = (1..=65).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(",");
-    let cases: [Refusal<'_>; 31] = [
+    let cases: [Refusal<'_>; 30] = [
         (&[], &["-x", "*"], &["istio-service-exclude-cidr", "*"]),
         (&[], &["-x", "10.0.0.0/8,*"], &["istio-service-exclude-cidr", "10.0.0.0/8,*"]),
         (&[], &["-x", "10.0.0.0/33"], &["istio-service-exclude-cidr", "10.0.0.0/33"]),
@@ -36,7 +36,6 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (&[], &["-m", "TPROXY", "-t", "0"], &["istio-inbound-tproxy-mark", "0"]),
         (&[], &["-m", "TPROXY", "-t", "0x539"], &["istio-inbound-tproxy-mark", "0x539"]),
         (&[], &["-m", "TPROXY", "-r", "x"], &["istio-inbound-tproxy-route-table", "x"]),
-        (&[("ISTIO_DUAL_STACK", "yes")], &[], &["dual-stack", "yes"]),
         (&[], &["--drop-invalid=maybe"], &["drop-invalid", "maybe"]),
         (&[("FORCE_IPTABLES_BINARY", "iptables")], &[], &["force-iptables-binary", "iptables"]),
         (&[], &["--run-validation", "--probe-timeout", "5"], &["probe-timeout", "5"]),
@@ -57,6 +56,15 @@ fn wrong_values_are_refused_by_flag_and_value() {
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     }
     State::of(&netns).assert_is(&before, "refused calls");
+}
+
+#[test]
+fn a_variable_that_is_no_boolean_is_ignored_with_a_warning() {
+    let netns = pod_netns("ignored");
+    let ended = istio_iptables(&netns, &[("ISTIO_META_DNS_CAPTURE", "yes")], &["-b", "*"]);
+    let warning = "warning: ISTIO_META_DNS_CAPTURE is \"yes\", which is no boolean: ignored\n";
+    assert!(ended.code == 0 && ended.stdout.starts_with(warning), "{ended:?}");
+    assert!(!netns.sh("iptables-nft-save -t nat").contains("--dport 53"));
 }
 
 #[test]
