@@ -26,7 +26,7 @@ flags::flag_table!(
         .env(&["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"]),
     PROXY_UID = Flag::with_value("", NO_EFFECT).short('u'),
     PROXY_GID = Flag::with_value("", NO_EFFECT).short('g'),
-    REDIRECT_DNS = Flag::new_switch(NO_EFFECT).env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+    REDIRECT_DNS = Flag::new_switch(NO_EFFECT).env(&["ISTIO_META_DNS_CAPTURE", "REDIRECT_DNS"]),
     CAPTURE_ALL_DNS = Flag::new_switch(NO_EFFECT),
     ISTIO_INBOUND_INTERCEPTION_MODE = Flag::with_value("", NO_EFFECT)
         .short('m')

@@ -208,7 +208,7 @@ fn switches_by_flag_and_by_variable() {
     let invalid = SidecarConfig { drop_invalid: true, ..SidecarConfig::default() };
     let traced = SidecarConfig { trace: true, ..SidecarConfig::default() };
     let dns = SidecarConfig { dns: DnsCapture::All, ..SidecarConfig::default() };
-    let cases: [(Env<'_>, &[&str], &SidecarConfig); 9] = [
+    let cases: [(Env<'_>, &[&str], &SidecarConfig); 10] = [
         (&[("INVALID_DROP", "true")], &[], &invalid),
         (&[("DROP_INVALID", "1")], &[], &invalid),
         (&[("INVALID_DROP", "true")], &["--drop-invalid=false"], &SidecarConfig::default()),
@@ -217,6 +217,8 @@ fn switches_by_flag_and_by_variable() {
         (&[], &["--redirect-dns", "--capture-all-dns"], &dns),
         (&[("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
         (&[("REDIRECT_DNS", "true"), ("CAPTURE_ALL_DNS", "true")], &[], &dns),
+        // Of two variables, the one that Istio added to the flag's own wins.
+        (&[("REDIRECT_DNS", "false"), ("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
         (&[("CAPTURE_ALL_DNS", "true")], &[], &SidecarConfig::default()),
     ];
     for (env, arguments, config) in cases {

@@ -43,10 +43,10 @@ flags::flag_table!(
     SKIP_RULE_APPLY = Flag::new_switch("change nothing"),
     RUN_VALIDATION =
         Flag::new_switch("prove the redirection with a connection; exit status 126 when it is not there"),
-    REDIRECT_DNS = Flag::new_switch("capture DNS").env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+    REDIRECT_DNS = Flag::new_switch("capture DNS").env(&["ISTIO_META_DNS_CAPTURE", "REDIRECT_DNS"]),
     DROP_INVALID = Flag::new_switch("discard packets that belong to no connection")
-        .env(&["DROP_INVALID", "INVALID_DROP"]),
-    DUAL_STACK = Flag::new_switch("redirect both address families").env(&["DUAL_STACK", "ISTIO_DUAL_STACK"]),
+        .env(&["INVALID_DROP", "DROP_INVALID"]),
+    DUAL_STACK = Flag::new_switch("redirect both address families").env(&["ISTIO_DUAL_STACK", "DUAL_STACK"]),
     CAPTURE_ALL_DNS = Flag::new_switch("capture DNS to any server, not only those of /etc/resolv.conf"),
     NETWORK_NAMESPACE = Flag::with_value(
         "",
