@@ -19,9 +19,9 @@ const EXCLUDE_INBOUND: &str = ANNOTATIONS[4];
 const INCLUDE_OUTBOUND: &str = ANNOTATIONS[5];
 const EXCLUDE_OUTBOUND: &str = ANNOTATIONS[6];
 const KUBEVIRT: &str = ANNOTATIONS[7];
-const REROUTE: &str = ANNOTATIONS[10];
+const REROUTE: &str = ANNOTATIONS[9];
 const EXCLUDE_INTERFACES: &str = ANNOTATIONS[8];
-const STATUS_PORT: &str = ANNOTATIONS[9];
+const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 
 fn redirected(pod: &Pod) -> Result<SidecarRedirect, InvalidAnnotation> {
@@ -114,8 +114,9 @@ fn lists_of_ports() {
         same(config(INCLUDE_INBOUND, text), SidecarConfig { include_inbound: ports.clone(), ..default() });
         same(config(INCLUDE_OUTBOUND, text), SidecarConfig { include_outbound: ports.clone(), ..default() });
         same(config(EXCLUDE_OUTBOUND, text), SidecarConfig { exclude_outbound: ports, ..default() });
-        same(config(STATUS_PORT, text), default());
     }
+    // Istio never reads it.
+    assert_eq!(config(STATUS_PORT, "http"), default());
 }
 
 #[test]
@@ -202,7 +203,7 @@ fn refused() -> Vec<(&'static str, Vec<&'static str>, &'static str)> {
         (REROUTE, BAD_INTERFACES.to_vec(), interfaces),
         (EXCLUDE_INTERFACES, BAD_INTERFACES.to_vec(), interfaces),
     ];
-    for key in [INCLUDE_INBOUND, EXCLUDE_INBOUND, INCLUDE_OUTBOUND, EXCLUDE_OUTBOUND, STATUS_PORT] {
+    for key in [INCLUDE_INBOUND, EXCLUDE_INBOUND, INCLUDE_OUTBOUND, EXCLUDE_OUTBOUND] {
         all.push((key, BAD_PORTS.to_vec(), ports));
     }
     all
@@ -242,7 +243,6 @@ fn a_list_that_is_too_long_is_refused_whole() {
     let interface = |n: usize| format!("v{n}");
     for (key, fits, too_long, allowed) in [
         (INCLUDE_INBOUND, joined(512, odd_port), joined(513, odd_port), "at most 512 and 16384 bytes"),
-        (STATUS_PORT, joined(2048, port), joined(513, odd_port), "at most 512"),
         (EXCLUDE_INBOUND, joined(2048, port), "1,".repeat(8192) + "1", "consecutive ones count as one"),
         (INCLUDE_NETWORKS, joined(1024, network), joined(1025, network), "at most 1024 and 16384 bytes"),
         (EXCLUDE_NETWORKS, joined(1024, network), joined(1025, network), "at most 1024"),
