@@ -22,17 +22,17 @@ fn refused(fixture: &PluginFixture, call: &Call<'_>, pod: &kit::Netns) -> Refusa
 }
 
 #[test]
-fn stdin_is_read_up_to_a_mebibyte() {
+fn stdin_is_read_up_to_two_mebibytes() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(V4);
     let call = fixture.call("ADD", &pod).annotations(&json!({"note": "plain"}));
     let mut most = call.input();
-    most.resize(1 << 20, b' ');
+    most.resize(2 << 20, b' ');
     fixture.call("ADD", &pod).stdin(most.clone()).run().ok();
     most.push(b' ');
     for bytes in [most, vec![b'{'; 64 << 20]] {
         let error = refused(&fixture, &fixture.call("ADD", &pod).stdin(bytes), &pod);
-        assert_eq!((error.code, &*error.msg), (6, "the configuration is larger than 1048576 bytes"));
+        assert_eq!((error.code, &*error.msg), (6, "the configuration is larger than 2097152 bytes"));
     }
 }
 
