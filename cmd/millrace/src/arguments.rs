@@ -20,7 +20,7 @@ const ALL_NAMESPACES: &str = "all-namespaces";
 
 /// Shows which nodes and pods of a cluster are unhealthy in the mesh, and why.
 ///
-/// It reads the API and asks the Millrace agent of each node through the API server. It changes nothing, except that
+/// Every command reads the API and asks the Millrace agent of each node through the API server. None changes anything, except that
 /// `check --pre -f` starts pods and deletes them.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, max_term_width = 100)]

@@ -1,7 +1,7 @@
 //! `millrace`, also `kubectl millrace`: the mesh nodes and pods of a whole cluster, as their agents report them.
 //!
-//! It reads the API and asks each node's agent through the API server; it changes nothing, except that `check --pre -f` starts pods
-//! that check nodes, and deletes them. What it finds is decided in
+//! Every command reads the API and asks each node's agent through the API server; none changes anything, except that
+//! `check --pre -f` starts pods that check nodes, and deletes them. What it finds is decided in
 //! `cluster-report`.
 
 mod arguments;

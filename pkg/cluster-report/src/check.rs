@@ -14,8 +14,8 @@ use serde::Serialize;
 pub(crate) use basis::Missing;
 pub(crate) use labels::findings as label_findings;
 pub(crate) use lookup::Lookup;
-pub(crate) use nodes::preflight_findings;
 pub use nodes::uncovered_nodes;
+pub(crate) use nodes::{preflight_findings, unchecked_node};
 pub(crate) use policies::findings_at as policy_findings;
 
 use crate::{

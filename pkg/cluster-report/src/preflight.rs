@@ -13,7 +13,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    check::{CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings, preflight_findings},
+    check::{
+        CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings, preflight_findings,
+        unchecked_node,
+    },
     cluster::{Cluster, DATAPLANE_MODE},
     finding::{Code, Finding, ObjectName, Severity},
     objects::{Pod, is_schedulable_linux},
@@ -116,11 +119,6 @@ pub fn check_before_installation(
 fn may_join(pod: &Pod) -> bool {
     let is_kept_out = pod.metadata.label(DATAPLANE_MODE) == Some("none") || pod.has_sidecar();
     pod.is_live() && !pod.spec.host_network && !is_kept_out && pod.metadata.namespace != "kube-system"
-}
-
-fn unchecked_node(node: &str, why: &str) -> Finding {
-    let finding = Finding::new(Code::NodePreflight, ObjectName::node(node), why).on_node(node);
-    Finding { severity: Severity::Unknown, ..finding }
 }
 
 fn not_readable(unread: &crate::Unread) -> Finding {

@@ -212,9 +212,10 @@ impl AllTables {
         presence: &BackendPresence,
         with_all: bool,
     ) -> Result<AllTables, Error> {
-        let read =
-            |backend| Firewall::with_backend(backend, options).read_tables(presence.families_of(backend));
-        let legacy = Firewall::with_backend(Backend::Legacy, options);
+        let read = |backend| {
+            Firewall::with_backend(backend, options, presence).read_tables(presence.families_of(backend))
+        };
+        let legacy = Firewall::with_backend(Backend::Legacy, options, presence);
         let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
         let native = presence.native && options.native != NativeTables::Never;
         Ok(AllTables {
@@ -247,43 +248,31 @@ impl Firewall {
     /// The kernel could not be asked, its answer makes no sense, there is more than any pod has, or no backend can be used.
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
         let presence = BackendPresence::of_this_netns()?;
-        let (firewall, observed) = Firewall::choose(options, &presence)?;
-        Ok((Firewall { presence, ..firewall }, observed))
-    }
-
-    fn choose(
-        options: &FirewallOptions,
-        presence: &BackendPresence,
-    ) -> Result<(Firewall, ObservedTables), Error> {
         if let Some(backend) = options.forced {
-            let firewall = Firewall::with_backend(backend, options);
-            let observed = firewall.read_tables(presence.families_of(backend))?;
+            let firewall = Firewall::with_backend(backend, options, &presence);
+            let observed = firewall.read_present()?;
             return Ok((firewall, observed));
         }
         let by_content = match presence.is_blank() {
             true => None,
-            false => AllTables::read_all(options, presence, false)?.choose_backend(),
+            false => AllTables::read_all(options, &presence, false)?.choose_backend(),
         };
         if let Some((backend, observed)) = by_content {
-            return Ok((Firewall::with_backend(backend, options), observed));
+            return Ok((Firewall::with_backend(backend, options, &presence), observed));
         }
-        let backend = options.default_backend(&IptablesTools::from_environment(), presence)?;
-        let firewall = Firewall::with_backend(backend, options);
+        let backend = options.default_backend(&IptablesTools::from_environment(), &presence)?;
+        let firewall = Firewall::with_backend(backend, options, &presence);
         let observed = match (presence.is_blank(), backend) {
             (true, Backend::Native) => ObservedTables::no_native(),
             (true, _) => ObservedTables::default(),
-            (false, _) => firewall.read_tables(presence.families_of(backend))?,
+            (false, _) => firewall.read_present()?,
         };
         Ok((firewall, observed))
     }
 
-    fn with_backend(backend: Backend, options: &FirewallOptions) -> Firewall {
-        Firewall {
-            backend,
-            tools: IptablesTools::from_environment(),
-            options: options.clone(),
-            presence: BackendPresence::default(),
-        }
+    fn with_backend(backend: Backend, options: &FirewallOptions, presence: &BackendPresence) -> Firewall {
+        let (tools, options) = (IptablesTools::from_environment(), options.clone());
+        Firewall { backend, tools, options, presence: presence.clone() }
     }
 
     /// Whether the host has the tool that changes the tables of this backend.

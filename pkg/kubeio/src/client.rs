@@ -51,7 +51,7 @@ pub struct KubeClient {
 
 /// For one request that changes an object, or asks for what is about to be changed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// Change of an object.
 pub(crate) enum ObjectChange {
@@ -147,22 +147,37 @@ impl KubeClient {
     async fn send_request<T: DeserializeOwned>(
         &self,
         doing: String,
-        (method, kind, body): (Method, &str, Vec<u8>),
+        content: (Method, &str, Vec<u8>),
         path: &str,
         limit: Duration,
     ) -> Result<T, Error> {
-        let request = Request::builder().method(method).uri(path).header("content-type", kind);
-        let request = match request.body(body) {
-            Ok(request) => request,
-            Err(cause) => {
-                let (cause, kind) = (error::with_causes(&cause), crate::ApiErrorKind::Unavailable);
-                return Err(Error::Request { doing, cause, kind });
-            }
-        };
-        match tokio::time::timeout(limit, self.kube.request(request)).await {
-            Ok(answer) => answer.map_err(|cause| Error::request(doing, &cause)),
-            Err(_) => Err(Error::Timeout { doing, limit }),
-        }
+        let request = make_request(&doing, content, path)?;
+        wait_for_answer(doing, self.kube.request(request), limit).await
+    }
+}
+
+/// Makes a request: method, content type and body, for a path.
+pub(crate) fn make_request(
+    doing: &str,
+    (method, kind, body): (Method, &str, Vec<u8>),
+    path: &str,
+) -> Result<Request<Vec<u8>>, Error> {
+    let request = Request::builder().method(method).uri(path).header("content-type", kind);
+    request.body(body).map_err(|cause| {
+        let (cause, kind) = (error::with_causes(&cause), crate::ApiErrorKind::Unavailable);
+        Error::Request { doing: doing.to_owned(), cause, kind }
+    })
+}
+
+/// Waits for the answer to a request, at most `limit`.
+pub(crate) async fn wait_for_answer<T>(
+    doing: String,
+    answer: impl Future<Output = Result<T, kube::Error>>,
+    limit: Duration,
+) -> Result<T, Error> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer.map_err(|cause| Error::request(doing, &cause)),
+        Err(_) => Err(Error::Timeout { doing, limit }),
     }
 }
 

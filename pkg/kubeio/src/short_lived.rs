@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use http::Request;
+use http::Method;
 use model::PodName;
 use serde_json::{Value, json};
 
 use crate::{
-    ApiErrorKind, Error, KubeClient,
-    client::{LIMIT, ObjectChange},
-    error,
+    Error, KubeClient,
+    client::{self, JSON, LIMIT, ObjectChange},
 };
 
 impl KubeClient {
@@ -28,7 +27,7 @@ impl KubeClient {
     ///
     /// # Errors
     /// The API server did not do it within ten seconds.
-    pub async fn remove_pod(&self, name: &PodName) -> Result<(), Error> {
+    pub async fn delete_pod_now(&self, name: &PodName) -> Result<(), Error> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
         self.change_object(
             format!("delete pod {name}"),
@@ -52,16 +51,7 @@ impl KubeClient {
     ) -> Result<String, Error> {
         let doing = format!("read the log of pod {name}");
         let path = format!("{}/log?container={container}&limitBytes={most}", name.api_path());
-        let request = match Request::get(path).body(Vec::new()) {
-            Ok(request) => request,
-            Err(cause) => {
-                let (cause, kind) = (error::with_causes(&cause), ApiErrorKind::Unavailable);
-                return Err(Error::Request { doing, cause, kind });
-            }
-        };
-        match tokio::time::timeout(limit, self.kube.request_text(request)).await {
-            Ok(answer) => answer.map_err(|cause| Error::request(doing, &cause)),
-            Err(_) => Err(Error::Timeout { doing, limit }),
-        }
+        let request = client::make_request(&doing, (Method::GET, JSON, Vec::new()), &path)?;
+        client::wait_for_answer(doing, self.kube.request_text(request), limit).await
     }
 }

@@ -71,7 +71,7 @@ impl<'a> NodeChecker<'a> {
         };
         let left: Vec<PodName> = self.created.borrow().iter().cloned().collect();
         for name in left {
-            if let Err(error) = self.client.remove_pod(&name).await
+            if let Err(error) = self.client.delete_pod_now(&name).await
                 && error.kind() != ApiErrorKind::NotFound
             {
                 output::print_message(&format!("left behind: {error}; delete it with kubectl"));
@@ -102,7 +102,7 @@ impl<'a> NodeChecker<'a> {
     async fn check_node(&self, name: &PodName, node: &str) -> Result<Vec<PreflightCheck>, String> {
         // Before it is asked for: of a request without an answer, nobody knows whether it was done.
         self.created.borrow_mut().insert(name.clone());
-        let manifest = self.agent.pod(&name.name, node);
+        let manifest = self.agent.pod_for_node(&name.name, node);
         if let Err(error) = self.client.create_pod(name, manifest).await {
             if matches!(error.kind(), ApiErrorKind::Refused | ApiErrorKind::NotFound | ApiErrorKind::Conflict)
             {
@@ -118,7 +118,7 @@ impl<'a> NodeChecker<'a> {
             }
             Err(why) => Err(why),
         };
-        if self.client.remove_pod(name).await.is_ok() {
+        if self.client.delete_pod_now(name).await.is_ok() {
             self.created.borrow_mut().remove(name);
         }
         result

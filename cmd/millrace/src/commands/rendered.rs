@@ -70,7 +70,7 @@ pub(super) fn read_manifests(file: &Path) -> Result<RenderedSettings> {
 /// Reads a file, or standard input if it is `-`.
 ///
 /// # Errors
-/// It cannot be read, or is too long.
+/// The file cannot be read, or is too long.
 pub(super) fn read_text(file: &Path) -> Result<String> {
     let text = if file == Path::new("-") {
         read_all(stdin().lock())
@@ -89,8 +89,8 @@ fn read_all(from: impl Read) -> Result<String> {
 
 fn parse_settings(text: &str) -> Result<RenderedSettings> {
     let objects = parse_objects(text)?;
-    let agent = own_container(agent_of_objects(&objects)?).map(Container::deserialize).transpose();
-    let agent = agent.context("a DaemonSet cannot be read")?.context("it has no container")?;
+    let (_, container) = find_agent(&objects)?;
+    let agent = Container::deserialize(container).context("a DaemonSet cannot be read")?;
     let mut change = SettingsChange { complete: true, ..SettingsChange::default() };
     let mut left_out = Vec::new();
     for source in &agent.env_from {
@@ -110,7 +110,7 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
 /// The objects of manifests.
 ///
 /// # Errors
-/// It is no YAML.
+/// The text is no YAML.
 pub(super) fn parse_objects(text: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is no YAML")?;
     Ok(documents.into_iter().flat_map(list_items).collect())
@@ -125,13 +125,13 @@ fn list_items(mut document: Value) -> Vec<Value> {
     }
 }
 
-/// The agent's DaemonSet.
+/// Finds the agent's DaemonSet, and its container there.
 ///
 /// # Errors
 /// There is none, or more than one.
-pub(super) fn agent_of_objects(objects: &[Value]) -> Result<&Value> {
-    let mut agents =
-        objects.iter().filter(|object| object["kind"] == "DaemonSet" && own_container(object).is_some());
+pub(super) fn find_agent(objects: &[Value]) -> Result<(&Value, &Value)> {
+    let daemon_sets = objects.iter().filter(|object| object["kind"] == "DaemonSet");
+    let mut agents = daemon_sets.filter_map(|object| Some((object, own_container(object)?)));
     match (agents.next(), agents.next()) {
         (Some(agent), None) => Ok(agent),
         _ => bail!("not exactly one DaemonSet has a container {CONTAINER}"),
@@ -140,12 +140,13 @@ pub(super) fn agent_of_objects(objects: &[Value]) -> Result<&Value> {
 
 fn own_container(daemon_set: &Value) -> Option<&Value> {
     let containers = daemon_set.pointer("/spec/template/spec/containers").and_then(Value::as_array);
-    containers.into_iter().flatten().find(|container| is_own(container))
+    containers.into_iter().flatten().find(|container| container["name"] == CONTAINER)
 }
 
-/// Whether a container is the agent's.
-pub(super) fn is_own(container: &Value) -> bool {
-    container.get("name").is_some_and(|name| name == CONTAINER)
+/// Finds an object by its kind and name.
+pub(super) fn find_object<'a>(objects: &'a [Value], kind: &str, name: &str) -> Option<&'a Value> {
+    let is_named = |object: &Value| object.pointer("/metadata/name").is_some_and(|found| found == name);
+    objects.iter().find(|object| object["kind"] == kind && is_named(object))
 }
 
 /// Variables that a container gets by `envFrom` from a ConfigMap, as it has them in `env`; `None`: the ConfigMap is not among the
@@ -167,9 +168,7 @@ pub(super) fn resolved_variable(objects: &[Value], variable: &Value) -> Value {
 
 /// The variables of a ConfigMap.
 fn data_of(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
-    let is_named = |object: &Value| object.pointer("/metadata/name").is_some_and(|found| found == name);
-    let is_meant = |object: &&Value| object["kind"] == "ConfigMap" && is_named(object);
-    let found = objects.iter().find(is_meant);
+    let found = find_object(objects, "ConfigMap", name);
     let found = found.with_context(|| format!("the ConfigMap {name} is not among them"))?;
     let data = BTreeMap::<String, String>::deserialize(&found["data"])
         .with_context(|| format!("the ConfigMap {name} cannot be read"))?;

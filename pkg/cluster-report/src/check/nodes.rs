@@ -94,7 +94,7 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     all.extend(match state.preflight.as_slice() {
         [] => {
             let why = "its agent has not checked the node yet, or is of a version that does not";
-            vec![Finding { severity: Severity::Unknown, ..finding(Code::NodePreflight, why.to_owned()) }]
+            vec![unchecked_node(node, why)]
         }
         checks => preflight_findings(node, checks),
     });
@@ -114,6 +114,12 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     }
     all.extend(state.network.foreign.iter().map(|what| finding(Code::ForeignObjects, what.clone())));
     all
+}
+
+/// A node that was not checked, and why.
+pub(crate) fn unchecked_node(node: &str, why: &str) -> Finding {
+    let finding = Finding::new(Code::NodePreflight, ObjectName::node(node), why).on_node(node);
+    Finding { severity: Severity::Unknown, ..finding }
 }
 
 /// Findings of a check of a node.

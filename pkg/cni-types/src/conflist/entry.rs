@@ -101,7 +101,7 @@ impl ConflistEntry {
     /// Returns the entry as the plugin reads it.
     ///
     /// # Errors
-    /// It does not, which [`ConflistEntry::parse`] has ruled out for what is in the template.
+    /// The plugin would refuse the entry, which [`ConflistEntry::parse`] has ruled out for the text of the template.
     pub fn read_by_plugin(&self) -> Result<NetConf, EntryError> {
         let Json::Object(members) = &self.0 else { return Err(EntryError::NotAnObject) };
         read_by_plugin(members)

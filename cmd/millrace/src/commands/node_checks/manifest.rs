@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
-use super::super::rendered::{self, CONTAINER};
+use super::super::rendered;
 
 /// Seconds after which the kubelet ends the pod, if nobody deletes it.
 const DEADLINE: u64 = 300;
@@ -46,24 +46,19 @@ impl CheckedAgent {
 
     fn parse(text: &str) -> Result<CheckedAgent> {
         let objects = rendered::parse_objects(text)?;
-        let daemon_set = rendered::agent_of_objects(&objects)?;
+        let (daemon_set, container) = rendered::find_agent(&objects)?;
         let namespace =
             daemon_set.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("default");
         let spec = daemon_set.pointer("/spec/template/spec").and_then(Value::as_object);
         let mut spec = spec.cloned().context("it has no pods")?;
-        let containers = spec.remove("containers").and_then(|containers| match containers {
-            Value::Array(containers) => containers.into_iter().find(rendered::is_own),
-            _ => None,
-        });
-        let container = containers.and_then(|found| checking_container(found, &objects));
-        let container = container.with_context(|| format!("it has no container {CONTAINER}"))?;
+        let container = checking_container(members_of(container.clone()), &objects);
         // The agent's service account is not there yet, and a class of priority would have the pod evict others.
         let account = spec.remove("serviceAccountName").or_else(|| spec.remove("serviceAccount"));
         for of_agent in ["serviceAccount", "initContainers", "priorityClassName", "priority", "affinity"] {
             spec.remove(of_agent);
         }
         if !spec.contains_key("imagePullSecrets")
-            && let Some(secrets) = account.and_then(|name| pull_secrets(&objects, &name))
+            && let Some(secrets) = pull_secrets(&objects, account.as_ref())
         {
             spec.insert("imagePullSecrets".to_owned(), secrets);
         }
@@ -73,7 +68,7 @@ impl CheckedAgent {
                 json!({"key": format!("node.kubernetes.io/{condition}"), "operator": "Exists", "effect": effect})
             }));
         }
-        spec.extend(object(json!({
+        spec.extend(members_of(json!({
             "containers": [container],
             "restartPolicy": "Never",
             "activeDeadlineSeconds": DEADLINE,
@@ -90,11 +85,11 @@ impl CheckedAgent {
             "istio.io/dataplane-mode": "none",
         });
         let metadata = json!({"namespace": namespace, "labels": labels, "annotations": annotations});
-        Ok(CheckedAgent { namespace: namespace.to_owned(), metadata: object(metadata), spec })
+        Ok(CheckedAgent { namespace: namespace.to_owned(), metadata: members_of(metadata), spec })
     }
 
     /// The pod for a node, which the scheduler puts there and nowhere else, so that the node's resources count.
-    pub(super) fn pod(&self, name: &str, node: &str) -> Value {
+    pub(super) fn pod_for_node(&self, name: &str, node: &str) -> Value {
         let (mut metadata, mut spec) = (self.metadata.clone(), self.spec.clone());
         metadata.insert("name".to_owned(), json!(name));
         let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
@@ -106,8 +101,7 @@ impl CheckedAgent {
 }
 
 /// The agent's container, which checks instead. Its ConfigMap is not there yet either: the variables are those of the manifests.
-fn checking_container(container: Value, objects: &[Value]) -> Option<Value> {
-    let Value::Object(mut container) = container else { return None };
+fn checking_container(mut container: Map<String, Value>, objects: &[Value]) -> Map<String, Value> {
     let words = container.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
     let args: Vec<Value> =
         [json!("check")].into_iter().chain(words).chain([json!("-o"), json!("json")]).collect();
@@ -130,19 +124,17 @@ fn checking_container(container: Value, objects: &[Value]) -> Option<Value> {
     let own = container.remove("env");
     let own = own.as_ref().and_then(Value::as_array).into_iter().flatten();
     env.extend(own.map(|variable| rendered::resolved_variable(objects, variable)));
-    container.extend(object(json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept})));
-    Some(Value::Object(container))
+    container
+        .extend(members_of(json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept})));
+    container
 }
 
-fn pull_secrets(objects: &[Value], account: &Value) -> Option<Value> {
-    let is_account = |found: &&Value| {
-        found.get("kind").is_some_and(|kind| kind == "ServiceAccount")
-            && found.pointer("/metadata/name") == Some(account)
-    };
-    objects.iter().find(is_account)?.get("imagePullSecrets").cloned()
+fn pull_secrets(objects: &[Value], account: Option<&Value>) -> Option<Value> {
+    let account = rendered::find_object(objects, "ServiceAccount", account?.as_str()?)?;
+    account.get("imagePullSecrets").cloned()
 }
 
-fn object(value: Value) -> Map<String, Value> {
+fn members_of(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(members) => members,
         _ => Map::new(),
@@ -159,7 +151,7 @@ mod tests {
     fn the_pod_of_the_rendered_chart_has_its_settings_mounts_and_rights_and_serves_nothing() {
         let agent = CheckedAgent::parse(IN_POD).unwrap();
         assert_eq!(agent.namespace, "kube-system");
-        let pod = agent.pod("millrace-check-1-0", "n1");
+        let pod = agent.pod_for_node("millrace-check-1-0", "n1");
         let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
         assert_eq!(pod["metadata"]["labels"]["k8s-app"], Value::Null);
         assert_eq!(spec["serviceAccountName"], Value::Null);
@@ -199,7 +191,7 @@ imagePullSecrets: [{name: s}]
 ";
         let agent = CheckedAgent::parse(text).unwrap();
         assert_eq!(agent.namespace, "mesh");
-        assert_eq!(agent.pod("p", "n")["spec"]["imagePullSecrets"], json!([{"name": "s"}]));
+        assert_eq!(agent.pod_for_node("p", "n")["spec"]["imagePullSecrets"], json!([{"name": "s"}]));
     }
 
     #[test]
