@@ -145,7 +145,7 @@ finding_codes! {
     NodeDegraded "node-degraded" Nodes Error Check [Agents Answers Observations] "every node can capture pods"
         "Run millrace explain on one of its pods: it says what to do."
     /// A check of the agent at its start found something.
-    NodePreflight "node-preflight" Nodes Warning Both [Agents Answers] "every node passed the check of what capture needs"
+    NodePreflight "node-preflight" Nodes Warning Both [Nodes Agents Answers] "every node passed the check of what capture needs"
         "Run install-cni check in the agent's container."
     /// Ambient mode, and no ztunnel is ready on the node.
     ZtunnelNotReady "ztunnel-not-ready" Nodes Error Check [Agents Answers Observations] "every node of ambient mode has a ready ztunnel"

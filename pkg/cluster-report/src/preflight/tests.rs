@@ -212,6 +212,16 @@ fn checks_that_pods_made_on_nodes_are_findings() {
 }
 
 #[test]
+fn nodes_that_cannot_be_listed_have_passed_no_check() {
+    let unread = Unread { what: "nodes".to_owned(), why: "forbidden".to_owned() };
+    let cluster = Cluster { unread: vec![unread], ..Cluster::default() };
+    let report =
+        check_before_installation(&cluster, &NetworkObjects::default(), Some(&NodeChecks::default()));
+    let line = report.checks.iter().find(|line| line.code == Code::NodePreflight).unwrap();
+    assert_eq!(line.severity, Some(Severity::Unknown));
+}
+
+#[test]
 fn what_cannot_be_read_is_unknown() {
     let unread = Unread { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
     let report = check_before_installation(
