@@ -1,7 +1,5 @@
-//! What neighbours of the agent can do to it without any access to it: hold a server's places, fill a firewall, hold a
-//! lock.
+//! What neighbours of the agent can do to it without any access to it: hold a server's places, or a lock.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -81,25 +79,6 @@ fn hold(target: SocketAddr, count: usize, over: &AtomicBool, opened: &AtomicUsiz
         }
         thread::sleep(Duration::from_millis(100)); // it has all it wants
     }
-}
-
-/// Rules as kube-proxy makes them for a service, ten in each chain, in table `nat` of IPv4. Nothing jumps there: who is
-/// to suffer is whoever reads the table, not traffic.
-pub fn fill_with_services(netns: &Netns, count: usize) {
-    const EACH: usize = 10;
-    let (mut chains, mut rules) = (String::new(), String::new());
-    for chain in 0..count / EACH {
-        let _ = writeln!(chains, ":KUBE-SVC-{chain:X} - [0:0]");
-        for rule in 0..EACH {
-            let (high, low) = (chain / 200 % 200, chain % 200);
-            let _ = writeln!(
-                rules,
-                "-A KUBE-SVC-{chain:X} -d 10.97.{high}.{low}/32 -p tcp -m comment --comment \"shop/web:{rule}\" -m tcp --dport {} -j RETURN",
-                8000 + rule
-            );
-        }
-    }
-    netns.pipe("iptables-nft-restore --noflush", &format!("*nat\n{chains}{rules}COMMIT\n"));
 }
 
 /// Who holds the lock that keeps tools of legacy tables out of a network namespace, as any process in there can,

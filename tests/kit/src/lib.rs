@@ -34,6 +34,7 @@ pub mod plugin_rules;
 mod pod;
 mod process;
 mod process_table;
+mod rule_crowd;
 mod runtime;
 mod service;
 mod traffic;
@@ -46,7 +47,7 @@ pub use api::{ApiServer, Auth, Request, has_segment, is_streaming_list, is_watch
 pub use artefacts::{
     binary, copy_program, has_other_users, sandboxed, skip, write_script, write_without_ipv6,
 };
-pub use attack::{HalfOpen, LegacyLock, LockHolder, fill_with_services};
+pub use attack::{HalfOpen, LegacyLock, LockHolder};
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG, logged};
 pub use fake_api::{FakeApi, FakeEvents, FakeReply, FakeRequest};
@@ -61,6 +62,7 @@ pub use pki::{Certificate, ISSUER, Pki};
 pub use pod::{Pod, PodSandbox};
 pub use process::{PluginOutput, exec_plugin};
 pub use process_table::ProcessTable;
+pub use rule_crowd::fill_with_services;
 pub use runtime::{Added, Call, ChainError, Runtime};
 pub use service::{ProxyMode, Service, wants_ipvs};
 pub use tempfile::TempDir;

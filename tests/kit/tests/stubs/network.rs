@@ -144,3 +144,25 @@ fn a_namespace_hands_over_values_and_panics_and_vanishes_on_drop() {
     drop(netns);
     assert!(!path.exists());
 }
+
+/// iptables shows them as rules of its own.
+#[test]
+fn a_crowd_of_rules_is_what_iptables_would_have_made() {
+    let netns = kit::Netns::new("crowd");
+    kit::fill_with_services(&netns, 30);
+    let shown = netns.sh("iptables-nft -t nat -S");
+    let own: String = shown.split_inclusive('\n').filter(|line| !line.starts_with("-P ")).collect();
+    let chains = (0..3).map(|chain| format!("-N KUBE-SVC-{chain}\n"));
+    assert_eq!(own, chains.chain((0..3).map(rules_of_service)).collect::<String>());
+}
+
+fn rules_of_service(chain: usize) -> String {
+    let rule = |at: usize| {
+        let matches = format!(
+            "-d 10.97.1.2/32 -p tcp -m comment --comment \"shop/web:{at}\" -m tcp --dport {}",
+            8000 + at
+        );
+        format!("-A KUBE-SVC-{chain} {matches} -j RETURN\n")
+    };
+    (0..10).map(rule).collect()
+}
