@@ -37,7 +37,8 @@ impl Helm {
 
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(&self.program);
-        command.args(arguments).env("HOME", self.home.path()).env_remove("KUBECONFIG");
+        // It ends before it has garbage worth collecting.
+        command.args(arguments).env("HOME", self.home.path()).env("GOGC", "off").env_remove("KUBECONFIG");
         command.output().unwrap_or_else(|error| panic!("cannot run {}: {error}", self.program.display()))
     }
 
