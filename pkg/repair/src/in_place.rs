@@ -35,7 +35,7 @@ pub struct InPlaceRepair {
     records: AddRecords,
 }
 
-/// The plugin's records of ADDs. Called for pods whose network namespace is not known yet.
+/// The plugin's records of ADDs. Called whenever pods' network namespaces are looked for.
 #[derive(Clone)]
 pub struct AddRecords(pub Arc<dyn Fn() -> Vec<Arc<PodRecord>> + Send + Sync>);
 

@@ -70,7 +70,7 @@ impl RuleKeeper {
     }
 
     /// Observes the rules of these pods, if their namespaces are known, and restores what is missing. Blocks as
-    /// [`RuleKeeper::pass`].
+    /// [`RuleKeeper::pass_all`].
     pub(crate) fn pass_changed(
         &mut self,
         changed: BTreeMap<PodUid, NetnsDisturbance>,
@@ -80,8 +80,8 @@ impl RuleKeeper {
         changed.filter_map(|(uid, disturbance)| self.compare_pod(uid, pods, disturbance)).collect()
     }
 
-    /// Looks for the namespaces of pods that are not known yet, observes the rules there, and restores what is missing. Blocks as
-    /// [`RuleKeeper::pass`].
+    /// Looks for the pods' namespaces, observes the rules in those that are new, and restores what is missing. Blocks as
+    /// [`RuleKeeper::pass_all`].
     ///
     /// # Errors
     /// The node's processes cannot be listed.
@@ -90,10 +90,9 @@ impl RuleKeeper {
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Result<Vec<RulesReport>, InPlaceError> {
-        let new: Vec<PodUid> = pods.keys().filter(|uid| !self.known.contains_key(*uid)).cloned().collect();
         // A streak counts regular passes.
         let streaks = self.ambiguous.clone();
-        self.find_netns(all, pods)?;
+        let new = self.find_netns(all, pods)?;
         self.ambiguous = streaks;
         Ok(new.into_iter().filter_map(|uid| self.compare_pod(uid, pods, None)).collect())
     }
@@ -124,34 +123,30 @@ impl RuleKeeper {
         self.find_netns(all, pods)?;
         let mut reports = Vec::new();
         for (uid, pod) in pods {
-            if self.known.contains_key(uid) {
-                reports.extend(self.compare_pod(uid.clone(), pods, None));
-                continue;
-            }
             let name = &pod.ids.name;
             match self.ambiguous.get(uid) {
+                // Also of a pod whose namespace was known: its sandbox may have been replaced.
                 Some(streak) if streak.is_due() => {
                     let (name, uid, result) = (name.clone(), uid.clone(), Err(streak.to_string()));
                     reports.push(RulesReport { name, uid, result, disturbance: None });
                 }
-                Some(_) => {}
-                None => {
+                None if !self.known.contains_key(uid) => {
                     debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
                 }
+                Some(_) | None => reports.extend(self.compare_pod(uid.clone(), pods, None)),
             }
         }
         Ok(reports)
     }
 
-    /// Pods that are new, or whose network namespace is another one than before.
+    /// Returns pods that are new, or whose network namespace is another one than before: their sandboxes were replaced.
     fn find_netns(
         &mut self,
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
-    ) -> Result<(), InPlaceError> {
+    ) -> Result<Vec<PodUid>, InPlaceError> {
         self.known.retain(|uid, _| pods.contains_key(uid));
-        let is_new = pods.keys().any(|uid| !self.known.contains_key(uid));
-        let records = if is_new { self.in_place.pod_records() } else { Vec::new() };
+        let (records, mut new) = (self.in_place.pod_records(), Vec::new());
         let recorded = newest_by_pod(&records, pods.values().map(|pod| pod.ids.clone()));
         let queries = pods.iter().map(|(uid, pod)| {
             let known = self.known.get(uid).map(|known| Arc::clone(&known.netns));
@@ -167,7 +162,8 @@ impl RuleKeeper {
                     let netns = Arc::new(found.netns);
                     let _watch = self.watcher.as_ref().and_then(|watcher| watch_netns(watcher, &uid, &netns));
                     let known = KnownPod { netns, _watch, baseline, verified: None, reported: None };
-                    self.known.insert(uid, known);
+                    self.known.insert(uid.clone(), known);
+                    new.push(uid);
                 }
                 NetnsAnswer::Ambiguous(why) => {
                     let streak = AmbiguityStreak::continue_from(before.get(&uid).copied(), why);
@@ -176,7 +172,7 @@ impl RuleKeeper {
                 NetnsAnswer::Unchanged { .. } => {}
             }
         }
-        Ok(())
+        Ok(new)
     }
 }
 

@@ -53,7 +53,7 @@ impl SidecarPods {
     }
 
     /// Applies what the API server reports, and takes from the event the part that no other component needs. Returns whether a pod
-    /// came that was not there before.
+    /// came that was not there before with these addresses.
     pub(crate) fn observe_event(&mut self, event: &mut ListEvent<ObservedPod>) -> bool {
         let before = match event {
             ListEvent::Reset(_) => std::mem::take(&mut self.pods),
@@ -64,10 +64,12 @@ impl SidecarPods {
             ListEvent::Reset(pods) => {
                 self.observed.clear();
                 self.listed = true;
-                pods.iter_mut()
-                    .for_each(|pod| has_new |= self.update_pod(pod) && !before.contains_key(&pod.uid));
+                pods.iter_mut().for_each(|pod| has_new |= self.update_pod(pod, before.get(&pod.uid)));
             }
-            ListEvent::Applied(pod) => has_new = self.update_pod(pod),
+            ListEvent::Applied(pod) => {
+                let before = self.pods.remove(&pod.uid);
+                has_new = self.update_pod(pod, before.as_ref());
+            }
             ListEvent::Deleted(pod) => {
                 self.pods.remove(&pod.uid);
                 self.observed.remove(&pod.uid);
@@ -76,19 +78,16 @@ impl SidecarPods {
         has_new
     }
 
-    /// Returns whether it is one of them and was not before.
-    fn update_pod(&mut self, observed: &mut ObservedPod) -> bool {
+    /// Returns whether it is one of them and was not `before`, or had other addresses: its sandbox was replaced.
+    fn update_pod(&mut self, observed: &mut ObservedPod, before: Option<&Arc<SidecarPod>>) -> bool {
         let pod = observed.running.take();
         let manifest_hash = pod.as_ref().and_then(|pod| pod.manifest_hash());
         let ids = PodIds { name: observed.name.clone(), uid: observed.uid.clone(), manifest_hash };
         self.observed.insert(observed.uid.clone(), ids);
-        match pod.and_then(|pod| SidecarPod::from_pod(&pod, &self.policy)) {
-            Some(pod) => self.pods.insert(pod.ids.uid.clone(), Arc::new(pod)).is_none(),
-            None => {
-                self.pods.remove(&observed.uid);
-                false
-            }
-        }
+        let Some(pod) = pod.and_then(|pod| SidecarPod::from_pod(&pod, &self.policy)) else { return false };
+        let is_new = before.is_none_or(|before| before.ips != pod.ips);
+        self.pods.insert(pod.ids.uid.clone(), Arc::new(pod));
+        is_new
     }
 
     /// The API server has listed them, and it is known which of them the plugin leaves alone.
@@ -198,6 +197,9 @@ mod tests {
             (ListEvent::Reset(Vec::new()), false, 0),
             (running(), true, 1),
             (running(), false, 1),
+            // Its sandbox was replaced.
+            (ListEvent::Applied(pod(|pod| pod["status"]["podIPs"] = json!([{"ip": "10.0.0.2"}]))), true, 1),
+            (running(), true, 1),
             (ListEvent::Reset(vec![pod(|_| {})]), false, 1),
             (ListEvent::Applied(pod(|pod| pod["status"]["phase"] = json!("Failed"))), false, 0),
             (running(), true, 1),

@@ -244,28 +244,71 @@ fn a_dry_run_only_tells_what_is_missing() {
     assert_eq!(rules(&daemon, "success"), 0.0);
 }
 
-/// The daemon's own plugin redirects the pod, and records what it left; a single rule that is lost is missed.
-#[test]
-fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
-    let Some(mut own) = ProcessNode::start("repair-recorded") else { return };
+/// A node on which the daemon's own plugin redirects pods, and records what it left.
+fn start_with_plugin(name: &'static str) -> Option<ProcessNode> {
+    let mut own = ProcessNode::start(name)?;
     let fixture = &mut own.node.0;
     let (net_d, socket) = (fixture.node.net_d(), fixture.node.run_dir().join("log.sock"));
     let template = kit::NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", socket.to_str().unwrap());
     fixture.container.set_env("CNI_NET_DIR", net_d.to_str().unwrap());
     fixture.container.set_env("CNI_NETWORK_CONFIG", &template);
-    let daemon = own.node.0.daemon();
+    Some(own)
+}
+
+/// A sandbox of this pod, by the plugin, with its rules.
+fn add_by_plugin(own: &ProcessNode, object: &Value) -> (PodSandbox, Vec<String>) {
     let conflist: Value = serde_json::from_slice(&fs::read(own.node.0.conflist()).unwrap()).unwrap();
-    let object = own.node.create("web", |_| {});
     let runtime = own.node.0.node.runtime().with_plugins(&own.node.0.container.bin_dir());
-    let added = own.node.0.node.add_pod(&runtime, &conflist, Pod::from_object(&object));
+    let added = own.node.0.node.add_pod(&runtime, &conflist, Pod::from_object(object));
     let sandbox = added.unwrap_or_else(|error| panic!("{error}"));
     let redirected = rules_of(&sandbox);
     assert!(!redirected.is_empty());
-    drop(daemon);
-    own.node.0.api.admin().patch_status(&own.node.path("web"), &sandbox.manifest()["status"]);
-    own.processes.add_pod(11, &sandbox);
+    (sandbox, redirected)
+}
+
+/// Removes a single rule. The others redirect most of the pod's traffic.
+fn remove_last(sandbox: &PodSandbox, redirected: &[String]) {
     let last = redirected.iter().rev().find(|rule| rule.starts_with("-A ISTIO_OUTPUT")).unwrap();
     sandbox.netns.sh(&format!("iptables-nft -t nat {}", last.replacen("-A", "-D", 1)));
+}
+
+/// The API server shows that the pod runs in this sandbox, where its first process is.
+fn run_in(own: &ProcessNode, pid: u32, sandbox: &PodSandbox) {
+    own.processes.add_pod(pid, sandbox);
+    own.node.0.api.admin().patch_status(&own.node.path(&sandbox.pod.name), &sandbox.manifest()["status"]);
+}
+
+/// The pod's UID stays, and the rules of the new ADD count: what is missing of them is no baseline.
+#[test]
+fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() {
+    let Some(own) = start_with_plugin("repair-replaced") else { return };
+    let daemon = own.node.0.daemon();
+    let object = own.node.create("web", |_| {});
+    let (mut first, redirected) = add_by_plugin(&own, &object);
+    run_in(&own, 11, &first);
+    std::thread::sleep(Duration::from_secs(2)); // it is looked for within a second
+    remove_last(&first, &redirected);
+    wait_for_pass(&daemon, "the pod is known", |daemon| rules(daemon, "success") == 1.0);
+    first.delete().unwrap_or_else(|error| panic!("{error}"));
+    fs::remove_dir_all(own.processes.path().join("11")).unwrap();
+    let (second, redirected) = add_by_plugin(&own, &object);
+    remove_last(&second, &redirected);
+    let began = Instant::now();
+    run_in(&own, 12, &second);
+    wait_for_pass(&daemon, "it is restored", |daemon| rules(daemon, "success") == 2.0);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(rules_of(&second), redirected);
+}
+
+/// A single rule that is lost is missed.
+#[test]
+fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
+    let Some(own) = start_with_plugin("repair-recorded") else { return };
+    let daemon = own.node.0.daemon();
+    let (sandbox, redirected) = add_by_plugin(&own, &own.node.create("web", |_| {}));
+    drop(daemon);
+    run_in(&own, 11, &sandbox);
+    remove_last(&sandbox, &redirected);
     assert_ne!(rules_of(&sandbox), redirected);
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("it is restored", |daemon| rules(daemon, "success") == 1.0);
