@@ -1,8 +1,11 @@
 //! In-pod capture: what others change is put back, and a namespace that is replaced is captured again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::{Echo, InpodOptions};
+use serde_json::Value;
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, dump_of};
 use crate::fixtures::inpod::{IPTABLES, InPod};
@@ -179,4 +182,50 @@ fn a_namespace_that_is_replaced_is_captured_again() {
     });
     assert!(fixture.is_bare(&other));
     assert_eq!(ztunnel.protocol_error(), None);
+}
+
+/// A process in a pod that removes rules without a pause, mostly before the agent has observed what it restored.
+#[test]
+fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift() {
+    let mut fixture = InPod::new(&[IPTABLES]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.wait_served(&ztunnel, &peer);
+    fixture.wait_captured(&peer);
+    let cpu = fixture.daemon().cpu_time();
+    let ends = AtomicBool::new(false);
+    let pod = format!("{MESH}/app");
+    let changes = |fixture: &InPod| {
+        let shown = fixture.container.exec(&["history", &pod, "-o", "json"]);
+        serde_json::from_slice::<Vec<Value>>(&shown.stdout).unwrap()
+    };
+    let pending = thread::scope(|scope| {
+        for _ in 0..2 {
+            let (ends, netns) = (&ends, peer.sandbox.netns.second_handle());
+            scope.spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    netns.sh("nft flush ruleset");
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(20)); // the attack itself
+        let pending = fixture.daemon().metric("istio_cni_ambient_pods{state=\"pending\"}");
+        ends.store(true, Ordering::Relaxed);
+        pending
+    });
+    let cpu = fixture.daemon().cpu_time() - cpu;
+    println!("{cpu:?} of CPU\n{:#?}", changes(&fixture));
+    assert_eq!(pending, Some(1.0), "{}", fixture.log());
+    assert!(cpu < Duration::from_secs(2), "{cpu:?}");
+    fixture.within(SOON, "it is captured again", |fixture| fixture.is_ruled(&peer));
+    fixture.within(MINUTE, "it stays so", |fixture| fixture.explain(&pod).code == "captured");
+    let of = |what: &str| {
+        let is = |change: &&Value| {
+            change["cause"] == what
+                || change["action"].as_str().is_some_and(|action| action.starts_with(what))
+        };
+        changes(&fixture).iter().filter(is).count()
+    };
+    assert_eq!(of("joined the mesh"), 1);
+    assert!(of("restored, and removed again at once: ") >= 1, "{:#?}", changes(&fixture));
 }

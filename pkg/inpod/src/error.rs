@@ -23,9 +23,6 @@ pub enum Error {
     /// A set of addresses.
     #[error(transparent)]
     Set(#[from] ipset::Error),
-    /// Rules that were put in place are not there.
-    #[error("it does not stay as it was made: {0}")]
-    Unstable(String),
     /// The sockets of a namespace cannot be listed.
     #[error("cannot list the sockets of the network namespace in {}: {source}", path.display())]
     Sockets {

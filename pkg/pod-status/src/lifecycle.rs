@@ -211,6 +211,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.stability.is_unstable()
     }
 
+    /// Whether its rules could not be observed, or not be kept, the last time.
+    #[must_use]
+    pub fn has_lost_rules(&self) -> bool {
+        self.doubts > 0
+    }
+
     /// How many times in a row its rules had to be restored.
     #[must_use]
     pub fn repair_count(&self) -> u32 {

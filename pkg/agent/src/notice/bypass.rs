@@ -101,19 +101,30 @@ impl NoticeTracker {
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "AmbiguousNetns", message));
     }
 
-    /// Rules of a pod are removed repeatedly: which, and how many times in a row they were restored. However often that begins
-    /// anew, it is reported every 30 minutes at most.
-    pub fn report_unstable(&mut self, pod: &PodName, uid: &PodUid, what: &str, repairs: u32, now: Instant) {
+    /// Rules of a pod are removed repeatedly: which, by which process if that is known, and how many times in a row they were
+    /// restored. However often that begins anew, it is reported every 30 minutes at most.
+    pub fn report_unstable(
+        &mut self,
+        pod: &PodName,
+        uid: &PodUid,
+        (what, writer): (&str, Option<&str>),
+        repairs: u32,
+        now: Instant,
+    ) {
         let next = self.bypasses.unstable.get(uid).map(|known| known.next).filter(|next| now < *next);
         let entry = UnstablePod { persists: true, next: next.unwrap_or(now + AGAIN) };
         self.bypasses.unstable.insert(uid.clone(), entry);
         if next.is_some() {
             return;
         }
-        let shown: String = what.chars().take(LONGEST).collect();
+        let mut shown: String = what.chars().take(LONGEST).collect();
+        if let Some(writer) = writer {
+            shown.push_str(&format!("; changed by {writer}"));
+        }
+        let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
         let message = format!(
-            "Rules that redirect its traffic to ztunnel are removed or changed repeatedly, and have been restored {repairs} \
-             times: {shown}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
+            "Rules that redirect its traffic to ztunnel are removed or changed repeatedly, and have been restored {times}: \
+             {shown}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
         );
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CaptureUnstable", message));
     }

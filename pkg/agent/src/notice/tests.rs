@@ -371,7 +371,13 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
         assert!(said.iter().all(|notice| notice.reason == "CaptureOverruled" && notice.message.len() < 1024));
     }
     for (second, told) in [(0, true), (40, false), (1799, false), (1801, true), (1802, false)] {
-        desk.notices.report_unstable(&name, &uid, &long, 3, desk.start + Duration::from_secs(second));
+        desk.notices.report_unstable(
+            &name,
+            &uid,
+            (&long, Option::None),
+            3,
+            desk.start + Duration::from_secs(second),
+        );
         let said: Vec<AgentNotice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureUnstable" && notice.message.len() < 1024));
@@ -405,8 +411,16 @@ fn a_pod_whose_rules_are_removed_repeatedly_has_no_other_event_for_it() {
     let mut desk = Desk::new();
     let pod = pod("web", "Running");
     assert_eq!(desk.turn(0, &pod, &member(CAPTURED)), [""; 0]);
-    desk.notices.report_unstable(&pod.name(), &pod.metadata.uid, "a rule", 2, desk.at(40));
-    assert_eq!(desk.turn(41, &pod, &member(UNSTABLE)), ["CaptureUnstable"]);
+    desk.notices.report_unstable(
+        &pod.name(),
+        &pod.metadata.uid,
+        ("a rule", Some("nft (process 7)")),
+        1,
+        desk.at(40),
+    );
+    let notice = desk.said.try_recv().unwrap();
+    assert!(notice.message.contains("restored once: a rule; changed by nft (process 7). Its"), "{notice:?}");
+    assert_eq!(desk.turn(41, &pod, &member(UNSTABLE)), [""; 0]);
     assert_eq!(desk.turn(60, &pod, &member(UNSTABLE)), [""; 0]);
     desk.notices.clear_unstable(&pod.metadata.uid);
     assert_eq!(desk.turn(70, &pod, &member(CAPTURED)), [""; 0]);

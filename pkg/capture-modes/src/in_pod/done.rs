@@ -123,8 +123,10 @@ impl InPodCapture {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
         let is_open = self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.options.open);
+        let is_back = self.enrolled.get(uid).is_some_and(|pod| pod.lifecycle.has_lost_rules());
         let cause = match is_awaited {
             true => "ADD",
+            false if is_back => "drift",
             false if is_open => "no ztunnel",
             false => "joined the mesh",
         };
@@ -147,7 +149,11 @@ impl InPodCapture {
         match result {
             Ok(check) if check.repaired.is_empty() => {}
             Ok(check) => {
-                let mut what = format!("restored: {}", summarize_steps(&check.repaired));
+                let outcome = match check.observed.is_complete() {
+                    true => "restored",
+                    false => "restored, and removed again at once",
+                };
+                let mut what = format!("{outcome}: {}", summarize_steps(&check.repaired));
                 let examined = self.enrolled.get(uid).and_then(|pod| pod.examined.as_ref());
                 if let Some(writer) = examined.and_then(NetnsDisturbance::writer_name) {
                     what.push_str(&format!("; changed by {writer}"));
@@ -293,12 +299,13 @@ impl InPodCapture {
         result: Result<RulesCheck, Reason>,
     ) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
-        let mut differs = false;
+        let (mut differs, mut is_contested) = (false, false);
         let PodName { namespace, name } = &enrolled_pod.name.clone();
         let is_there = enrolled_pod.netns_id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
             Ok(RulesCheck { observed, repaired, connections }) => {
                 log_connections(&enrolled_pod.name, connections.as_ref());
+                is_contested = !observed.is_complete();
                 if !repaired.is_empty() {
                     self.metrics.count_repair("pod");
                 }
@@ -328,7 +335,11 @@ impl InPodCapture {
             self.metrics.drift_repaired(cause.metric_label(), cause.noticed.elapsed());
         }
         let writer = cause.and_then(|cause| cause.writer_name());
-        self.handle_pod_event(uid, PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())));
+        let event = match is_contested {
+            true => PodEvent::Contested(netns),
+            false => PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())),
+        };
+        self.handle_pod_event(uid, event);
         self.report_stability(state, uid, was_unstable, &repaired, writer.as_deref());
         differs
     }
@@ -355,7 +366,13 @@ impl InPodCapture {
                 info!(target: "ambient", %namespace, pod = %name, repairs, "rules of the pod stay in place again");
             }
             (false, true) => {
-                state.notices.report_unstable(&enrolled_pod.name, uid, &rules, repairs, Instant::now());
+                state.notices.report_unstable(
+                    &enrolled_pod.name,
+                    uid,
+                    (&rules, writer),
+                    repairs,
+                    Instant::now(),
+                );
                 warn!(target: "ambient", %namespace, pod = %name, rules, repairs, writer, "rules of the pod are removed repeatedly; the pod is pending until they stay in place");
             }
             (false, false) if repaired.is_empty() => {}

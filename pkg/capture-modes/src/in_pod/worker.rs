@@ -277,15 +277,11 @@ impl WorkerContext {
         }
         let made = inpod::capture_pod(netns, desired, &self.options)?;
         let after = inpod::observe_pod(netns, desired, None, &self.options)?;
-        let difference = after.differences().next().map(str::to_owned);
-        match difference {
-            Some(difference) => Err(inpod::Error::Unstable(difference)),
-            None => Ok(RulesCheck {
-                observed: Arc::new(after),
-                repaired: made.differences,
-                connections: made.connections,
-            }),
+        let mut repaired = made.differences;
+        if repaired.is_empty() {
+            repaired.extend(after.differences().map(str::to_owned));
         }
+        Ok(RulesCheck { observed: Arc::new(after), repaired, connections: made.connections })
     }
 
     fn desired_rules<'a>(

@@ -42,6 +42,9 @@ pub enum PodEvent<N> {
     /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place. `Ok(true)`: something was missing,
     /// and was restored.
     Observed(N, Result<bool, Reason>),
+    /// [`PodAction::Observe`] has ended, in that namespace: something was missing and was restored, and another component has removed
+    /// it again before it could be observed.
+    Contested(N),
     /// The kernel reports that another component changed rules, routes, addresses or links of that namespace, and no action that
     /// has begun observes the result.
     Changed(N),

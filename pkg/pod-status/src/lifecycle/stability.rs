@@ -48,6 +48,12 @@ impl Stability {
         self.unstable |= self.repairs >= ENOUGH;
     }
 
+    /// Records that what was restored was missing again at once.
+    pub(super) fn record_conflict(&mut self, now: AgentTime) {
+        self.record_observation(true, now);
+        self.unstable = true;
+    }
+
     /// Records that the pod's rules could not be observed, or not be kept in place.
     pub(super) fn record_failure(&mut self) {
         self.intact = 0;

@@ -66,6 +66,12 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ("ztunnel serves it", served.clone(), vec![Answer(Ok(()))], Captured),
         ("its rules are seen", verified.clone(), vec![Announce], Captured),
         ("its rules are seen again", then(&verified, PodEvent::Observed(HERE, Ok(false))), vec![], Captured),
+        (
+            "its rules are gone again before they are observed",
+            then(&verified, PodEvent::Contested(HERE)),
+            vec![],
+            Pending,
+        ),
         ("ztunnel acknowledges it again", then(&verified, PodEvent::Accepted(HERE)), vec![], Captured),
         (
             "a second ADD of a captured pod",
@@ -224,6 +230,34 @@ fn a_namespace_that_changes_all_the_time_is_observed_at_a_bounded_rate() {
     }
     assert!((10..40).contains(&repairs), "{repairs}");
     assert_eq!(state(&pod), CaptureState::Pending);
+}
+
+#[test]
+fn a_writer_that_is_faster_than_observations_meets_the_same_pauses() {
+    let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
+    let _ = pod.apply_event(PodEvent::Observed(HERE, Ok(false)), seconds(20));
+    let (mut now, mut pauses) = (seconds(30), Vec::new());
+    assert_eq!(pod.apply_event(PodEvent::Changed(HERE), now), [PodAction::Observe]);
+    for _ in 0..9 {
+        assert_eq!(pod.apply_event(PodEvent::Contested(HERE), now), []);
+        assert_eq!(pod.apply_event(PodEvent::Changed(HERE), now), [], "that is known");
+        assert_eq!(state(&pod), CaptureState::Pending);
+        let next = pod.next_wakeup(now, now).unwrap();
+        assert_eq!(pod.due_action(next), Some(PodAction::Observe), "it has been captured before");
+        pod.begin_action(&PodAction::Observe, next + OBSERVE);
+        pauses.push((next - now).as_millis());
+        now = next;
+    }
+    assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    for found in [PodEvent::Observed(HERE, Ok(true)), seen(), seen()] {
+        now += FIRST_RECHECK;
+        let _ = pod.apply_event(found, now);
+    }
+    assert_eq!(state(&pod), CaptureState::Captured);
+}
+
+fn seen() -> PodEvent<u8> {
+    PodEvent::Observed(HERE, Ok(false))
 }
 
 #[test]
