@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kit::{Daemon, InpodOptions, Pod};
 
 use crate::fixtures::ambient::{MESH, starting};
-use crate::fixtures::inpod::InPod;
+use crate::fixtures::inpod::{IPTABLES, InPod};
 
 /// With the chain of plugins. Without an answer, the plugin would wait for 20 s.
 const ANSWER: Duration = Duration::from_secs(8);
@@ -154,4 +154,27 @@ fn pods_that_come_and_go_leave_nothing_in_the_agent() {
     assert!(grown < MOST_MEMORY_KIB, "{grown} KiB more");
     assert!(ztunnel.workloads().values().all(|state| *state == kit::WorkloadState::Gone));
     assert_eq!(ztunnel.protocol_error(), None);
+}
+
+/// Nothing can be looked at meanwhile; the next look that succeeds finds what changed since the last one that did.
+#[test]
+fn a_change_on_the_node_while_there_are_no_descriptors_is_repaired_when_there_are_again() {
+    let mut fixture = InPod::new(&[IPTABLES]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.mesh_pod("app");
+    fixture.wait_captured(&peer);
+    std::thread::sleep(Duration::from_secs(12)); // passes that follow an ADD have ended
+    let rules = || fixture.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT");
+    let before = rules();
+    let daemon = fixture.daemon.as_ref().unwrap();
+    limit_files(daemon, 3);
+    fixture.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
+    std::thread::sleep(Duration::from_secs(1)); // several looks fail
+    assert_ne!(rules(), before, "it could be looked at");
+    limit_files(daemon, 4096);
+    let began = Instant::now();
+    kit::until_within(Duration::from_secs(3), std::fmt::from_fn(|f| write!(f, "{}", daemon.log())), || {
+        rules() == before
+    });
+    println!("repaired after {:?}\n{}", began.elapsed(), daemon.log());
 }

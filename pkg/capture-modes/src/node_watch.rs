@@ -23,12 +23,14 @@ use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
 use nodepath::ZtunnelWatcher;
-use retry::{ChangePace, LAST_DELAY};
+use retry::{Attempts, Backoff, ChangePace, LAST_DELAY};
 use rules::ChainSet;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
+/// The pause after a look that failed.
+const RETRY: Backoff = Backoff::new(PERIOD, LAST_DELAY);
 /// The pause after a look is at least so many times as long as the processor worked for it: on a node whose rules change all the
 /// time, looks take 2 % of a core at most.
 const RELIEF: u32 = 50;
@@ -206,7 +208,8 @@ struct NodeObserver {
     objects: NodeObjects,
     handle: IpsetHandle,
     reader: GenerationReader,
-    /// Generation and sets, to which the answers are the same most of the time. `None`: there are many sets, or it failed once.
+    /// Generation and sets, to which the answers are the same most of the time. `None`: there are many sets, or the next look opens
+    /// them again.
     questions: Option<StandingQuestions>,
     /// `None`: no notifications are read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
@@ -219,6 +222,8 @@ struct NodeObserver {
     /// Of each set, a hash of these members; `None`: unknown.
     members: Option<Vec<u64>>,
     members_due: Instant,
+    /// Looks in a row that failed.
+    failures: Attempts,
 }
 
 impl NodeObserver {
@@ -226,13 +231,12 @@ impl NodeObserver {
         let has_use = objects.network || objects.attributed;
         let notifications = if has_use { Some(watch_node(objects.attributed)?) } else { None };
         let handle = IpsetHandle::open().map_err(io::Error::other)?;
-        let (generation, list) = (nftables::generation_request(), handle.headers_request());
-        let questions = StandingQuestions::open(NetlinkProtocol::Netfilter, generation, list);
+        let questions = open_questions(&handle).map_err(io::Error::other)?;
         Ok(NodeObserver {
             objects,
             handle,
             reader: GenerationReader::open().map_err(io::Error::other)?,
-            questions: Some(questions.map_err(io::Error::other)?),
+            questions: Some(questions),
             notifications,
             generation: None,
             rules: None,
@@ -240,6 +244,7 @@ impl NodeObserver {
             sets: None,
             members: None,
             members_due: Instant::now(),
+            failures: RETRY.start_attempts(),
         })
     }
 
@@ -251,13 +256,17 @@ impl NodeObserver {
                 return;
             }
             let (network_changed, writer) = self.read_notifications();
+            let mut retry = Duration::ZERO;
             if !self.is_as_before() {
-                if self.rules_changed() {
+                let [rules, sets, members] =
+                    [self.rules_changed(), self.sets_changed(), self.members_changed()];
+                if rules == Some(true) {
                     report(NodeNotice { change: NodeChange::Rules, writer });
                 }
-                if self.sets_changed() || self.members_changed() {
+                if sets == Some(true) || members == Some(true) {
                     report(NodeChange::Sets.into());
                 }
+                retry = self.end_look([rules, sets, members].contains(&None));
             }
             if network_changed {
                 report(NodeChange::Network.into());
@@ -266,35 +275,56 @@ impl NodeObserver {
                 report(NodeChange::Ztunnel.into());
             }
             let before = std::mem::replace(&mut worked, processor_time());
-            delay = PERIOD.max(worked.saturating_sub(before) * RELIEF).min(LAST_DELAY);
+            delay = PERIOD.max(retry).max(worked.saturating_sub(before) * RELIEF).min(LAST_DELAY);
         }
     }
 
     /// Whether the kernel counts the same changes of rules and members of sets as at the last look, and nothing is to be listed.
     fn is_as_before(&mut self) -> bool {
-        let Some(questions) = &mut self.questions else { return false };
-        let same = questions.have_same_answers();
-        if same.is_err() || self.handle.has_many_sets() {
+        if self.handle.has_many_sets() {
             self.questions = None;
-        }
-        same.unwrap_or(false) && Instant::now() < self.legacy_due.min(self.members_due)
-    }
-
-    fn rules_changed(&mut self) -> bool {
-        let generation = self.reader.read().ok();
-        if generation == self.generation && Instant::now() < self.legacy_due {
             return false;
         }
+        let questions = self.questions.take().or_else(|| open_questions(&self.handle).ok());
+        let Some(mut questions) = questions else { return false };
+        let Ok(same) = questions.have_same_answers() else { return false };
+        self.questions = Some(questions);
+        same && Instant::now() < self.legacy_due.min(self.members_due)
+    }
+
+    /// After a look that failed, the next one asks everything again, on other sockets, after the pause that this returns.
+    fn end_look(&mut self, failed: bool) -> Duration {
+        if !failed {
+            self.failures.record_success();
+            return Duration::ZERO;
+        }
+        self.questions = None;
+        if let Ok(handle) = IpsetHandle::open() {
+            self.handle = handle;
+        }
+        self.failures.record_failure()
+    }
+
+    /// Whether our rules changed; `None`: the kernel could not be asked, and what changed since the last look counts in the next one.
+    fn rules_changed(&mut self) -> Option<bool> {
+        let generation = self.reader.read();
+        if let (Err(_), Ok(reader)) = (&generation, GenerationReader::open()) {
+            self.reader = reader;
+        }
+        let generation = generation.ok();
+        if generation == self.generation && Instant::now() < self.legacy_due {
+            return Some(false);
+        }
         let began = processor_time();
-        let before = self.rules.take();
-        let now = RulesGeneration::of_node(self.objects.rules, before.as_ref());
+        let now = RulesGeneration::of_node(self.objects.rules, self.rules.as_ref());
         self.legacy_due = list_due(began);
+        if !now.is_comparable() {
+            return None;
+        }
         self.generation = generation;
-        let changed = before.is_some_and(|before| {
-            before.is_comparable() && now.is_comparable() && !before.is_unchanged(&now)
-        });
+        let changed = self.rules.as_ref().is_some_and(|before| !before.is_unchanged(&now));
         self.rules = Some(now);
-        changed
+        Some(changed)
     }
 
     /// Returns whether the network changed, if that concerns us, and the last process that wrote firewall rules.
@@ -307,24 +337,30 @@ impl NodeObserver {
         (self.objects.network && network, writer)
     }
 
-    fn sets_changed(&mut self) -> bool {
-        let Ok(now) = self.handle.members_of_others(&self.objects.sets) else { return false };
-        let before = self.sets.replace(now);
-        before.is_some() && before != self.sets
+    /// `None`: as [`NodeObserver::rules_changed`].
+    fn sets_changed(&mut self) -> Option<bool> {
+        let before = self.sets.clone();
+        self.sets = Some(self.handle.members_of_others(&self.objects.sets).ok()?);
+        Some(before.is_some() && before != self.sets)
     }
 
-    /// Whether the members of a set are others than before, if it is time to list them.
-    fn members_changed(&mut self) -> bool {
+    /// Whether the members of a set are others than before, if it is time to list them; `None`: as [`NodeObserver::rules_changed`].
+    fn members_changed(&mut self) -> Option<bool> {
         if Instant::now() < self.members_due {
-            return false;
+            return Some(false);
         }
         let began = processor_time();
         let hashes = self.objects.sets.iter().map(|set| self.handle.hash_of_others(set));
         let now = hashes.collect::<Result<Vec<u64>, _>>().ok();
         self.members_due = list_due(began);
-        let before = std::mem::replace(&mut self.members, now);
-        before.is_some() && self.members.is_some() && before != self.members
+        let before = self.members.replace(now?);
+        Some(before.is_some() && before != self.members)
     }
+}
+
+fn open_questions(handle: &IpsetHandle) -> Result<StandingQuestions, netlink::Error> {
+    let (generation, list) = (nftables::generation_request(), handle.headers_request());
+    StandingQuestions::open(NetlinkProtocol::Netfilter, generation, list)
 }
 
 /// When something is to be listed again, of which the list began at this time of the processor.
