@@ -1,7 +1,7 @@
 //! The last changes, and the cause of each.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -12,6 +12,10 @@ use crate::history_file::HistoryFile;
 
 /// How many changes are remembered.
 const MOST: usize = 400;
+/// How many changes of a pod stay, whatever happens to others. Of one with more, the oldest are forgotten first.
+const SHARE: usize = 20;
+/// Time within which a change that is repeated is one entry.
+const SERIES: Duration = Duration::from_secs(900);
 /// How many causes of one pass are named.
 const MOST_CAUSES: usize = 3;
 /// Longer lists are cut in an entry.
@@ -51,9 +55,11 @@ pub struct HistoryEntry {
 impl ChangeHistory {
     /// Keeps the changes in a file from now on, and begins with those that an earlier agent left there.
     pub(crate) fn keep_in(&mut self, path: &Path) {
-        let (file, mut earlier) = HistoryFile::open(path);
-        drop(earlier.drain(..earlier.len().saturating_sub(MOST)));
+        let (file, earlier) = HistoryFile::open(path);
         (self.changes, self.file) = (earlier, Some(file));
+        while self.changes.len() > MOST {
+            self.forget_oldest();
+        }
     }
 
     /// An event that the next pass handles.
@@ -84,34 +90,43 @@ impl ChangeHistory {
         self.more = 0;
     }
 
-    /// Records a change. One that fails again as the last one did replaces it.
+    /// Records a change. One that repeats another within 15 minutes replaces it, and counts it.
     pub fn record_change(&mut self, entry: HistoryEntry) {
-        let change = ChangeRecord {
-            started_at: wire::rfc3339(
-                SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH),
-            ),
+        let ago = |time| wire::rfc3339(SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH));
+        let mut change = ChangeRecord {
+            started_at: ago(entry.took),
             cause: entry.cause,
             action: entry.what,
             pod: entry.pod,
             duration_ms: to_milliseconds(entry.took),
             outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Succeeded },
             error: entry.error,
+            ..ChangeRecord::default()
         };
-        // Repeated failures are one entry, with the time of the last attempt.
-        if let Some(last) = self.changes.back_mut()
-            && last.error.is_some()
-            && (&last.error, &last.action, &last.pod) == (&change.error, &change.action, &change.pod)
-        {
-            *last = change;
-            return;
-        }
-        if self.changes.len() >= MOST {
-            self.changes.pop_front();
+        let recent = ago(SERIES); // these times are as long as one another, and so compare as texts
+        let is_same = |known: &ChangeRecord| known.started_at >= recent && change.is_repeat_of(known);
+        let before = self.changes.iter().rposition(is_same);
+        if let Some(before) = before.and_then(|at| self.changes.remove(at)) {
+            change.repeats = before.repeats.saturating_add(1);
+            change.first_at = before.first_at.or(Some(before.started_at));
+        } else if self.changes.len() >= MOST {
+            self.forget_oldest();
         }
         self.changes.push_back(change);
         if let Some(file) = &mut self.file {
             file.append_newest(&self.changes);
         }
+    }
+
+    /// Forgets the oldest change of the pod that has the most, if these are more than its share, else the oldest of all.
+    fn forget_oldest(&mut self) {
+        let mut numbers: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+        self.changes.iter().for_each(|change| *numbers.entry(change.pod.as_deref()).or_default() += 1);
+        let most =
+            numbers.into_iter().max_by_key(|(_, number)| *number).filter(|(_, number)| *number > SHARE);
+        let is_its = |change: &ChangeRecord| most.is_none_or(|(pod, _)| change.pod.as_deref() == pod);
+        let oldest = self.changes.iter().position(is_its);
+        drop(oldest.and_then(|at| self.changes.remove(at)));
     }
 
     /// All, newest first.
@@ -174,14 +189,66 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_again_is_told_once() {
+    fn what_is_done_again_is_one_entry_with_its_number_also_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
         let mut history = ChangeHistory::default();
-        (0..3).for_each(|_| {
+        history.keep_in(&path);
+        let pod = |name: &str, what: &str| HistoryEntry { pod: Some(name.to_owned()), ..entry(what) };
+        for process in 0..3 {
             history.record_change(HistoryEntry { error: Some("no".to_owned()), ..entry("try") });
-        });
+            history
+                .record_change(pod("shop/web", &format!("restored: a; changed by nft (process {process})")));
+        }
+        history.record_change(pod("shop/web", "restored: b"));
+        history.record_change(pod("shop/api", "restored: b"));
         history.record_change(entry("try"));
-        history.record_change(entry("try"));
-        assert_eq!(history.newest_changes().len(), 3);
+        let known = history.newest_changes();
+        let shown =
+            known.iter().map(|change| (change.pod.as_deref(), change.action.as_str(), change.repeats));
+        let expected = [
+            (None, "try", 0),
+            (Some("shop/api"), "restored: b", 0),
+            (Some("shop/web"), "restored: b", 0),
+            (Some("shop/web"), "restored: a; changed by nft (process 2)", 2),
+            (None, "try", 2),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        assert!(known.iter().all(|change| (change.repeats > 0) == change.first_at.is_some()), "{known:?}");
+        // The file has each of them, for the version before this one.
+        let lines = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(lines.lines().count(), 9, "{lines}");
+        let mut next = ChangeHistory::default();
+        next.keep_in(&path);
+        assert_eq!(next.newest_changes(), known);
+        next.record_change(pod("shop/web", "restored: a; changed by nft (process 9)"));
+        assert_eq!(next.newest_changes()[0].repeats, 3);
+        assert_eq!(next.newest_changes()[0].first_at, known[3].first_at);
+    }
+
+    #[test]
+    fn a_pod_that_changes_all_the_time_erases_no_other_ones_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        let mut history = ChangeHistory::default();
+        history.keep_in(&path);
+        let change = |pod: String, what: String| HistoryEntry { pod: Some(pod), ..entry(&what) };
+        for number in 0..50 {
+            (0..4)
+                .for_each(|at| history.record_change(change(format!("shop/calm-{number}"), at.to_string())));
+        }
+        (0..5000).for_each(|at| history.record_change(change("shop/busy".to_owned(), at.to_string())));
+        let of = |history: &ChangeHistory, part: &str| {
+            let all = history.newest_changes();
+            all.iter().filter(|change| change.pod.as_ref().is_some_and(|pod| pod.contains(part))).count()
+        };
+        assert_eq!((of(&history, "calm"), of(&history, "busy")), (200, MOST - 200));
+        let mut next = ChangeHistory::default();
+        next.keep_in(&path);
+        assert_eq!(of(&next, "calm"), 200, "they are in the file, too");
+        // Where all have few, the oldest goes.
+        (0..MOST).for_each(|at| history.record_change(change(format!("shop/new-{at}"), "x".to_owned())));
+        assert_eq!((of(&history, "calm"), of(&history, "busy")), (0, 0));
     }
 
     #[test]

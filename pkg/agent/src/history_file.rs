@@ -28,8 +28,8 @@ pub(crate) struct HistoryFile {
     error: LastError,
 }
 
-/// Returns the changes in such a file, the oldest first; none if there is no file. Lines that cannot be read, such as the last
-/// one of an agent that was killed, are left out.
+/// Returns the changes in such a file, the oldest first; none if there is no file. Of what was done again and again, the last line
+/// stands for all. Lines that cannot be read, such as the last one of an agent that was killed, are left out.
 ///
 /// # Errors
 /// The file is too long to be one of ours, or cannot be read.
@@ -38,7 +38,19 @@ pub fn read_history(path: &Path) -> Result<Vec<ChangeRecord>, hostfs::Error> {
         Err(error) if error.is_missing() => return Ok(Vec::new()),
         other => other?,
     };
-    Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    Ok(lines.fold(Vec::new(), merge_line))
+}
+
+fn merge_line(mut changes: Vec<ChangeRecord>, line: ChangeRecord) -> Vec<ChangeRecord> {
+    let is_earlier = |known: &ChangeRecord| {
+        let first = known.first_at.as_ref().unwrap_or(&known.started_at);
+        line.first_at.as_ref() == Some(first) && line.is_repeat_of(known)
+    };
+    let earlier = line.first_at.as_ref().and_then(|_| changes.iter().rposition(is_earlier));
+    earlier.map(|at| changes.remove(at));
+    changes.push(line);
+    changes
 }
 
 impl HistoryFile {

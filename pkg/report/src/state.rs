@@ -267,6 +267,34 @@ pub struct ChangeRecord {
     pub outcome: ChangeStatus,
     /// Why it failed; `None`: it did not.
     pub error: Option<String>,
+    /// How often the same was done before; the entry is about the last time.
+    pub repeats: u32,
+    /// When the first of them began; `None`: the same was not done before.
+    pub first_at: Option<String>,
+}
+
+impl ChangeRecord {
+    /// Whether the same was done `before`: to the same pod and with the same result, whatever the ID of the process that led to it.
+    /// Whatever led to an attempt that fails again, it is the same.
+    #[must_use]
+    pub fn is_repeat_of(&self, before: &ChangeRecord) -> bool {
+        let is_same_text = |now: &str, then: &str| without_process(now) == without_process(then);
+        (&self.pod, &self.error) == (&before.pod, &before.error)
+            && is_same_text(&self.action, &before.action)
+            && (self.error.is_some() || is_same_text(&self.cause, &before.cause))
+    }
+
+    /// Returns how often it was done, and since when, as text; `None`: once.
+    #[must_use]
+    pub fn repeats_text(&self) -> Option<String> {
+        let since = self.first_at.as_deref().filter(|_| self.repeats > 0)?;
+        Some(format!("{} times since {since}", self.repeats.saturating_add(1)))
+    }
+}
+
+/// The text without the ID of the process that it ends with.
+fn without_process(text: &str) -> &str {
+    text.rsplit_once(" (process ").map_or(text, |(before, _)| before)
 }
 
 /// How something ended.

@@ -272,10 +272,13 @@ pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
 }
 
 fn build_history_row(change: &ChangeRecord) -> Vec<Cell> {
-    let (what, of_outcome) = match &change.error {
+    let (mut what, of_outcome) = match &change.error {
         Some(error) => (format!("{}: {error}", change.action), Colour::Red),
         None => (change.action.clone(), Colour::None),
     };
+    if let Some(times) = change.repeats_text() {
+        what = format!("{times}: {what}");
+    }
     vec![
         Cell::plain(&truncate_to_seconds(&change.started_at)),
         Cell::plain(change.pod.as_deref().unwrap_or("-")),

@@ -34,6 +34,7 @@ fn change(what: &str, error: Option<&str>) -> ChangeRecord {
         duration_ms: 1.0,
         outcome: if error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Succeeded },
         error: error.map(str::to_owned),
+        ..ChangeRecord::default()
     }
 }
 

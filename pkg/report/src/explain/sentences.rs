@@ -171,12 +171,12 @@ fn change_sentence(which: &str, change: &ChangeRecord) -> String {
     let what = format!("{}, because of: {}", to_clause(&change.action), to_clause(&change.cause));
     let took =
         if change.duration_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.duration_ms) };
+    let times = change.repeats_text().map_or_else(String::new, |times| format!(", and {times} in all"));
+    let when = format!("{which}, at {}{times}", change.started_at);
     match (&change.error, change.outcome) {
-        (Some(error), _) => {
-            format!("{which}, at {}: {what}; it failed: {}.", change.started_at, to_clause(error))
-        }
-        (None, ChangeStatus::Failed) => format!("{which}, at {}: {what}; it failed.", change.started_at),
-        (None, ChangeStatus::Succeeded) => format!("{which}, at {}: {what}{took}.", change.started_at),
+        (Some(error), _) => format!("{when}: {what}; it failed: {}.", to_clause(error)),
+        (None, ChangeStatus::Failed) => format!("{when}: {what}; it failed."),
+        (None, ChangeStatus::Succeeded) => format!("{when}: {what}{took}."),
     }
 }
 

@@ -361,7 +361,19 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
         duration_ms: 1.25,
         outcome: ChangeStatus::Succeeded,
         error: None,
+        ..ChangeRecord::default()
     }];
+    let repeated = ChangeRecord {
+        repeats: 6,
+        first_at: Some("2026-11-20T09:00:00Z".into()),
+        ..state.history[0].clone()
+    };
+    let table = tables::history_table(std::slice::from_ref(&repeated), false);
+    assert!(table.contains("7 times since 2026-11-20T09:00:00Z: its address was added"), "{table}");
+    let again = StateReport { history: vec![repeated], ..state.clone() };
+    let text = asked(&again).to_string();
+    let expected = "The last change, at 2026-11-21T01:00:00Z, and 7 times since 2026-11-20T09:00:00Z in all: its address";
+    assert!(text.contains(expected), "{text}");
     let text = asked(&state).to_string();
     for part in [
         "This has been so since 2026-11-21T01:00:00Z.",
@@ -387,6 +399,7 @@ fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the
         duration_ms: 1.0,
         outcome: ChangeStatus::Succeeded,
         error: None,
+        ..ChangeRecord::default()
     };
     state.history = vec![change("2026-11-21T02:00:00Z", "ztunnel"), change("2026-11-19T01:00:00Z", "drift")];
     assert!(asked(&state).to_string().contains("This has been so since 2026-11-21T01:00:00Z."));

@@ -120,6 +120,7 @@ pub(crate) fn bypassing() -> StateReport {
             duration_ms: 2104.0,
             outcome: ChangeStatus::Failed,
             error: Some("ipset: Kernel error received: Operation not permitted".into()),
+            ..ChangeRecord::default()
         },
     );
     state
@@ -382,6 +383,7 @@ fn history() -> Vec<ChangeRecord> {
         duration_ms: took_ms,
         outcome: ChangeStatus::Succeeded,
         error: None,
+        ..ChangeRecord::default()
     };
     vec![
         change("2026-11-21T17:02:10Z", "pod shop/web joined", "Enrolled it.", Some("shop/web"), 4.2),

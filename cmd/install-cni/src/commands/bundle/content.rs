@@ -88,9 +88,10 @@ fn history_text(state: &StateReport) -> String {
 fn format_change(change: &report::ChangeRecord) -> String {
     let pod = change.pod.as_deref().unwrap_or("-");
     let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+    let times = change.repeats_text().map_or_else(String::new, |times| format!(" ({times})"));
     let (at, cause, what, took) = (&change.started_at, &change.cause, &change.action, change.duration_ms);
     report::sanitize_text(&format!(
-        "{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}",
+        "{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}{times}",
         change.outcome
     ))
 }
