@@ -6,10 +6,11 @@ mod running_pods;
 use std::{collections::BTreeMap, time::Duration};
 
 use enrolment::EnrolmentPolicy;
-use futures_util::StreamExt as _;
-use kubeio::{Collection, KubeClient, ListEvent};
+use futures_util::{StreamExt as _, future::BoxFuture};
+use kubeio::{Collection, KubeClient};
 use model::{EventLevel, ExistingConnections, Pod, PodName, PodUid};
 use netns_changes::NetnsDisturbance;
+use pod_identity::KnownPods;
 use retry::LastError;
 use tokio::{
     sync::mpsc::Sender,
@@ -19,10 +20,11 @@ use tracing::{debug, info, warn};
 
 use crate::{
     InPlaceRepair, ObservedPod, RepairCriteria, RepairMetrics, RepairMode, RepairOutcome, RepairQueue,
-    RepairTask, rule_keeper::RuleKeeper, sidecar_pods::SidecarPods, sidecar_watch::SidecarWatch,
+    RepairTask, sidecar_pods::SidecarPods, sidecar_watch::SidecarWatch,
 };
 
 use attempt::Attempt;
+use running_pods::KeptRules;
 
 /// The operator's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,10 +102,6 @@ pub struct RepairController {
     in_place: InPlaceRepair,
     metrics: RepairMetrics,
     events: Sender<RepairEvent>,
-    last: LastError,
-    /// Keeper of the rules of running pods; `None` before the first pass, and after a panic.
-    keeper: Option<RuleKeeper>,
-    last_pass: LastError,
 }
 
 impl RepairController {
@@ -116,21 +114,22 @@ impl RepairController {
         metrics: RepairMetrics,
         events: Sender<RepairEvent>,
     ) -> RepairController {
-        let (last, last_pass) = (LastError::default(), LastError::default());
-        RepairController { client, options, in_place, metrics, events, last, keeper: None, last_pass }
+        RepairController { client, options, in_place, metrics, events }
     }
 
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
     /// pod is repaired, while running ones are. `excluded`: the namespaces that the plugin's entry excludes; before that is known,
     /// no rules of running pods are restored.
-    pub async fn run(&mut self, is_installed: impl Fn() -> bool, excluded: impl Fn() -> Option<Vec<String>>) {
+    pub async fn run(&self, is_installed: impl Fn() -> bool, excluded: impl Fn() -> Option<Vec<String>>) {
         let mut queue = RepairQueue::new(self.options.criteria.clone(), std::time::Instant::now());
         let mut sidecars = SidecarPods::new(self.options.policy.clone());
         let keeps_rules = self.options.mode == RepairMode::InPlace;
         let mut pass = Instant::now();
         // When the last search allows another, and whether there is a pod to search for.
         let (mut search, mut has_new) = (pass, false);
-        self.keeper = None; // its watches ended with the run before
+        let (mut rules, mut last) = (KeptRules::default(), LastError::default());
+        // The one under way takes as long as the API server does: running pods do not wait for it.
+        let mut attempt: Option<BoxFuture<'_, (RepairTask, RepairOutcome)>> = None;
         let mut watch = if keeps_rules { start_watch() } else { None };
         let mut pods = Box::pin(self.client.watch_all::<Pod, ObservedPod>(&self.options.pod_collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
@@ -142,11 +141,14 @@ impl RepairController {
                 event = pods.next() => match event {
                     Some(Ok(mut event)) => {
                         has_new |= sidecars.observe_event(&mut event);
-                        self.observe_event(&mut queue, event);
+                        if last.clear() {
+                            info!(target: "repair", "pods watched again");
+                        }
+                        queue.apply_event(event, std::time::Instant::now());
                     }
                     Some(Err(error)) => {
                         self.metrics.count_watch_failure();
-                        if self.last.replace(&error) {
+                        if last.replace(&error) {
                             warn!(target: "repair", %error, "cannot watch pods");
                         }
                     }
@@ -154,7 +156,7 @@ impl RepairController {
                 },
                 () = sleep_until(pass), if keeps_rules && sidecars.is_complete() => {
                     sidecars.set_excluded(excluded());
-                    self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
+                    self.keep_rules(&mut rules, &sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
                     let kept = sidecars.all_pods();
                     watch.iter_mut().for_each(|watch| watch.retain(|uid| kept.contains_key(uid)));
                     pass = Instant::now() + PASS;
@@ -163,23 +165,29 @@ impl RepairController {
                 () = sleep_until(search), if keeps_rules && has_new && sidecars.is_complete() => {
                     let began = Instant::now();
                     sidecars.set_excluded(excluded());
-                    self.keep_new(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
+                    self.keep_new(&mut rules, &sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
                     (search, has_new) = (Instant::now() + SEARCH.max(began.elapsed() * SEARCH_RELIEF), false);
                 }
                 changed = next_changed(watch.as_mut()) => {
                     sidecars.set_excluded(excluded());
-                    self.keep_changed(changed, &sidecars).await;
+                    self.keep_changed(&mut rules, changed, &sidecars).await;
                 }
                 () = sleep(GATE), if keeps_rules && !sidecars.is_complete() => {}
-                // The last: it takes as long as the API server does, and running pods must not wait for every broken one.
-                () = wait_until(due) => {
+                (task, outcome) = finish_attempt(&mut attempt) => {
+                    queue.finish_task(&task, outcome, std::time::Instant::now());
+                }
+                // The last: a running pod does not wait for every broken one.
+                () = wait_until(due), if attempt.is_none() => {
                     let now = std::time::Instant::now();
                     if !is_installed() {
                         queue.pause_until(now + GATE);
                     } else if let Some(task) = queue.take_due(now) {
                         sidecars.set_excluded(excluded());
-                        let outcome = self.handle_task(&task, &sidecars).await;
-                        queue.finish_task(&task, outcome, std::time::Instant::now());
+                        let (known, is_excluded) = (sidecars.known_pods(), sidecars.is_excluded(&task.pod.name));
+                        attempt = Some(Box::pin(async move {
+                            let outcome = self.handle_task(&task, known, is_excluded).await;
+                            (task, outcome)
+                        }));
                     }
                 }
             }
@@ -187,20 +195,13 @@ impl RepairController {
         }
     }
 
-    fn observe_event(&mut self, queue: &mut RepairQueue, event: ListEvent<ObservedPod>) {
-        if self.last.clear() {
-            info!(target: "repair", "pods watched again");
-        }
-        queue.apply_event(event, std::time::Instant::now());
-    }
-
-    /// Handles a pod: logs, counts and reports the result. `pods`: all pods that are known.
-    async fn handle_task(&self, task: &RepairTask, pods: &SidecarPods) -> RepairOutcome {
+    /// Handles a pod: logs, counts and reports the result. See [`RepairController::attempt_repair`].
+    async fn handle_task(&self, task: &RepairTask, known: KnownPods, is_excluded: bool) -> RepairOutcome {
         let pod = &task.pod;
         let attempt = if self.options.dry_run {
             Attempt::Skipped { message: format!("dry run: {}", self.intended_action()) }
         } else {
-            self.attempt_repair(task, pods).await
+            self.attempt_repair(task, known, is_excluded).await
         };
         let mode = &self.options.mode;
         let (namespace, name) = (&pod.name.namespace, &pod.name.name);
@@ -231,6 +232,10 @@ impl RepairController {
                 warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
                 self.publish_event(task, EventLevel::Warning, "RepairFailed", message).await;
                 RepairOutcome::Failed
+            }
+            Attempt::Outdated => {
+                debug!(target: "repair", %namespace, pod = %name, uid = %pod.uid, "broken pod has changed; trying again");
+                RepairOutcome::Outdated
             }
             Attempt::Gone => {
                 debug!(target: "repair", %namespace, pod = %name, uid = %pod.uid, "broken pod is gone");
@@ -272,6 +277,14 @@ fn start_watch() -> Option<SidecarWatch> {
         warn!(target: "repair", %error, "pods' network namespaces cannot be watched; comparing rules at intervals");
     };
     started.map_err(failed).ok()
+}
+
+/// Waits for the attempt under way, and ends it; forever if there is none.
+async fn finish_attempt<T>(attempt: &mut Option<BoxFuture<'_, T>>) -> T {
+    let Some(running) = attempt else { return std::future::pending().await };
+    let done = running.await;
+    *attempt = None;
+    done
 }
 
 async fn next_changed(watch: Option<&mut SidecarWatch>) -> BTreeMap<PodUid, NetnsDisturbance> {

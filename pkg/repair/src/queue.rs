@@ -45,6 +45,8 @@ pub enum RepairOutcome {
     Skipped,
     /// The attempt failed; another one follows.
     Failed,
+    /// The pod has changed since it was observed: another attempt follows soon, with what is observed by then.
+    Outdated,
     /// There is no such pod any more.
     Gone,
 }
@@ -143,6 +145,7 @@ impl RepairQueue {
         };
         match outcome {
             RepairOutcome::Gone => drop(self.broken.remove(name)),
+            RepairOutcome::Outdated => broken.due = now + FIRST_RETRY,
             RepairOutcome::Failed => broken.due = now + broken.failures.record_failure(),
             RepairOutcome::Done | RepairOutcome::Skipped => {
                 broken.failures.record_success();

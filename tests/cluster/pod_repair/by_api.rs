@@ -1,6 +1,9 @@
 //! Broken pods that are labelled or deleted.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use super::*;
 
@@ -107,6 +110,40 @@ fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
     assert!(!is_terminating(&node, "web"));
     // Nobody asks for more than is needed: the back-off grows.
     assert!(repairs(&daemon, "delete", "fail") <= 5.0);
+}
+
+/// The API server refuses a request that names another version of a pod than there is by then.
+#[test]
+fn a_pod_that_changes_meanwhile_is_tried_again_and_no_failure() {
+    let Some(node) = RepairNode::start("repair-changing", &delete_rights(), "REPAIR_DELETE_PODS") else {
+        return;
+    };
+    let names: Vec<String> = (0..5).map(|at| format!("pod-{at}")).collect();
+    names.iter().for_each(|name| drop(node.broken(name)));
+    let ends = AtomicBool::new(false);
+    let daemon = std::thread::scope(|scope| {
+        for name in &names {
+            let (node, ends) = (&node, &ends);
+            scope.spawn(move || {
+                for round in 0_u64.. {
+                    if ends.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let message = json!({"message": round.to_string()});
+                    node.0.api.admin().patch_status(&node.path(name), &message);
+                }
+            });
+        }
+        let daemon = node.0.daemon();
+        std::thread::sleep(Duration::from_secs(5)); // each is tried several times
+        ends.store(true, Ordering::Relaxed);
+        daemon
+    });
+    kit::until("all are deleted", || names.iter().all(|name| is_terminating(&node, name)));
+    let requests = node.0.api.requests_with("repair-changing/pods/");
+    let deletions = requests.iter().filter(|request| request.verb == "delete").count();
+    assert!(deletions > names.len(), "no pod had changed meanwhile");
+    assert_eq!(repairs(&daemon, "delete", "fail"), 0.0, "{}", daemon.log());
 }
 
 #[test]

@@ -186,6 +186,30 @@ fn running_pods_keep_their_rules_while_the_plugin_is_not_installed_and_a_pod_is_
     assert_eq!(["success", "skip", "fail"].map(|result| repairs(&daemon, "repair", result)), [0.0; 3]);
 }
 
+/// The request of a broken pod takes as long as the API server does; no running pod waits for it.
+#[test]
+fn running_pods_keep_their_rules_while_the_api_server_does_not_answer_about_a_broken_one() {
+    let Some(own) = ProcessNode::start("repair-unanswered") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    let conflist = fs::read(own.node.0.conflist()).unwrap();
+    fs::remove_file(own.node.0.conflist()).unwrap();
+    daemon.wait_for("the plugin is not installed", |daemon| !daemon.is_ready());
+    own.node.broken("waits");
+    daemon.wait_for("a pod is broken", |daemon| daemon.metric("istio_cni_repair_broken_pods") == Some(1.0));
+    let port = kit::ApiServer::address().1;
+    own.node.0.node.netns().sh(&format!("iptables-nft -I OUTPUT -p tcp --dport {port} -j DROP"));
+    fs::write(own.node.0.conflist(), conflist).unwrap();
+    daemon.wait_for("the plugin is installed", Daemon::is_ready);
+    std::thread::sleep(Duration::from_secs(2)); // that is asked every second
+    flush(&sandbox, "nft");
+    let began = Instant::now();
+    wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    daemon.wait_for("the request has failed", |daemon| repairs(daemon, "repair", "fail") >= 1.0);
+}
+
 #[test]
 fn a_pod_that_the_plugin_would_not_redirect_is_left_alone() {
     let Some(own) = ProcessNode::start("repair-others") else { return };

@@ -5,9 +5,10 @@ use std::time::Duration;
 use enrolment::SkipReason;
 use kubeio::ApiErrorKind;
 use model::{EventLevel, Pod};
+use pod_identity::KnownPods;
 
 use super::RepairController;
-use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport, sidecar_pods::SidecarPods};
+use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
 
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -31,15 +32,23 @@ pub(super) enum Attempt {
     Failed {
         message: String,
     },
+    /// The pod has changed since it was observed.
+    Outdated,
     Gone,
 }
 
 impl RepairController {
-    pub(super) async fn attempt_repair(&self, task: &RepairTask, pods: &SidecarPods) -> Attempt {
+    /// `known`: all pods that are known. `is_excluded`: the plugin leaves this one alone because of its namespace.
+    pub(super) async fn attempt_repair(
+        &self,
+        task: &RepairTask,
+        known: KnownPods,
+        is_excluded: bool,
+    ) -> Attempt {
         match &self.options.mode {
             RepairMode::Label { key, value } => self.label_pod(task, key, value).await,
             RepairMode::Delete => self.delete_pod(task).await,
-            RepairMode::InPlace => self.repair_in_place(task, pods).await,
+            RepairMode::InPlace => self.repair_in_place(task, known, is_excluded).await,
         }
     }
 
@@ -54,7 +63,7 @@ impl RepairController {
                 reason: LABELLED,
                 message: format!("{}; labelled {key}={value}", task.breakage),
             },
-            Err(error) => failed_attempt(&error),
+            Err(error) => self.judge_failure(&task.pod, &error).await,
         }
     }
 
@@ -70,27 +79,25 @@ impl RepairController {
                 reason: DELETED,
                 message: format!("{}; deleted, so that its controller replaces it", task.breakage),
             },
-            Err(error) => failed_attempt(&error),
+            Err(error) => self.judge_failure(&task.pod, &error).await,
         }
     }
 
-    async fn repair_in_place(&self, task: &RepairTask, pods: &SidecarPods) -> Attempt {
-        let ObservedPod { name, uid, .. } = &task.pod;
+    async fn repair_in_place(&self, task: &RepairTask, known: KnownPods, is_excluded: bool) -> Attempt {
         if task.pod.is_finished {
             let message = format!("{}; it has ended and does not start again", task.breakage);
             return Attempt::Skipped { message };
         }
-        if pods.is_excluded(name) {
+        if is_excluded {
             let reason = SkipReason::ExcludedNamespace;
             return Attempt::Skipped { message: format!("{}; not redirected: {reason}", task.breakage) };
         }
-        let pod = match self.client.get::<Pod>(&format!("pod {name}"), &name.api_path(), LIMIT).await {
-            Ok(pod) if pod.metadata.uid == *uid => pod,
-            Ok(_) => return Attempt::Gone, // another pod has its name
-            Err(error) => return failed_attempt(&error),
+        let pod = match self.read_pod(&task.pod).await {
+            Ok(pod) => pod,
+            Err(failed) => return failed,
         };
-        let (in_place, pods) = (self.in_place.clone(), pods.known_pods());
-        let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, &pods)).await;
+        let in_place = self.in_place.clone();
+        let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, &known)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
                 level: EventLevel::Normal,
@@ -109,11 +116,30 @@ impl RepairController {
             Err(error) => Attempt::Failed { message: format!("{}; defect: {error}", task.breakage) },
         }
     }
-}
 
-fn failed_attempt(error: &kubeio::Error) -> Attempt {
-    match error.kind() {
-        ApiErrorKind::NotFound => Attempt::Gone,
-        _ => Attempt::Failed { message: error.to_string() },
+    /// The pod as it is now.
+    async fn read_pod(&self, observed: &ObservedPod) -> Result<Pod, Attempt> {
+        let ObservedPod { name, uid, .. } = observed;
+        match self.client.get::<Pod>(&format!("pod {name}"), &name.api_path(), LIMIT).await {
+            Ok(pod) if pod.metadata.uid == *uid => Ok(pod),
+            Ok(_) => Err(Attempt::Gone), // another pod has its name
+            Err(error) if error.kind() == ApiErrorKind::NotFound => Err(Attempt::Gone),
+            Err(error) => Err(Attempt::Failed { message: error.to_string() }),
+        }
+    }
+
+    /// A request that named the version of the pod that was observed has failed.
+    async fn judge_failure(&self, observed: &ObservedPod, error: &kubeio::Error) -> Attempt {
+        let failed = Attempt::Failed { message: error.to_string() };
+        match error.kind() {
+            ApiErrorKind::NotFound => Attempt::Gone,
+            ApiErrorKind::Conflict => match self.read_pod(observed).await {
+                // That it changed was not the reason.
+                Ok(pod) if pod.metadata.resource_version == observed.version => failed,
+                Ok(_) => Attempt::Outdated,
+                Err(other) => other,
+            },
+            _ => failed,
+        }
     }
 }

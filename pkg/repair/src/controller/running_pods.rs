@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
+use retry::LastError;
 use tracing::{info, warn};
 
 use super::{RepairController, RepairEvent};
@@ -15,42 +16,66 @@ use crate::{
 /// Reason of the Event about rules of a running pod that were restored.
 pub(super) const RESTORED: &str = "SidecarRulesRestored";
 
+/// The rules of running pods, as they are known.
+#[derive(Debug, Default)]
+pub(super) struct KeptRules {
+    /// `None` before the first pass, and after a panic.
+    keeper: Option<RuleKeeper>,
+    last_pass: LastError,
+}
+
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
-    pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
+    pub(super) async fn keep_rules(
+        &self,
+        rules: &mut KeptRules,
+        pods: &SidecarPods,
+        watcher: Option<ChangeWatcher<PodUid>>,
+    ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let keeper = self.take_keeper(watcher);
-        self.run_pass(keeper, move |keeper| keeper.pass_all(&all, &pods).map_err(|error| error.to_string()))
-            .await;
+        let keeper = self.take_keeper(rules, watcher);
+        self.run_pass(rules, keeper, move |keeper| {
+            keeper.pass_all(&all, &pods).map_err(|error| error.to_string())
+        })
+        .await;
     }
 
     /// Finds pods that have just started, so that changes of their rules are noticed from now on, and restores what is missing there.
-    pub(super) async fn keep_new(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
+    pub(super) async fn keep_new(
+        &self,
+        rules: &mut KeptRules,
+        pods: &SidecarPods,
+        watcher: Option<ChangeWatcher<PodUid>>,
+    ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let keeper = self.take_keeper(watcher);
-        self.run_pass(keeper, move |keeper| keeper.pass_new(&all, &pods).map_err(|error| error.to_string()))
-            .await;
+        let keeper = self.take_keeper(rules, watcher);
+        self.run_pass(rules, keeper, move |keeper| {
+            keeper.pass_new(&all, &pods).map_err(|error| error.to_string())
+        })
+        .await;
     }
 
-    fn take_keeper(&mut self, watcher: Option<ChangeWatcher<PodUid>>) -> RuleKeeper {
+    fn take_keeper(&self, rules: &mut KeptRules, watcher: Option<ChangeWatcher<PodUid>>) -> RuleKeeper {
         let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watcher);
-        self.keeper.take().unwrap_or_else(new)
+        rules.keeper.take().unwrap_or_else(new)
     }
 
     /// Restores what is missing of the rules of those pods whose network namespaces changed.
     pub(super) async fn keep_changed(
-        &mut self,
+        &self,
+        rules: &mut KeptRules,
         changed: BTreeMap<PodUid, NetnsDisturbance>,
         pods: &SidecarPods,
     ) {
         let pods = pods.all_pods();
-        if let Some(keeper) = self.keeper.take() {
-            self.run_pass(keeper, move |keeper| Ok(keeper.pass_changed(changed, &pods))).await;
+        if let Some(keeper) = rules.keeper.take() {
+            self.run_pass(rules, keeper, move |keeper| Ok(keeper.pass_changed(changed, &pods))).await;
         }
     }
 
     async fn run_pass(
-        &mut self,
+        &self,
+        rules: &mut KeptRules,
         mut keeper: RuleKeeper,
         pass: impl FnOnce(&mut RuleKeeper) -> Result<Vec<RulesReport>, String> + Send + 'static,
     ) {
@@ -60,19 +85,19 @@ impl RepairController {
         });
         let reports = match pass.await {
             Ok((keeper, reports)) => {
-                self.keeper = Some(keeper);
+                rules.keeper = Some(keeper);
                 reports
             }
             Err(error) => Err(format!("defect: {error}")),
         };
         match reports {
             Ok(reports) => {
-                self.last_pass.clear();
+                rules.last_pass.clear();
                 for report in reports {
                     self.report_rules(report).await;
                 }
             }
-            Err(error) if self.last_pass.replace(&error) => {
+            Err(error) if rules.last_pass.replace(&error) => {
                 warn!(target: "repair", error, "cannot compare the rules of running pods");
             }
             Err(_) => {}

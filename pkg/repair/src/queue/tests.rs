@@ -60,6 +60,21 @@ impl Fixture {
 }
 
 #[test]
+fn a_pod_that_has_changed_is_tried_again_soon_and_has_not_failed() {
+    let mut fixture = Fixture::new();
+    fixture.see(0.0, ListEvent::Applied(broken("a", "1")));
+    for round in 0..5 {
+        let now = f64::from(round);
+        let task = fixture.take(now).unwrap();
+        fixture.finish(now, &task, RepairOutcome::Outdated);
+        assert_eq!(fixture.due(), Some(now + 1.0));
+    }
+    let task = fixture.take(5.0).unwrap();
+    fixture.finish(5.0, &task, RepairOutcome::Failed);
+    assert_eq!(fixture.due(), Some(6.0), "the first failure");
+}
+
+#[test]
 fn a_broken_pod_is_handled_at_once_and_looked_at_again() {
     let mut fixture = Fixture::new();
     fixture.see(0.0, ListEvent::Reset(vec![healthy("a", "1"), broken("b", "2")]));
