@@ -14,10 +14,8 @@ use retry::{Attempts, Backoff, ChangePace};
 
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
-use stability::Stability;
-
 pub use event::{PodAction, PodEvent};
-pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES};
+pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES, Stability};
 
 /// Time since the agent's start.
 pub type AgentTime = Duration;

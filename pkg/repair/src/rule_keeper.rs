@@ -4,7 +4,7 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
@@ -13,6 +13,7 @@ use model::{PodName, PodUid};
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
+use pod_status::lifecycle::{AgentTime, Stability};
 use redirect::DesiredRules;
 use rules::{ChainSet, RecordedRules};
 use tracing::debug;
@@ -27,6 +28,10 @@ pub(crate) struct RulesReport {
     pub(crate) uid: PodUid,
     /// Differences, which are restored unless this is a dry run; or the reason why that failed.
     pub(crate) result: Result<Vec<String>, String>,
+    /// Another component has removed again what was restored, before that could be observed.
+    pub(crate) is_contested: bool,
+    /// How often in a row its rules were restored, if they are removed repeatedly and were not before.
+    pub(crate) conflict: Option<u32>,
     /// Changes that led to the comparison; `None`: the clock did.
     pub(crate) disturbance: Option<NetnsDisturbance>,
 }
@@ -45,6 +50,8 @@ struct KnownPod {
     /// Result that was last reported. A failure, or a difference in a dry run, is reported again only after all rules were in
     /// place, or when it changes.
     reported: Option<Result<Vec<String>, String>>,
+    /// Whether its rules stay in place.
+    stability: Stability,
 }
 
 /// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
@@ -53,6 +60,7 @@ struct KnownPod {
 pub(crate) struct RuleKeeper {
     in_place: InPlaceRepair,
     dry_run: bool,
+    started: Instant,
     watcher: Option<ChangeWatcher<PodUid>>,
     known: BTreeMap<PodUid, KnownPod>,
     /// The last passes that could not determine a pod's namespace.
@@ -66,7 +74,8 @@ impl RuleKeeper {
         dry_run: bool,
         watcher: Option<ChangeWatcher<PodUid>>,
     ) -> RuleKeeper {
-        RuleKeeper { in_place, dry_run, watcher, known: BTreeMap::new(), ambiguous: BTreeMap::new() }
+        let (known, ambiguous, started) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
+        RuleKeeper { in_place, dry_run, started, watcher, known, ambiguous }
     }
 
     /// Observes the rules of these pods, if their namespaces are known, and restores what is missing. Blocks as
@@ -105,8 +114,12 @@ impl RuleKeeper {
         disturbance: Option<NetnsDisturbance>,
     ) -> Option<RulesReport> {
         let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
-        let result = known.compare_rules(pod, (!self.dry_run).then_some(&self.in_place))?;
-        Some(RulesReport { name: pod.ids.name.clone(), uid, result, disturbance })
+        let was_unstable = known.stability.is_unstable();
+        let repair = (!self.dry_run).then_some(&self.in_place);
+        let (result, is_contested) = known.compare_rules(pod, repair, self.started.elapsed())?;
+        let begins = known.stability.is_unstable() && !was_unstable;
+        let conflict = begins.then(|| known.stability.repair_count());
+        Some(RulesReport { name: pod.ids.name.clone(), uid, result, is_contested, conflict, disturbance })
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
@@ -128,7 +141,8 @@ impl RuleKeeper {
                 // Also of a pod whose namespace was known: its sandbox may have been replaced.
                 Some(streak) if streak.is_due() => {
                     let (name, uid, result) = (name.clone(), uid.clone(), Err(streak.to_string()));
-                    reports.push(RulesReport { name, uid, result, disturbance: None });
+                    let (is_contested, conflict, disturbance) = (false, None, None);
+                    reports.push(RulesReport { name, uid, result, is_contested, conflict, disturbance });
                 }
                 None if !self.known.contains_key(uid) => {
                     debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
@@ -161,7 +175,8 @@ impl RuleKeeper {
                     let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
                     let netns = Arc::new(found.netns);
                     let _watch = self.watcher.as_ref().and_then(|watcher| watch_netns(watcher, &uid, &netns));
-                    let known = KnownPod { netns, _watch, baseline, verified: None, reported: None };
+                    let (verified, reported, stability) = (None, None, Stability::default());
+                    let known = KnownPod { netns, _watch, baseline, verified, reported, stability };
                     self.known.insert(uid.clone(), known);
                     new.push(uid);
                 }
@@ -191,25 +206,40 @@ fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
 }
 
 impl KnownPod {
-    /// `None`: all rules are in place, or the difference was reported before. `repair`: `None` in a dry run.
+    /// Returns the result, and whether another component has removed again what was restored. `None`: all rules are in place, or the
+    /// difference was reported before. `repair`: `None` in a dry run.
     fn compare_rules(
         &mut self,
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
-    ) -> Option<Result<Vec<String>, String>> {
-        let now = self.rules_fingerprint();
-        if now.is_some() && now == self.verified && self.has_routes(pod) {
+        now: AgentTime,
+    ) -> Option<(Result<Vec<String>, String>, bool)> {
+        let fingerprint = self.rules_fingerprint();
+        if fingerprint.is_some() && fingerprint == self.verified && self.has_routes(pod) {
+            self.stability.record_observation(false, now);
             return None;
         }
-        let result = self.restore_rules(pod, repair).map_err(|error| error.to_string());
-        if result.as_ref().is_ok_and(Vec::is_empty) {
-            (self.verified, self.reported) = (now, None);
-            return None;
+        let (result, is_contested) = match self.restore_rules(pod, repair) {
+            Err(InPlaceError::NotInPlace(missing)) => (Ok(missing), true),
+            other => (other.map_err(|error| error.to_string()), false),
+        };
+        match &result {
+            Ok(missing) if missing.is_empty() => {
+                self.stability.record_observation(false, now);
+                (self.verified, self.reported) = (fingerprint, None);
+                return None;
+            }
+            Ok(_) if is_contested => self.stability.record_conflict(now),
+            // The first time there is nothing that somebody could have removed.
+            Ok(_) if repair.is_some() && (self.verified.is_some() || self.reported.is_some()) => {
+                self.stability.record_observation(true, now);
+            }
+            _ => {}
         }
         // What was restored may be removed again.
         let is_news = (repair.is_some() && result.is_ok()) || self.reported.as_ref() != Some(&result);
         self.reported = Some(result.clone());
-        is_news.then_some(result)
+        is_news.then_some((result, is_contested))
     }
 
     /// Restores what is missing, and returns it; empty if nothing is. Without `repair`, nothing is restored.

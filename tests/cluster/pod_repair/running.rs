@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -150,6 +151,39 @@ fn each_kind_of_drift_is_repaired_at_once() {
         }
         println!("{damage}: after {:?}", began.elapsed());
     }
+}
+
+/// A process in the pod, or a program of the node, that removes them without a pause.
+#[test]
+fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
+    let Some(own) = ProcessNode::start("repair-conflict") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (ends, netns) = (&ends, sandbox.netns.second_handle());
+            scope.spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    netns.sh("nft flush ruleset");
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(15)); // the attack itself
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert!((3.0..20.0).contains(&rules(&daemon, "success")), "{}", daemon.log());
+    wait_for_pass(&daemon, "it is redirected again", |_| {
+        kit::plugin_rules::is_redirected(&sandbox.netns, "iptables-nft-save")
+    });
+    let uid = json!(sandbox.pod.uid);
+    let events = || own.node.events(&uid, "CaptureUnstable");
+    kit::until("it is told", || events().len() == 1);
+    let message = events().remove(0)["message"].as_str().unwrap().to_owned();
+    let beginning = "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been restored ";
+    assert!(message.starts_with(beginning), "{message}");
+    assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
 }
 
 /// A pod that starts after the agent's last regular pass does not wait for the next one.

@@ -19,7 +19,7 @@ const ENOUGH: u32 = 2;
 
 /// The last series of repairs of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stability {
+pub struct Stability {
     repairs: u32,
     repaired: AgentTime,
     /// Observations in a row that found the rules in place, and when the last one was that counts.
@@ -30,7 +30,7 @@ pub(super) struct Stability {
 
 impl Stability {
     /// Records an observation of the pod's rules. `repaired`: something was missing, and was restored.
-    pub(super) fn record_observation(&mut self, repaired: bool, now: AgentTime) {
+    pub fn record_observation(&mut self, repaired: bool, now: AgentTime) {
         if !repaired {
             // Others that follow at once, because of any change in the namespace, prove nothing.
             if now.saturating_sub(self.observed) < FIRST_RECHECK {
@@ -49,7 +49,7 @@ impl Stability {
     }
 
     /// Records that what was restored was missing again at once.
-    pub(super) fn record_conflict(&mut self, now: AgentTime) {
+    pub fn record_conflict(&mut self, now: AgentTime) {
         self.record_observation(true, now);
         self.unstable = true;
     }
@@ -65,12 +65,14 @@ impl Stability {
     }
 
     /// They were removed repeatedly, and have not been found in place often enough since.
-    pub(super) fn is_unstable(&self) -> bool {
+    #[must_use]
+    pub fn is_unstable(&self) -> bool {
         self.unstable
     }
 
     /// Repairs of the last series.
-    pub(super) fn repair_count(&self) -> u32 {
+    #[must_use]
+    pub fn repair_count(&self) -> u32 {
         self.repairs
     }
 }

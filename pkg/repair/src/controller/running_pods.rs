@@ -16,6 +16,9 @@ use crate::{
 /// Reason of the Event about rules of a running pod that were restored.
 pub(super) const RESTORED: &str = "SidecarRulesRestored";
 
+/// Reason of the Event about rules of a running pod that are removed repeatedly; in-pod capture has the same.
+const UNSTABLE: &str = "CaptureUnstable";
+
 /// The rules of running pods, as they are known.
 #[derive(Debug, Default)]
 pub(super) struct KeptRules {
@@ -105,10 +108,12 @@ impl RepairController {
     }
 
     async fn report_rules(&self, report: RulesReport) {
-        let RulesReport { name, uid, result, disturbance } = report;
+        let RulesReport { name, uid, result, is_contested, conflict, disturbance } = report;
         let writer = disturbance.as_ref().and_then(NetnsDisturbance::writer_name);
         let took = disturbance.as_ref().map_or(Duration::ZERO, |changes| changes.noticed.elapsed());
         let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
+        let by = writer.as_ref().map_or_else(String::new, |writer| format!("; changed by {writer}"));
+        let mut repeated = None;
         let (code, reason, message) = match result {
             Ok(missing) if dry_run => {
                 let missing = missing.join("; ");
@@ -117,13 +122,18 @@ impl RepairController {
             }
             Ok(missing) => {
                 let missing = missing.join("; ");
-                warn!(target: "repair", %namespace, %pod, %uid, missing, writer, "rules of a running pod were missing and are restored");
-                let mut message = format!(
-                    "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}"
+                warn!(target: "repair", %namespace, %pod, %uid, missing, writer, is_contested, "rules of a running pod were missing and are restored");
+                let again = if is_contested { ", and removed again at once" } else { "" };
+                let message = format!(
+                    "Rules that redirect its traffic to its sidecar were missing and have been restored{again}: {missing}{by}"
                 );
-                if let Some(writer) = writer {
-                    message.push_str(&format!("; changed by {writer}"));
-                }
+                repeated = conflict.map(|repairs| {
+                    let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
+                    format!(
+                        "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been \
+                         restored {times}: {missing}{by}. Its traffic bypasses its sidecar in between."
+                    )
+                });
                 if let Some(changes) = &disturbance {
                     self.metrics.drift_repaired(changes.metric_label(), took);
                 }
@@ -135,6 +145,12 @@ impl RepairController {
             }
         };
         self.metrics.count_restored(code);
-        self.send_event(RepairEvent { name, uid, level: EventLevel::Warning, reason, message, took }).await;
+        let level = EventLevel::Warning;
+        if let Some(message) = repeated {
+            let (name, uid) = (name.clone(), uid.clone());
+            let event = RepairEvent { name, uid, level, reason: UNSTABLE, message, took };
+            self.send_event(event).await;
+        }
+        self.send_event(RepairEvent { name, uid, level, reason, message, took }).await;
     }
 }
