@@ -2,12 +2,12 @@
 
 use std::{env, ffi::OsString, fs, io::Write, process::ExitCode};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use flags::FlagValues;
 use model::Family;
 use netns::Netns;
 use redirect::RedirectReport;
-use rules::sidecar;
+use rules::{ChainSet, sidecar};
 
 use crate::{
     EXIT_VALIDATION, arguments, clean, dry_run,
@@ -95,10 +95,14 @@ fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
 }
 
 fn apply_settings(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
-    let act =
-        |options: &firewall::FirewallOptions| redirect::apply(&settings.config, settings.families, options);
+    let act = |options: &firewall::FirewallOptions| {
+        let report = redirect::apply(&settings.config, settings.families, options)?;
+        let inactive = firewall::inactive_rules(ChainSet::SIDECAR)?;
+        ensure!(inactive.is_empty(), "the rules are there, but {}", inactive.join("; "));
+        Ok(report)
+    };
     if !settings.cni_mode {
-        return Ok(act(&settings.options)?);
+        return act(&settings.options);
     }
     let (report, warning) = firewall::run_inside(&Netns::current()?, &settings.options, act)?;
     if let Some(warning) = warning {

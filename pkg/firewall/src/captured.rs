@@ -22,7 +22,7 @@ use nftables::{
 };
 use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 
-use crate::{Error, presence::has_no_nf_tables};
+use crate::{Error, foreign::inactive_chains, presence::has_no_nf_tables};
 
 /// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
 const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
@@ -127,26 +127,35 @@ impl CapturedFlow {
 }
 
 impl CapturedTraffic {
-    /// Of the calling thread's namespace, in both backends and in native tables. Changes nothing.
+    /// Of the calling thread's namespace, in both backends and in native tables. Rules that the kernel does not ask redirect
+    /// nothing. Changes nothing.
     ///
     /// # Errors
     /// The kernel could not be asked (it wants CAP_NET_ADMIN), its answer makes no sense, or there are more rules than any
     /// pod has.
     pub fn of_this_netns(owner: ChainSet) -> Result<CapturedTraffic, Error> {
         let mut tables = BTreeMap::new();
-        for (family, number) in NFPROTO {
-            let mut note = |backend: u8, table: &str, rule: TracedRule| {
-                if owner.contains(&rule.chain) || is_relevant_in_hook(&rule, owner) {
-                    note_rule(&mut tables, (Some(family), backend, table.to_owned()), rule);
+        let is_relevant = |rule: &TracedRule| owner.contains(&rule.chain) || is_relevant_in_hook(rule, owner);
+        nf_tables(|number, table, rule| {
+            let is_native = number == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table));
+            if is_native || family_of(number).is_some() && is_relevant(&rule) {
+                note_rule(&mut tables, (family_of(number), 0, table.to_owned()), rule);
+            }
+        })?;
+        if !tables.is_empty() {
+            for ((number, table), chain) in inactive_chains(owner, BOUNDS)? {
+                let key = (family_of(number), 0, table);
+                match chain {
+                    Some(chain) => drop(tables.get_mut(&key).and_then(|chains| chains.0.remove(&chain))),
+                    None => drop(tables.remove(&key)),
                 }
-            };
-            nf_tables(number, |table, rule| note(0, table, rule))?;
-            iptables_legacy::read_rules(family, |table, rule| note(1, table, TracedRule::of_legacy(rule)))?;
+            }
         }
-        if let Some(prefix) = owner.native {
-            nf_tables(INET, |table, rule| {
-                if is_table_of(prefix, table) {
-                    note_rule(&mut tables, (None, 0, table.to_owned()), rule);
+        for family in Family::BOTH {
+            iptables_legacy::read_rules(family, |table, rule| {
+                let rule = TracedRule::of_legacy(rule);
+                if is_relevant(&rule) {
+                    note_rule(&mut tables, (Some(family), 1, table.to_owned()), rule);
                 }
             })?;
         }
@@ -217,10 +226,15 @@ impl CapturedTraffic {
     }
 }
 
-/// All rules of a family in nf_tables, in their order, each with its table.
-fn nf_tables(family: u8, mut note: impl FnMut(&str, TracedRule)) -> Result<(), Error> {
-    // struct nfgenmsg: family, version 0, resource 0
-    let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
+/// `None`: a family of nf_tables that iptables does not have.
+fn family_of(number: u8) -> Option<Family> {
+    NFPROTO.into_iter().find(|(_, known)| *known == number).map(|(family, _)| family)
+}
+
+/// All rules in nf_tables, in their order, each with the number of its family and its table.
+fn nf_tables(mut note: impl FnMut(u8, &str, TracedRule)) -> Result<(), Error> {
+    // struct nfgenmsg: any family, version 0, resource 0
+    let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[0; 4]);
     let opened = Socket::open_with_timeout(NetlinkProtocol::Netfilter, BOUNDS.time);
     let replies = match opened.and_then(|socket| socket.with_bounds(BOUNDS).dump(&question)) {
         Ok(replies) => replies,
@@ -229,7 +243,7 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, TracedRule)) -> Result<(), E
     };
     for reply in replies.iter() {
         let (table, rule) = parse_rule(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
-        note(table, rule);
+        note(reply.payload.first().copied().unwrap_or_default(), table, rule);
     }
     Ok(())
 }

@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Family, Mark};
 use netlink::{
-    Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
+    Attribute, Attributes, DEFAULT_TIMEOUT, ListBounds, Malformed, MessageFlags, NetlinkProtocol,
+    NetlinkRequest, ReceivedMessage, Socket,
 };
 use nftables::{
-    native::is_table_of,
+    native::{iptables_table, is_table_of},
     uapi::{
         CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, GET_TABLE, HOOK_NUMBER,
         HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT,
@@ -86,15 +87,50 @@ fn describe_effects(found: Vec<FoundEffect>) -> Vec<String> {
 }
 
 fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
-    match ForeignTables::read_chains(owner).and_then(|tables| tables.find_effects(marks)) {
-        Ok(found) => Ok(found),
-        Err(error) if has_no_nf_tables(&error) => Ok(Vec::new()),
-        Err(source) => Err(Error::Presence(source)),
+    let tables = ForeignTables::read_chains(owner, ListBounds::NODE);
+    or_empty(tables.and_then(|tables| tables.find_effects(marks)))
+}
+
+/// A kernel without nf_tables has nothing there.
+fn or_empty<T: Default>(found: Result<T, netlink::Error>) -> Result<T, Error> {
+    match found {
+        Err(error) if has_no_nf_tables(&error) => Ok(T::default()),
+        found => found.map_err(Error::Presence),
     }
 }
 
+/// Returns which of iptables' tables and built-in chains of nf_tables the kernel does not ask although they have rules of
+/// `owner`, in the calling thread's network namespace, a pod's; as text. Native tables are compared as a whole.
+///
+/// # Errors
+/// As [`foreign_effects`], or there are more chains than any pod has.
+pub fn inactive_rules(owner: ChainSet) -> Result<Vec<String>, Error> {
+    let tables = or_empty(read_inactive(owner, ListBounds::POD))?;
+    let iptables = tables.iter().filter(|((family, _), _)| *family != INET);
+    Ok(describe_effects(iptables.flat_map(|(table, chains)| chains.inactive_effects(table)).collect()))
+}
+
+/// Tables that have chains of the owner, and which of their chains the kernel does not ask; `None`: all of them.
+pub(crate) fn inactive_chains(
+    owner: ChainSet,
+    bounds: ListBounds,
+) -> Result<Vec<(TableKey, Option<String>)>, Error> {
+    let tables = or_empty(read_inactive(owner, bounds))?;
+    let parts = tables.iter().flat_map(|(table, chains)| {
+        chains.inactive_parts().map(|(chain, _)| (table.clone(), chain.map(str::to_owned)))
+    });
+    Ok(parts.collect())
+}
+
+fn read_inactive(
+    owner: ChainSet,
+    bounds: ListBounds,
+) -> Result<BTreeMap<TableKey, TableChains>, netlink::Error> {
+    Ok(ForeignTables::read_chains(owner, bounds)?.tables)
+}
+
 /// Family and name.
-type TableKey = (u8, String);
+pub(crate) type TableKey = (u8, String);
 
 /// Chains and rules of one table, as far as they matter here.
 #[derive(Debug, Default)]
@@ -118,6 +154,14 @@ impl TableChains {
         let unhooked = self.unhooked.iter().map(|chain| (Some(chain.as_str()), "is not at its hook"));
         dormant.into_iter().chain(unhooked).filter(|_| self.is_shared)
     }
+
+    fn inactive_effects(&self, table: &TableKey) -> impl Iterator<Item = FoundEffect> {
+        let place = place_name(table);
+        self.inactive_parts().map(move |(chain, why)| FoundEffect {
+            place: chain.map_or_else(|| place.clone(), |chain| format!("{place} {chain}")),
+            effect: RuleEffect::Inactive(why),
+        })
+    }
 }
 
 struct ForeignTables {
@@ -135,8 +179,9 @@ struct ForeignRule {
 }
 
 impl ForeignTables {
-    fn read_chains(owner: ChainSet) -> Result<ForeignTables, netlink::Error> {
-        let mut socket = Socket::open(NetlinkProtocol::Netfilter)?;
+    fn read_chains(owner: ChainSet, bounds: ListBounds) -> Result<ForeignTables, netlink::Error> {
+        let timeout = bounds.time.min(DEFAULT_TIMEOUT);
+        let mut socket = Socket::open_with_timeout(NetlinkProtocol::Netfilter, timeout)?.with_bounds(bounds);
         // struct nfgenmsg: any family, version 0, resource 0
         let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
         let mut tables = BTreeMap::new();
@@ -160,12 +205,10 @@ impl ForeignTables {
 
     fn find_effects(mut self, marks: &[Mark]) -> Result<Vec<FoundEffect>, netlink::Error> {
         let mut found = Vec::new();
-        for ((family, table), chains) in std::mem::take(&mut self.tables) {
-            let place = format!("nf_tables {} {}", family_name(family), printable_name(&table));
-            found.extend(chains.inactive_parts().map(|(chain, why)| FoundEffect {
-                place: chain.map_or_else(|| place.clone(), |chain| format!("{place} {chain}")),
-                effect: RuleEffect::Inactive(why),
-            }));
+        for (key, chains) in std::mem::take(&mut self.tables) {
+            let place = place_name(&key);
+            found.extend(chains.inactive_effects(&key));
+            let (family, table) = key;
             if chains.is_dormant || chains.early.is_empty() {
                 continue;
             }
@@ -228,17 +271,27 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
     Ok(dormant)
 }
 
-/// Whether a chain of this name is a built-in one that ours are called from, and is not where iptables has it.
-fn is_unhooked(table: &str, chain: &str, hook: Option<&Attribute<'_>>) -> Result<bool, Malformed> {
-    let table = Table::ALL.into_iter().find(|known| known.as_str() == table);
-    let expected =
-        table.zip(Hook::from_name(chain).filter(|hook| [Hook::Prerouting, Hook::Output].contains(hook)));
-    let Some((_, number, priority)) = expected.map(|(table, hook)| base_chain(table, hook)) else {
+/// Whether a chain of this name is a built-in one that ours are called from, and is not where iptables has it. In native tables,
+/// whose priority differs between versions, the hook counts.
+fn is_unhooked(
+    owner: ChainSet,
+    (family, table): (u8, &str),
+    chain: &str,
+    hook: Option<&Attribute<'_>>,
+) -> Result<bool, Malformed> {
+    let (table, chain) = match (family, owner.native) {
+        (IPV4 | IPV6, _) => (Table::from_name(table), chain.to_owned()),
+        (INET, Some(prefix)) => (iptables_table(prefix, table), chain.to_ascii_uppercase()),
+        _ => return Ok(false),
+    };
+    let known = Hook::from_name(&chain).filter(|hook| [Hook::Prerouting, Hook::Output].contains(hook));
+    let Some((_, number, priority)) = table.zip(known).map(|(table, hook)| base_chain(table, hook)) else {
         return Ok(false);
     };
     let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(true) };
     let read = |kind| hook.find(kind).map(|found| found.read_be32()).transpose();
-    Ok((read(HOOK_NUMBER)?, read(HOOK_PRIORITY)?) != (Some(number), Some(priority.cast_unsigned())))
+    let is_late = || Ok(family != INET && read(HOOK_PRIORITY)? != Some(priority.cast_unsigned()));
+    Ok(read(HOOK_NUMBER)? != Some(number) || is_late()?)
 }
 
 /// Chains of iptables tables with a name of ours, and native tables, are compared rule by rule elsewhere.
@@ -256,6 +309,9 @@ fn record_chain(
     let (_, attributes) = reply.split_header::<4>()?;
     let (table, name) = (required_text(&attributes, CHAIN_TABLE)?, required_text(&attributes, CHAIN_NAME)?);
     let chains = tables.entry((family, table.to_owned())).or_default();
+    if is_unhooked(owner, (family, table), name, attributes.find(CHAIN_HOOK).as_ref())? {
+        chains.unhooked.push(name.to_owned());
+    }
     if is_ours(owner, family, table, name) {
         chains.is_shared = true;
         return Ok(());
@@ -263,9 +319,6 @@ fn record_chain(
     let number = |kind| {
         Ok::<_, Malformed>(attributes.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0))
     };
-    if [IPV4, IPV6].contains(&family) && is_unhooked(table, name, attributes.find(CHAIN_HOOK).as_ref())? {
-        chains.unhooked.push(name.to_owned());
-    }
     let rules = number(CHAIN_USE)?;
     chains.rules = chains.rules.saturating_add(rules);
     if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)
@@ -319,6 +372,10 @@ fn reached_chains(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<St
 fn printable_name(name: &str) -> String {
     let clean = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     name.chars().take(LONGEST_NAME).map(clean).collect()
+}
+
+fn place_name((family, table): &TableKey) -> String {
+    format!("nf_tables {} {}", family_name(*family), printable_name(table))
 }
 
 fn family_name(family: u8) -> &'static str {

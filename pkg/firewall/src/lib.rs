@@ -29,7 +29,7 @@ pub use changes::FamilyChanges;
 pub use error::Error;
 pub use fingerprint::RulesFingerprint;
 pub use firewall::{Firewall, FirewallOptions, NativeTables, ObservedTables, WaitingRestore, may_use_legacy};
-pub use foreign::{foreign_effects, foreign_marks};
+pub use foreign::{foreign_effects, foreign_marks, inactive_rules};
 pub use generation::RulesGeneration;
 pub use in_use::{has_legacy_tool, legacy_chains};
 pub use inside::run_inside;

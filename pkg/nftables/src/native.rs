@@ -10,7 +10,7 @@ use netlink::{MessageFlags, NetlinkRequest};
 use rules::native::{NativeChain, NativeRule, NativeRules, NativeTable};
 
 pub(crate) use listing::ListedRule;
-pub use listing::{NativeListing, is_table_of};
+pub use listing::{NativeListing, iptables_table, is_table_of};
 
 use crate::{
     Unsupported,

@@ -228,12 +228,16 @@ fn compare_rules(
 
 /// Judges by what the kernel does with packets, whichever version or setting made the rules.
 pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
-    let observe = || CapturedTraffic::of_this_netns(ChainSet::SIDECAR);
-    let found = netns.run_in(observe).map_err(|error| error.to_string())?;
-    let found = found.map_err(|error| error.to_string())?;
+    let observe = || {
+        let found = CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?;
+        Ok((found, firewall::inactive_rules(ChainSet::SIDECAR)?))
+    };
+    let observed = netns.run_in(observe).map_err(|error| error.to_string())?;
+    let (found, inactive) = observed.map_err(|error: firewall::Error| error.to_string())?;
     let missing = CapturedTraffic::any_outbound().missing_from(&found);
+    let missing = missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic"));
     Ok(RulesComparison {
-        differences: missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect(),
+        differences: missing.chain(inactive).collect(),
         in_place: format!(
             "rules redirect {} traffic to its sidecar; they were not compared one by one",
             found.to_lines().join(" and ")

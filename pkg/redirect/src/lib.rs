@@ -154,7 +154,9 @@ pub fn compare_recorded(
     let (v4, v6) = (v4?, v6?);
     let desired = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
     differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
-    Ok(differences)
+    // In this order: what is missing can be restored, also where there are so many chains that they cannot be listed.
+    let is_whole = differences.is_empty();
+    Ok(if is_whole { firewall::inactive_rules(ChainSet::SIDECAR)? } else { differences })
 }
 
 /// Returns what is missing of the policy routes and the address that `config` wants: no fingerprint of rules shows it.

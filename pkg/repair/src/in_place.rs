@@ -17,7 +17,7 @@ use model::{ExistingConnections, Pod, PodName, PodUid};
 use netns::Netns;
 use pod_identity::{Ambiguity, KnownPods, PodIds, newest_by_pod};
 use redirect::{FamilyChoice, PreparedNetns};
-use rules::inpod::InPodRulesConfig;
+use rules::{ChainSet, inpod::InPodRulesConfig};
 use sockdiag::TcpSocket;
 use tracing::{info, warn};
 use wire::PodRecord;
@@ -71,6 +71,9 @@ pub enum InPlaceError {
     /// Rules were applied, and the kernel does not show them.
     #[error("the rules were applied, and are not in place afterwards: {}", .0.join("; "))]
     NotInPlace(Vec<String>),
+    /// The rules are in place, and redirect nothing.
+    #[error("its rules are in place, but {}", .0.join("; "))]
+    Inactive(Vec<String>),
 }
 
 impl From<firewall::Error> for InPlaceError {
@@ -196,12 +199,12 @@ fn restore_rules(
             conntrack::apply_changes(firewall, changes, waiting, existing, &concerns)
         },
     )?;
-    if done.is_unchanged() {
-        return Ok((Vec::new(), connections));
-    }
     let observed = redirect::verify(&redirect.config, families, options)?;
-    match observed.differences {
-        missing if missing.is_empty() => Ok((done.differences, connections)),
-        missing => Err(InPlaceError::NotInPlace(missing)),
+    if !observed.differences.is_empty() {
+        return Err(InPlaceError::NotInPlace(observed.differences));
+    }
+    match firewall::inactive_rules(ChainSet::SIDECAR)? {
+        inactive if inactive.is_empty() => Ok((done.differences, connections)),
+        inactive => Err(InPlaceError::Inactive(inactive)),
     }
 }

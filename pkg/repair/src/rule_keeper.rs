@@ -285,5 +285,8 @@ fn missing_rules(
     }
     let missing =
         CapturedTraffic::any_outbound().missing_from(&CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?);
+    if missing.is_empty() {
+        return Ok(firewall::inactive_rules(ChainSet::SIDECAR)?);
+    }
     Ok(missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect())
 }

@@ -186,6 +186,38 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
 }
 
+/// The rules are whole, and the kernel does not ask them. Tables that others use, too, stay as they are; a native one of ours is
+/// made anew.
+#[test]
+fn rules_in_a_dormant_table_count_as_missing() {
+    let Some(mut own) = ProcessNode::start("repair-dormant") else { return };
+    let shared = own.add("shared", 11, "Running", |_| {});
+    let daemon = own.node.0.daemon();
+    wait_for_pass(&daemon, "it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    let tables = |sandbox: &PodSandbox| sandbox.netns.sh("nft --stateless list ruleset");
+    shared.netns.pipe("nft -f -", "add table ip nat { flags dormant; }");
+    let dormant = tables(&shared);
+    wait_for_pass(&daemon, "it is reported", |daemon| rules(daemon, "fail") == 1.0);
+    let uid = json!(shared.pod.uid);
+    let events = || own.node.events(&uid, "RepairFailed");
+    kit::until("it is told", || events().len() == 1);
+    let why = "nf_tables ip nat is dormant, so the kernel does not ask our rules there";
+    let message = format!("its rules cannot be compared and restored: its rules are in place, but {why}");
+    assert_eq!(events()[0]["message"], message);
+    drop(daemon);
+    own.node.0.container.set_env("NATIVE_NFTABLES", "true");
+    let native = own.add("native", 12, "Running", |_| {});
+    let daemon = own.node.0.daemon();
+    // The next agent has no rules to compare with.
+    wait_for_pass(&daemon, "it redirects one", |daemon| rules(daemon, "success") == 1.0);
+    wait_for_pass(&daemon, "it reports the other", |daemon| rules(daemon, "fail") == 1.0);
+    assert_eq!(tables(&shared), dormant);
+    let before = tables(&native);
+    native.netns.pipe("nft -f -", "add table inet istio-proxy-nat { flags dormant; }");
+    wait_for_pass(&daemon, "it is made anew", |daemon| rules(daemon, "success") == 2.0);
+    assert_eq!(tables(&native), before);
+}
+
 /// A pod that starts after the agent's last regular pass does not wait for the next one.
 #[test]
 fn rules_of_a_pod_that_has_just_started_are_observed_at_once() {

@@ -8,7 +8,7 @@ use rules::ChainSet;
 use super::{
     apply, at_once,
     cases::{self, Case},
-    state::{BACKENDS, iptables, pod_netns},
+    state::{BACKENDS, iptables, pod_netns, rehook},
 };
 
 fn captured(netns: &Netns) -> CapturedTraffic {
@@ -79,5 +79,47 @@ fn each_way_of_losing_traffic_shows() {
             iptables(&netns, backend, Family::V4, damage);
             assert_eq!(before.missing_from(&captured(&netns)), [*lost], "{backend}: {damage}");
         });
+    }
+}
+
+/// Its rules stay as they are.
+#[test]
+fn tables_and_chains_that_the_kernel_does_not_ask_redirect_nothing() {
+    let lost = |netns: &Netns, before: &CapturedTraffic| before.missing_from(&captured(netns));
+    let of_case = |name: &str, backend| {
+        let netns = pod_netns("captured");
+        let case = cases::all().into_iter().find(|case| case.name == name).unwrap();
+        apply(&netns, &case, backend);
+        let before = captured(&netns);
+        (netns, before)
+    };
+    for (table, family) in [("ip nat", "IPv4"), ("ip6 nat", "IPv6"), ("inet istio-proxy-nat", "IPv4 or IPv6")]
+    {
+        let is_native = table.starts_with("inet");
+        let backend = if is_native { Backend::Native } else { Backend::Nft };
+        let [inbound, outbound] = ["inbound", "outbound"].map(|direction| format!("{family} {direction}"));
+        let (netns, before) = of_case("injected", backend);
+        netns.pipe("nft -f -", &format!("add table {table} {{ flags dormant; }}"));
+        assert_eq!(lost(&netns, &before), [inbound.clone(), outbound.clone()], "{table} is dormant");
+        netns.pipe("nft -f -", &format!("add table {table}"));
+        assert_eq!(lost(&netns, &before), [""; 0], "{table} is active again");
+        let [prerouting, output] = ["PREROUTING", "OUTPUT"]
+            .map(|chain| if is_native { chain.to_lowercase() } else { chain.to_owned() });
+        rehook(&netns, table, &output, "");
+        assert_eq!(lost(&netns, &before), [outbound.as_str()], "{table} without a hook");
+        rehook(&netns, table, &output, "nat hook output priority -100");
+        assert_eq!(lost(&netns, &before), [""; 0], "{table} at its hook again");
+        rehook(&netns, table, &prerouting, "nat hook output priority -90");
+        assert_eq!(lost(&netns, &before), [inbound], "{table} at another hook");
+    }
+    for (name, backend, table) in [
+        ("tproxy", Backend::Nft, "ip mangle"),
+        ("injected", Backend::Nft, "ip mangle"),
+        ("injected", Backend::Legacy, "ip nat"),
+    ] {
+        let (netns, before) = of_case(name, backend);
+        netns.pipe("nft -f -", &format!("add table {table} {{ flags dormant; }}"));
+        let expected: &[&str] = if name == "tproxy" { &["IPv4 inbound"] } else { &[] };
+        assert_eq!(lost(&netns, &before), expected, "{name} {backend}: {table} is dormant");
     }
 }

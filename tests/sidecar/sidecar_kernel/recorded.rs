@@ -10,7 +10,7 @@ use rules::{ChainSet, RecordedRules};
 use super::{
     apply, at_once,
     cases::{self, Case},
-    state::{BACKENDS, iptables, pod_netns},
+    state::{BACKENDS, forced, iptables, pod_netns, rehook},
 };
 
 /// Rules of another component, which move ours in the kernel's list and are no business of ours.
@@ -81,5 +81,67 @@ fn recorded_rules_show_changes_of_ours_and_no_others() {
     assert_eq!(cases.len(), wanted.len());
     for backend in BACKENDS {
         at_once(&cases, |case| shows_what_changed(case, backend));
+    }
+}
+
+/// Compares with what was recorded, and with the configuration: what both report.
+fn reported(netns: &kit::Netns, case: &Case, backend: Backend) -> Vec<String> {
+    let rules = DesiredRules::for_families(&case.config, &Family::BOTH).rules;
+    let (config, families) = (&case.config, FamilyChoice::Dual);
+    let recorded = netns.run(|| redirect::compare_recorded(config, families, &rules)).unwrap();
+    let verified = netns.run(|| redirect::verify(config, families, &forced(backend))).unwrap().differences;
+    let inactive = netns.run(|| firewall::inactive_rules(ChainSet::SIDECAR)).unwrap();
+    assert_eq!(recorded, if verified.is_empty() { inactive } else { verified });
+    recorded
+}
+
+/// The rules are whole, and redirect nothing. Tables that others use, too, stay as they are; native ones are made anew.
+#[test]
+fn rules_that_the_kernel_does_not_ask_are_reported() {
+    let case = cases::all().into_iter().find(|case| case.name == "injected").unwrap();
+    let made = |backend| {
+        let netns = pod_netns("recorded");
+        apply(&netns, &case, backend);
+        assert_eq!(reported(&netns, &case, backend), [""; 0]);
+        netns
+    };
+    let (shared, legacy, native) = (made(Backend::Nft), made(Backend::Legacy), made(Backend::Native));
+    let reason = |what: &str| format!("nf_tables {what}, so the kernel does not ask our rules there");
+    for table in ["ip nat", "ip6 nat"] {
+        let differs = |what: &str| {
+            let expected = reason(&format!("{table} {what}"));
+            assert_eq!(reported(&shared, &case, Backend::Nft), [expected.as_str()]);
+            assert!(apply(&shared, &case, Backend::Nft).is_unchanged());
+            assert_eq!(reported(&shared, &case, Backend::Nft), [expected], "nothing is done about it");
+        };
+        shared.pipe("nft -f -", &format!("add table {table} {{ flags dormant; }}"));
+        differs("is dormant");
+        shared.pipe("nft -f -", &format!("add table {table}"));
+        assert_eq!(reported(&shared, &case, Backend::Nft), [""; 0]);
+        rehook(&shared, table, "OUTPUT", "");
+        differs("OUTPUT is not at its hook");
+        rehook(&shared, table, "OUTPUT", "nat hook output priority -90");
+        differs("OUTPUT is not at its hook");
+        rehook(&shared, table, "OUTPUT", "nat hook output priority -100");
+        rehook(&shared, table, "PREROUTING", "nat hook output priority -100");
+        differs("PREROUTING is not at its hook");
+        rehook(&shared, table, "PREROUTING", "nat hook prerouting priority -100");
+        assert_eq!(reported(&shared, &case, Backend::Nft), [""; 0]);
+    }
+    // Tables of others, with no rule of ours.
+    shared.pipe("nft -f -", "add table ip theirs { flags dormant; }\nadd chain ip theirs OUTPUT\n");
+    legacy.pipe("nft -f -", "add table ip nat { flags dormant; }\nadd chain ip nat OUTPUT\n");
+    assert_eq!(reported(&shared, &case, Backend::Nft), [""; 0]);
+    assert_eq!(reported(&legacy, &case, Backend::Legacy), [""; 0]);
+
+    let table = "inet istio-proxy-nat";
+    for (damage, expected) in [("dormant", "the table is dormant"), ("", "chain output is at another hook")] {
+        match damage {
+            "dormant" => drop(native.pipe("nft -f -", &format!("add table {table} {{ flags dormant; }}"))),
+            _ => rehook(&native, table, "output", damage),
+        }
+        assert_eq!(reported(&native, &case, Backend::Native), [format!("{table}: {expected}")]);
+        assert!(!apply(&native, &case, Backend::Native).is_unchanged());
+        assert_eq!(reported(&native, &case, Backend::Native), [""; 0], "it is made anew");
     }
 }

@@ -156,6 +156,19 @@ pub(crate) fn iptables(netns: &Netns, backend: Backend, family: Family, argument
     netns.sh(&format!("{}{wait} {arguments}", tool(backend, family, "")));
 }
 
+/// Makes a chain of nf_tables anew with its rules: at the hook that `base` says, or, if it is empty, at none.
+pub(crate) fn rehook(netns: &Netns, table: &str, chain: &str, base: &str) {
+    let listed = netns.sh(&format!("nft --stateless list chain {table} {chain}"));
+    let is_rule = |line: &&str| !["table ", "chain ", "type ", "}"].iter().any(|word| line.starts_with(word));
+    let rules = listed.lines().map(str::trim).filter(is_rule);
+    let rules: String = rules.map(|rule| format!("add rule {table} {chain} {rule}\n")).collect();
+    let base = if base.is_empty() { String::new() } else { format!("{{ type {base} ; }}") };
+    let again = format!(
+        "flush chain {table} {chain}\ndelete chain {table} {chain}\nadd chain {table} {chain} {base}\n"
+    );
+    netns.pipe("nft -f -", &(again + &rules));
+}
+
 fn save(netns: &Netns, backend: Backend, family: Family) -> Save {
     let (mut save, mut table) = (Save::new(), String::new());
     for line in save_text(netns, backend, family).lines() {

@@ -3,7 +3,10 @@
 //! Lists instead of maps: the plugin has this, too, and is to be small. A pod has three tables of ten chains at most.
 
 use netlink::{Attribute, Attributes, ListBounds, MessageFlags, NetlinkRequest, Socket};
-use rules::native::{NativeChain, NativeRules, NativeTable};
+use rules::{
+    Table,
+    native::{NativeChain, NativeRules, NativeTable},
+};
 
 use super::encode;
 use crate::{
@@ -197,8 +200,13 @@ impl ListedChain {
 /// Whether a table is one of the owner whose tables begin with the prefix: `istio-proxy-nat` for `istio-proxy`.
 #[must_use]
 pub fn is_table_of(prefix: &str, table: &str) -> bool {
-    let rest = table.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
-    rest.is_some_and(|rest| rules::Table::from_name(rest).is_some())
+    iptables_table(prefix, table).is_some()
+}
+
+/// The table of iptables in whose place the owner has this one: `nat` for `istio-proxy-nat`. `None`: it is not the owner's.
+#[must_use]
+pub fn iptables_table(prefix: &str, table: &str) -> Option<Table> {
+    table.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')).and_then(Table::from_name)
 }
 
 fn expected_chain(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
