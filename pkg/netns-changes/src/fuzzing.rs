@@ -1,6 +1,6 @@
 //! What a fuzz target feeds; nobody else calls it.
 
-use netlink::MessageIter;
+use netlink::{MessageIter, ReceivedDatagram};
 
 use crate::Change;
 use crate::notification::Observed;
@@ -10,6 +10,6 @@ use crate::watcher::WatchId;
 #[must_use]
 pub fn parse_notification(datagram: &[u8]) -> Option<Change<()>> {
     let mut observed = Observed::default();
-    observed.add_messages(MessageIter::new(datagram));
+    observed.add_messages(ReceivedDatagram { messages: MessageIter::new(datagram), is_reply: false });
     observed.into_change((), WatchId(0))
 }

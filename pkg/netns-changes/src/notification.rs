@@ -1,6 +1,6 @@
 //! The meaning of the kernel's notifications. Computes only, and takes any bytes.
 
-use netlink::{Attributes, Malformed, MessageFlags, MessageIter, NetlinkRequest, ReceivedMessage};
+use netlink::{Attributes, Malformed, MessageFlags, NetlinkRequest, ReceivedDatagram, ReceivedMessage};
 
 use crate::change::{Change, ChangeKinds, Writer};
 use crate::watcher::WatchId;
@@ -8,9 +8,6 @@ use crate::watcher::WatchId;
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables, and answers `NFT_MSG_GETGEN`.
 pub(crate) const NEW_GENERATION: u16 = 0x0a0f;
 const GET_GENERATION: u16 = 0x0a10;
-/// The number of our requests. A notification has that of the transaction; one with this number by chance counts as an answer, and
-/// says as much.
-pub(crate) const REQUEST_NUMBER: u32 = 0x6d72_6765;
 /// Size of `struct nfgenmsg`.
 const NETFILTER_HEADER: usize = 4;
 /// `NFTA_GEN_ID`, `NFTA_GEN_PROC_PID`, `NFTA_GEN_PROC_NAME`.
@@ -42,9 +39,10 @@ pub(crate) fn generation_request() -> NetlinkRequest {
 
 impl Observed {
     /// Adds the messages of one datagram, of either socket.
-    pub(crate) fn add_messages(&mut self, messages: MessageIter<'_>) {
-        for message in messages {
-            if message.and_then(|message| self.add_message(&message)).is_err() {
+    pub(crate) fn add_messages(&mut self, datagram: ReceivedDatagram<'_>) {
+        let is_reply = datagram.is_reply;
+        for message in datagram.messages {
+            if message.and_then(|message| self.add_message(&message, is_reply)).is_err() {
                 self.add_loss();
             }
         }
@@ -61,12 +59,12 @@ impl Observed {
         (!kinds.is_empty()).then_some(Change { key, watch, kinds, generation, writer })
     }
 
-    fn add_message(&mut self, message: &ReceivedMessage<'_>) -> Result<(), Malformed> {
+    fn add_message(&mut self, message: &ReceivedMessage<'_>, is_reply: bool) -> Result<(), Malformed> {
         self.kinds |= match message.kind {
             NEW_GENERATION => {
                 let (_, attributes) = message.split_header::<NETFILTER_HEADER>()?;
                 let generation = attributes.find(GENERATION).and_then(|attribute| attribute.read_be32().ok());
-                if message.sequence == REQUEST_NUMBER {
+                if is_reply {
                     self.answer = generation;
                     return Ok(());
                 }

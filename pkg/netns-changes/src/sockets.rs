@@ -8,7 +8,7 @@ use netns::Netns;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::Error;
-use crate::notification::{NEW_GENERATION, Observed, REQUEST_NUMBER, generation_request};
+use crate::notification::{NEW_GENERATION, Observed, generation_request};
 
 /// For each socket. The kernel doubles it, so that a namespace can bind 128 KiB of the kernel's memory with both; 64 KiB hold
 /// some 80 notifications.
@@ -84,7 +84,7 @@ impl Sockets {
     /// are pending. Where there are very many of them, there is no answer.
     pub(crate) fn ask_generation(&self, buffer: &mut [u8], observed: &mut Observed) {
         let Some((source, socket)) = self.0.iter().find(|(of, _)| *of == Source::Firewall) else { return };
-        if socket.send(generation_request(), REQUEST_NUMBER).is_ok() {
+        if socket.send(generation_request()).is_ok() {
             self.read_notifications(*source, buffer, observed);
         }
     }
@@ -95,7 +95,7 @@ impl Sockets {
         for _ in 0..DATAGRAMS_AT_A_TIME {
             match socket.receive(buffer) {
                 Ok(None) => return,
-                Ok(Some(messages)) => observed.add_messages(messages),
+                Ok(Some(datagram)) => observed.add_messages(datagram),
                 // The error itself says no more than this, and the socket goes on.
                 Err(_) => return observed.add_loss(),
             }

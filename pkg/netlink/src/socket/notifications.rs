@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 
-use super::{NetlinkProtocol, io_error, is_kernel, open_fd, options};
+use super::{NetlinkProtocol, groups_of_kernel, io_error, open_fd, options};
 use crate::{Error, MessageFlags, MessageIter, NetlinkRequest};
 
 /// Bounds the search for the end of a queue that has overflowed; a queue of 64 KiB has some hundred datagrams at most.
@@ -17,6 +17,16 @@ const MAX_DISCARDED: usize = 1024;
 #[derive(Debug)]
 pub struct NotificationSocket {
     fd: OwnedFd,
+}
+
+/// The messages of one datagram.
+#[derive(Debug)]
+pub struct ReceivedDatagram<'a> {
+    /// The messages.
+    pub messages: MessageIter<'a>,
+    /// The kernel sent it to this socket alone, in reply to a request, and not to a multicast group. A sequence number does not
+    /// show that: a notification has the number that the process chose which made the change.
+    pub is_reply: bool,
 }
 
 impl NotificationSocket {
@@ -46,27 +56,26 @@ impl NotificationSocket {
         Ok(Self { fd })
     }
 
-    /// Sends a request with this number. The kernel queues its replies behind pending notifications, of which the number tells
-    /// them apart.
+    /// Sends a request. The kernel queues its replies behind pending notifications.
     ///
     /// # Errors
     ///
     /// [`Error::Io`], or the request is too long for a message.
-    pub fn send(&self, mut request: NetlinkRequest, sequence: u32) -> Result<(), Error> {
-        let bytes = request.finish(sequence, MessageFlags::REQUEST)?;
+    pub fn send(&self, mut request: NetlinkRequest) -> Result<(), Error> {
+        let bytes = request.finish(0, MessageFlags::REQUEST)?;
         rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT))
             .map_err(io_error("send a netlink request"))?;
         Ok(())
     }
 
-    /// Reads the next datagram into `buffer`: its messages, or `None` if nothing is pending. A datagram that another process
-    /// sent counts as one without messages.
+    /// Reads the next datagram into `buffer`; `None`: nothing is pending. A datagram that another process sent counts as one
+    /// without messages.
     ///
     /// # Errors
     ///
     /// After any error, anything may have happened unreported: [`Error::Io`] with `ENOBUFS` after an overflow, and
     /// [`Error::Truncated`]. The next call continues with what happens after this one.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<MessageIter<'a>>, Error> {
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<ReceivedDatagram<'a>>, Error> {
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recvfrom(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
         });
@@ -78,13 +87,12 @@ impl NotificationSocket {
             }
             Ok(received) => received,
         };
-        if !is_kernel(sender) {
-            return Ok(Some(MessageIter::new(&[])));
-        }
-        if length > received {
+        let groups = groups_of_kernel(sender);
+        if groups.is_some() && length > received {
             return Err(Error::Truncated { received, length });
         }
-        Ok(Some(MessageIter::new(buffer.get(..length).unwrap_or_default())))
+        let bytes = groups.and(buffer.get(..length)).unwrap_or_default();
+        Ok(Some(ReceivedDatagram { messages: MessageIter::new(bytes), is_reply: groups == Some(0) }))
     }
 
     /// Empties the queue. After an overflow the kernel queues nothing, and reports no further overflow, until the queue has

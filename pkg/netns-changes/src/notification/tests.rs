@@ -1,3 +1,4 @@
+use netlink::MessageIter;
 use proptest::prelude::*;
 
 use super::*;
@@ -21,8 +22,12 @@ fn new_generation(attributes: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn observed(datagram: &[u8]) -> Observed {
+    read(datagram, false)
+}
+
+fn read(datagram: &[u8], is_reply: bool) -> Observed {
     let mut observed = Observed::default();
-    observed.add_messages(MessageIter::new(datagram));
+    observed.add_messages(ReceivedDatagram { messages: MessageIter::new(datagram), is_reply });
     observed
 }
 
@@ -40,9 +45,7 @@ fn a_transaction_of_nf_tables_has_its_generation_and_writer() {
 
 #[test]
 fn an_answer_is_no_change() {
-    let mut datagram = new_generation(&[attribute(GENERATION, &7_u32.to_be_bytes())]);
-    datagram[8..12].copy_from_slice(&REQUEST_NUMBER.to_ne_bytes());
-    let answered = observed(&datagram);
+    let answered = read(&new_generation(&[attribute(GENERATION, &7_u32.to_be_bytes())]), true);
     assert_eq!(answered, Observed { answer: Some(7), ..Observed::default() });
     assert_eq!(answered.into_change("pod", WatchId(0)), None);
 }

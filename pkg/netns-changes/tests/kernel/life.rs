@@ -5,10 +5,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netlink::{MessageFlags, NetlinkRequest};
 use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeReporter, ChangeWatcher};
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, SendFlags, SocketType};
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::{AddressFamily, SendFlags, SocketType, socket};
 
 use crate::bind::{bind_new_netns, unbind_netns};
 use crate::{LIMIT, PodWatcher, first_of, fresh_netns, pending, run_in, wait_until_quiet, watched_netns};
@@ -122,7 +123,7 @@ fn messages_of_processes_are_no_changes() {
     forged[4] = 32; // RTM_NEWRULE
     let groups = SocketAddrNetlink::new(0, 1 << 7);
     let sent = netns.run_in(|| {
-        let socket = rustix::net::socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
+        let socket = socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
         rustix::net::sendto(&socket, &forged, SendFlags::empty(), &groups)
     });
     assert_eq!(sent.unwrap(), Ok(forged.len()));
@@ -132,6 +133,44 @@ fn messages_of_processes_are_no_changes() {
 }
 
 /// Without entering the namespace, and without a change that nobody made.
+/// One transaction that makes a table, with messages of this sequence number.
+fn make_table(netns: &Netns, table: &str, sequence: u32) {
+    let in_batch = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[0, 0, 0, 10]);
+    let mut new_table = NetlinkRequest::new(0x0a00, MessageFlags::CREATE, &[1, 0, 0, 0]);
+    new_table.put_str(1, table);
+    let [begin, end] = [0x10, 0x11].map(in_batch); // NFNL_MSG_BATCH_BEGIN and _END
+    let mut bytes = Vec::new();
+    for mut message in [begin, new_table, end] {
+        bytes.extend_from_slice(message.finish(sequence, MessageFlags::REQUEST).unwrap());
+    }
+    let send = || {
+        let socket = socket(AddressFamily::NETLINK, SocketType::RAW, Some(NETFILTER)).unwrap();
+        rustix::net::send(socket, &bytes, SendFlags::empty()).unwrap();
+    };
+    netns.run_in(send).unwrap();
+}
+
+/// Whoever makes a transaction chooses its number, so that no number hides it from us.
+#[test]
+fn a_transaction_is_reported_whatever_its_sequence_number() {
+    let Some((watcher, netns)) = watched_netns() else { return };
+    let id = watcher.watch.id();
+    for (table, sequence) in [("a", 0), ("b", 1), ("c", 0x6d72_6765), ("d", u32::MAX)] {
+        let [Some(before)] = *watcher.read_generations(&[id]).0 else { panic!("no answer") };
+        make_table(&netns, table, sequence);
+        let change = first_of(&watcher, ChangeKinds::FIREWALL);
+        assert_eq!(
+            (change.kinds, change.generation),
+            (ChangeKinds::FIREWALL, Some(before + 1)),
+            "{sequence}"
+        );
+        make_table(&netns, &format!("{table}{table}"), sequence);
+        let (generations, changes) = watcher.read_generations(&[id]);
+        assert_eq!((generations, changes.len()), (vec![Some(before + 2)], 1), "{sequence}: beside an answer");
+    }
+    assert_eq!(pending(&watcher), []);
+}
+
 #[test]
 fn the_generation_of_a_watched_namespace_is_asked_for() {
     let Some((watcher, netns)) = watched_netns() else { return };
