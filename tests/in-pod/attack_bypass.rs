@@ -245,6 +245,20 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
     assert!(bypasses(&fixture, pod, Some(MARKS[0])), "docs/security.md says so");
 }
 
+/// The kernel takes any bytes as a name.
+#[test]
+fn a_name_that_is_no_text_does_not_keep_rules_from_being_restored() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = captured_pod(&mut fixture, "nameless", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
+    let attack = "ip rule add iif \"$(printf '\\377')\" lookup main; nft flush ruleset";
+    pod.sandbox.netns.pipe("sh -e", attack);
+    let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
+    fixture.daemon().wait_for("they are restored", |daemon| daemon.metric(repairs) == Some(1.0));
+    assert!(!bypasses(&fixture, &pod, None));
+}
+
 /// Its rules stay as they are.
 #[test]
 fn a_table_of_ours_that_the_kernel_does_not_ask_is_reported() {

@@ -251,7 +251,7 @@ fn nf_tables(mut note: impl FnMut(u8, &str, TracedRule)) -> Result<(), Error> {
 /// A rule as the kernel tells it, with its table.
 pub(crate) fn parse_rule<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, TracedRule), Malformed> {
     let (_, attributes) = message.split_header::<4>()?;
-    let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.read_str();
+    let text = |kind| Ok(attributes.find(kind).ok_or(Malformed("rule without a place"))?.read_name());
     Ok((text(RULE_TABLE)?, parse_traced_rule(text(RULE_CHAIN)?, &attributes)?))
 }
 
@@ -274,7 +274,7 @@ fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedR
                 effect = RuleEffect::Leaves;
             }
             let target = verdict.and_then(|verdict| verdict.nested_attributes().find(VERDICT_CHAIN));
-            jumps_to = target.map(|target| target.read_str()).transpose()?.map(str::to_owned).or(jumps_to);
+            jumps_to = target.map(|target| target.read_name().to_owned()).or(jumps_to);
             continue;
         }
         is_plain = false;

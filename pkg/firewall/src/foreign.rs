@@ -216,6 +216,11 @@ impl ForeignTables {
                 found.push(FoundEffect { place, effect: RuleEffect::TooMany(chains.rules) });
                 continue;
             }
+            if table.is_empty() {
+                // Its rules cannot be asked for.
+                found.push(FoundEffect { place, effect: RuleEffect::Unreadable });
+                continue;
+            }
             let rules = self.foreign_rules(family, &table, marks)?;
             let reached = reached_chains(&rules, chains.early.keys().cloned().collect());
             for rule in rules.into_iter().filter(|rule| reached.contains(&rule.chain)) {
@@ -345,7 +350,7 @@ fn early_hook(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malfo
 }
 
 fn required_text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, Malformed> {
-    attributes.find(kind).ok_or(Malformed("an object of nf_tables without a name"))?.read_str()
+    Ok(attributes.find(kind).ok_or(Malformed("an object of nf_tables without a name"))?.read_name())
 }
 
 /// The chains that packets meet which enter these.
@@ -370,6 +375,7 @@ fn reached_chains(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<St
 
 /// A name that a pod chose, for people: of one line, and not long.
 fn printable_name(name: &str) -> String {
+    let name = if name.is_empty() { "?" } else { name };
     let clean = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     name.chars().take(LONGEST_NAME).map(clean).collect()
 }

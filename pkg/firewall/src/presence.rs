@@ -93,7 +93,7 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     for reply in replies.iter() {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
         let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
-        let _ = found.insert((*number, name.read_str().unwrap_or_default().to_owned()));
+        let _ = found.insert((*number, name.read_name().to_owned()));
     }
     Ok(found)
 }

@@ -123,7 +123,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IFLA_IFNAME => attribute.read_str()?.clone_into(&mut link.name),
+            IFLA_IFNAME => attribute.read_name().clone_into(&mut link.name),
             // 0: a tunnel that is bound to no link
             IFLA_LINK => link.peer = Some(LinkIndex(attribute.read_u32()?)).filter(|peer| peer.0 != 0),
             IFLA_MASTER => link.master = Some(LinkIndex(attribute.read_u32()?)),

@@ -193,6 +193,12 @@ impl<'a> Attribute<'a> {
         std::str::from_utf8(text).map_err(|_| Malformed("text that is not UTF-8"))
     }
 
+    /// A name that a process chose. The kernel takes any bytes; one that is no text counts as empty, which no name is.
+    #[must_use]
+    pub fn read_name(&self) -> &'a str {
+        self.read_str().unwrap_or_default()
+    }
+
     /// The attributes inside this one.
     #[must_use]
     pub const fn nested_attributes(&self) -> Attributes<'a> {

@@ -125,7 +125,7 @@ impl FoundChain {
         let known =
             |family| table_of(family, *number, attributes.find(CHAIN_TABLE)).map(|table| (family, table));
         let Some((family, table)) = Family::BOTH.into_iter().find_map(known) else { return Ok(None) };
-        let name = attributes.find(CHAIN_NAME).map(name_in).unwrap_or_default().to_owned();
+        let name = attributes.find(CHAIN_NAME).map(|name| name.read_name()).unwrap_or_default().to_owned();
         let users =
             attributes.find(CHAIN_USE).map(|users| users.read_be32()).transpose()?.unwrap_or_default();
         Ok(Some(FoundChain { family, table, name, users: usize::try_from(users).unwrap_or(usize::MAX) }))
@@ -342,7 +342,7 @@ impl<'a> KernelRule<'a> {
         if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
             return Ok(None);
         }
-        let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
+        let chain = attributes.find(RULE_CHAIN).map(|name| name.read_name()).unwrap_or_default();
         let handle = attributes.find(RULE_HANDLE).map(|handle| handle.read_array().map(u64::from_be_bytes));
         let (target_chain, handle) = (decode::target_chain(&attributes), handle.transpose()?);
         Ok(Some(KernelRule { family, table, chain, target_chain, handle, attributes }))
@@ -361,11 +361,6 @@ impl<'a> KernelRule<'a> {
 
 /// A table of iptables of this family; none for other families, and other programs' tables.
 fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
-    let ([of_family, ..], name) = (nfgenmsg_header(family), name.map(name_in)?);
+    let ([of_family, ..], name) = (nfgenmsg_header(family), name?.read_name());
     Table::ALL.into_iter().find(|table| number == of_family && table.as_str() == name)
-}
-
-/// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which no chain can be.
-fn name_in(attribute: Attribute<'_>) -> &str {
-    attribute.read_str().unwrap_or_default()
 }

@@ -204,13 +204,14 @@ impl SavedTable {
         self.chains.iter().map(String::as_str).filter(move |name| owner.contains(name))
     }
 
-    /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain.
+    /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain. A chain whose name is
+    /// no text has an empty one: nobody can name it to delete a rule there.
     pub(crate) fn rules_into_chains_of(&self, owner: ChainSet) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules
             .iter()
-            .filter(move |rule| !owner.contains(&rule.chain))
+            .filter(move |rule| !rule.chain.is_empty() && !owner.contains(&rule.chain))
             .filter(move |rule| rule.jump_target().is_some_and(|chain| owner.contains(&chain)))
             .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
     }

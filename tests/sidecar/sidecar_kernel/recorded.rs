@@ -4,6 +4,12 @@ use std::net::TcpStream;
 
 use firewall::{Backend, CapturedTraffic};
 use model::Family;
+use netlink::{MessageFlags, NetlinkRequest};
+use nftables::uapi::{
+    CHAIN_NAME, DATA_VERDICT, ELEMENT, EXPRESSION_DATA, EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER,
+    IPV4, NEW_CHAIN, NEW_RULE, NEW_TABLE, REGISTER_VERDICT, RULE_CHAIN, RULE_EXPRESSIONS, TABLE_NAME,
+    VERDICT_CHAIN, VERDICT_CODE, VERDICT_JUMP,
+};
 use redirect::{DesiredRules, FamilyChoice};
 use rules::{ChainSet, RecordedRules};
 
@@ -144,4 +150,68 @@ fn rules_that_the_kernel_does_not_ask_are_reported() {
         assert!(!apply(&native, &case, Backend::Native).is_unchanged());
         assert_eq!(reported(&native, &case, Backend::Native), [""; 0], "it is made anew");
     }
+}
+
+/// A name, the tables of the pod, and what is done there.
+type Attack<'a> = (&'a str, Backend, &'a (dyn Fn(&kit::Netns) + Sync));
+
+/// A process with NET_ADMIN chooses names, and the kernel takes any bytes.
+#[test]
+fn names_that_are_no_text_keep_nobody_from_comparing_rules() {
+    // It needs a policy rule, too.
+    let case = cases::all().into_iter().find(|case| case.name == "tproxy").unwrap();
+    let nf_tables = |netns: &kit::Netns| {
+        let message = |kind, table: &[u8]| {
+            let mut message = NetlinkRequest::new(kind, MessageFlags::CREATE, &[IPV4, 0, 0, 0]);
+            message.put_bytes(TABLE_NAME, table); // CHAIN_TABLE is the same number
+            message
+        };
+        let mut chain = message(NEW_CHAIN, b"nat\0");
+        chain.put_bytes(CHAIN_NAME, b"\xff\0");
+        let mut rule = message(NEW_RULE, b"nat\0");
+        rule.put_bytes(RULE_CHAIN, b"\xff\0").put_nested(RULE_EXPRESSIONS, |rule| {
+            rule.put_nested(ELEMENT, |jump| {
+                jump.put_str(EXPRESSION_NAME, "immediate").put_nested(EXPRESSION_DATA, |data| {
+                    data.put_be32(IMMEDIATE_REGISTER, REGISTER_VERDICT).put_nested(IMMEDIATE_DATA, |data| {
+                        data.put_nested(DATA_VERDICT, |verdict| {
+                            verdict.put_be32(VERDICT_CODE, VERDICT_JUMP.cast_unsigned());
+                            verdict.put_str(VERDICT_CHAIN, "ISTIO_OUTPUT");
+                        });
+                    });
+                });
+            });
+        });
+        let messages = vec![message(NEW_TABLE, b"\xff\0"), chain, rule];
+        netns.run(|| nftables::commit(messages)).unwrap();
+    };
+    let shell = |command: &'static str| {
+        move |netns: &kit::Netns| drop(netns.pipe("sh -e", &command.replace("NAME", "\"$(printf '\\377')\"")))
+    };
+    let attacks: [Attack<'_>; 4] = [
+        ("tables and chains", Backend::Nft, &nf_tables),
+        (
+            "legacy chains",
+            Backend::Legacy,
+            &shell(
+                "iptables-legacy --wait=30 -t nat -N NAME; iptables-legacy --wait=30 -t nat -A NAME -j ISTIO_OUTPUT",
+            ),
+        ),
+        ("links", Backend::Nft, &shell("ip link add NAME type veth peer name far9")),
+        ("policy rules", Backend::Nft, &shell("ip rule add iif NAME lookup main")),
+    ];
+    at_once(&attacks, |(what, backend, attack)| {
+        let netns = pod_netns("recorded");
+        apply(&netns, &case, *backend);
+        let captured = || netns.run(|| CapturedTraffic::of_this_netns(ChainSet::SIDECAR)).unwrap();
+        let before = captured();
+        attack(&netns);
+        assert_eq!(reported(&netns, &case, *backend), [""; 0], "{what}");
+        assert_eq!(captured(), before, "{what}");
+        assert!(netns.run(|| firewall::foreign_effects(ChainSet::IN_POD, &[])).is_ok(), "{what}");
+        iptables(&netns, *backend, Family::V4, "-t nat -F OUTPUT");
+        let expected = ["IPv4 nat: OUTPUT does not jump to ISTIO_OUTPUT"];
+        assert_eq!(reported(&netns, &case, *backend), expected, "{what}");
+        assert!(!apply(&netns, &case, *backend).is_unchanged());
+        assert_eq!(reported(&netns, &case, *backend), [""; 0], "{what}");
+    });
 }

@@ -62,6 +62,8 @@ pub(super) enum RuleEffect {
     Diverts(String),
     /// There are too many rules to look at.
     TooMany(u32),
+    /// The table has rules ahead of ours, and a name that is not UTF-8.
+    Unreadable,
     /// Rules of ours are there, and the kernel does not ask them; the words for why.
     Inactive(&'static str),
 }
@@ -86,6 +88,7 @@ impl fmt::Display for FoundEffect {
             RuleEffect::TooMany(rules) => {
                 write!(f, "has {rules} rules ahead of ours, too many to be examined")
             }
+            RuleEffect::Unreadable => f.write_str("has rules ahead of ours that cannot be examined"),
             RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not ask our rules there"),
         }
     }
@@ -211,7 +214,7 @@ impl RuleEvaluation {
             data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested_attributes());
         if let Some(verdict) = content.find(DATA_VERDICT) {
             if let Some(chain) = verdict.nested_attributes().find(VERDICT_CHAIN) {
-                self.jumps = JumpTarget::To(chain.read_str()?.to_owned());
+                self.jumps = JumpTarget::To(chain.read_name().to_owned());
             }
         } else if let Some(register) = data.find(IMMEDIATE_REGISTER) {
             let value = content.find(DATA_VALUE).and_then(|value| value.read_u32().ok());

@@ -140,7 +140,7 @@ impl RuleParts {
             FRA_PRIORITY => self.priority = attribute.read_u32()?,
             FRA_FWMARK => self.mark = Some(attribute.read_u32()?),
             FRA_FWMASK => self.mask = Some(attribute.read_u32()?),
-            FRA_IIFNAME => self.iif = Some(attribute.read_str()?.to_owned()),
+            FRA_IIFNAME => self.iif = Some(attribute.read_name().to_owned()),
             FRA_IP_PROTO => self.ip_proto = Some(IpProtocol(attribute.read_u8()?)),
             FRA_TABLE => self.table = Some(attribute.read_u32()?),
             FRA_GOTO => self.target = Some(attribute.read_u32()?),

@@ -122,9 +122,9 @@ fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, ParseFailure> {
     Ok(chains)
 }
 
-pub(super) fn parse_c_string(bytes: &[u8]) -> Result<&str, ParseFailure> {
-    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    std::str::from_utf8(text).map_err(|_| "a name is not UTF-8")
+/// `None`: it is not UTF-8.
+pub(super) fn parse_c_string(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).ok()
 }
 
 impl LegacyEntry<'_> {
@@ -133,14 +133,16 @@ impl LegacyEntry<'_> {
     }
 
     pub(super) fn target_name(&self) -> Result<&str, ParseFailure> {
-        parse_c_string(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?)
+        let name = parse_c_string(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?);
+        name.ok_or("a target's name is not UTF-8")
     }
 
     /// The chain that begins behind this entry, which is no rule then.
     fn names_chain(&self) -> Result<Option<String>, ParseFailure> {
         let is_name = self.target_name()? == ERROR;
-        let name = || parse_c_string(self.target.get(TARGET_DATA..).unwrap_or_default()).map(str::to_owned);
-        is_name.then(name).transpose()
+        // The kernel takes any bytes. A name that is no text is not ours.
+        let name = || parse_c_string(self.target.get(TARGET_DATA..).unwrap_or_default()).unwrap_or_default();
+        Ok(is_name.then(|| name().to_owned()))
     }
 
     /// Where it jumps to; verdicts are negative.

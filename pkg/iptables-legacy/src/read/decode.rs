@@ -57,7 +57,7 @@ impl<'a> XtMatch<'a> {
             let size = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
             let (one, after) = rest.split_at_checked(size)?;
             let (header, data) = one.split_at_checked(DATA)?;
-            let name = parse_c_string(header.get(NAME..REVISION)?).ok()?;
+            let name = parse_c_string(header.get(NAME..REVISION)?)?;
             found.push(XtMatch { name, revision: *header.get(REVISION)?, data });
             rest = after;
         }
@@ -154,7 +154,7 @@ impl EntryConditions<'_> {
         let at = self.layout.interfaces + place * INTERFACE;
         let (name, mask) = (self.bytes_at(at, INTERFACE)?, self.bytes_at(at + 2 * INTERFACE, INTERFACE)?);
         let compared = mask.iter().take_while(|byte| **byte == 0xff).count();
-        let name = parse_c_string(name).ok()?;
+        let name = parse_c_string(name)?;
         // Of a name for all interfaces that begin so, the tool leaves the sign in the name.
         let beginning = name.strip_suffix('+').unwrap_or(name);
         let is_mask = mask.get(compared..)?.iter().all(|byte| *byte == 0);
