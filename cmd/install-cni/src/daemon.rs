@@ -9,7 +9,8 @@ use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use daemon_settings::{DaemonSettings, DebugAddress};
-use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
+use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerStatus};
+use model::Notice;
 use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
 use prometheus_client::registry::Registry;
 use repair::RepairMetrics;
@@ -144,7 +145,7 @@ fn start_parts(
     let log_server = settings.log_socket.as_deref().map(bind_log_server).transpose()?;
     let (sender, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
-    let notify = Box::new(move |notice: InstallerNotice| drop(sender.try_send(notice)));
+    let notify = Box::new(move |notice| drop(sender.try_send(notice)));
     let (installer, handle) =
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start_installer(installer, handle)?;
@@ -160,7 +161,7 @@ struct DaemonParts {
     work: InstallerThread,
     agent: RunningAgent,
     events: Option<EventServer>,
-    notices: mpsc::Receiver<InstallerNotice>,
+    notices: mpsc::Receiver<Notice>,
     checker: SidecarDriftChecker,
     repair: Option<RepairMetrics>,
     /// How often a pod is proven, and what is counted then.

@@ -6,12 +6,13 @@
 use std::{sync::Arc, thread};
 
 use agent::{
-    AgentHandle, AgentMetrics, AgentNotice, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
-    MeshPodMetrics, PluginMetrics, Reconciler, ReconcilerInbox,
+    AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, AnnotationUpdate, MeshPodMetrics,
+    PluginMetrics, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use enrolment::EnrolmentPolicy;
+use model::Notice;
 use netns::Netns;
 use node_status::{NodeInspector, open_node};
 use prometheus_client::registry::Registry;
@@ -45,7 +46,7 @@ pub(crate) struct RunningAgent {
     /// Pods to be marked.
     pub(crate) marks: mpsc::Receiver<AnnotationUpdate>,
     /// Notices for people.
-    pub(crate) notices: mpsc::Receiver<AgentNotice>,
+    pub(crate) notices: mpsc::Receiver<Notice>,
     /// For probes.
     pub(crate) status: Arc<AgentStatus>,
     /// For people who ask.

@@ -13,9 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::AgentNotice;
 use daemon_settings::{AgentIdentity, DaemonSettings};
-use model::{EventSubject, Reason};
+use model::{EventSubject, Notice, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{
     CaptureState, NodeSimulation, PartHealth, PodState, Proof, SimulatedChange, StateReason, StateReport,
@@ -246,7 +245,7 @@ impl StateCollector {
     pub(crate) async fn keep_watch(
         self: Arc<StateCollector>,
         checker: &mut SidecarDriftChecker,
-        notices: mpsc::Sender<AgentNotice>,
+        notices: mpsc::Sender<Notice>,
     ) {
         let (mut last, mut unrecordable) = (LastError::default(), LastError::default());
         sleep(FIRST_WRITE).await;

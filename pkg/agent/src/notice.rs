@@ -11,7 +11,7 @@ use std::{
 };
 
 use enrolment::{AmbientStanding, SkipReason};
-use model::{EventLevel, EventSubject, Pod, PodName, PodUid};
+use model::{EventLevel, EventSubject, Notice, Pod, PodName, PodUid};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::pod_life::life_from_phase;
@@ -19,21 +19,8 @@ use crate::pod_life::life_from_phase;
 /// Subject of a notice about the node: the agent's pod, where people look first.
 const NODE: EventSubject = EventSubject::Agent { or_node: true };
 
-/// A notice for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentNotice {
-    /// Subject of the notice.
-    pub about: EventSubject,
-    /// Level of the Event.
-    pub level: EventLevel,
-    /// The reason: one word in CamelCase, for filters.
-    pub reason: &'static str,
-    /// The message, in sentences.
-    pub message: String,
-}
-
 /// Passes notices to the component that publishes them; must not block.
-pub type NoticeSink = Box<dyn Fn(AgentNotice) + Send>;
+pub type NoticeSink = Box<dyn Fn(Notice) + Send>;
 
 /// How long a running pod may take to join the mesh, and how long the node may be without a ztunnel, before that is
 /// reported.
@@ -167,9 +154,9 @@ impl NoticeTracker {
             }
             _ => None,
         };
-        let about = || EventSubject::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
-        if let Some((level, reason, message)) = notice {
-            (self.notify)(AgentNotice { about: about(), level, reason, message });
+        if let Some(draft) = notice {
+            let about = EventSubject::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
+            self.emit_notice(about, draft);
         }
     }
 
@@ -270,7 +257,7 @@ impl NoticeTracker {
     }
 
     fn emit_notice(&self, about: EventSubject, (level, reason, message): EventDraft) {
-        (self.notify)(AgentNotice { about, level, reason, message });
+        (self.notify)(Notice { about, level, reason, message });
     }
 }
 

@@ -31,6 +31,6 @@ pub use error::{Error, InstallStep};
 pub use inspect::{inspect_installation, inspect_network};
 pub use kubeconfig::{KubeconfigSettings, ServerAuthority};
 pub use metrics::InstallerMetrics;
-pub use run::{Installer, InstallerHandle, InstallerNotice};
+pub use run::{Installer, InstallerHandle};
 pub use settings::{Chaining, EntryTemplate, InstallerSettings};
 pub use status::InstallerStatus;

@@ -8,10 +8,11 @@ use std::{
     time::Instant,
 };
 
+use model::{EventLevel, EventSubject, Notice};
 use tracing::{info, warn};
 
 use crate::{
-    Error, InstallStep, Installer, InstallerNotice, KubeconfigSettings,
+    Error, InstallStep, Installer, KubeconfigSettings,
     conf::{self, ChangeCause, ConfChange, ConfPlan},
     conflict::ConflictVerdict,
     entry::TemplateUpdate,
@@ -219,7 +220,7 @@ impl Installer {
         warn!(target: "install", error = why, "new CNI network configuration refused; keeping the last good one");
         let message =
             format!("The new CNI network configuration is invalid; keeping the last good one: {why}");
-        (self.notify)(InstallerNotice { reason: "CNIConfigRefused", message });
+        make_warnings("CNIConfigRefused", &message).into_iter().for_each(&self.notify);
     }
 
     /// Counts a change of ours, and logs it.
@@ -245,11 +246,19 @@ impl Installer {
         if is_first {
             self.metrics.count_conflict(file);
             warn!(target: "install", file, times, rival, "another program keeps reverting the installation; backing off");
-            (self.notify)(InstallerNotice { reason: "CNIConfigConflict", message: message.clone() });
+            make_warnings("CNIConfigConflict", &message).into_iter().for_each(&self.notify);
         }
         result.problems.push(InstallProblem::Fought(message, until));
         false
     }
+}
+
+/// Returns a warning about the node, and one about the agent's pod if there is one.
+fn make_warnings(reason: &'static str, message: &str) -> [Notice; 2] {
+    [EventSubject::Node, EventSubject::Agent { or_node: false }].map(|about| {
+        let message = message.to_owned();
+        Notice { about, level: EventLevel::Warning, reason, message }
+    })
 }
 
 pub(crate) fn is_good(path: &Path, text: &str, mode: u32) -> bool {
@@ -262,4 +271,15 @@ fn hash(text: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_of_the_installer_are_about_the_node_and_its_own_pod_if_there_is_one() {
+        let subjects = make_warnings("CNIConfigConflict", "a").map(|notice| notice.about);
+        assert_eq!(subjects, [EventSubject::Node, EventSubject::Agent { or_node: false }]);
+    }
 }

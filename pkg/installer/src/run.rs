@@ -11,6 +11,7 @@ use std::{
 };
 
 use hostfs::{DirectoryWatcher, Waker};
+use model::Notice;
 use retry::{Attempts, Backoff, LastError};
 use tracing::{info, warn};
 
@@ -19,21 +20,12 @@ use crate::{
     cleanup, conflict::ConflictBackoff, entry::EntryCache, known_limits,
 };
 
-/// Something that people who look at the cluster should learn of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InstallerNotice {
-    /// One word in CamelCase.
-    pub reason: &'static str,
-    /// A sentence.
-    pub message: String,
-}
-
 /// The installer. See the crate's documentation.
 pub struct Installer {
     pub(crate) settings: InstallerSettings,
     pub(crate) metrics: InstallerMetrics,
     pub(crate) status: Arc<InstallerStatus>,
-    pub(crate) notify: Box<dyn Fn(InstallerNotice) + Send>,
+    pub(crate) notify: Box<dyn Fn(Notice) + Send>,
     pub(crate) binaries: BinaryInstaller,
     pub(crate) entries: EntryCache,
     pub(crate) conflicts: BTreeMap<InstallStep, ConflictBackoff>,
@@ -135,7 +127,7 @@ impl Installer {
         settings: InstallerSettings,
         metrics: InstallerMetrics,
         status: Arc<InstallerStatus>,
-        notify: Box<dyn Fn(InstallerNotice) + Send>,
+        notify: Box<dyn Fn(Notice) + Send>,
     ) -> Result<(Installer, InstallerHandle), Error> {
         let watcher = DirectoryWatcher::new()?;
         let (sender, commands) = mpsc::channel();

@@ -6,7 +6,7 @@ mod series;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::{EventLevel, PodName, PodUid};
+use model::{EventLevel, Notice, PodName, PodUid};
 use serde_json::{Value, json};
 
 use crate::{
@@ -23,19 +23,6 @@ enum EventObject {
     Node(String),
     /// A pod. Its Events live in its own namespace.
     Pod { name: PodName, uid: PodUid },
-}
-
-/// An Event.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KubeEvent {
-    /// Level of the Event.
-    pub level: EventLevel,
-    /// One word in CamelCase, for filters.
-    pub reason: &'static str,
-    /// Whether it reports that a pod bypasses the mesh, or can: such Events have a budget of their own.
-    pub is_bypass: bool,
-    /// A sentence. The API server takes 1024 bytes; what is longer is cut.
-    pub message: String,
 }
 
 /// Of `note` and `message` (apiserver, events validation).
@@ -95,7 +82,7 @@ impl KubeClient {
         &self,
         node: &str,
         subject: &EventObject,
-        event: &KubeEvent,
+        event: &Notice,
         times: u32,
         now: SystemTime,
     ) -> Result<String, Error> {
@@ -125,7 +112,7 @@ fn event_body(
     name: &str,
     node: &str,
     subject: &EventObject,
-    event: &KubeEvent,
+    event: &Notice,
     times: u32,
     now: SystemTime,
 ) -> Value {
@@ -165,20 +152,23 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 mod tests {
     use std::time::Duration;
 
+    use model::EventSubject;
+
     use super::*;
 
     fn now() -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)
     }
 
-    fn made(subject: &EventObject, event: &KubeEvent) -> Value {
+    fn made(subject: &EventObject, event: &Notice) -> Value {
         event_body(&subject.event_name(now()), "n1", subject, event, 3, now())
     }
 
     #[test]
     fn an_event_is_about_the_node_and_fits() {
         let message = format!("{}é", "x".repeat(1023));
-        let event = KubeEvent { level: EventLevel::Warning, reason: "Conflict", is_bypass: false, message };
+        let event =
+            Notice { about: EventSubject::Node, level: EventLevel::Warning, reason: "Conflict", message };
         let body = made(&EventObject::Node("n1".to_owned()), &event);
         assert_eq!(body["metadata"], json!({"namespace": "default", "name": "n1.17979cfe3d85cd15"}));
         assert_eq!(body["involvedObject"]["uid"], "n1");
@@ -195,10 +185,10 @@ mod tests {
             name: PodName { namespace: "shop".to_owned(), name: name.clone() },
             uid: "u1".into(),
         };
-        let event = KubeEvent {
+        let event = Notice {
             level: EventLevel::Normal,
             reason: "JoinedMesh",
-            is_bypass: false,
+            about: EventSubject::Node,
             message: "It is.".to_owned(),
         };
         let body = made(&pod, &event);

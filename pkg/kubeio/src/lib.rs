@@ -38,7 +38,7 @@ pub use client::{ApiConnection, ApiServerTrust, KubeClient, sleep_for};
 pub use collection::{Collection, ListEvent};
 pub use condition::{ConditionStatus, NodeCondition};
 pub use error::{ApiErrorKind, Error};
-pub use event::{EventRecorder, KubeEvent};
+pub use event::EventRecorder;
 #[cfg(feature = "kubectl")]
 pub use forward::ForwardedPort;
 #[cfg(feature = "kubectl")]

@@ -29,3 +29,16 @@ pub enum EventSubject {
         uid: PodUid,
     },
 }
+
+/// A notice for people who look at the cluster, which is published as an Event.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Notice {
+    /// Subject of the notice.
+    pub about: EventSubject,
+    /// Level of the Event.
+    pub level: EventLevel,
+    /// The reason: one word in CamelCase, for filters.
+    pub reason: &'static str,
+    /// The message, in sentences. The API server takes 1024 bytes; what is longer is cut.
+    pub message: String,
+}

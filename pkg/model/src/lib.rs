@@ -17,7 +17,7 @@ mod reason;
 mod status;
 mod word_enum;
 
-pub use event::{EventLevel, EventSubject};
+pub use event::{EventLevel, EventSubject, Notice};
 pub use existing::ExistingConnections;
 pub use go_bool::parse_go_bool;
 pub use identifier::{ContainerId, MemberAddresses, PodUid};

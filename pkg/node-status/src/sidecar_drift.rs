@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentNotice, MeshPodMetrics};
+use agent::MeshPodMetrics;
 use metrics::{Labelled, MetricRegistry as _, gauge_value};
-use model::{EventLevel, EventSubject, PodName, PodUid};
+use model::{EventLevel, EventSubject, Notice, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
@@ -67,7 +67,7 @@ impl SidecarDriftChecker {
     }
 
     /// Takes one observation of the node, and returns the Events that are due.
-    pub fn due_notices(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
+    pub fn due_notices(&mut self, state: &StateReport, now: Instant) -> Vec<Notice> {
         let sidecars: Vec<&PodState> =
             state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)).collect();
         for state in STATES {
@@ -93,10 +93,10 @@ impl SidecarDriftChecker {
     }
 }
 
-fn bypass_notice(pod: &PodState) -> AgentNotice {
+fn bypass_notice(pod: &PodState) -> Notice {
     let what = pod.kernel.differences.join("; ");
     let what = if what.is_empty() { pod.problem.clone().unwrap_or_default() } else { what };
-    AgentNotice {
+    Notice {
         about: EventSubject::Pod {
             name: PodName { namespace: pod.namespace.clone(), name: pod.name.clone() },
             uid: pod.uid.clone(),

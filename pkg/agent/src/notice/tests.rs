@@ -8,7 +8,7 @@ use super::*;
 
 struct Desk {
     notices: NoticeTracker,
-    said: mpsc::Receiver<AgentNotice>,
+    said: mpsc::Receiver<Notice>,
     start: Instant,
 }
 
@@ -77,7 +77,7 @@ impl Desk {
         self.all(second).iter().map(|notice| notice.reason).collect()
     }
 
-    fn all(&mut self, second: u64) -> Vec<AgentNotice> {
+    fn all(&mut self, second: u64) -> Vec<Notice> {
         self.notices.report_due(self.at(second));
         self.said.try_iter().collect()
     }
@@ -366,7 +366,7 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
         (1940, "a rule", true),
     ] {
         desk.notices.report_overruled(&name, &uid, what, desk.start + Duration::from_secs(second));
-        let said: Vec<AgentNotice> = desk.said.try_iter().collect();
+        let said: Vec<Notice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureOverruled" && notice.message.len() < 1024));
     }
@@ -378,7 +378,7 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
             3,
             desk.start + Duration::from_secs(second),
         );
-        let said: Vec<AgentNotice> = desk.said.try_iter().collect();
+        let said: Vec<Notice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureUnstable" && notice.message.len() < 1024));
         desk.notices.clear_unstable(&uid);
@@ -398,7 +398,7 @@ fn a_refused_exception_is_told_of_once_and_again_when_it_is_another_one() {
     {
         let refused: Vec<String> = refused.split_terminator(' ').map(|one| one.repeat(1000)).collect();
         desk.notices.refused_exceptions(&name, &uid, &refused);
-        let said: Vec<AgentNotice> = desk.said.try_iter().collect();
+        let said: Vec<Notice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{refused:.20?}");
         assert!(said.iter().all(|notice| notice.reason == "ExceptionRefused" && notice.message.len() < 1024));
     }

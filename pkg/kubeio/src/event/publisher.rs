@@ -5,12 +5,12 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use model::{EventSubject, Pod, PodName};
+use model::{EventSubject, Notice, Pod, PodName};
 use tokio::{sync::Notify, time::timeout};
 use tracing::debug;
 
 use super::{
-    EventObject, KubeEvent, MAX_MESSAGE,
+    EventObject, MAX_MESSAGE,
     queue::{EventQueue, NextEvent, WaitingEvent},
     series::{EventKey, EventSeries, EventVerdict},
     truncate_text,
@@ -47,10 +47,10 @@ impl EventRecorder {
     }
 
     /// Queues an Event, in place of one that waits with the same subject and reason.
-    pub fn submit(&self, subject: EventSubject, mut event: KubeEvent) {
-        event.message.truncate(truncate_text(&event.message, MAX_MESSAGE).len());
-        event.message.shrink_to_fit();
-        log_dropped(self.lock_queue().add(subject, event, Instant::now()));
+    pub fn submit(&self, mut notice: Notice, is_bypass: bool) {
+        notice.message.truncate(truncate_text(&notice.message, MAX_MESSAGE).len());
+        notice.message.shrink_to_fit();
+        log_dropped(self.lock_queue().add(notice, is_bypass, Instant::now()));
         self.added.notify_one();
     }
 
@@ -85,8 +85,8 @@ impl EventRecorder {
 impl Publication<'_> {
     /// Creates the Event, or counts the one that says the same.
     async fn publish_event(&mut self, waiting: &WaitingEvent) -> Result<(), Error> {
-        let Some(subject) = self.resolve_subject(&waiting.subject).await? else { return Ok(()) };
-        let (key, times) = ((subject, waiting.event.clone()), waiting.times);
+        let Some(subject) = self.resolve_subject(&waiting.notice.about).await? else { return Ok(()) };
+        let (key, times) = ((subject, waiting.notice.clone()), waiting.times);
         match self.series.verdict(&key, times, Instant::now()) {
             EventVerdict::New => self.start_series(key, times).await,
             EventVerdict::Again { name, count } => {
@@ -142,7 +142,7 @@ impl EventRecorder {
 }
 
 fn log_dropped(waiting: Option<WaitingEvent>) {
-    if let Some(WaitingEvent { subject, event, .. }) = waiting {
-        debug!(target: "install", ?subject, reason = event.reason, text = event.message, "too many Events wait; one is dropped");
+    if let Some(WaitingEvent { notice: Notice { about, reason, message, .. }, .. }) = waiting {
+        debug!(target: "install", subject = ?about, reason, text = message, "too many Events wait; one is dropped");
     }
 }

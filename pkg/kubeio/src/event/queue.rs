@@ -12,9 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::EventSubject;
-
-use super::KubeEvent;
+use model::{EventSubject, Notice};
 
 /// Events of a class at once: a node in trouble has hundreds to publish, and so have all other nodes.
 const CLASS_BURST: u32 = 20;
@@ -41,8 +39,9 @@ enum EventClass {
 /// An Event that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaitingEvent {
-    pub(super) subject: EventSubject,
-    pub(super) event: KubeEvent,
+    pub(super) notice: Notice,
+    /// Whether it reports that a pod bypasses the mesh, or can: such Events have a budget of their own.
+    is_bypass: bool,
     /// How often it has happened.
     pub(super) times: u32,
     /// When it happened last.
@@ -64,23 +63,23 @@ pub(super) enum NextEvent {
 
 impl WaitingEvent {
     fn class(&self) -> EventClass {
-        match self.subject {
+        match self.notice.about {
             EventSubject::Node | EventSubject::Agent { .. } => EventClass::Node,
-            EventSubject::Pod { .. } if self.event.is_bypass => EventClass::Bypass,
+            EventSubject::Pod { .. } if self.is_bypass => EventClass::Bypass,
             EventSubject::Pod { .. } => EventClass::Pod,
         }
     }
 
     /// Within its class: the namespace, and for the node the reason, so that what repeats does not delay what is new.
     fn share_name(&self) -> &str {
-        match &self.subject {
-            EventSubject::Node | EventSubject::Agent { .. } => self.event.reason,
+        match &self.notice.about {
+            EventSubject::Node | EventSubject::Agent { .. } => self.notice.reason,
             EventSubject::Pod { name, .. } => &name.namespace,
         }
     }
 
     fn replaces(&self, other: &WaitingEvent) -> bool {
-        self.subject == other.subject && self.event.reason == other.event.reason
+        self.notice.about == other.notice.about && self.notice.reason == other.notice.reason
     }
 }
 
@@ -151,7 +150,7 @@ impl ClassQueue {
     fn next_place(&self) -> Option<usize> {
         let candidates = self.waiting.iter().enumerate().filter_map(|(place, waiting)| {
             let Some(share) = self.shares.get(waiting.share_name()) else { return Some((place, (0, 0, 0))) };
-            let reason = share.reasons.get(waiting.event.reason).copied().unwrap_or_default();
+            let reason = share.reasons.get(waiting.notice.reason).copied().unwrap_or_default();
             (share.budget.left > 0).then_some((place, (share.served, reason, waiting.number)))
         });
         let next = candidates.min_by_key(|(_, order)| *order);
@@ -170,7 +169,7 @@ impl ClassQueue {
         if let Some(share) = self.shares.get_mut(next.share_name()) {
             share.budget.spend();
             share.served = order;
-            share.reasons.insert(next.event.reason, order);
+            share.reasons.insert(next.notice.reason, order);
         }
         next
     }
@@ -220,19 +219,14 @@ impl EventQueue {
     }
 
     /// Adds an Event, in place of an older one with its subject and reason. Returns one that has to give way, if any.
-    pub(super) fn add(
-        &mut self,
-        subject: EventSubject,
-        event: KubeEvent,
-        now: Instant,
-    ) -> Option<WaitingEvent> {
+    pub(super) fn add(&mut self, notice: Notice, is_bypass: bool, now: Instant) -> Option<WaitingEvent> {
         let number = self.next_number();
-        let new = WaitingEvent { subject, event, times: 1, since: now, number };
+        let new = WaitingEvent { notice, is_bypass, times: 1, since: now, number };
         let queue = self.classes.get_mut(&new.class())?;
         let Some(older) = queue.waiting.iter_mut().find(|older| new.replaces(older)) else {
             return queue.insert(new, now);
         };
-        let times = if older.event == new.event { older.times.saturating_add(1) } else { 1 };
+        let times = if older.notice == new.notice { older.times.saturating_add(1) } else { 1 };
         // It keeps its place, so that whoever changes all the time is published, too.
         *older = WaitingEvent { times, number: older.number, ..new };
         None
@@ -242,7 +236,7 @@ impl EventQueue {
     pub(super) fn requeue_event(&mut self, failed: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
         let queue = self.classes.get_mut(&failed.class())?;
         match queue.waiting.iter_mut().find(|newer| newer.replaces(&failed)) {
-            Some(newer) if newer.event == failed.event => {
+            Some(newer) if newer.notice == failed.notice => {
                 newer.times = newer.times.saturating_add(failed.times);
                 None
             }

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{EventObject, KubeEvent, queue::most_crowded};
+use model::Notice;
+
+use super::{EventObject, queue::most_crowded};
 
 /// The API server keeps Events for an hour after their last change; after that the next one is new.
 const WINDOW: Duration = Duration::from_secs(3600);
@@ -13,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(3600);
 const REMEMBERED: usize = 256;
 
 /// Key of an Event: two Events with equal keys are the same.
-pub(super) type EventKey = (EventObject, KubeEvent);
+pub(super) type EventKey = (EventObject, Notice);
 
 /// How an Event is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +76,11 @@ mod tests {
     use model::PodName;
 
     use super::*;
-    use model::EventLevel;
+    use model::{EventLevel, EventSubject};
 
-    fn event(message: &str) -> KubeEvent {
+    fn event(message: &str) -> Notice {
         let message = message.to_owned();
-        KubeEvent { level: EventLevel::Warning, reason: "Conflict", is_bypass: false, message }
+        Notice { about: EventSubject::Node, level: EventLevel::Warning, reason: "Conflict", message }
     }
 
     fn key(node: &str, message: &str) -> EventKey {

@@ -15,18 +15,21 @@ fn subject(namespace: &str, name: &str) -> EventSubject {
     EventSubject::Pod { name, uid: "u".into() }
 }
 
-fn event(reason: &'static str, is_bypass: bool, message: &str) -> KubeEvent {
-    KubeEvent { level: EventLevel::Warning, reason, is_bypass, message: message.to_owned() }
+/// Reason, whether it is about a bypass, and message.
+type Event = (&'static str, bool, String);
+
+fn event(reason: &'static str, is_bypass: bool, message: &str) -> Event {
+    (reason, is_bypass, message.to_owned())
 }
 
 /// Such as `shop/web JoinedMesh again*2`.
 fn text(waiting: &WaitingEvent) -> String {
-    let subject = match &waiting.subject {
+    let subject = match &waiting.notice.about {
         EventSubject::Node => "node".to_owned(),
         EventSubject::Agent { .. } => "agent".to_owned(),
         EventSubject::Pod { name, .. } => format!("{}/{}", name.namespace, name.name),
     };
-    format!("{subject} {} {}*{}", waiting.event.reason, waiting.event.message, waiting.times)
+    format!("{subject} {} {}*{}", waiting.notice.reason, waiting.notice.message, waiting.times)
 }
 
 impl Desk {
@@ -40,8 +43,9 @@ impl Desk {
         self.now = self.start + Duration::from_millis(milliseconds);
     }
 
-    fn add(&mut self, subject: EventSubject, event: KubeEvent) -> Option<WaitingEvent> {
-        self.queue.add(subject, event, self.now)
+    fn add(&mut self, about: EventSubject, (reason, is_bypass, message): Event) -> Option<WaitingEvent> {
+        let notice = Notice { about, level: EventLevel::Warning, reason, message };
+        self.queue.add(notice, is_bypass, self.now)
     }
 
     fn pod(&mut self, namespace: &str, name: &str, reason: &'static str) {
@@ -93,7 +97,7 @@ impl Numbers {
         (self.0 >> 33) % most
     }
 
-    fn event(&mut self) -> KubeEvent {
+    fn event(&mut self) -> Event {
         let reason = REASONS[usize::try_from(self.below(4)).unwrap()];
         event(reason, self.below(2) == 0, &self.below(3).to_string())
     }
@@ -215,7 +219,7 @@ fn warnings_about_bypasses_in_the_same_namespace_are_published_at_once() {
     }
     for reason in ["CanBypassMesh", "CaptureOverruled"] {
         desk.add(subject("evil", "vpn"), event(reason, true, ""));
-        assert_eq!(desk.wait_for(|waiting| waiting.event.reason == reason), Some(Duration::ZERO));
+        assert_eq!(desk.wait_for(|waiting| waiting.notice.reason == reason), Some(Duration::ZERO));
     }
     // Nor do many of one reason hide another one.
     for number in 0..300 {
@@ -223,7 +227,7 @@ fn warnings_about_bypasses_in_the_same_namespace_are_published_at_once() {
     }
     desk.published();
     desk.add(subject("evil", "vpn"), event("CaptureOverruled", true, ""));
-    let waited = desk.wait_for(|waiting| waiting.event.reason == "CaptureOverruled");
+    let waited = desk.wait_for(|waiting| waiting.notice.reason == "CaptureOverruled");
     assert!(waited.is_some_and(|waited| waited <= EVERY), "{waited:?}");
 }
 
