@@ -63,7 +63,7 @@ pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>
         PreflightFact::Found(PreflightCode::PortTaken, Severity::Warning, ports),
         PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
         PreflightFact::Memory(memory_limit()),
-        PreflightFact::Inotify(watch_directory()),
+        PreflightFact::Found(PreflightCode::NoInotify, Severity::Warning, Ok(unwatched_directories())),
     ]);
     facts.extend(clock_fact());
     judge_preflight(&facts)
@@ -85,7 +85,7 @@ pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
         Err(error) => Err(client::error_text(error)),
     };
     facts.extend([
-        PreflightFact::Inotify(watch_directory()),
+        PreflightFact::Found(PreflightCode::NoInotify, Severity::Warning, Ok(unwatched_directories())),
         PreflightFact::Found(PreflightCode::SocketTaken, Severity::Error, sockets),
         PreflightFact::Found(PreflightCode::ReadOnly, Severity::Warning, read_only_directories(settings)),
     ]);
@@ -130,7 +130,11 @@ fn confinement_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
     let mut facts = vec![PreflightFact::SeLinux(confinement::selinux_context(&settings.host_proc))];
     if settings.ambient.is_some() {
         facts.push(PreflightFact::AppArmor(confinement::apparmor_profile()));
-        facts.push(PreflightFact::UserNamespace(confinement::user_namespace(&settings.host_proc)));
+        facts.push(PreflightFact::Found(
+            PreflightCode::UserNamespace,
+            Severity::Error,
+            confinement::own_user_namespace(&settings.host_proc),
+        ));
     }
     facts
 }
@@ -238,11 +242,11 @@ fn is_container(directory: &Path) -> Observed<()> {
     if directory.is_dir() { Ok(()) } else { Err(why()) }
 }
 
-/// Why a directory cannot be watched.
-fn watch_directory() -> Result<(), String> {
+/// Returns a message if a directory cannot be watched.
+fn unwatched_directories() -> Vec<String> {
     let events = inotify::init(inotify::CreateFlags::CLOEXEC);
     let watch = events.and_then(|events| inotify::add_watch(&events, "/", inotify::WatchFlags::DELETE_SELF));
-    watch.map(drop).map_err(|error| format!("a directory cannot be watched: {error}"))
+    watch.err().map(|error| format!("a directory cannot be watched: {error}")).into_iter().collect()
 }
 
 fn memory_limit() -> Observed<Option<u64>> {

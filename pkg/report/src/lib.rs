@@ -35,7 +35,7 @@ pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelV
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use preflight::{
     AppArmorProfile, NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, ProbeSources,
-    SeLinuxContext, TablesInUse, TokenTimes, Trial, UserNamespace, judge_preflight, preflight_error,
+    SeLinuxContext, TablesInUse, TokenTimes, Trial, judge_preflight, preflight_error,
 };
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
 pub use sarif::{SarifResult, SarifRule, render_sarif};

@@ -90,15 +90,6 @@ pub struct AppArmorProfile {
     pub enforced: bool,
 }
 
-/// User namespace of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserNamespace {
-    /// User namespace of the node's first process.
-    OfNode,
-    /// Another one.
-    Own,
-}
-
 /// A result of an observation, or why it could not be made.
 pub type Observed<T> = Result<T, String>;
 
@@ -115,8 +106,6 @@ pub enum PreflightFact {
     PodNumbers(Observed<(usize, Vec<String>)>),
     /// Sources of the node's packets to pods, and of its probes.
     ProbeSources(Observed<ProbeSources>),
-    /// Watching a directory.
-    Inotify(Observed<()>),
     /// Number of files that the agent may open; `None`: any.
     Files(Option<u64>),
     /// Memory limit of the container in bytes; `None`: there is none.
@@ -129,8 +118,6 @@ pub enum PreflightFact {
     SeLinux(Observed<Option<SeLinuxContext>>),
     /// Profile of AppArmor; `None`: there is none.
     AppArmor(Observed<Option<AppArmorProfile>>),
-    /// User namespace of the agent.
-    UserNamespace(Observed<UserNamespace>),
 }
 
 /// The answer of `install-cni check`.
@@ -201,10 +188,6 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
             (Code::PodNumbersTaken, judge_observation(found, judge))
         }
         PreflightFact::ProbeSources(found) => (Code::ProbeSource, judge_observation(found, judge_sources)),
-        PreflightFact::Inotify(found) => (
-            Code::NoInotify,
-            found.as_ref().map(|()| String::new()).map_err(|why| (Severity::Warning, why.clone())),
-        ),
         PreflightFact::Files(most) => (
             Code::FewFiles,
             match most {
@@ -225,15 +208,6 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
         ),
         PreflightFact::SeLinux(found) => (Code::SeLinux, judge_observation(found, judge_selinux)),
         PreflightFact::AppArmor(found) => (Code::AppArmor, judge_observation(found, judge_apparmor)),
-        PreflightFact::UserNamespace(found) => (
-            Code::UserNamespace,
-            judge_observation(found, |found| match found {
-                UserNamespace::OfNode => Ok(String::new()),
-                UserNamespace::Own => {
-                    Err((Severity::Error, "the agent is in a user namespace of its own".to_owned()))
-                }
-            }),
-        ),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
-use report::{AppArmorProfile, Observed, SeLinuxContext, UserNamespace};
+use report::{AppArmorProfile, Observed, SeLinuxContext};
 use rustix::io::Errno;
 
 /// The context of the process, by the security module that the kernel asks first.
@@ -33,15 +33,13 @@ pub(super) fn apparmor_profile() -> Observed<Option<AppArmorProfile>> {
     Ok(context.as_deref().and_then(parse_profile))
 }
 
-/// Returns whether this process is in the node's user namespace.
-pub(super) fn user_namespace(host_proc: &Path) -> Observed<UserNamespace> {
+/// Returns a message if this process is in a user namespace of its own, not in the node's.
+pub(super) fn own_user_namespace(host_proc: &Path) -> Observed<Vec<String>> {
     let map = fs::read_to_string(USER_IDS).map_err(|error| format!("cannot read {USER_IDS}: {error}"))?;
-    if map.split_whitespace().eq(ALL_IDS) {
-        return Ok(UserNamespace::OfNode);
-    }
-    let is_of_node =
-        identify_namespace(&host_proc.join("1/ns/user"))? == identify_namespace(OWN_NAMESPACE.as_ref())?;
-    Ok(if is_of_node { UserNamespace::OfNode } else { UserNamespace::Own })
+    let is_of_node = map.split_whitespace().eq(ALL_IDS)
+        || identify_namespace(&host_proc.join("1/ns/user"))? == identify_namespace(OWN_NAMESPACE.as_ref())?;
+    let message = "the agent is in a user namespace of its own".to_owned();
+    Ok((!is_of_node).then_some(message).into_iter().collect())
 }
 
 fn identify_namespace(path: &Path) -> Observed<(u64, u64)> {

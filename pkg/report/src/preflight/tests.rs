@@ -111,8 +111,13 @@ fn other_cases() -> Vec<Case> {
             warning,
             "the node reaches its pods from 10.0.0.1; not detected: fd00::7 is used",
         ),
-        (Fact::Inotify(Ok(())), Code::NoInotify, None, ""),
-        (Fact::Inotify(Err("full".to_owned())), Code::NoInotify, warning, "full"),
+        (Fact::Found(Code::NoInotify, Severity::Warning, Ok(vec![])), Code::NoInotify, None, ""),
+        (
+            Fact::Found(Code::NoInotify, Severity::Warning, Ok(vec!["full".to_owned()])),
+            Code::NoInotify,
+            warning,
+            "full",
+        ),
         (Fact::Files(None), Code::FewFiles, None, "any number"),
         (Fact::Files(Some(FILES)), Code::FewFiles, None, "at most 512 files can be open"),
         (Fact::Files(Some(FILES - 1)), Code::FewFiles, warning, "at most 511 files can be open"),
@@ -180,17 +185,17 @@ fn other_cases() -> Vec<Case> {
         (Fact::AppArmor(Ok(None)), Code::AppArmor, None, "no profile"),
         (apparmor(false), Code::AppArmor, None, "the profile p denies nothing"),
         (apparmor(true), Code::AppArmor, warning, "the profile p confines the agent"),
-        (Fact::UserNamespace(Ok(UserNamespace::OfNode)), Code::UserNamespace, None, ""),
+        (own_user_namespace(Ok(vec![])), Code::UserNamespace, None, ""),
         (
-            Fact::UserNamespace(Ok(UserNamespace::Own)),
+            own_user_namespace(Ok(vec!["it is its own".to_owned()])),
             Code::UserNamespace,
             error,
-            "the agent is in a user namespace of its own",
+            "it is its own",
         ),
         // What could not be looked at is unknown.
         (Fact::SeLinux(unknown()), Code::SeLinux, not_known, "no permission"),
         (Fact::AppArmor(unknown()), Code::AppArmor, not_known, "no permission"),
-        (Fact::UserNamespace(unknown()), Code::UserNamespace, not_known, "no permission"),
+        (own_user_namespace(unknown()), Code::UserNamespace, not_known, "no permission"),
         (Fact::Tables(unknown()), Code::LegacyTables, not_known, "no permission"),
         (Fact::ProbeSources(unknown()), Code::ProbeSource, not_known, "no permission"),
         (Fact::PodNumbers(unknown()), Code::PodNumbersTaken, not_known, "no permission"),
@@ -208,6 +213,10 @@ fn sources(routes: &[&str], used: &[&str], undetected: &[&str]) -> PreflightFact
 
 fn selinux(domain: &str, enforcing: Option<bool>) -> PreflightFact {
     PreflightFact::SeLinux(Ok(Some(SeLinuxContext { domain: domain.to_owned(), enforcing })))
+}
+
+fn own_user_namespace(found: Observed<Vec<String>>) -> PreflightFact {
+    PreflightFact::Found(PreflightCode::UserNamespace, Severity::Error, found)
 }
 
 fn apparmor(enforced: bool) -> PreflightFact {
