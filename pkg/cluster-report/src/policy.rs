@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use model::{IpNet, ObjectMeta};
+use model::{IpNet, LabelRequirement, ObjectMeta};
 use serde::Deserialize;
 
 use crate::objects::Pod;
@@ -105,19 +105,7 @@ pub struct Selector {
     /// Labels with their values.
     pub match_labels: BTreeMap<String, String>,
     /// Terms, all of which must hold.
-    pub match_expressions: Vec<SelectorTerm>,
-}
-
-/// A term of a selector.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct SelectorTerm {
-    /// The label.
-    pub key: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
-    pub operator: String,
-    /// Of the first two.
-    pub values: Vec<String>,
+    pub match_expressions: Vec<LabelRequirement>,
 }
 
 /// The effect on HBONE of the policies that select a pod.
@@ -139,20 +127,7 @@ impl Selector {
     pub fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         self.match_labels.iter().all(equal)
-            && self.match_expressions.iter().all(|term| term.matches_labels(labels))
-    }
-}
-
-impl SelectorTerm {
-    fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
-        let value = labels.get(&self.key);
-        match self.operator.as_str() {
-            "In" => value.is_some_and(|value| self.values.contains(value)),
-            "NotIn" => value.is_none_or(|value| !self.values.contains(value)),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            _ => false,
-        }
+            && self.match_expressions.iter().all(|term| term.is_met_by(labels) == Some(true))
     }
 }
 

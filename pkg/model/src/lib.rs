@@ -25,8 +25,8 @@ pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use list::list_elements;
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
 pub use node::{
-    Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeInfo, NodeSelector,
-    NodeSelectorRequirement, NodeSelectorTerm, NodeSpec, NodeStatus, PodPlacement, PodTemplate, Taint,
+    Affinity, DaemonSet, DaemonSetSpec, EnvSource, LabelRequirement, Node, NodeAffinity, NodeInfo,
+    NodeSelector, NodeSelectorTerm, NodeSpec, NodeStatus, PodPlacement, PodTemplate, Taint,
     TemplateContainer, Toleration,
 };
 pub use pod::{

@@ -201,16 +201,16 @@ pub struct NodeSelector {
 pub struct NodeSelectorTerm {
     /// On labels.
     #[serde(deserialize_with = "null_is_empty")]
-    pub match_expressions: Vec<NodeSelectorRequirement>,
+    pub match_expressions: Vec<LabelRequirement>,
     /// On fields; `metadata.name` is the only one that there is.
     #[serde(deserialize_with = "null_is_empty")]
-    pub match_fields: Vec<NodeSelectorRequirement>,
+    pub match_fields: Vec<LabelRequirement>,
 }
 
 /// One requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct NodeSelectorRequirement {
+pub struct LabelRequirement {
     /// Label or field.
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`.
@@ -218,4 +218,20 @@ pub struct NodeSelectorRequirement {
     /// As the operator needs.
     #[serde(deserialize_with = "null_is_empty")]
     pub values: Vec<String>,
+}
+
+impl LabelRequirement {
+    /// Whether these labels meet it; `None`: its operator is none of those that selectors of labels have.
+    #[must_use]
+    pub fn is_met_by(&self, labels: &BTreeMap<String, String>) -> Option<bool> {
+        let value = labels.get(&self.key);
+        let is_listed = value.is_some_and(|value| self.values.contains(value));
+        match self.operator.as_str() {
+            "In" => Some(is_listed),
+            "NotIn" => Some(!is_listed),
+            "Exists" => Some(value.is_some()),
+            "DoesNotExist" => Some(value.is_none()),
+            _ => None,
+        }
+    }
 }

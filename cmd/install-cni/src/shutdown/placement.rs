@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, fmt};
 
 use model::{
-    DaemonSet, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodPlacement, Taint,
-    Toleration, parse_go_bool,
+    DaemonSet, LabelRequirement, Node, NodeSelector, NodeSelectorTerm, PodPlacement, Taint, Toleration,
+    parse_go_bool,
 };
 
 /// Why a DaemonSet has no pod on a node any more.
@@ -75,21 +75,16 @@ fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
 
 /// An operator that we do not know is met: a newer Kubernetes knows what it means, and an agent that takes an upgrade
 /// for its removal would do harm.
-fn meets_requirement(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequirement) -> bool {
-    let value = labels.get(&requirement.key);
-    let listed = value.is_some_and(|value| requirement.values.contains(value));
+fn meets_requirement(labels: &BTreeMap<String, String>, requirement: &LabelRequirement) -> bool {
+    let numbers = || numeric_operands(labels.get(&requirement.key), requirement);
     match requirement.operator.as_str() {
-        "In" => listed,
-        "NotIn" => !listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numeric_operands(value, requirement).is_some_and(|(label, bound)| label > bound),
-        "Lt" => numeric_operands(value, requirement).is_some_and(|(label, bound)| label < bound),
-        _ => true,
+        "Gt" => numbers().is_some_and(|(label, bound)| label > bound),
+        "Lt" => numbers().is_some_and(|(label, bound)| label < bound),
+        _ => requirement.is_met_by(labels).unwrap_or(true),
     }
 }
 
-fn numeric_operands(value: Option<&String>, requirement: &NodeSelectorRequirement) -> Option<(i64, i64)> {
+fn numeric_operands(value: Option<&String>, requirement: &LabelRequirement) -> Option<(i64, i64)> {
     let [bound] = requirement.values.as_slice() else { return None };
     Some((value?.parse().ok()?, bound.parse().ok()?))
 }
