@@ -108,11 +108,7 @@ fn unobserved_report(why: String) -> StateReport {
 /// All settings that were observed: the last agent's record shows which of them are ours.
 fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
     let of = |place: String, all: &BTreeMap<String, String>| {
-        let show = |(name, value): (&String, &String)| {
-            let (place, name, value) = (place.clone(), name.clone(), value.clone());
-            SysctlState { netns: place, name, value, previous_value: None }
-        };
-        all.iter().map(show).collect::<Vec<_>>()
+        all.iter().map(|setting| node::show_sysctl(&place, setting)).collect::<Vec<_>>()
     };
     let inside = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| {
         let found = slot.select_from(&observed.inside).as_ref()?;
@@ -177,8 +173,8 @@ fn compare_firewall(
     let desired = std::mem::take(&mut before.desired);
     let Some(observed) = now.observed else { return Comparison::without_observation(desired) };
     let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
-    let difference = Comparison::compare_sets(normal(&desired), normal(&observed)).differences;
-    Comparison::with_differences(desired, observed, difference)
+    let differences = Comparison::compare_sets(normal(&desired), normal(&observed)).differences;
+    Comparison { desired, observed: Some(observed), differences }
 }
 
 fn in_our_form(rule: &FirewallRule) -> FirewallRule {

@@ -34,7 +34,7 @@ pub(super) fn compare_shown_rules(
     let ours = |rules: &[ShownRule]| {
         rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
     };
-    let difference = Comparison::compare_sets(ours(&desired), ours(&observed)).differences;
+    let differences = Comparison::compare_sets(ours(&desired), ours(&observed)).differences;
     let shown = |rules: Vec<ShownRule>| rules.into_iter().map(|rule| rule.shown).collect();
-    Comparison::with_differences(shown(desired), shown(observed), difference)
+    Comparison { desired: shown(desired), observed: Some(shown(observed)), differences }
 }

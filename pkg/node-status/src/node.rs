@@ -18,6 +18,8 @@ use report::{
 use crate::{firewall::compare_shown_rules, steps};
 use objects::{ComparedLists, NetworkObjects};
 
+pub(super) use objects::show_sysctl;
+
 /// The slot that the kernel sends new connections to.
 pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
     KernelSlots::from(&settings.node, observed).active
@@ -115,8 +117,8 @@ pub(super) fn compare_members(
         Some(_) => one.clone(),
         None => member(one.ip, desired.get(&one.ip).cloned()),
     });
-    let difference = Comparison::compare_sets(want.clone(), filled.collect()).differences;
-    Comparison::with_differences(want, have, difference)
+    let differences = Comparison::compare_sets(want.clone(), filled.collect()).differences;
+    Comparison { desired: want, observed: Some(have), differences }
 }
 
 /// Compares all but the parts that could not be observed.

@@ -77,8 +77,8 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
             |kind| move |what: &&T| StateDifference { kind, family: what.family(), object: what.to_string() };
         let missing = want.difference(&have).map(to_difference(DifferenceKind::Missing));
         let unexpected = have.difference(&want).map(to_difference(DifferenceKind::Unexpected));
-        let difference = missing.chain(unexpected).collect();
-        Comparison { desired, observed: Some(observed), differences: difference }
+        let differences = missing.chain(unexpected).collect();
+        Comparison { desired, observed: Some(observed), differences }
     }
 }
 
@@ -92,15 +92,5 @@ impl<T> Comparison<T> {
     #[must_use]
     pub fn without_observation(desired: Vec<T>) -> Comparison<T> {
         Comparison { desired, observed: None, differences: Vec::new() }
-    }
-
-    /// Compared by somebody who knows more of the two than whether they are equal.
-    #[must_use]
-    pub fn with_differences(
-        desired: Vec<T>,
-        observed: Vec<T>,
-        difference: Vec<StateDifference>,
-    ) -> Comparison<T> {
-        Comparison { desired, observed: Some(observed), differences: difference }
     }
 }

@@ -25,15 +25,14 @@ impl StateReport {
 }
 
 fn node_findings(state: &StateReport) -> Vec<NodeFinding> {
-    let of =
-        |severity, code, message, advice| NodeFinding { severity: Some(severity), code, message, advice };
-    let faults = explain::node_faults(state).into_iter();
-    let faults = faults.map(|(code, message, advice)| of(Severity::Error, code, message, advice));
-    let unobserved = of_unobserved(state).into_iter();
-    let unobserved =
-        unobserved.map(|message| of(Severity::Unknown, "unobserved".to_owned(), message, Vec::new()));
-    let mut all: Vec<NodeFinding> =
-        faults.chain(unobserved).chain(preflight::findings_of(&state.preflight)).collect();
+    let unobserved = of_unobserved(state).into_iter().map(|message| NodeFinding {
+        severity: Some(Severity::Unknown),
+        code: "unobserved".to_owned(),
+        message,
+        advice: Vec::new(),
+    });
+    let mut all: Vec<NodeFinding> = explain::node_faults(state).chain(unobserved).collect();
+    all.extend(preflight::findings_of(&state.preflight));
     all.sort_by_key(|finding| Reverse(finding.severity)); // stable
     all
 }

@@ -21,6 +21,7 @@ pub(crate) use sentences::of_unobserved;
 
 use crate::{
     document::{known_or_default, known_value},
+    findings::{NodeFinding, Severity},
     pod::PodState,
     state::StateReport,
     text::{sanitize_text, to_clause},
@@ -108,16 +109,17 @@ pub(crate) fn pod_advice(state: &StateReport, pod: &PodState) -> Vec<String> {
     known::pod_finding(state, pod).advice
 }
 
-/// Everything that is wrong with the node, whichever pod suffers from it, the worst first: code, message and advice.
-pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, String, Vec<String>)> {
-    let missing = known::node_without_ztunnel(state).map(|(message, advice)| {
-        let advice = advice.iter().map(|line| (*line).to_owned()).collect();
-        ("no-ztunnel".to_owned(), format!("{message}."), advice)
-    });
-    let faults = faults::node_faults(state).into_iter();
-    let faults = faults
-        .map(|NodeFault { finding, .. }| (finding.code, sanitize_text(&finding.message), finding.advice));
-    missing.into_iter().chain(faults).collect()
+/// Everything that is wrong with the node, whichever pod suffers from it, the worst first.
+pub(crate) fn node_faults(state: &StateReport) -> impl Iterator<Item = NodeFinding> {
+    let missing = known::node_without_ztunnel(state)
+        .map(|(message, advice)| Finding::new_unhealthy("no-ztunnel", format!("{message}."), advice));
+    let faults = faults::node_faults(state).into_iter().map(|fault| fault.finding);
+    missing.into_iter().chain(faults).map(|Finding { code, message, advice, .. }| NodeFinding {
+        severity: Some(Severity::Error),
+        code,
+        message: sanitize_text(&message),
+        advice,
+    })
 }
 
 fn join_finding(mut explanation: Explanation, found: Finding, faults: Vec<NodeFault>) -> Explanation {

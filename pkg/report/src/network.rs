@@ -36,12 +36,12 @@ impl NetworkState {
     #[must_use]
     pub fn nothing_desired() -> NetworkState {
         NetworkState {
-            ipsets: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
-            rules: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
-            routes: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
-            links: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
-            sysctls: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
-            firewall: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
+            ipsets: Comparison::compare_sets(Vec::new(), Vec::new()),
+            rules: Comparison::compare_sets(Vec::new(), Vec::new()),
+            routes: Comparison::compare_sets(Vec::new(), Vec::new()),
+            links: Comparison::compare_sets(Vec::new(), Vec::new()),
+            sysctls: Comparison::compare_sets(Vec::new(), Vec::new()),
+            firewall: Comparison::compare_sets(Vec::new(), Vec::new()),
             foreign: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: [SARIF 2.1.0](https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html).
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::findings::Severity;
 
@@ -58,43 +58,39 @@ pub fn render_sarif(tool: &str, rules: &[SarifRule], results: &[SarifResult]) ->
 }
 
 fn rule_value(rule: &SarifRule) -> Value {
-    let mut value = json!({
+    let level = rule.severity.map(sarif_level);
+    without_nulls(json!({
         "id": rule.code,
         "shortDescription": {"text": rule.check},
         "help": {"text": rule.help},
-    });
-    if let Some(severity) = rule.severity {
-        insert_member(&mut value, "defaultConfiguration", json!({"level": sarif_level(severity)}));
-    }
-    value
+        "defaultConfiguration": level.map(|level| json!({"level": level})),
+    }))
 }
 
 fn result_value(result: &SarifResult, index: Option<usize>) -> Value {
     let kind = if result.severity == Severity::Unknown { "open" } else { "fail" };
-    let mut value = json!({
+    let locations = result.object.as_ref().map(|object| {
+        let name = object.rsplit('/').next().unwrap_or(object);
+        let place = json!({"name": name, "fullyQualifiedName": object, "kind": "resource"});
+        json!([{"logicalLocations": [place]}])
+    });
+    without_nulls(json!({
         "ruleId": result.code,
+        "ruleIndex": index,
         "kind": kind,
         "level": sarif_level(result.severity),
         "message": {"text": result.message},
-    });
-    if let Some(index) = index {
-        insert_member(&mut value, "ruleIndex", json!(index));
-    }
-    if let Some(object) = &result.object {
-        let name = object.rsplit('/').next().unwrap_or(object);
-        let place = json!({"name": name, "fullyQualifiedName": object, "kind": "resource"});
-        insert_member(&mut value, "locations", json!([{"logicalLocations": [place]}]));
-    }
-    if let Some(node) = &result.node {
-        insert_member(&mut value, "properties", json!({"node": node}));
-    }
-    value
+        "locations": locations,
+        "properties": result.node.as_ref().map(|node| json!({"node": node})),
+    }))
 }
 
-fn insert_member(value: &mut Value, member: &str, inserted: Value) {
+/// Removes the members of an object that have no value.
+fn without_nulls(mut value: Value) -> Value {
     if let Some(members) = value.as_object_mut() {
-        let _: Option<Value> = Map::insert(members, member.to_owned(), inserted);
+        members.retain(|_, member| !member.is_null());
     }
+    value
 }
 
 fn sarif_level(severity: Severity) -> &'static str {

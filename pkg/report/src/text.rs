@@ -43,6 +43,11 @@ pub fn is_object_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
 }
 
+/// How many more there are, as a clause at the end of a list; empty if there are none.
+pub(crate) fn more_clause(count: usize) -> String {
+    if count > 0 { format!(", and {count} more") } else { String::new() }
+}
+
 /// One sentence with a great letter and a period, on one line.
 pub(crate) fn to_sentence(text: &str) -> String {
     let text = sanitize_text(text);

@@ -355,7 +355,8 @@ fn state(at: usize) -> StateReport {
                 family: Some(4),
                 object: "add istio-inpod-probes-v4 10.0.0.1".to_owned(),
             };
-            state.network.ipsets = Comparison::with_differences(Vec::new(), Vec::new(), vec![missing]);
+            state.network.ipsets =
+                Comparison { differences: vec![missing], ..Comparison::compare_sets(Vec::new(), Vec::new()) };
         }
         28 => {
             let why = "cannot write the plugin".to_owned();

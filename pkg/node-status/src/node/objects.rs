@@ -86,7 +86,7 @@ impl ShownObjects {
     }
 }
 
-fn show_sysctl(place: &str, (name, value): (&String, &String)) -> SysctlState {
+pub(crate) fn show_sysctl(place: &str, (name, value): (&String, &String)) -> SysctlState {
     let (netns, name, value) = (place.to_owned(), name.clone(), value.clone());
     SysctlState { netns, name, value, previous_value: None }
 }

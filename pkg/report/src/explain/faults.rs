@@ -9,7 +9,7 @@ use super::{
 use crate::{
     pod::PodState,
     state::{InstalledFile, Observer, PartHealth, StatePart, StateReport},
-    text::{format_count, sanitize_text, to_clause},
+    text::{format_count, more_clause, sanitize_text, to_clause},
 };
 
 /// Something that is wrong with the node.
@@ -104,10 +104,7 @@ fn node_drift(state: &StateReport) -> Option<Finding> {
         .map(|(kind, found)| format!("{kind}, {}", sanitize_text(&found.to_string())))
         .collect();
     let first = all.first()?;
-    let more = match all.len() - 1 {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
+    let more = more_clause(all.len() - 1);
     let message = format!(
         "The node's network differs from the desired state in {} ({first}{more}).",
         format_count(all.len(), "place")

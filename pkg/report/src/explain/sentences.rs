@@ -6,7 +6,7 @@ use super::known::has_no_api;
 use crate::{
     pod::{OutsideView, PodState, ZtunnelView},
     state::{ChangeRecord, ChangeStatus, StateReport},
-    text::{to_clause, to_sentence},
+    text::{more_clause, to_clause, to_sentence},
 };
 
 /// So many of a pod's changes are listed.
@@ -80,8 +80,7 @@ fn mode_clause(mode: Option<RedirectionMode>) -> &'static str {
 
 fn bypass_sentence(outside: &OutsideView) -> Option<String> {
     let (count, listed) = (outside.count, outside.connections.join(", "));
-    let more = count.saturating_sub(outside.connections.len());
-    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    let more = more_clause(count.saturating_sub(outside.connections.len()));
     match count {
         0 => None,
         1 => Some(format!(

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     state::{Observer, StateReport},
-    text::sanitize_text,
+    text::{more_clause, sanitize_text},
 };
 
 /// How many others are named that it might have been.
@@ -82,10 +82,7 @@ pub(super) fn similar_names(state: &StateReport, namespace: &str, name: &str) ->
     if titles.is_empty() || name.is_empty() {
         return Vec::new();
     }
-    let more = match titles.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
+    let more = more_clause(titles.len().saturating_sub(NAMED));
     let named: Vec<String> = titles.into_iter().take(NAMED).collect();
     vec![format!("Similar names: {}{more}.", named.join(", "))]
 }

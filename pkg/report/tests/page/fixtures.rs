@@ -296,7 +296,7 @@ fn links(slots: u32) -> Vec<LinkState> {
 }
 
 fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
-    Comparison::with_differences(objects.clone(), objects, Vec::new())
+    Comparison { desired: objects.clone(), observed: Some(objects), differences: Vec::new() }
 }
 
 /// All in order, for these pods.

@@ -10,7 +10,7 @@ use crate::{
     network::SetMember,
     pod::PodState,
     state::{Observer, StateReport},
-    text::{format_count, to_clause},
+    text::{format_count, more_clause, to_clause},
 };
 
 pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
@@ -77,8 +77,7 @@ pub(super) fn no_netns(_: &StateReport, pod: &PodState) -> Option<Finding> {
 /// Finds a pod whose rules are in place, but preceded by rules of other components.
 pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = to_clause(pod.kernel.preceding_rules.first()?);
-    let number = pod.kernel.preceding_rules.len();
-    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
+    let more = more_clause(pod.kernel.preceding_rules.len() - 1);
     let message = format!(
         "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
          some of its traffic bypasses the mesh ({first}{more}).",
@@ -110,7 +109,7 @@ pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding>
 pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = to_clause(pod.kernel.differences.first()?);
     let (title, number) = (pod_title(pod), pod.kernel.differences.len());
-    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
+    let more = more_clause(number - 1);
     if pod.mode == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
         let message = format!(
             "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
