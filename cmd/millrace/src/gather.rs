@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use cluster_report::{
-    Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unanswered, Unread, uncovered_nodes,
+    Cluster, NetworkObjects, NodeAnswer, NodeMessage, NodeReply, Pod, Unread, uncovered_nodes,
 };
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
@@ -106,7 +106,7 @@ impl<'a> ClusterSource<'a> {
         agents: &[Pod],
         namespace: Option<&str>,
         node: Option<&str>,
-    ) -> (Vec<Unanswered>, Vec<Unread>) {
+    ) -> (Vec<NodeMessage>, Vec<Unread>) {
         let (mut cluster, with_agent) = (Cluster::default(), agents_by_node(agents));
         let nodes = self.list_objects("nodes", "/api/v1/nodes", &name_selector("metadata.name", node)).await;
         cluster.nodes = value_or_default(nodes, &mut cluster.unread);
@@ -319,8 +319,8 @@ fn in_namespace(namespace: Option<&str>) -> String {
 }
 
 /// Adds nodes that nobody was asked for: an agent that came meanwhile counts more.
-fn add_uncovered<T>(answers: &mut BTreeMap<String, Result<T, String>>, uncovered: Vec<Unanswered>) {
-    for Unanswered { node, message } in uncovered {
+fn add_uncovered<T>(answers: &mut BTreeMap<String, Result<T, String>>, uncovered: Vec<NodeMessage>) {
+    for NodeMessage { node, message } in uncovered {
         answers.entry(node).or_insert(Err(message));
     }
 }

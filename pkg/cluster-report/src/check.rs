@@ -19,8 +19,8 @@ pub(crate) use nodes::{preflight_findings, unchecked_node};
 pub(crate) use policies::findings_at as policy_findings;
 
 use crate::{
-    cluster::{Cluster, Unanswered},
-    finding::{Code, Finding, ObjectName, Section, Severity},
+    cluster::{Cluster, NodeMessage},
+    finding::{Code, Finding, Section, Severity, complete_findings},
 };
 
 /// The overall result of a check.
@@ -60,7 +60,7 @@ pub struct CheckReport {
     /// All findings, sorted by code and object.
     pub findings: Vec<Finding>,
     /// Nodes whose agent did not answer.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<NodeMessage>,
 }
 
 /// How much was looked at.
@@ -103,16 +103,12 @@ pub struct CheckLine {
 #[must_use]
 pub fn check(cluster: &Cluster) -> CheckReport {
     let lookup = Lookup::new(cluster);
-    let unread = cluster.unread.iter().map(|unread| {
-        Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{}: {}", unread.what, unread.why))
-    });
-    let mut findings: Vec<Finding> = unread.collect();
-    findings.extend(agents::findings(&lookup));
+    let mut findings = agents::findings(&lookup);
     findings.extend(labels::findings(&lookup));
     findings.extend(nodes::findings(&lookup));
     findings.extend(mesh_pods::findings(&lookup));
     findings.extend(policies::findings(&lookup));
-    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    let findings = complete_findings(findings, &cluster.unread);
     let unanswered = cluster.unanswered_nodes();
     let missing = Missing::new(cluster, &findings);
     let codes = Code::ALL.iter().filter(|code| code.is_of_check());

@@ -47,12 +47,12 @@ pub struct Unread {
     pub why: String,
 }
 
-/// A node that did not answer.
+/// Why a node did not answer, or what is not known of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Unanswered {
+pub struct NodeMessage {
     /// The node.
     pub node: String,
-    /// Why.
+    /// Why, or what.
     pub message: String,
 }
 
@@ -64,9 +64,9 @@ impl Cluster {
 
     /// Nodes whose agent did not answer, by name.
     #[must_use]
-    pub fn unanswered_nodes(&self) -> Vec<Unanswered> {
+    pub fn unanswered_nodes(&self) -> Vec<NodeMessage> {
         let silent = self.answers.iter().filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
-        silent.map(|(node, why)| Unanswered { node: node.clone(), message: why.clone() }).collect()
+        silent.map(|(node, why)| NodeMessage { node: node.clone(), message: why.clone() }).collect()
     }
 
     /// Whether objects of this kind could be read, so that one that is not there does not exist.

@@ -3,6 +3,8 @@
 pub use report::Severity;
 use serde::Serialize;
 
+use crate::cluster::Unread;
+
 /// The page that describes each code below an anchor of the same name.
 pub const DOCS: &str = "docs/millrace.md";
 
@@ -333,8 +335,22 @@ impl Finding {
         }
     }
 
+    /// About a node.
+    pub(crate) fn of_node(code: Code, node: &str, message: impl Into<String>) -> Finding {
+        Finding::new(code, ObjectName::node(node), message).on_node(node)
+    }
+
     pub(crate) fn on_node(mut self, node: &str) -> Finding {
         self.node = Some(node.to_owned());
         self
     }
+}
+
+/// Adds findings about what could not be read, and sorts all by code and object.
+pub(crate) fn complete_findings(mut findings: Vec<Finding>, unread: &[Unread]) -> Vec<Finding> {
+    findings.extend(unread.iter().map(|Unread { what, why }| {
+        Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{what}: {why}"))
+    }));
+    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    findings
 }

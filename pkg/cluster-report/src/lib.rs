@@ -16,18 +16,18 @@ mod simulate;
 mod text;
 
 pub use check::{CheckLine, CheckReport, Counts, Verdict, check, uncovered_nodes};
-pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
+pub use cluster::{Cluster, NodeAnswer, NodeMessage, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;
 pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec, Probe, ProbeTarget};
 pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
-    SelectorTerm, policy_effect,
+    policy_effect,
 };
 pub use preflight::{
     NetworkObjects, NodeChecks, PreflightReport, check_before_installation, installation_nodes,
 };
-pub use rows::{NodeDifferences, NodeUnknown, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
+pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
 pub use sarif::render_sarif;
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate_change};
 pub use text::{

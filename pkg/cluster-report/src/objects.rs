@@ -123,12 +123,6 @@ impl Pod {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
 
-    /// Returns the number of probes that the kubelet sends to the pod's address.
-    #[must_use]
-    pub fn network_probes(&self) -> usize {
-        self.probe_targets().count()
-    }
-
     /// Ports to which the kubelet's probes connect.
     pub(crate) fn probed_ports(&self) -> impl Iterator<Item = u16> {
         self.probe_targets().filter_map(|(container, target)| match &target.port {
@@ -140,7 +134,7 @@ impl Pod {
     }
 
     /// Where probes connect to, and the container of each.
-    fn probe_targets(&self) -> impl Iterator<Item = (&Container, &ProbeTarget)> {
+    pub(crate) fn probe_targets(&self) -> impl Iterator<Item = (&Container, &ProbeTarget)> {
         self.containers().flat_map(|container| {
             let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
             let targets = probes

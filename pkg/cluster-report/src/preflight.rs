@@ -18,7 +18,7 @@ use crate::{
         unchecked_node,
     },
     cluster::{Cluster, DATAPLANE_MODE},
-    finding::{Code, Finding, ObjectName, Severity},
+    finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::{Pod, is_schedulable_linux},
 };
 
@@ -87,8 +87,7 @@ pub fn check_before_installation(
     node_checks: Option<&NodeChecks>,
 ) -> PreflightReport {
     let nodes = installation_nodes(cluster);
-    let mut findings: Vec<Finding> = cluster.unread.iter().map(not_readable).collect();
-    findings.extend(nodes.iter().flat_map(|node| node_findings(node)));
+    let mut findings: Vec<Finding> = nodes.iter().flat_map(|node| node_findings(node)).collect();
     findings.extend(mesh_findings(objects));
     findings.extend(networks::findings(objects));
     findings.extend(node_checks.into_iter().flatten().flat_map(|(node, checks)| match checks {
@@ -99,7 +98,7 @@ pub fn check_before_installation(
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
     // Nothing is blocked before that.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
-    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    let findings = complete_findings(findings, &cluster.unread);
     let missing = Missing::new(cluster, &findings);
     let is_meant =
         |code: &&Code| code.is_of_preflight() && (**code != Code::NodePreflight || node_checks.is_some());
@@ -121,20 +120,23 @@ fn may_join(pod: &Pod) -> bool {
     pod.is_live() && !pod.spec.host_network && !is_kept_out && pod.metadata.namespace != "kube-system"
 }
 
-fn not_readable(unread: &crate::Unread) -> Finding {
-    Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{}: {}", unread.what, unread.why))
-}
-
 fn node_findings(node: &Node) -> Vec<Finding> {
     let (name, info) = (&node.metadata.name, &node.status.node_info);
-    let finding = |code, message| Finding::new(code, ObjectName::node(name), message).on_node(name);
     let mut findings = Vec::new();
     if parse_version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
-        findings.push(finding(Code::KernelOld, format!("its kernel is Linux {}", info.kernel_version)));
+        findings.push(Finding::of_node(
+            Code::KernelOld,
+            name,
+            format!("its kernel is Linux {}", info.kernel_version),
+        ));
     }
     let runtime = info.container_runtime_version.as_str();
     if !runtime.is_empty() && !is_tested(runtime) {
-        findings.push(finding(Code::RuntimeUntested, format!("its container runtime is {runtime}")));
+        findings.push(Finding::of_node(
+            Code::RuntimeUntested,
+            name,
+            format!("its container runtime is {runtime}"),
+        ));
     }
     findings
 }

@@ -3,7 +3,7 @@
 use report::{CaptureState, PodState, tables};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Unanswered};
+use crate::cluster::{Cluster, NodeMessage};
 
 /// Pods of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -15,18 +15,9 @@ pub struct PodList {
     /// Worst first, then by name.
     pub pods: Vec<PodRow>,
     /// Nodes whose agent did not answer, and nodes with pods of the mesh that run no agent.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<NodeMessage>,
     /// Parts of nodes that answered which are not known: while there are any, no pod in the list does not mean that there is none.
-    pub unknown: Vec<NodeUnknown>,
-}
-
-/// A part of a node that is not known.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NodeUnknown {
-    /// The node.
-    pub node: String,
-    /// The part, and why, in a sentence.
-    pub message: String,
+    pub unknown: Vec<NodeMessage>,
 }
 
 /// A pod, and on which node it is.
@@ -51,7 +42,7 @@ pub struct VerifyReport {
     /// Every node that answered.
     pub nodes: Vec<NodeDifferences>,
     /// Nodes whose agent did not answer, and nodes with pods of the mesh that run no agent.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<NodeMessage>,
 }
 
 /// Differences of a node.
@@ -109,7 +100,7 @@ pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
     let unanswered = cluster.unanswered_nodes();
     let unknown = cluster.state_reports().flat_map(|(node, state)| {
         let doubts = tables::empty_list_doubts(state).into_iter();
-        doubts.map(|message| NodeUnknown { node: node.to_owned(), message })
+        doubts.map(|message| NodeMessage { node: node.to_owned(), message })
     });
     let unknown = unknown.collect();
     let partial = !unanswered.is_empty()

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::{
     check::{Lookup, label_findings, policy_findings},
-    cluster::{Cluster, Unanswered, mesh_membership},
-    finding::{Code, Finding, ObjectName, Severity},
+    cluster::{Cluster, NodeMessage, mesh_membership},
+    finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::Pod,
 };
 
@@ -33,7 +33,7 @@ pub struct SimulationReport {
     /// Problems that there would be, sorted by code and object.
     pub findings: Vec<Finding>,
     /// Nodes whose agent did not answer.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<NodeMessage>,
 }
 
 /// A pod, and on which node it is.
@@ -122,13 +122,10 @@ pub fn simulate_change(
     };
     let joining = changed.pods.iter().filter(is_joining);
     findings.extend(policy_findings(joining, &changed.policies, "that would join"));
-    findings.extend(cluster.unread.iter().map(|unread| {
-        Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{}: {}", unread.what, unread.why))
-    }));
-    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    let findings = complete_findings(findings, &cluster.unread);
     let silent = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().err()?)));
-    let unanswered: Vec<Unanswered> =
-        silent.map(|(node, why)| Unanswered { node: node.clone(), message: why.clone() }).collect();
+    let unanswered: Vec<NodeMessage> =
+        silent.map(|(node, why)| NodeMessage { node: node.clone(), message: why.clone() }).collect();
     SimulationReport {
         schema: "millrace.simulate/v1",
         change: change.clone(),
@@ -208,7 +205,7 @@ fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String
         let Some(pod) = by_name.get(&(&*row.pod.namespace, &*row.pod.name)) else { continue };
         let Some(Ok(simulation)) = replies.get(&row.node) else { continue };
         // The kubelet takes the pod's first address.
-        let (count, ip) = (pod.network_probes(), pod.status.ips().first().copied());
+        let (count, ip) = (pod.probe_targets().count(), pod.status.ips().first().copied());
         let is_source = |source: &&IpAddr| ip.is_some_and(|ip| ip.is_ipv4() == source.is_ipv4());
         if let Some(source) = simulation.probe_sources.iter().find(is_source).filter(|_| count > 0) {
             (row.probes, row.probe_source) = (count, Some(*source));
@@ -220,18 +217,16 @@ fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String
 fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, reply) in replies {
-        let finding =
-            |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
         let simulation = match reply {
             Ok(simulation) => simulation,
             Err(why) => {
-                findings.push(finding(Code::AgentSilent, why.clone()));
+                findings.push(Finding::of_node(Code::AgentSilent, node, why));
                 continue;
             }
         };
         if !simulation.synced {
             let message = "its agent has not read all pods and namespaces yet: some may be missing";
-            findings.push(finding(Code::NotSynced, message.to_owned()));
+            findings.push(Finding::of_node(Code::NotSynced, node, message));
         }
         let joining =
             pods.iter().filter(|row| row.node == *node && row.effect == MembershipEffect::Joins).count();
@@ -240,9 +235,9 @@ fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -
         }
         if !simulation.ztunnel_ready {
             let message = format!("no ztunnel serves it, and {joining} of its pods would join");
-            findings.push(finding(Code::ZtunnelNotReady, message));
+            findings.push(Finding::of_node(Code::ZtunnelNotReady, node, message));
         }
-        findings.extend(simulation.problem.iter().map(|why| finding(Code::NodeDegraded, why.clone())));
+        findings.extend(simulation.problem.iter().map(|why| Finding::of_node(Code::NodeDegraded, node, why)));
     }
     findings
 }
@@ -270,7 +265,7 @@ fn pods_without_agent(changed: &Cluster, replies: &BTreeMap<String, NodeReply>) 
     }
     let finding = |(node, count): (&str, usize)| {
         let message = format!("it runs no agent, and {count} of its pods would belong to ambient mode");
-        Finding::new(Code::MeshWithoutAgent, ObjectName::node(node), message).on_node(node)
+        Finding::of_node(Code::MeshWithoutAgent, node, message)
     };
     nodes.into_iter().map(finding).collect()
 }

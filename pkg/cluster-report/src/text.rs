@@ -9,10 +9,10 @@ use report::{
 
 use crate::{
     check::{CheckLine, CheckReport, Verdict},
-    cluster::Unanswered,
+    cluster::NodeMessage,
     finding::{Finding, Section, Severity},
     preflight::PreflightReport,
-    rows::{NodeUnknown, PodList, PodRow, VerifyReport},
+    rows::{PodList, PodRow, VerifyReport},
     simulate::{SimulatedRow, SimulationReport},
 };
 
@@ -264,30 +264,27 @@ pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
 
 /// Which nodes are missing, and why, in lines for standard error; empty: none is.
 #[must_use]
-pub fn partial_text(unanswered: &[Unanswered]) -> String {
-    if unanswered.is_empty() {
-        return String::new();
-    }
-    let head = format!("partial: {} nodes did not answer", unanswered.len());
-    shortened_lines(&head, unanswered.iter().map(|one| (one.node.as_str(), one.message.as_str())))
+pub fn partial_text(unanswered: &[NodeMessage]) -> String {
+    shortened_lines(&format!("partial: {} nodes did not answer", unanswered.len()), unanswered)
 }
 
 /// Parts of nodes that are not known, in lines for standard error; empty: there are none.
 #[must_use]
-pub fn not_known_text(unknown: &[NodeUnknown]) -> String {
-    if unknown.is_empty() {
-        return String::new();
-    }
-    shortened_lines("not known:", unknown.iter().map(|one| (one.node.as_str(), one.message.as_str())))
+pub fn not_known_text(unknown: &[NodeMessage]) -> String {
+    shortened_lines("not known:", unknown)
 }
 
-fn shortened_lines<'a>(head: &str, all: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
-    let (mut text, count) = (format!("{head}\n"), all.len());
-    for (node, message) in all.take(SHOWN) {
+/// A head and the first messages; empty if there are none.
+fn shortened_lines(head: &str, messages: &[NodeMessage]) -> String {
+    if messages.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{head}\n");
+    for NodeMessage { node, message } in messages.iter().take(SHOWN) {
         let _ = writeln!(text, "  {}: {}", sanitize_text(node), sanitize_text(message));
     }
-    if count > SHOWN {
-        let _ = writeln!(text, "  and {} more", count - SHOWN);
+    if messages.len() > SHOWN {
+        let _ = writeln!(text, "  and {} more", messages.len() - SHOWN);
     }
     text
 }

@@ -4,7 +4,7 @@ use std::{io, process::ExitCode, time::SystemTime};
 
 use ::bundle::{Archive, redact};
 use anyhow::{Context as _, Result};
-use cluster_report::{Cluster, Pod, Unanswered, check, check_text, partial_text};
+use cluster_report::{Cluster, NodeMessage, Pod, check, check_text, partial_text};
 use futures_util::{StreamExt as _, stream};
 use report::{PodState, StateReport, tables};
 
@@ -111,7 +111,7 @@ fn node_names(cluster: &Cluster) -> String {
         .state_reports()
         .enumerate()
         .map(|(at, (node, _))| format!("{}  {node}\n", node_directory(at, node)));
-    let silent = cluster.unanswered_nodes().into_iter().map(|Unanswered { node, message }| {
+    let silent = cluster.unanswered_nodes().into_iter().map(|NodeMessage { node, message }| {
         format!("did not answer  {node}: {}\n", report::sanitize_text(&message))
     });
     answered.chain(silent).collect()

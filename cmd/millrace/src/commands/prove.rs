@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use cluster_report::Unanswered;
+use cluster_report::NodeMessage;
 use report::{PodVerdict, Proof, proofs_status, proofs_text};
 
 use super::{
@@ -31,7 +31,7 @@ pub(super) async fn run_all(
     for (node, answer) in answers {
         match answer {
             Ok(proven) => proofs.extend(proven),
-            Err(why) => unanswered.push(Unanswered { node, message: why }),
+            Err(why) => unanswered.push(NodeMessage { node, message: why }),
         }
     }
     let is_partial = !has_agents || !unanswered.is_empty() || !unread.is_empty();

@@ -28,7 +28,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
                 let unwell = lookup.node(node).is_some_and(|node| !node.is_ready());
                 let ready = if unwell { " (the node is not ready)" } else { "" };
                 let message = format!("{why}{ready}");
-                all.push(Finding::new(Code::AgentSilent, ObjectName::node(node), message).on_node(node));
+                all.push(Finding::of_node(Code::AgentSilent, node, message));
             }
             Ok(state) => all.extend(of_state(node, state)),
         }
@@ -81,7 +81,7 @@ fn not_ready(pod: &Pod) -> Option<Finding> {
 }
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
-    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
+    let finding = |code, message| Finding::of_node(code, node, message);
     let unwell = state.health.iter().filter(|part| !part.healthy);
     let mut all: Vec<Finding> = unwell
         .map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.component, part.message)))

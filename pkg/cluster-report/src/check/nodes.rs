@@ -7,8 +7,8 @@ use report::{PreflightCheck, StateReport};
 
 use super::lookup::{Lookup, shorten_list};
 use crate::{
-    cluster::{Cluster, Unanswered},
-    finding::{Code, Finding, ObjectName, Severity},
+    cluster::{Cluster, NodeMessage},
+    finding::{Code, Finding, Severity},
     objects::{Pod, is_schedulable_linux},
 };
 
@@ -19,12 +19,12 @@ const NAMED: usize = 2;
 
 /// Returns the nodes on which pods of the mesh run, as labels say, and no agent, each with the reason why nothing is known of it.
 #[must_use]
-pub fn uncovered_nodes(cluster: &Cluster) -> Vec<Unanswered> {
+pub fn uncovered_nodes(cluster: &Cluster) -> Vec<NodeMessage> {
     let (lookup, with_agent) = (Lookup::new(cluster), agents_by_node(cluster));
     let is_uncovered = |node: &&str| !node.is_empty() && !with_agent.contains_key(node);
     let uncovered = mesh_by_node(&lookup).into_iter().filter(|(node, _)| is_uncovered(node));
     uncovered
-        .map(|(node, pods)| Unanswered { node: node.to_owned(), message: uncovered_message(&pods) })
+        .map(|(node, pods)| NodeMessage { node: node.to_owned(), message: uncovered_message(&pods) })
         .collect()
 }
 
@@ -63,13 +63,10 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
 
 fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Finding> {
     let name = &node.metadata.name;
-    let object = ObjectName::node(name);
     match mesh.get(name.as_str()) {
-        Some(pods) => {
-            Some(Finding::new(Code::MeshWithoutAgent, object, uncovered_message(pods)).on_node(name))
-        }
+        Some(pods) => Some(Finding::of_node(Code::MeshWithoutAgent, name, uncovered_message(pods))),
         None if is_schedulable_linux(node) => {
-            Some(Finding::new(Code::NodeWithoutAgent, object, "no agent runs here").on_node(name))
+            Some(Finding::of_node(Code::NodeWithoutAgent, name, "no agent runs here"))
         }
         None => None,
     }
@@ -79,11 +76,11 @@ fn taint_finding(node: &Node) -> Option<Finding> {
     let taint = node.spec.taints.iter().find(|taint| TAINTS.contains(&taint.key.as_str()))?;
     let name = &node.metadata.name;
     let message = format!("it has the taint {}:{}, and its agent is ready", taint.key, taint.effect);
-    Some(Finding::new(Code::NodeTainted, ObjectName::node(name), message).on_node(name))
+    Some(Finding::of_node(Code::NodeTainted, name, message))
 }
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
-    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
+    let finding = |code, message| Finding::of_node(code, node, message);
     let drifted = state.installation.iter().filter(|file| !file.correct);
     let mut all: Vec<Finding> = drifted
         .map(|file| {
@@ -118,15 +115,14 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
 
 /// A node that was not checked, and why.
 pub(crate) fn unchecked_node(node: &str, why: &str) -> Finding {
-    let finding = Finding::new(Code::NodePreflight, ObjectName::node(node), why).on_node(node);
-    Finding { severity: Severity::Unknown, ..finding }
+    Finding { severity: Severity::Unknown, ..Finding::of_node(Code::NodePreflight, node, why) }
 }
 
 /// Findings of a check of a node.
 pub(crate) fn preflight_findings(node: &str, checks: &[PreflightCheck]) -> Vec<Finding> {
     let failed = checks.iter().filter_map(|check| {
         let message = format!("{} ({})", check.message, check.code);
-        let finding = Finding::new(Code::NodePreflight, ObjectName::node(node), message).on_node(node);
+        let finding = Finding::of_node(Code::NodePreflight, node, message);
         Some(Finding { severity: check.severity?, hint: check.advice.clone(), ..finding })
     });
     failed.collect()

@@ -244,7 +244,10 @@ fn each_finding_has_its_cause() {
                 let what = "add set 10.0.0.1".into();
                 let missing =
                     StateDifference { kind: DifferenceKind::Missing, family: Some(4), object: what };
-                state(c).network.ipsets = Comparison::with_differences(Vec::new(), Vec::new(), vec![missing]);
+                state(c).network.ipsets = Comparison {
+                    differences: vec![missing],
+                    ..Comparison::compare_sets(Vec::new(), Vec::new())
+                };
             },
             "node n1",
             "ipsets: ",
