@@ -65,10 +65,6 @@ impl ClusterAccess {
             drop(known.changed().await); // its sender is ours
         }
     }
-
-    fn set_client(&self, client: &KubeClient) {
-        self.client.send_replace(Some(client.clone()));
-    }
 }
 
 /// Connects, and keeps what the shutdown needs to know up to date. The first request of all is for our own pod: without an
@@ -76,7 +72,7 @@ impl ClusterAccess {
 pub(crate) async fn follow_owner(settings: Arc<DaemonSettings>, cluster: Arc<ClusterAccess>) {
     let Some(connection) = &settings.api else { return };
     let client = connect_to_api(connection).await;
-    cluster.set_client(&client);
+    cluster.client.send_replace(Some(client.clone()));
     follow_daemon_set(&client, &settings.identity, &cluster.memory).await;
 }
 

@@ -1,9 +1,6 @@
 //! The parts of the daemon, put together: one thread for the installer, one for everything that waits for others.
 
-use std::{
-    fs, future::Future, io, net::TcpListener, path::Path, process::ExitCode, sync::Arc, thread,
-    time::Duration,
-};
+use std::{fs, future::Future, io, net::TcpListener, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
@@ -142,7 +139,8 @@ fn start_parts(
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let proofs = settings.proof_interval.map(|interval| (interval, ProofMetrics::register(&mut registry)));
     let agent = node_agent::start_reconciler(&settings, &mut registry, mesh_pods)?;
-    let log_server = settings.log_socket.as_deref().map(bind_log_server).transpose()?;
+    let log_server = settings.log_socket.as_deref().map(LogServer::bind).transpose();
+    let log_server = log_server.context("cannot serve the plugin's log lines")?;
     let (sender, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
     let notify = Box::new(move |notice| drop(sender.try_send(notice)));
@@ -167,10 +165,6 @@ struct DaemonParts {
     /// How often a pod is proven, and what is counted then.
     proofs: Option<(Duration, ProofMetrics)>,
     log_server: Option<(LogServer, LogMetrics)>,
-}
-
-fn bind_log_server(path: &Path) -> Result<LogServer> {
-    LogServer::bind(path).context("cannot serve the plugin's log lines")
 }
 
 /// The installer's thread.
@@ -220,8 +214,8 @@ impl Daemon {
         if let Some(metrics) = repair {
             pod_repair::start(&self.settings, metrics, probe.clone(), repair_notices);
         }
-        let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
-        let collector = Arc::new(StateCollector::new(settings, installer, probe.clone(), inspector));
+        let collector = StateCollector::new(Arc::clone(&self.settings), probe.clone(), inspector);
+        let collector = Arc::new(collector);
         let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);
         let watch_node = tokio::spawn(async move {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use agent::AgentStatus;
 use installer::InstallerStatus;
 use model::Reason;
-use report::PreflightCheck;
 use telemetry::http::HealthCheck;
 
 use crate::{condition, preflight::PreflightOutcome};
@@ -26,19 +25,9 @@ impl HealthProbe {
         self.installer.check_live().and_then(|()| self.installer.check_ready())
     }
 
-    /// How often something has changed that people are shown of the node's network.
-    pub(crate) fn change_count(&self) -> u64 {
-        self.agent.change_count()
-    }
-
     /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
     pub(crate) fn agent_health(&self) -> Option<Result<(), Reason>> {
         self.is_ambient.then(|| self.agent.check_liveness().and_then(|()| self.agent_ready()))
-    }
-
-    /// Checks of the node at the start.
-    pub(crate) fn preflight_checks(&self) -> Vec<PreflightCheck> {
-        self.preflight.checks()
     }
 
     fn agent_ready(&self) -> Result<(), Reason> {

@@ -47,7 +47,6 @@ type StateAnswer = Result<Arc<StateReport>, Reason>;
 /// Answers questions about the state.
 pub(crate) struct StateCollector {
     settings: Arc<DaemonSettings>,
-    installer: Arc<installer::InstallerStatus>,
     probe: HealthProbe,
     inspector: NodeInspector,
     queue: Mutex<CollectorQueue>,
@@ -108,18 +107,10 @@ struct CollectorQueue {
 impl StateCollector {
     pub(crate) fn new(
         settings: Arc<DaemonSettings>,
-        installer: Arc<installer::InstallerStatus>,
         probe: HealthProbe,
         inspector: NodeInspector,
     ) -> StateCollector {
-        StateCollector {
-            settings,
-            installer,
-            probe,
-            inspector,
-            queue: Mutex::default(),
-            proving: Arc::default(),
-        }
+        StateCollector { settings, probe, inspector, queue: Mutex::default(), proving: Arc::default() }
     }
 
     fn lock_queue(&self) -> MutexGuard<'_, CollectorQueue> {
@@ -202,13 +193,14 @@ impl StateCollector {
 
     fn observe_node(&self) -> StateAnswer {
         let records = self.settings.records.read_records();
-        let mut state =
-            self.inspector.observe(&records, &self.installer.excluded_namespaces().unwrap_or_default())?;
+        let mut state = self
+            .inspector
+            .observe(&records, &self.probe.installer.excluded_namespaces().unwrap_or_default())?;
         self.add_self(&mut state);
         node_status::add_failures(&records, &mut state);
-        let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
+        let template_known = self.settings.config_map.is_none() || self.probe.installer.template().is_some();
         let mut installer = self.settings.installer.clone();
-        installer.template.live = self.installer.template().or(installer.template.live);
+        installer.template.live = self.probe.installer.template().or(installer.template.live);
         state.installation = installer::inspect_installation(&installer, template_known);
         state.installation.extend(node_status::shared_config(&self.settings));
         let parts =
@@ -218,7 +210,7 @@ impl StateCollector {
         // Listed only while something is wrong: it is no part of the agent.
         let unrecordable = self.settings.records.check_space().err();
         state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
-        state.preflight = self.probe.preflight_checks();
+        state.preflight = self.probe.preflight.checks();
         node_status::complete_report(&mut state, &self.settings);
         state.fill_conclusions();
         Ok(Arc::new(state))
@@ -251,7 +243,7 @@ impl StateCollector {
         sleep(FIRST_WRITE).await;
         let mut regular = Instant::now();
         loop {
-            let changes = self.probe.change_count();
+            let changes = self.probe.agent.change_count();
             if let Ok(state) = self.collect_state().await {
                 // What is wrong with a pod is told by looks that are a minute apart.
                 if regular <= Instant::now() {
@@ -267,7 +259,7 @@ impl StateCollector {
                 self.write_down(state, &mut last).await;
             }
             sleep(WRITE_AGAIN).await;
-            while regular > Instant::now() && self.probe.change_count() == changes {
+            while regular > Instant::now() && self.probe.agent.change_count() == changes {
                 sleep(CHECK_INTERVAL).await;
             }
         }
