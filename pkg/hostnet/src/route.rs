@@ -212,8 +212,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn add_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
-        let changed = self.change_route(RouteVerb::Add, route);
-        changed.map_err(|error| kernel_error(format_args!("add route {}", self.describe_route(route)), error))
+        self.change_route(RouteVerb::Add, route)
     }
 
     /// Adds a route, in the place of one with the same destination and metric, whatever that is.
@@ -222,10 +221,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn replace_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
-        let changed = self.change_route(RouteVerb::Replace, route);
-        changed.map_err(|error| {
-            kernel_error(format_args!("replace route {}", self.describe_route(route)), error)
-        })
+        self.change_route(RouteVerb::Replace, route)
     }
 
     /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
@@ -235,9 +231,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn delete_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
-        let changed = self.change_route(RouteVerb::Delete, route);
-        changed
-            .map_err(|error| kernel_error(format_args!("delete route {}", self.describe_route(route)), error))
+        self.change_route(RouteVerb::Delete, route)
     }
 
     fn routes_of(

@@ -3,6 +3,7 @@
 use netlink::{Errno, NetlinkRequest};
 
 use super::{Route, message};
+use crate::error::{Error, kernel_error};
 use crate::wire::{CREATE, REPLACE};
 use crate::{ChangeOutcome, RtnetlinkHandle};
 
@@ -43,12 +44,12 @@ impl RouteVerb {
 }
 
 impl RtnetlinkHandle {
-    pub(super) fn change_route(
-        &mut self,
-        verb: RouteVerb,
-        route: &Route,
-    ) -> Result<ChangeOutcome, netlink::Error> {
-        self.send_change(verb.to_request(route), verb.ignored_errors())
+    pub(super) fn change_route(&mut self, verb: RouteVerb, route: &Route) -> Result<ChangeOutcome, Error> {
+        let changed = self.send_change(verb.to_request(route), verb.ignored_errors());
+        changed.map_err(|error| {
+            let step = format_args!("{} route {}", verb.as_str(), self.describe_route(route));
+            kernel_error(step, error)
+        })
     }
 
     /// Returns the route as `ip` prints it, with the name of its link.

@@ -73,14 +73,8 @@ fn change_request(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkR
     if let Some(iif) = &rule.iif {
         message.put_str(FRA_IIFNAME, iif);
     }
-    match rule.dest.map(|net| net.addr()) {
-        Some(IpAddr::V4(ip)) => {
-            message.put_bytes(FRA_DST, &ip.octets());
-        }
-        Some(IpAddr::V6(ip)) => {
-            message.put_bytes(FRA_DST, &ip.octets());
-        }
-        None => {}
+    if let Some(dest) = rule.dest {
+        wire::put_ip(&mut message, FRA_DST, dest.addr());
     }
     if rule.protocol != RouteProtocol::ANY {
         message.put_u8(FRA_PROTOCOL, rule.protocol.0);
@@ -149,7 +143,7 @@ impl RuleParts {
                 self.unmodelled |= attribute.read_u32()? != u32::MAX;
             }
             FRA_PROTOCOL => self.protocol = attribute.read_u8()?,
-            FRA_DST => self.dest = Some(read_address(attribute)?),
+            FRA_DST => self.dest = Some(wire::read_ip(attribute)?),
             FRA_PAD => {}
             _ => self.unmodelled = true,
         }
@@ -169,13 +163,6 @@ impl RuleParts {
     fn fwmark(&self) -> Option<Mark> {
         let mask = self.mask.or(self.mark.map(|_| u32::MAX))?;
         Some(Mark { value: self.mark.unwrap_or(0), mask })
-    }
-}
-
-fn read_address(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
-    match attribute.payload.len() {
-        4 => attribute.read_array::<4>().map(IpAddr::from),
-        _ => attribute.read_array::<16>().map(IpAddr::from),
     }
 }
 
