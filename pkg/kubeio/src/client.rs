@@ -163,10 +163,7 @@ pub(crate) fn make_request(
     path: &str,
 ) -> Result<Request<Vec<u8>>, Error> {
     let request = Request::builder().method(method).uri(path).header("content-type", kind);
-    request.body(body).map_err(|cause| {
-        let (cause, kind) = (error::with_causes(&cause), crate::ApiErrorKind::Unavailable);
-        Error::Request { doing: doing.to_owned(), cause, kind }
-    })
+    request.body(body).map_err(|cause| Error::unavailable(doing, error::with_causes(&cause)))
 }
 
 /// Waits for the answer to a request, at most `limit`.

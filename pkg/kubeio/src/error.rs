@@ -62,13 +62,17 @@ impl Error {
         Error::Connection { server: server.to_owned(), cause: with_causes(cause) }
     }
 
+    pub(crate) fn unavailable(doing: impl Into<String>, cause: impl Into<String>) -> Error {
+        Error::Request { doing: doing.into(), cause: cause.into(), kind: ApiErrorKind::Unavailable }
+    }
+
     pub(crate) fn request(doing: String, cause: &kube::Error) -> Error {
         match cause {
             kube::Error::Api(status) => {
                 let cause = format!("{} ({})", status.message, status.code);
                 Error::Request { doing, cause, kind: kind_from_code(status.code) }
             }
-            other => Error::Request { doing, cause: with_causes(other), kind: ApiErrorKind::Unavailable },
+            other => Error::unavailable(doing, with_causes(other)),
         }
     }
 }

@@ -31,9 +31,7 @@ impl KubeClient {
         {
             Ok(Ok(output)) => Ok(output),
             Ok(Err(ExecError::Request(cause))) => Err(Error::request(doing(), &cause)),
-            Ok(Err(ExecError::Output(cause))) => {
-                Err(Error::Request { doing: doing(), cause, kind: crate::ApiErrorKind::Unavailable })
-            }
+            Ok(Err(ExecError::Output(cause))) => Err(Error::unavailable(doing(), cause)),
             Err(_) => Err(Error::Timeout { doing: doing(), limit }),
         }
     }

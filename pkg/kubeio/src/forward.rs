@@ -40,11 +40,7 @@ impl KubeClient {
         let mut forwarder = answer.map_err(|cause| Error::request(doing(), &cause))?;
         match forwarder.take_stream(port) {
             Some(stream) => Ok(ForwardedPort { stream, port, forwarder }),
-            None => Err(Error::Request {
-                doing: doing(),
-                cause: "the API server forwards another port".to_owned(),
-                kind: crate::ApiErrorKind::Unavailable,
-            }),
+            None => Err(Error::unavailable(doing(), "the API server forwards another port")),
         }
     }
 }

@@ -72,10 +72,6 @@ impl KubeClient {
                 return Ok(all);
             }
         }
-        Err(Error::Request {
-            doing: format!("list {what}"),
-            cause: "the list does not end".to_owned(),
-            kind: ApiErrorKind::Unavailable,
-        })
+        Err(Error::unavailable(format!("list {what}"), "the list does not end"))
     }
 }

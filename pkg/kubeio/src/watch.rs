@@ -8,7 +8,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{ApiErrorKind, Error, KubeClient, error};
+use crate::{Error, KubeClient, error};
 
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +48,7 @@ fn parse_object<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, ser
 }
 
 fn unreadable_error(doing: &str, cause: &serde_json::Error) -> Error {
-    let cause = format!("the object cannot be read: {cause}");
-    Error::Request { doing: doing.to_owned(), cause, kind: ApiErrorKind::Unavailable }
+    Error::unavailable(doing, format!("the object cannot be read: {cause}"))
 }
 
 pub(crate) fn watch_error(doing: &str, cause: watcher::Error) -> Error {
@@ -59,9 +58,6 @@ pub(crate) fn watch_error(doing: &str, cause: watcher::Error) -> Error {
             Error::request(doing.to_owned(), &cause)
         }
         WatchError(status) => Error::request(doing.to_owned(), &kube::Error::Api(status)),
-        other => {
-            let cause = error::with_causes(&other);
-            Error::Request { doing: doing.to_owned(), cause, kind: ApiErrorKind::Unavailable }
-        }
+        other => Error::unavailable(doing, error::with_causes(&other)),
     }
 }
