@@ -24,22 +24,21 @@ Exit status 0: printed; 1: the call is wrong.";
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The commit of the source: `hack/build` sets it. Cargo builds this crate anew when it changes, and no other.
-pub(crate) const REVISION: &str = match option_env!("MILLRACE_REVISION") {
-    Some(revision) if !revision.is_empty() => revision,
-    _ => "unknown",
-};
+pub(crate) const REVISION: &str = known_value(option_env!("MILLRACE_REVISION"));
 
 /// Whether the source was that of the commit: `Clean` or `Modified`.
-pub(crate) const STATUS: &str = match option_env!("MILLRACE_STATUS") {
-    Some(status) if !status.is_empty() => status,
-    _ => "unknown",
-};
+pub(crate) const STATUS: &str = known_value(option_env!("MILLRACE_STATUS"));
 
 /// When the commit was made, in UTC; not when the programs were built, so that a commit always gives the same bytes.
-pub(crate) const DATE: &str = match option_env!("MILLRACE_DATE") {
-    Some(date) if !date.is_empty() => date,
-    _ => "unknown",
-};
+pub(crate) const DATE: &str = known_value(option_env!("MILLRACE_DATE"));
+
+/// A value that the build has set, if it is not empty.
+const fn known_value(value: Option<&'static str>) -> &'static str {
+    match value {
+        Some(value) if !value.is_empty() => value,
+        _ => "unknown",
+    }
+}
 
 /// The version in the form that was asked for.
 ///
@@ -78,5 +77,6 @@ pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
 /// Build information for scripts that ask ControlZ.
 pub(crate) fn build_info() -> BuildInfo {
     let tls_provider = kubeio::describe_tls_provider();
-    BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION, date: DATE, tls_provider }
+    let (version, golang_version, tag) = (VERSION, "", VERSION);
+    BuildInfo { version, revision: REVISION, golang_version, status: STATUS, tag, date: DATE, tls_provider }
 }

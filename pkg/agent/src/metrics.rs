@@ -50,30 +50,6 @@ pub struct AgentMetrics {
 impl AgentMetrics {
     /// Registers everything but `mesh_pods`, so that it is there before the first pass.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> AgentMetrics {
-        let doubts = registry.register_metric(
-            "istio_cni_ambient_doubted",
-            "Times that a pod or namespace was kept although the API server's list lacked it or was older",
-        );
-        let privileges = registry.register_metric(
-            "istio_cni_ambient_privileged_pods",
-            "Pods with in-pod redirection, by what their strongest container may do in the pod's network namespace",
-        );
-        let overruled = registry.register_metric(
-            "istio_cni_ambient_overruled_pods",
-            "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
-        );
-        let ambiguous = registry.register_metric(
-            "istio_cni_ambient_ambiguous_pods",
-            "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
-        );
-        let excepted = registry.register_metric(
-            "istio_cni_ambient_excepted_pods",
-            "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it",
-        );
-        let outside = registry.register_metric(
-            "istio_cni_ambient_outside_connections",
-            "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
-        );
         let metrics = AgentMetrics {
             mesh_pods,
             pods: registry.register_metric(
@@ -113,7 +89,10 @@ impl AgentMetrics {
                 "istio_cni_ambient_doubted_objects",
                 "Pods and namespaces that are kept although the API server's list lacks them or is older",
             ),
-            doubts,
+            doubts: registry.register_metric(
+                "istio_cni_ambient_doubted",
+                "Times that a pod or namespace was kept although the API server's list lacked it or was older",
+            ),
             members: registry.register_metric("istio_cni_ambient_set_size", "Addresses in the node's sets"),
             ready: registry.register_metric(
                 "istio_cni_ambient_ready",
@@ -136,11 +115,26 @@ impl AgentMetrics {
                 "istio_cni_ambient_unknown_ztunnels",
                 "Connected ztunnels that run in none of the node's ztunnel pods",
             ),
-            privileges,
-            overruled,
-            ambiguous,
-            excepted,
-            outside,
+            privileges: registry.register_metric(
+                "istio_cni_ambient_privileged_pods",
+                "Pods with in-pod redirection, by what their strongest container may do in the pod's network namespace",
+            ),
+            overruled: registry.register_metric(
+                "istio_cni_ambient_overruled_pods",
+                "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
+            ),
+            ambiguous: registry.register_metric(
+                "istio_cni_ambient_ambiguous_pods",
+                "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
+            ),
+            excepted: registry.register_metric(
+                "istio_cni_ambient_excepted_pods",
+                "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it",
+            ),
+            outside: registry.register_metric(
+                "istio_cni_ambient_outside_connections",
+                "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
+            ),
             // Istio's own names.
             events: registry.register_metric(
                 "nodeagent_reconcile_events",

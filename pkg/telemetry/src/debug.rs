@@ -77,12 +77,14 @@ pub trait StateInspector: Send + Sync + 'static {
 }
 
 /// Description of the build, in ControlZ's terms.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct BuildInfo {
     /// The program's version.
     pub version: &'static str,
     /// The commit; `unknown` when nobody says.
     pub revision: &'static str,
+    /// Empty: the version of Go, of which there is none.
+    pub golang_version: &'static str,
     /// `Clean`, `Modified` or `unknown`: whether the tree was as in the commit.
     pub status: &'static str,
     /// The tag; `unknown` when there is none.

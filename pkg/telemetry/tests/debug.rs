@@ -51,6 +51,7 @@ fn router(size: usize) -> axum::Router {
     let build = BuildInfo {
         version: "1",
         revision: "unknown",
+        golang_version: "",
         status: "unknown",
         tag: "unknown",
         date: "unknown",

@@ -118,6 +118,7 @@ pub(super) fn state(pods: usize) -> Arc<StateReport> {
 pub(super) const BUILD: BuildInfo = BuildInfo {
     version: "1.2.3",
     revision: "abc",
+    golang_version: "",
     status: "Clean",
     tag: "v1.2.3",
     date: "2026-01-02T03:04:05Z",
