@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    fmt, fs,
+    fs,
     os::unix::fs::MetadataExt as _,
     path::Path,
     thread,
@@ -25,15 +25,22 @@ const CHECK_LIMIT: Duration = Duration::from_millis(1800);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Why a fact is not known.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// The agent did not do its part.
+    #[error("the node agent says: {0}")]
     Agent(String),
     /// The configuration gives the plugin no credential.
+    #[error(
+        "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
+         see whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig"
+    )]
     NoCredential,
     /// The API server did not tell.
+    #[error("{0}")]
     Api(Box<apiclient::Error>),
     /// The API server's answer is about something else than what was asked for: a proxy in between, perhaps.
+    #[error("the API server was asked for {asked} and answered with an object named {given:?}")]
     Mistaken {
         /// Object that was asked for.
         asked: String,
@@ -58,24 +65,6 @@ impl LookupError {
         matches!(self, LookupError::Api(error) if refused(&error.reason))
     }
 }
-
-impl fmt::Display for LookupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LookupError::Agent(why) => write!(f, "the node agent says: {why}"),
-            LookupError::NoCredential => f.write_str(
-                "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
-                 see whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig",
-            ),
-            LookupError::Api(error) => error.fmt(f),
-            LookupError::Mistaken { asked, given } => {
-                write!(f, "the API server was asked for {asked} and answered with an object named {given:?}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for LookupError {}
 
 /// Event that ends a wait before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! them has ended.
 
 use std::{
-    fmt, io,
+    io,
     os::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
@@ -30,16 +30,9 @@ pub struct NetnsLock {
 }
 
 /// The lock is not free in time.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("an earlier call for the same pod, or a tool that it left behind, does not end: {0}")]
 pub struct NetnsBusy(io::Error);
-
-impl fmt::Display for NetnsBusy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an earlier call for the same pod, or a tool that it left behind, does not end: {}", self.0)
-    }
-}
-
-impl std::error::Error for NetnsBusy {}
 
 /// Waits for the lock in the calling thread's network namespace.
 ///

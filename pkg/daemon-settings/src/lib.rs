@@ -121,16 +121,9 @@ impl AgentIdentity {
 }
 
 /// All mistakes of a configuration: never empty. Prints one per line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
 pub struct SettingsErrors(pub Vec<String>);
-
-impl fmt::Display for SettingsErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-impl std::error::Error for SettingsErrors {}
 
 /// Where values come from beside flags.
 pub trait HostEnvironment {

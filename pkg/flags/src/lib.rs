@@ -12,7 +12,6 @@ mod logging;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fmt,
 };
 
 use lexopt::{Arg, Parser};
@@ -51,19 +50,9 @@ pub enum FlagError {
 }
 
 /// All that is wrong with a command line: never empty. Prints one per line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct FlagErrors(pub Vec<FlagError>);
-
-impl fmt::Display for FlagErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, error) in self.0.iter().enumerate() {
-            write!(f, "{}{error}", if at == 0 { "" } else { "\n" })?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for FlagErrors {}
 
 /// The action that a call asks for.
 #[derive(Debug)]
