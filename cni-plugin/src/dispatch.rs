@@ -45,11 +45,7 @@ pub fn answer_call(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl R
 fn about_output() -> PluginOutput {
     let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
     let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
-    let provider = format!(
-        "TLS provider: {}
-",
-        apiclient::describe_tls_provider()
-    );
+    let provider = format!("TLS provider: {}\n", apiclient::describe_tls_provider());
     success_output(String::new(), format!("{ABOUT}{versions}{provider}"))
 }
 

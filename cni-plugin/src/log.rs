@@ -35,9 +35,7 @@ pub struct CallLog {
     file: Option<PathBuf>,
     labels: BTreeMap<String, String>,
     records: Vec<LogRecord>,
-    decision: Option<(&'static str, String)>,
-    has_enrolled: bool,
-    has_redirected: bool,
+    decision: Option<PodDecision>,
     rules: DesiredRules,
 }
 
@@ -61,8 +59,6 @@ impl CallLog {
             labels,
             records: Vec::new(),
             decision: None,
-            has_enrolled: false,
-            has_redirected: false,
             rules: DesiredRules::default(),
         }
     }
@@ -75,27 +71,13 @@ impl CallLog {
     /// Records the decision on the pod: as a label on the lines that follow, and for [`CallLog::decision`].
     pub fn record_decision(&mut self, decision: &PodDecision) {
         self.add_label("decision", decision.code());
-        self.decision = Some((decision.code(), decision.to_string()));
-        self.has_enrolled = matches!(decision, PodDecision::Ambient(_));
-        self.has_redirected = matches!(decision, PodDecision::Sidecar(_));
+        self.decision = Some(decision.clone());
     }
 
-    /// A short name of the decision, and its words; `None`: it did not come that far.
+    /// The decision; `None`: it did not come that far.
     #[must_use]
-    pub fn decision(&self) -> Option<(&'static str, &str)> {
-        self.decision.as_ref().map(|(code, message)| (*code, message.as_str()))
-    }
-
-    /// Whether the decision was that the pod belongs to ambient mode.
-    #[must_use]
-    pub fn has_enrolled(&self) -> bool {
-        self.has_enrolled
-    }
-
-    /// Whether the decision was to redirect the pod to its sidecar.
-    #[must_use]
-    pub fn has_redirected(&self) -> bool {
-        self.has_redirected
+    pub fn decision(&self) -> Option<&PodDecision> {
+        self.decision.as_ref()
     }
 
     /// Records the rules that were made, for [`CallLog::rules`].

@@ -18,6 +18,7 @@ use std::{
 };
 
 use cni_types::{CniError, NetConf};
+use enrolment::PodDecision;
 use model::{ContainerId, Pod, PodName};
 use wire::{NetnsFile, PodRecord, RECORDS, STAGED};
 
@@ -37,11 +38,12 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
     if error.is_none() {
         forget_failure(&directory, name);
         // In ambient mode the agent follows all pods, and those without rules need no record.
-        if call.conf.ambient_enabled && !log.has_enrolled() && !log.has_redirected() {
+        if call.conf.ambient_enabled && matches!(log.decision(), None | Some(PodDecision::Skip(_))) {
             return;
         }
     }
-    let (code, message) = log.decision().unwrap_or_default();
+    let decision = log.decision();
+    let is_redirected = matches!(decision, Some(PodDecision::Sidecar(_)));
     let netns = call.environment.netns.as_ref().map(|netns| netns.as_path());
     let record = PodRecord {
         namespace: name.namespace.clone(),
@@ -54,13 +56,13 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
         netns_file: netns.and_then(netns_file),
         ips: offline_enrol::pod_addresses(call).unwrap_or_default(),
         at: current_time(),
-        decision: code.to_owned(),
-        message: message.to_owned(),
+        decision: decision.map(PodDecision::code).unwrap_or_default().to_owned(),
+        message: decision.map(ToString::to_string).unwrap_or_default(),
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().rules.lines().clone(),
         captured: log.rules().captured.to_lines(),
         // Of a failure nothing is computed.
-        pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
+        pod: pod.filter(|_| error.is_none() && is_redirected).map(|mut pod| {
             enrolment::facts::trim_pod(&mut pod);
             enrolment::facts::trim_to_sidecar(&mut pod);
             Box::new(pod)
