@@ -86,6 +86,10 @@ pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedi
     let dual_stack = flag(if is_renamed { DUAL_STACK } else { OLD_DUAL_STACK });
     let drop_invalid = flag("INVALID_DROP");
     let loopback = loopback_net(proxy, &mut warnings);
+    let ports = |annotation, default| read.read_value(annotation, PORTS_ALLOWED, default, parse_ports);
+    let interfaces =
+        |annotation| read.read_value(annotation, INTERFACES_ALLOWED, Vec::new(), parse_interfaces);
+    let is_rerouted = pod.metadata.annotations.contains_key(REROUTE);
     let config = SidecarConfig {
         proxy_uids: vec![
             read.read_id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
@@ -94,13 +98,8 @@ pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedi
             read.read_id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
         ],
         inbound_mode: read.read_value(MODE, MODE_ALLOWED, InboundMode::Redirect, parse_inbound_mode)?,
-        include_inbound: read.read_value(INCLUDE_INBOUND, PORTS_ALLOWED, PortSelection::All, parse_ports)?,
-        exclude_inbound: with_proxy_ports(read.read_value(
-            EXCLUDE_INBOUND,
-            PORTS_ALLOWED,
-            port_list(&[15020]),
-            parse_ports,
-        )?),
+        include_inbound: ports(INCLUDE_INBOUND, PortSelection::All)?,
+        exclude_inbound: with_proxy_ports(ports(EXCLUDE_INBOUND, port_list(&[15020]))?),
         include_networks: read.read_value(
             INCLUDE_CIDRS,
             NETWORKS_ALLOWED,
@@ -113,30 +112,10 @@ pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedi
             Vec::new(),
             network_list,
         )?,
-        include_outbound: read.read_value(
-            INCLUDE_OUTBOUND,
-            PORTS_ALLOWED,
-            PortSelection::NONE,
-            parse_ports,
-        )?,
-        exclude_outbound: read.read_value(
-            EXCLUDE_OUTBOUND,
-            PORTS_ALLOWED,
-            port_list(&[15020]),
-            parse_ports,
-        )?,
-        kubevirt_interfaces: read.read_value(
-            if pod.metadata.annotations.contains_key(REROUTE) { REROUTE } else { KUBEVIRT },
-            INTERFACES_ALLOWED,
-            Vec::new(),
-            parse_interfaces,
-        )?,
-        exclude_interfaces: read.read_value(
-            EXCLUDE_INTERFACES,
-            INTERFACES_ALLOWED,
-            Vec::new(),
-            parse_interfaces,
-        )?,
+        include_outbound: ports(INCLUDE_OUTBOUND, PortSelection::NONE)?,
+        exclude_outbound: ports(EXCLUDE_OUTBOUND, port_list(&[15020]))?,
+        kubevirt_interfaces: interfaces(if is_rerouted { REROUTE } else { KUBEVIRT })?,
+        exclude_interfaces: interfaces(EXCLUDE_INTERFACES)?,
         loopback,
         dns,
         drop_invalid,
