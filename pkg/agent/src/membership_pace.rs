@@ -112,13 +112,7 @@ impl MembershipPace {
         let known = self.pods.get(&pod.metadata.uid).map(|known| known.membership);
         match known {
             Some(known) if by_labels(&shown).is_some_and(|shown| shown.is_ok() != known.is_ok()) => {
-                match known {
-                    Err(reason) => AmbientStanding::Out(reason),
-                    Ok(reason) => match pod.status.ips() {
-                        ips if ips.is_empty() => AmbientStanding::Pending(reason),
-                        ips => AmbientStanding::Member { reason, ips },
-                    },
-                }
+                AmbientStanding::of_pod(pod, known)
             }
             _ => shown,
         }

@@ -39,6 +39,20 @@ pub enum AmbientStanding {
     Out(SkipReason),
 }
 
+impl AmbientStanding {
+    /// Returns the standing of a pod that belongs to ambient mode, or does not.
+    #[must_use]
+    pub fn of_pod(pod: &Pod, membership: Result<EnrolmentReason, SkipReason>) -> AmbientStanding {
+        match membership {
+            Err(reason) => AmbientStanding::Out(reason),
+            Ok(reason) => match pod.status.ips() {
+                ips if ips.is_empty() => AmbientStanding::Pending(reason),
+                ips => AmbientStanding::Member { reason, ips },
+            },
+        }
+    }
+}
+
 /// Whether a pod belongs to ambient mode, and why or why not. `namespace`: none if it is not known.
 ///
 /// It says nothing of addresses, because at ADD the API knows none; see [`AmbientStanding`].
@@ -59,13 +73,7 @@ pub fn evaluate_membership(
 /// Returns the standing of a pod as the API knows it now.
 #[must_use]
 pub fn pod_standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
-    match evaluate_membership(pod, namespace, policy) {
-        Err(reason) => AmbientStanding::Out(reason),
-        Ok(reason) => match pod.status.ips() {
-            ips if ips.is_empty() => AmbientStanding::Pending(reason),
-            ips => AmbientStanding::Member { reason, ips },
-        },
-    }
+    AmbientStanding::of_pod(pod, evaluate_membership(pod, namespace, policy))
 }
 
 /// The predicate without the rows on names.
