@@ -1,7 +1,7 @@
 //! The API server, as a pod finds it: by two variables and its service account.
 
-use kubeio::{ApiConnection, ApiServerTrust};
-use model::Reason;
+use kubeio::ApiConnection;
+use model::{ApiServerTrust, Reason};
 
 use crate::{HostEnvironment, SERVICE_ACCOUNT};
 
@@ -27,10 +27,17 @@ pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConn
     if let Some(mistake) = mistakes.pop() {
         return Err(mistake.into());
     }
-    Ok(ApiConnection {
-        server: server.ok_or("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set")?,
-        trust: ApiServerTrust::Authority(format!("{SERVICE_ACCOUNT}/ca.crt").into()),
+    let server = server.ok_or("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set")?;
+    let trust = ApiServerTrust::Authority(format!("{SERVICE_ACCOUNT}/ca.crt").into());
+    Ok(account_connection(server, trust, program))
+}
+
+/// A connection as the pod's service account.
+pub(crate) fn account_connection(server: String, trust: ApiServerTrust, program: &str) -> ApiConnection {
+    ApiConnection {
+        server,
+        trust,
         token: format!("{SERVICE_ACCOUNT}/token").into(),
         user_agent: format!("{program}/{} (millrace)", env!("CARGO_PKG_VERSION")),
-    })
+    }
 }

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use flags::Flag;
-use installer::{Chaining, KubeconfigSettings, ServerAuthority};
+use installer::{Chaining, KubeconfigSettings};
+use model::ApiServerTrust;
 
 use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader, parse_switch};
 use crate::options;
@@ -24,11 +25,11 @@ impl SettingsReader<'_> {
     pub(super) fn read_installer(
         &mut self,
         server: Option<String>,
-        authority: &ServerAuthority,
+        trust: &ApiServerTrust,
         has_config_map: bool,
         identity: &AgentIdentity,
     ) -> installer::InstallerSettings {
-        let kubeconfig = self.read_kubeconfig(server, authority);
+        let kubeconfig = self.read_kubeconfig(server, trust);
         let chaining = self.read_chaining();
         let template = self.entry_template(has_config_map, identity);
         let (kubeconfig_path, former) = self.kubeconfig_paths();
@@ -64,7 +65,7 @@ impl SettingsReader<'_> {
     fn read_kubeconfig(
         &mut self,
         server: Option<String>,
-        authority: &ServerAuthority,
+        trust: &ApiServerTrust,
     ) -> Option<KubeconfigSettings> {
         let mode = self.parse_mode(&options::KUBECONFIG_MODE);
         if !self.parse_boolean(&options::WRITE_KUBECONFIG) {
@@ -75,7 +76,7 @@ impl SettingsReader<'_> {
             self.mistakes.push(what.to_owned());
         }
         let token = format!("{SERVICE_ACCOUNT}/token").into();
-        Some(KubeconfigSettings { mode, server: server?, authority: authority.clone(), token })
+        Some(KubeconfigSettings { mode, server: server?, trust: trust.clone(), token })
     }
 
     /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.

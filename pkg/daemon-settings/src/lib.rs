@@ -6,9 +6,8 @@ use std::{fmt, fs, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use ::repair::RepairOptions;
 use agent::RecordIndex;
 use flags::{Flag, FlagValues, ValueSource};
-use installer::ServerAuthority;
-use kubeio::{ApiConnection, ApiServerTrust, ObjectRef};
-use model::{PodName, parse_go_bool};
+use kubeio::{ApiConnection, ObjectRef};
+use model::{ApiServerTrust, PodName, parse_go_bool};
 use report::EffectiveSetting;
 use telemetry::logging::{LogOptions, OutputLevel};
 
@@ -224,9 +223,9 @@ impl SettingsReader<'_> {
     fn read_settings(&mut self) -> DaemonSettings {
         let identity = self.agent_identity();
         let server = in_cluster::server_url(self.around, &mut self.mistakes);
-        let authority = self.server_authority();
+        let trust = self.server_trust();
         let config_map = self.config_map(&identity);
-        let installer = self.read_installer(server.clone(), &authority, config_map.is_some(), &identity);
+        let installer = self.read_installer(server.clone(), &trust, config_map.is_some(), &identity);
         let cleanup = self.read_cleanup();
         let monitoring_port = self.parse_port(&options::MONITORING_PORT);
         let node_condition = self.parse_boolean(&options::NODE_CONDITION);
@@ -247,7 +246,7 @@ impl SettingsReader<'_> {
             log_socket: self.log_socket(),
             agent_socket: self.agent_socket(),
             records,
-            api: server.map(|server| api_connection(server, authority)),
+            api: server.map(|server| in_cluster::account_connection(server, trust, "install-cni")),
             config_map,
             identity,
             cleanup,
@@ -355,12 +354,12 @@ impl SettingsReader<'_> {
         places.into_iter().find(|place| place.is_dir()).unwrap_or(&chosen).clone()
     }
 
-    fn server_authority(&mut self) -> ServerAuthority {
+    fn server_trust(&mut self) -> ApiServerTrust {
         if self.parse_boolean(&options::SKIP_TLS_VERIFY) {
-            return ServerAuthority::Anybody;
+            return ApiServerTrust::Anybody;
         }
         let file = self.optional_text(&options::KUBE_CA_FILE);
-        ServerAuthority::File(file.unwrap_or_else(|| format!("{SERVICE_ACCOUNT}/ca.crt")).into())
+        ApiServerTrust::Authority(file.unwrap_or_else(|| format!("{SERVICE_ACCOUNT}/ca.crt")).into())
     }
 
     fn config_map(&mut self, identity: &AgentIdentity) -> Option<(ObjectRef, String)> {
@@ -423,18 +422,6 @@ fn plugin_level(log: &LogOptions) -> &'static str {
     match log.level_of("cni") {
         OutputLevel::None | OutputLevel::Fatal => OutputLevel::Error.as_str(),
         level => level.as_str(),
-    }
-}
-
-fn api_connection(server: String, authority: ServerAuthority) -> ApiConnection {
-    ApiConnection {
-        server,
-        trust: match authority {
-            ServerAuthority::File(file) => ApiServerTrust::Authority(file),
-            ServerAuthority::Anybody => ApiServerTrust::Anybody,
-        },
-        token: format!("{SERVICE_ACCOUNT}/token").into(),
-        user_agent: concat!("install-cni/", env!("CARGO_PKG_VERSION"), " (millrace)").to_owned(),
     }
 }
 

@@ -208,7 +208,7 @@ fn without_any_choice_it_installs_as_istio_does() {
     let kubeconfig = installer.kubeconfig.clone().unwrap();
     assert_eq!((kubeconfig.mode, kubeconfig.server.as_str()), (0o600, "https://10.96.0.1:443"));
     let account = Path::new("/var/run/secrets/kubernetes.io/serviceaccount");
-    assert_eq!(kubeconfig.authority, ServerAuthority::File(account.join("ca.crt")));
+    assert_eq!(kubeconfig.trust, ApiServerTrust::Authority(account.join("ca.crt")));
     assert_eq!(kubeconfig.token, account.join("token"));
     assert_eq!(settings.monitoring_port, Some(15014));
     assert_eq!(settings.log_socket.as_deref(), Some(Path::new("/var/run/istio-cni/log.sock")));

@@ -3,6 +3,7 @@
 use std::{iter, path::PathBuf};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use model::ApiServerTrust;
 
 use crate::Error;
 
@@ -13,19 +14,10 @@ pub struct KubeconfigSettings {
     pub mode: u32,
     /// URL of the API server.
     pub server: String,
-    /// Whom to believe to be the API server.
-    pub authority: ServerAuthority,
+    /// Whom the plugin believes to be the API server.
+    pub trust: ApiServerTrust,
     /// File with the service account's token.
     pub token: PathBuf,
-}
-
-/// Whom the plugin believes to be the API server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerAuthority {
-    /// Whoever has a certificate of an authority in this file.
-    File(PathBuf),
-    /// Anybody.
-    Anybody,
 }
 
 /// The greatest token or bundle of certificates that is read, in bytes: a Secret or ConfigMap holds no more.
@@ -34,9 +26,9 @@ const MAX_INPUT: usize = 1024 * 1024;
 impl KubeconfigSettings {
     /// The files it is made from.
     pub(crate) fn input_files(&self) -> impl Iterator<Item = &PathBuf> {
-        let authority = match &self.authority {
-            ServerAuthority::File(file) => Some(file),
-            ServerAuthority::Anybody => None,
+        let authority = match &self.trust {
+            ApiServerTrust::Authority(file) => Some(file),
+            ApiServerTrust::Anybody => None,
         };
         iter::once(&self.token).chain(authority)
     }
@@ -47,11 +39,11 @@ impl KubeconfigSettings {
     /// The token or the certificates cannot be read.
     pub(crate) fn render(&self) -> Result<(String, Vec<u8>), Error> {
         let token = hostfs::read(&self.token, MAX_INPUT)?;
-        let authority = match &self.authority {
-            ServerAuthority::File(file) => {
+        let authority = match &self.trust {
+            ApiServerTrust::Authority(file) => {
                 format!("certificate-authority-data: {}", STANDARD.encode(hostfs::read(file, MAX_INPUT)?))
             }
-            ServerAuthority::Anybody => "insecure-skip-tls-verify: true".to_owned(),
+            ApiServerTrust::Anybody => "insecure-skip-tls-verify: true".to_owned(),
         };
         let text = format!(
             "apiVersion: v1\n\
@@ -110,9 +102,9 @@ mod tests {
         let (token_file, ca_file) = (files.path().join("token"), files.path().join("ca.crt"));
         fs::write(&token_file, token).unwrap();
         fs::write(&ca_file, ca).unwrap();
-        let authority = if insecure { ServerAuthority::Anybody } else { ServerAuthority::File(ca_file) };
+        let trust = if insecure { ApiServerTrust::Anybody } else { ApiServerTrust::Authority(ca_file) };
         let settings =
-            KubeconfigSettings { mode: 0o600, server: server.to_owned(), authority, token: token_file };
+            KubeconfigSettings { mode: 0o600, server: server.to_owned(), trust, token: token_file };
         let (text, read) = settings.render().unwrap();
         assert_eq!(read, token.as_bytes());
         text

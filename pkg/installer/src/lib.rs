@@ -29,7 +29,7 @@ mod verify;
 pub use cni_types::Json;
 pub use error::{Error, InstallStep};
 pub use inspect::{inspect_installation, inspect_network};
-pub use kubeconfig::{KubeconfigSettings, ServerAuthority};
+pub use kubeconfig::KubeconfigSettings;
 pub use metrics::InstallerMetrics;
 pub use run::{Installer, InstallerHandle};
 pub use settings::{Chaining, EntryTemplate, InstallerSettings};

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{Method, Request};
 use kube::client::middleware::BaseUriLayer;
+use model::ApiServerTrust;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tower::Layer as _;
@@ -19,15 +20,6 @@ use crate::{
 /// Outside of an async runtime with a clock.
 pub async fn sleep_for(time: Duration) {
     tokio::time::sleep(time).await;
-}
-
-/// Whom to believe to be the API server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApiServerTrust {
-    /// Whoever has a certificate of an authority in this PEM file, which is read again when it changes.
-    Authority(PathBuf),
-    /// Anybody.
-    Anybody,
 }
 
 /// How to reach the API server.

@@ -34,7 +34,7 @@ mod transport;
 mod watch;
 
 pub use apiclient::{confirm_tls_provider, describe_tls_provider};
-pub use client::{ApiConnection, ApiServerTrust, KubeClient, sleep_for};
+pub use client::{ApiConnection, KubeClient, sleep_for};
 pub use collection::{Collection, ListEvent};
 pub use condition::{ConditionStatus, NodeCondition};
 pub use error::{ApiErrorKind, Error};

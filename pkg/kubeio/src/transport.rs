@@ -21,12 +21,13 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use kube::client::Body;
+use model::ApiServerTrust;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower::Service;
 
 use crate::{
-    ApiConnection, ApiServerTrust,
+    ApiConnection,
     bounded::{BodyBound, BoundedBody},
     reread::ReloadedFile,
 };

@@ -15,6 +15,7 @@ mod pod;
 mod privilege;
 mod reason;
 mod status;
+mod trust;
 mod word_enum;
 
 pub use event::{EventLevel, EventSubject, Notice};
@@ -38,3 +39,4 @@ pub use reason::Reason;
 pub use status::{
     Condition, ContainerState, ContainerStatus, PodIp, PodStatus, Termination, Waiting, condition_status,
 };
+pub use trust::ApiServerTrust;

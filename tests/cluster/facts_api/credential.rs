@@ -3,7 +3,8 @@
 use std::fs;
 
 use kit::{ApiServer, Pki};
-use kubeio::{ApiConnection, ApiErrorKind, ApiServerTrust, Error, KubeClient};
+use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient};
+use model::ApiServerTrust;
 use serde_json::{Value, json};
 
 use super::fixture::{Credential, LIMIT, run};

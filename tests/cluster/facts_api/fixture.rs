@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use enrolment::{Fact, FactIndex};
 use kit::TempDir;
-use kubeio::{ApiConnection, ApiServerTrust, KubeClient};
+use kubeio::{ApiConnection, KubeClient};
+use model::ApiServerTrust;
 
 /// For everything that only depends on this machine, one pause of the watch among it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
