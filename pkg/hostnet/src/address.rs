@@ -100,10 +100,7 @@ fn address_request(
 }
 
 pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, Malformed> {
-    if reply.kind != RTM_NEWADDR {
-        return Ok(None);
-    }
-    let (header, attributes) = reply.split_header::<8>()?;
+    let Some((header, attributes)) = reply.split_kind::<8>(RTM_NEWADDR)? else { return Ok(None) };
     let [family, prefix_len, _, _, i0, i1, i2, i3] = *header;
     if Family::from_address_family(family).is_none() {
         return Ok(None);

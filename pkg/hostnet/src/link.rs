@@ -106,10 +106,7 @@ fn link_request(index: LinkIndex) -> NetlinkRequest {
 }
 
 pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malformed> {
-    if reply.kind != RTM_NEWLINK {
-        return Ok(None);
-    }
-    let (header, attributes) = reply.split_header::<16>()?;
+    let Some((header, attributes)) = reply.split_kind::<16>(RTM_NEWLINK)? else { return Ok(None) };
     let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
     let mut link = Link {
         index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink::{Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use crate::{Error, RtnetlinkHandle, error::kernel_error, wire};
+use crate::{Error, RtnetlinkHandle, error::kernel_error};
 
 const RTM_NEWNSID: u16 = 88;
 const RTM_GETNSID: u16 = 90;
@@ -28,7 +28,7 @@ impl RtnetlinkHandle {
     fn number_of(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {
         // struct rtgenmsg: family
         let mut request = NetlinkRequest::new(RTM_GETNSID, MessageFlags::NONE, &[0]);
-        request.put_u32(NETNSA_FD, wire::fd_number(netns.as_raw_fd()));
+        request.put_u32(NETNSA_FD, netns.as_raw_fd().cast_unsigned());
         let replies = self.socket.get(request)?;
         let number = replies.parse_first(parse_netns_number)?;
         let number = number.ok_or(Malformed("no answer on the number of a netns"))?;
@@ -37,9 +37,6 @@ impl RtnetlinkHandle {
 }
 
 fn parse_netns_number(reply: &ReceivedMessage<'_>) -> Result<Option<i32>, Malformed> {
-    if reply.kind != RTM_NEWNSID {
-        return Ok(None);
-    }
-    let (_, attributes) = reply.split_header::<1>()?;
+    let Some((_, attributes)) = reply.split_kind::<1>(RTM_NEWNSID)? else { return Ok(None) };
     attributes.find(NETNSA_NSID).map(|number| number.read_array().map(i32::from_ne_bytes)).transpose()
 }

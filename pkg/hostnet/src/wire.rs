@@ -1,7 +1,6 @@
 //! What the objects' messages have in common.
 
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 
 use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest};
 
@@ -32,11 +31,6 @@ pub(crate) fn read_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
 /// Reads an address whose prefix length stands elsewhere.
 pub(crate) fn read_net(attribute: &Attribute<'_>, length: u8) -> Result<IpNet, Malformed> {
     IpNet::new(read_ip(attribute)?, length).map_err(|_| Malformed("prefix longer than its address"))
-}
-
-/// A file descriptor of ours in a request; the kernel looks it up before it answers.
-pub(crate) const fn fd_number(fd: RawFd) -> u32 {
-    fd.cast_unsigned()
 }
 
 /// Table numbers above 255 do not fit into the fixed header; it holds `RT_TABLE_COMPAT` (252) then, and an attribute

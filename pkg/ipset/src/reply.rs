@@ -114,21 +114,14 @@ fn parse_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
 
 /// Oldest and newest version of the protocol that the kernel speaks.
 pub(crate) fn parse_version_range(reply: &ReceivedMessage<'_>) -> Result<Option<(u8, u8)>, Malformed> {
-    if reply.kind != message::PROTOCOL {
-        return Ok(None);
-    }
-    let (_, attributes) = reply.split_header::<4>()?;
+    let Some((_, attributes)) = reply.split_kind::<4>(message::PROTOCOL)? else { return Ok(None) };
     let newest = attributes.find(attr::PROTOCOL).ok_or(Malformed("answer without a version"))?.read_u8()?;
     let oldest = attributes.find(attr::MINIMUM).map_or(Ok(newest), |oldest| oldest.read_u8())?;
     Ok(Some((oldest, newest)))
 }
 
 fn listed_attributes<'a>(reply: &ReceivedMessage<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
-    if reply.kind != message::LIST {
-        return Ok(None);
-    }
-    let (_, attributes) = reply.split_header::<4>()?;
-    Ok(Some(attributes))
+    Ok(reply.split_kind::<4>(message::LIST)?.map(|(_, attributes)| attributes))
 }
 
 #[cfg(test)]

@@ -63,6 +63,18 @@ impl<'a> ReceivedMessage<'a> {
         Ok((header, Attributes::new(attributes)))
     }
 
+    /// As [`Self::split_header`], of messages of one kind; `None`: of another.
+    ///
+    /// # Errors
+    ///
+    /// If the payload of such a message is shorter than `N`.
+    pub fn split_kind<const N: usize>(
+        &self,
+        kind: u16,
+    ) -> Result<Option<(&'a [u8; N], Attributes<'a>)>, Malformed> {
+        if self.kind == kind { self.split_header().map(Some) } else { Ok(None) }
+    }
+
     fn first_of(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, _) =
             bytes.split_first_chunk::<MESSAGE_HEADER>().ok_or(Malformed("message header cut short"))?;

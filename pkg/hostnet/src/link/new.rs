@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use netlink::NetlinkRequest;
 
 use super::{IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, plain_header};
-use crate::wire::{self, CREATE};
+use crate::wire::CREATE;
 use crate::{Error, LinkIndex};
 
 const IFLA_NET_NS_FD: u16 = 28;
@@ -56,7 +56,7 @@ impl NewVeth<'_> {
         peer.family_header(&plain_header(LinkIndex(0)));
         peer.put_str(IFLA_IFNAME, self.peer_name);
         if let Some(netns) = self.peer_netns {
-            peer.put_u32(IFLA_NET_NS_FD, wire::fd_number(netns.as_raw_fd()));
+            peer.put_u32(IFLA_NET_NS_FD, netns.as_raw_fd().cast_unsigned());
         }
     }
 }

@@ -107,11 +107,9 @@ pub(super) fn look_up_marked(from: IpAddr, to: IpAddr, mark: u32) -> NetlinkRequ
 
 /// Reads the answer to [`look_up`]; `None`: another message, or a route that does not lead to a link that the address is on.
 pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<LinkIndex>, Malformed> {
-    if reply.kind != RTM_NEWROUTE {
-        return Ok(None);
-    }
-    let (header, attributes) = reply.split_header::<12>()?;
-    let is_forwarded = kind_from(RouteHeader::from_bytes(*header).kind) == RouteKind::Unicast;
+    let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWROUTE)? else { return Ok(None) };
+    let header = RouteHeader::from_bytes(*header);
+    let is_forwarded = kind_from(header.kind) == RouteKind::Unicast;
     let has_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attributes.find(kind).is_some());
     let link = attributes.find(RTA_OIF).filter(|_| is_forwarded && !has_gateway);
     link.map(|link| link.read_u32().map(LinkIndex)).transpose()
@@ -119,10 +117,7 @@ pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<Li
 
 /// Reads the answer to [`look_up`]; `None`: another message, or packets that would not be sent.
 pub(super) fn parse_source(reply: &ReceivedMessage<'_>) -> Result<Option<IpAddr>, Malformed> {
-    if reply.kind != RTM_NEWROUTE {
-        return Ok(None);
-    }
-    let (header, attributes) = reply.split_header::<12>()?;
+    let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWROUTE)? else { return Ok(None) };
     let header = RouteHeader::from_bytes(*header);
     let is_sent = matches!(kind_from(header.kind), RouteKind::Unicast | RouteKind::Local);
     let source = attributes.find(RTA_PREFSRC).filter(|_| is_sent);
@@ -181,10 +176,7 @@ pub(super) fn parse_answer(reply: &ReceivedMessage<'_>) -> Result<Option<Route>,
 }
 
 fn parse_unless(flags: u32, reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
-    if reply.kind != RTM_NEWROUTE {
-        return Ok(None);
-    }
-    let (header, attributes) = reply.split_header::<12>()?;
+    let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWROUTE)? else { return Ok(None) };
     let header = RouteHeader::from_bytes(*header);
     let Some(family) = Family::from_address_family(header.family) else { return Ok(None) };
     if header.flags & flags != 0 {

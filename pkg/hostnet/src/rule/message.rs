@@ -102,10 +102,7 @@ struct RuleParts {
 
 /// A rule that a dump answered; none for other messages and families.
 pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, Malformed> {
-    if reply.kind != RTM_NEWRULE {
-        return Ok(None);
-    }
-    let (header, attributes) = reply.split_header::<12>()?;
+    let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWRULE)? else { return Ok(None) };
     let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
     let Some(family) = Family::from_address_family(family) else { return Ok(None) };
     let mut parts = RuleParts::default();
