@@ -151,16 +151,9 @@ impl SocketOwner {
 }
 
 impl SidecarConfig {
-    fn proxy_users(&self) -> impl Iterator<Item = SocketOwner> {
-        self.proxy_uids.iter().copied().map(SocketOwner::User)
-    }
-
-    fn proxy_groups(&self) -> impl Iterator<Item = SocketOwner> {
-        self.proxy_gids.iter().copied().map(SocketOwner::Group)
-    }
-
     fn proxy_owners(&self) -> impl Iterator<Item = SocketOwner> {
-        self.proxy_users().chain(self.proxy_groups())
+        let users = self.proxy_uids.iter().copied().map(SocketOwner::User);
+        users.chain(self.proxy_gids.iter().copied().map(SocketOwner::Group))
     }
 
     /// Rules that let go of traffic by owner group; `rule` carries the other conditions.

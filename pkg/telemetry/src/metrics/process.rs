@@ -75,11 +75,8 @@ impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut out = MetricsEncoder(&mut encoder);
         if let Some(stat) = ProcStat::read() {
-            out.encode_counter(
-                "process_cpu_seconds",
-                "User and system CPU time spent in seconds.",
-                ticks_to_seconds(stat.cpu_ticks),
-            )?;
+            let seconds = ConstCounter::new(ticks_to_seconds(stat.cpu_ticks));
+            out.encode_metric("process_cpu_seconds", "User and system CPU time spent in seconds.", &seconds)?;
             let resident = stat.resident_pages.saturating_mul(page_size() as u64);
             out.encode_gauge("process_resident_memory_bytes", "Resident memory size in bytes.", resident)?;
             out.encode_gauge(
@@ -97,7 +94,7 @@ impl Collector for ProcessCollector {
         }
         if let Some(started) = self.started {
             let help = "Start time of the process since unix epoch in seconds.";
-            out.gauge_f64("process_start_time_seconds", help, started)?;
+            out.encode_metric("process_start_time_seconds", help, &ConstGauge::new(started))?;
         }
         Ok(())
     }
@@ -106,15 +103,7 @@ impl Collector for ProcessCollector {
 struct MetricsEncoder<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl MetricsEncoder<'_, '_> {
-    fn encode_counter(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
-        self.encode_metric(name, help, &ConstCounter::new(value))
-    }
-
     fn encode_gauge(&mut self, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
-        self.encode_metric(name, help, &ConstGauge::new(value))
-    }
-
-    fn gauge_f64(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
         self.encode_metric(name, help, &ConstGauge::new(value))
     }
 
