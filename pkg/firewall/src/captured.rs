@@ -127,7 +127,7 @@ impl CapturedFlow {
 }
 
 impl CapturedTraffic {
-    /// Of the calling thread's namespace, in both backends and in native tables. Rules that the kernel does not ask redirect
+    /// Of the calling thread's namespace, in both backends and in native tables. Rules that the kernel does not evaluate redirect
     /// nothing. Changes nothing.
     ///
     /// # Errors

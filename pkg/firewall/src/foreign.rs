@@ -4,7 +4,7 @@
 //!
 //! Only the kernel is asked, without any tool. Rules are read only where a chain of another component meets packets before
 //! ours, and only up to a number: more cannot be looked at, and are reported as such. The same goes for tables and chains of ours
-//! that the kernel does not ask: that, too, leaves all rules as they are.
+//! that the kernel does not evaluate: that, too, leaves all rules as they are.
 
 mod effect;
 mod legacy;
@@ -99,7 +99,7 @@ fn or_empty<T: Default>(found: Result<T, netlink::Error>) -> Result<T, Error> {
     }
 }
 
-/// Returns which of iptables' tables and built-in chains of nf_tables the kernel does not ask although they have rules of
+/// Returns which of iptables' tables and built-in chains of nf_tables the kernel does not evaluate although they have rules of
 /// `owner`, in the calling thread's network namespace, a pod's; as text. Native tables are compared as a whole.
 ///
 /// # Errors
@@ -110,7 +110,7 @@ pub fn inactive_rules(owner: ChainSet) -> Result<Vec<String>, Error> {
     Ok(describe_effects(iptables.flat_map(|(table, chains)| chains.inactive_effects(table)).collect()))
 }
 
-/// Tables that have chains of the owner, and which of their chains the kernel does not ask; `None`: all of them.
+/// Tables that have chains of the owner, and which of their chains the kernel does not evaluate; `None`: all of them.
 pub(crate) fn inactive_chains(
     owner: ChainSet,
     bounds: ListBounds,
@@ -148,7 +148,7 @@ struct TableChains {
 }
 
 impl TableChains {
-    /// Chains of ours that the kernel does not ask (`None`: all of them), and why.
+    /// Chains of ours that the kernel does not evaluate (`None`: all of them), and why.
     fn inactive_parts(&self) -> impl Iterator<Item = (Option<&str>, &'static str)> {
         let dormant = self.is_dormant.then_some((None, "is dormant"));
         let unhooked = self.unhooked.iter().map(|chain| (Some(chain.as_str()), "is not at its hook"));

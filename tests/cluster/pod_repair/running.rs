@@ -186,7 +186,7 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
 }
 
-/// The rules are whole, and the kernel does not ask them. Tables that others use, too, stay as they are; a native one of ours is
+/// The rules are whole, and the kernel does not evaluate them. Tables that others use, too, stay as they are; a native one of ours is
 /// made anew.
 #[test]
 fn rules_in_a_dormant_table_count_as_missing() {
@@ -201,7 +201,7 @@ fn rules_in_a_dormant_table_count_as_missing() {
     let uid = json!(shared.pod.uid);
     let events = || own.node.events(&uid, "RepairFailed");
     kit::until("it is told", || events().len() == 1);
-    let why = "nf_tables ip nat is dormant, so the kernel does not ask our rules there";
+    let why = "nf_tables ip nat is dormant, so the kernel does not evaluate our rules there";
     let message = format!("its rules cannot be compared and restored: its rules are in place, but {why}");
     assert_eq!(events()[0]["message"], message);
     drop(daemon);

@@ -104,7 +104,7 @@ fn rules_that_the_kernel_does_not_ask_are_no_redirection() {
     let netns = pod_netns("dormant");
     netns.pipe("nft -f -", "add table ip nat { flags dormant; }");
     let ended = istio_iptables(&netns, &[], &[]);
-    let why = "nf_tables ip nat is dormant, so the kernel does not ask our rules there";
+    let why = "nf_tables ip nat is dormant, so the kernel does not evaluate our rules there";
     assert_eq!((ended.code, ended.stderr), (1, format!("istio-iptables: the rules are there, but {why}\n")));
 }
 

@@ -112,7 +112,7 @@ fn rules_that_the_kernel_does_not_ask_are_reported() {
         netns
     };
     let (shared, legacy, native) = (made(Backend::Nft), made(Backend::Legacy), made(Backend::Native));
-    let reason = |what: &str| format!("nf_tables {what}, so the kernel does not ask our rules there");
+    let reason = |what: &str| format!("nf_tables {what}, so the kernel does not evaluate our rules there");
     for table in ["ip nat", "ip6 nat"] {
         let differs = |what: &str| {
             let expected = reason(&format!("{table} {what}"));

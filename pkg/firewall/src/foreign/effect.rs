@@ -64,7 +64,7 @@ pub(super) enum RuleEffect {
     TooMany(u32),
     /// The table has rules ahead of ours, and a name that is not UTF-8.
     Unreadable,
-    /// Rules of ours are there, and the kernel does not ask them; the words for why.
+    /// Rules of ours are there, and the kernel does not evaluate them; the words for why.
     Inactive(&'static str),
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for FoundEffect {
                 write!(f, "has {rules} rules ahead of ours, too many to be examined")
             }
             RuleEffect::Unreadable => f.write_str("has rules ahead of ours that cannot be examined"),
-            RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not ask our rules there"),
+            RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not evaluate our rules there"),
         }
     }
 }
