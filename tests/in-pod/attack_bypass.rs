@@ -57,7 +57,7 @@ fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
 /// By attack: a name, what it does, and what is reported of it.
 type Attack = (&'static str, fn(&Peer), &'static str);
 
-const ATTACKS: [Attack; 10] = [
+const ATTACKS: [Attack; 11] = [
     (
         "marks",
         |pod| {
@@ -126,6 +126,14 @@ const ATTACKS: [Attack; 10] = [
         "nf_tables ip evil has 600 rules ahead of ours, too many to be examined",
     ),
     (
+        "too-many-chains",
+        |pod| {
+            let chains = (0..100_000).map(|chain| format!("add chain ip evil c{chain}\n"));
+            nft(pod, &("add table ip evil\n".to_owned() + &chains.collect::<String>()));
+        },
+        "nf_tables has more chains or rules than can be examined",
+    ),
+    (
         "policy-rule",
         |pod| {
             pod.sandbox.netns.sh("ip rule add pref 1 fwmark 0x111 lookup main");
@@ -180,7 +188,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
     for ((name, _, words), pod) in ATTACKS.iter().zip(&pods) {
         // Those that only bypass with a mark of their own, or not at all, could.
         let marks = if name.starts_with("policy-rule") { Some(MARKS[1]) } else { None };
-        if !["too-many", "nat-first", "route-ahead"].contains(name) {
+        if !["too-many", "too-many-chains", "nat-first", "route-ahead"].contains(name) {
             assert!(bypasses(&fixture, pod, marks), "{name} is no attack");
         }
         let answer = explain(&fixture, name);

@@ -62,6 +62,8 @@ pub(super) enum RuleEffect {
     Diverts(String),
     /// There are too many rules to look at.
     TooMany(u32),
+    /// There are more chains or rules than a pod's are read.
+    Unlisted,
     /// The table has rules ahead of ours, and a name that is not UTF-8.
     Unreadable,
     /// Rules of ours are there, and the kernel does not evaluate them; the words for why.
@@ -88,6 +90,7 @@ impl fmt::Display for FoundEffect {
             RuleEffect::TooMany(rules) => {
                 write!(f, "has {rules} rules ahead of ours, too many to be examined")
             }
+            RuleEffect::Unlisted => f.write_str("has more chains or rules than can be examined"),
             RuleEffect::Unreadable => f.write_str("has rules ahead of ours that cannot be examined"),
             RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not evaluate our rules there"),
         }
