@@ -32,7 +32,7 @@ pub fn first_family() -> Result<Family, Error> {
 
 /// The addresses of the calling thread's namespace, in the kernel's order.
 pub(crate) fn netns_addresses() -> Result<Vec<IpAddr>, Error> {
-    Ok(hostnet::RtnetlinkHandle::open()?.list_addresses()?.iter().map(|address| address.ip).collect())
+    Ok(hostnet::RtnetlinkHandle::open_in_pod()?.list_addresses()?.iter().map(|address| address.ip).collect())
 }
 
 /// The addresses of a pod, as a runtime would report them: the usable ones of the first link that has any, in the calling thread's
@@ -41,7 +41,7 @@ pub(crate) fn netns_addresses() -> Result<Vec<IpAddr>, Error> {
 /// # Errors
 /// The kernel could not be asked.
 pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
-    let all = hostnet::RtnetlinkHandle::open()?.list_addresses()?;
+    let all = hostnet::RtnetlinkHandle::open_in_pod()?.list_addresses()?;
     let mut usable: Vec<_> = all.iter().filter(|address| is_usable(address.ip.to_canonical())).collect();
     let first = usable.iter().map(|address| address.index).min();
     usable.retain(|address| Some(address.index) == first);

@@ -17,7 +17,7 @@ pub(crate) fn ensure_routes(
     if nothing_needed(config, families) {
         return Ok(Vec::new());
     }
-    let mut handle = RtnetlinkHandle::open()?;
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let mut made = Vec::new();
     if families.contains(&Family::V6) {
@@ -41,7 +41,7 @@ pub(crate) fn missing_routes(
     if nothing_needed(config, families) {
         return Ok(Vec::new());
     }
-    let mut handle = RtnetlinkHandle::open()?;
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
@@ -60,7 +60,7 @@ pub(crate) fn missing_routes(
 
 /// Takes away policy rules with the mark, the local routes that they lead to, and the address; tells what it took.
 pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
-    let mut handle = RtnetlinkHandle::open()?;
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let found = find_routes(&mut handle, mark, lo)?;
     // That something is gone already by now is as good as deleting it.
@@ -76,7 +76,7 @@ pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
 
 /// Lists what [`remove`] would remove.
 pub(crate) fn leftover_routes(mark: Mark) -> Result<Vec<String>, Error> {
-    let mut handle = RtnetlinkHandle::open()?;
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     Ok(find_routes(&mut handle, mark, lo)?.descriptions())
 }
