@@ -75,11 +75,11 @@ pub(super) fn read_chains(
         if is_policy || entry.names_chain()?.is_some() {
             continue;
         }
-        let chain = chain_at(entry.begin).ok_or("a rule is in no chain")?;
-        let target_chain = match entry.jump_offset()? {
-            Some(at) if at != entry.end_offset() => Some(begins(at).ok_or("a jump leads to no chain")?),
-            _ => None,
-        };
+        // The kernel takes both from whoever writes its list by hand: a rule that nothing leads to, and a jump into the middle of a
+        // chain, which then leads to none that has a name.
+        let Some(chain) = chain_at(entry.begin) else { continue };
+        let jump = entry.jump_offset()?.filter(|at| *at != entry.end_offset());
+        let target_chain = jump.map(|at| begins(at).unwrap_or_default());
         let target_data = entry.target.get(TARGET_DATA..).unwrap_or_default();
         let (target, verdict) = (entry.target_name()?, entry.plain_verdict(layout)?);
         note(&LegacyRule { chain, target_chain, target, target_data, verdict, entry })?;
@@ -140,7 +140,7 @@ impl LegacyEntry<'_> {
     /// The chain that begins behind this entry, which is no rule then.
     fn names_chain(&self) -> Result<Option<String>, ParseFailure> {
         let is_name = self.target_name()? == ERROR;
-        // The kernel takes any bytes. A name that is no text is not ours.
+        // The kernel takes any bytes. A name that is not UTF-8 is not ours.
         let name = || parse_c_string(self.target.get(TARGET_DATA..).unwrap_or_default()).unwrap_or_default();
         Ok(is_name.then(|| name().to_owned()))
     }
@@ -244,8 +244,16 @@ mod tests {
         for family in Family::BOTH {
             let layout = EntryLayout::for_family(family);
             let end = entry(family, ERROR, b"ERROR\0");
-            let nowhere = [standard(family, 7), standard(family, -2), end.clone()].concat();
-            assert_eq!(read_all(&info(), &nowhere, &layout).unwrap_err(), "a jump leads to no chain");
+            // The kernel takes a jump into the middle of a chain.
+            let middle = i32::try_from(standard(family, 0).len() * 2).unwrap();
+            let rules = [middle, -5, -2, -2].map(|verdict| standard(family, verdict)).concat();
+            let mut targets = Vec::new();
+            let note = |rule: &LegacyRule<'_>| {
+                targets.push(rule.target_chain.map(str::to_owned));
+                Ok(())
+            };
+            read_chains(&info(), &[rules, end.clone()].concat(), &layout, note).unwrap();
+            assert_eq!(targets, [Some(String::new()), None, None]);
             let whole = [standard(family, -2), standard(family, -2), end].concat();
             assert!(read_all(&info(), &whole, &layout).is_ok());
             assert!(read_all(&info()[..40], &whole, &layout).is_err());
