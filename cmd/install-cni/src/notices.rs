@@ -31,18 +31,22 @@ impl NoticeReceivers {
     /// The next notice; none when nobody is left who could tell one.
     async fn next_notice(&mut self) -> Option<Notice> {
         let NoticeReceivers { installer, agent, sidecar_drift, repairs, history } = self;
-        tokio::select! {
-            Some(notice) = installer.recv() => Some(notice),
-            Some(notice) = agent.recv() => Some(notice),
-            Some(notice) = sidecar_drift.recv() => Some(notice),
-            Some(repair) = repairs.recv() => {
-                if let Some(entry) = history_entry(&repair) {
-                    history.note_change(entry);
+        loop {
+            return tokio::select! {
+                Some(notice) = installer.recv() => Some(notice),
+                Some(notice) = agent.recv() => Some(notice),
+                Some(notice) = sidecar_drift.recv() => Some(notice),
+                Some(repair) = repairs.recv() => {
+                    if let Some(entry) = history_entry(&repair) {
+                        history.note_change(entry);
+                    }
+                    let RepairEvent { name, uid, level, reason, message, is_public: true, .. } = repair else {
+                        continue;
+                    };
+                    Some(Notice { about: EventSubject::Pod { name, uid }, level, reason, message })
                 }
-                let RepairEvent { name, uid, level, reason, message, .. } = repair;
-                Some(Notice { about: EventSubject::Pod { name, uid }, level, reason, message })
-            }
-            else => None,
+                else => None,
+            };
         }
     }
 }
@@ -50,7 +54,8 @@ impl NoticeReceivers {
 /// `None`: nothing was changed.
 fn history_entry(repair: &RepairEvent) -> Option<HistoryEntry> {
     let (cause, what) = (repair.cause()?.to_owned(), repair.message.clone());
-    Some(HistoryEntry { cause, what, pod: Some(repair.name.to_string()), took: repair.took, error: None })
+    let error = repair.undone.map(str::to_owned);
+    Some(HistoryEntry { cause, what, pod: Some(repair.name.to_string()), took: repair.took, error })
 }
 
 /// Publishes until nobody is left who could report.

@@ -73,6 +73,10 @@ pub struct RepairEvent {
     pub message: String,
     /// From when it was noticed that rules had changed to their repair; zero if nothing noticed it, or the pod was broken.
     pub took: Duration,
+    /// Why what was done did not last; `None`: it did, or nothing was done.
+    pub undone: Option<&'static str>,
+    /// Whether people are told by an Event; otherwise it is for the history alone, because an Event tells of all that are like it.
+    pub is_public: bool,
 }
 
 impl RepairEvent {
@@ -260,8 +264,8 @@ impl RepairController {
         message: String,
     ) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
-        let took = Duration::ZERO;
-        self.send_event(RepairEvent { name, uid, level, reason, message, took }).await;
+        let (took, undone, is_public) = (Duration::ZERO, None, true);
+        self.send_event(RepairEvent { name, uid, level, reason, message, took, undone, is_public }).await;
     }
 
     /// The publisher may lag behind; that slows repairs down, and no Event is lost.

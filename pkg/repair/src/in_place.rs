@@ -203,6 +203,10 @@ fn restore_rules(
     if !observed.differences.is_empty() {
         return Err(InPlaceError::NotInPlace(observed.differences));
     }
+    // What was done is reported first: the next comparison finds what is inactive.
+    if !done.is_unchanged() {
+        return Ok((done.differences, connections));
+    }
     match firewall::inactive_rules(ChainSet::SIDECAR)? {
         inactive if inactive.is_empty() => Ok((done.differences, connections)),
         inactive => Err(InPlaceError::Inactive(inactive)),

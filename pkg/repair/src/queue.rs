@@ -20,6 +20,9 @@ const PACE: Duration = Duration::from_millis(100);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(300);
 const RETRY: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
+/// A pod that had changed when it was handled is handled again after a delay of its own, which is no longer than this.
+const LAST_OUTDATED: Duration = Duration::from_secs(30);
+const OUTDATED: Backoff = Backoff::new(FIRST_RETRY, LAST_OUTDATED);
 /// A pod that was handled and is still broken is handled again after this time: its rules may have been removed again.
 const FIRST_RECHECK: Duration = Duration::from_secs(60);
 const LAST_RECHECK: Duration = Duration::from_secs(600);
@@ -57,6 +60,7 @@ struct BrokenPod {
     breakage: Breakage,
     due: Instant,
     failures: Attempts,
+    outdated: Attempts,
     rechecks: Attempts,
     handled: bool,
 }
@@ -103,10 +107,17 @@ impl RepairQueue {
     fn update_pod(&mut self, pod: ObservedPod, known: Option<BrokenPod>, now: Instant) {
         let Some(breakage) = self.criteria.find_breakage(&pod) else { return };
         let known = known.filter(|known| known.pod.uid == pod.uid);
-        let (failures, rechecks) = (RETRY.start_attempts(), RECHECK.start_attempts());
         let entry = match known {
             Some(known) => BrokenPod { pod, breakage, ..known },
-            None => BrokenPod { pod, breakage, due: now, failures, rechecks, handled: false },
+            None => BrokenPod {
+                pod,
+                breakage,
+                due: now,
+                failures: RETRY.start_attempts(),
+                outdated: OUTDATED.start_attempts(),
+                rechecks: RECHECK.start_attempts(),
+                handled: false,
+            },
         };
         self.broken.insert(entry.pod.name.clone(), entry);
     }
@@ -145,10 +156,11 @@ impl RepairQueue {
         };
         match outcome {
             RepairOutcome::Gone => drop(self.broken.remove(name)),
-            RepairOutcome::Outdated => broken.due = now + FIRST_RETRY,
+            RepairOutcome::Outdated => broken.due = now + broken.outdated.record_failure(),
             RepairOutcome::Failed => broken.due = now + broken.failures.record_failure(),
             RepairOutcome::Done | RepairOutcome::Skipped => {
                 broken.failures.record_success();
+                broken.outdated.record_success();
                 broken.handled = true;
                 broken.due = now + broken.rechecks.record_failure();
             }

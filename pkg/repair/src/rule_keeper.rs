@@ -4,7 +4,11 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
@@ -16,10 +20,13 @@ use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use pod_status::lifecycle::{AgentTime, Stability};
 use redirect::DesiredRules;
 use rules::{ChainSet, RecordedRules};
-use tracing::debug;
+use tracing::{debug, info};
 use wire::PodRecord;
 
 use crate::{InPlaceError, InPlaceRepair, in_place::family_choice, sidecar_pods::SidecarPod};
+
+/// Between two reports that the rules of a pod are removed repeatedly.
+const CONFLICT_PERIOD: Duration = Duration::from_secs(1800);
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -30,7 +37,9 @@ pub(crate) struct RulesReport {
     pub(crate) result: Result<Vec<String>, String>,
     /// Another component has removed again what was restored, before that could be observed.
     pub(crate) is_contested: bool,
-    /// How often in a row its rules were restored, if they are removed repeatedly and were not before.
+    /// Whether the pod's rules are removed repeatedly.
+    pub(crate) is_unstable: bool,
+    /// How often in a row its rules were restored, if it is time to report that they are removed repeatedly.
     pub(crate) conflict: Option<u32>,
     /// Changes that led to the comparison; `None`: the clock did.
     pub(crate) disturbance: Option<NetnsDisturbance>,
@@ -52,6 +61,8 @@ struct KnownPod {
     reported: Option<Result<Vec<String>, String>>,
     /// Whether its rules stay in place.
     stability: Stability,
+    /// When a conflict may be reported again: at most once in [`CONFLICT_PERIOD`].
+    next_conflict: AgentTime,
 }
 
 /// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
@@ -116,10 +127,21 @@ impl RuleKeeper {
         let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
         let was_unstable = known.stability.is_unstable();
         let repair = (!self.dry_run).then_some(&self.in_place);
-        let (result, is_contested) = known.compare_rules(pod, repair, self.started.elapsed())?;
-        let begins = known.stability.is_unstable() && !was_unstable;
-        let conflict = begins.then(|| known.stability.repair_count());
-        Some(RulesReport { name: pod.ids.name.clone(), uid, result, is_contested, conflict, disturbance })
+        let now = self.started.elapsed();
+        let compared = known.compare_rules(pod, repair, now);
+        if was_unstable && !known.stability.is_unstable() {
+            let PodName { namespace, name } = &pod.ids.name;
+            info!(target: "repair", %namespace, pod = %name, "rules of a running pod stay in place again");
+        }
+        let (result, is_contested) = compared?;
+        let is_unstable = known.stability.is_unstable();
+        let is_due = is_unstable && result.is_ok() && now >= known.next_conflict;
+        let conflict = is_due.then(|| known.stability.repair_count());
+        if conflict.is_some() {
+            known.next_conflict = now + CONFLICT_PERIOD;
+        }
+        let name = pod.ids.name.clone();
+        Some(RulesReport { name, uid, result, is_contested, is_unstable, conflict, disturbance })
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
@@ -141,8 +163,15 @@ impl RuleKeeper {
                 // Also of a pod whose namespace was known: its sandbox may have been replaced.
                 Some(streak) if streak.is_due() => {
                     let (name, uid, result) = (name.clone(), uid.clone(), Err(streak.to_string()));
-                    let (is_contested, conflict, disturbance) = (false, None, None);
-                    reports.push(RulesReport { name, uid, result, is_contested, conflict, disturbance });
+                    reports.push(RulesReport {
+                        name,
+                        uid,
+                        result,
+                        is_contested: false,
+                        is_unstable: false,
+                        conflict: None,
+                        disturbance: None,
+                    });
                 }
                 None if !self.known.contains_key(uid) => {
                     debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
@@ -175,8 +204,15 @@ impl RuleKeeper {
                     let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
                     let netns = Arc::new(found.netns);
                     let _watch = self.watcher.as_ref().and_then(|watcher| watch_netns(watcher, &uid, &netns));
-                    let (verified, reported, stability) = (None, None, Stability::default());
-                    let known = KnownPod { netns, _watch, baseline, verified, reported, stability };
+                    let known = KnownPod {
+                        netns,
+                        _watch,
+                        baseline,
+                        verified: None,
+                        reported: None,
+                        stability: Stability::default(),
+                        next_conflict: AgentTime::ZERO,
+                    };
                     self.known.insert(uid.clone(), known);
                     new.push(uid);
                 }

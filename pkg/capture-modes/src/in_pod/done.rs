@@ -149,16 +149,13 @@ impl InPodCapture {
         match result {
             Ok(check) if check.repaired.is_empty() => {}
             Ok(check) => {
-                let outcome = match check.observed.is_complete() {
-                    true => "restored",
-                    false => "restored, and removed again at once",
-                };
-                let mut what = format!("{outcome}: {}", summarize_steps(&check.repaired));
+                let mut what = format!("restored: {}", summarize_steps(&check.repaired));
                 let examined = self.enrolled.get(uid).and_then(|pod| pod.examined.as_ref());
                 if let Some(writer) = examined.and_then(NetnsDisturbance::writer_name) {
                     what.push_str(&format!("; changed by {writer}"));
                 }
-                self.record_pod_change(state, uid, "drift", &what, Ok(()));
+                let lasted = if check.observed.is_complete() { Ok(()) } else { Err("removed again at once") };
+                self.record_pod_change(state, uid, "drift", &what, lasted);
             }
             Err(why) => self.record_pod_change(
                 state,
@@ -306,7 +303,7 @@ impl InPodCapture {
             Ok(RulesCheck { observed, repaired, connections }) => {
                 log_connections(&enrolled_pod.name, connections.as_ref());
                 is_contested = !observed.is_complete();
-                if !repaired.is_empty() {
+                if !repaired.is_empty() && !is_contested {
                     self.metrics.count_repair("pod");
                 }
                 if is_there {
@@ -331,7 +328,7 @@ impl InPodCapture {
         let was_unstable = enrolled_pod.lifecycle.is_unstable();
         let repaired = result.as_ref().cloned().unwrap_or_default();
         let cause = enrolled_pod.end_observation();
-        if let Some(cause) = cause.as_ref().filter(|_| !repaired.is_empty()) {
+        if let Some(cause) = cause.as_ref().filter(|_| !repaired.is_empty() && !is_contested) {
             self.metrics.drift_repaired(cause.metric_label(), cause.noticed.elapsed());
         }
         let writer = cause.and_then(|cause| cause.writer_name());

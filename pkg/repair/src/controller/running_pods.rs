@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
 use retry::LastError;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{RepairController, RepairEvent};
 use crate::{
@@ -108,11 +108,13 @@ impl RepairController {
     }
 
     async fn report_rules(&self, report: RulesReport) {
-        let RulesReport { name, uid, result, is_contested, conflict, disturbance } = report;
+        let RulesReport { name, uid, result, is_contested, is_unstable, conflict, disturbance } = report;
         let writer = disturbance.as_ref().and_then(NetnsDisturbance::writer_name);
         let took = disturbance.as_ref().map_or(Duration::ZERO, |changes| changes.noticed.elapsed());
         let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
-        let by = writer.as_ref().map_or_else(String::new, |writer| format!("; changed by {writer}"));
+        let writer_clause =
+            writer.as_ref().map_or_else(String::new, |writer| format!("; changed by {writer}"));
+        let undone = is_contested.then_some("removed again at once");
         let mut repeated = None;
         let (code, reason, message) = match result {
             Ok(missing) if dry_run => {
@@ -122,22 +124,31 @@ impl RepairController {
             }
             Ok(missing) => {
                 let missing = missing.join("; ");
-                warn!(target: "repair", %namespace, %pod, %uid, missing, writer, is_contested, "rules of a running pod were missing and are restored");
-                let again = if is_contested { ", and removed again at once" } else { "" };
+                match conflict {
+                    Some(repairs) => {
+                        warn!(target: "repair", %namespace, %pod, %uid, missing, writer, repairs, "rules of a running pod are removed repeatedly");
+                    }
+                    None if is_unstable => {
+                        debug!(target: "repair", %namespace, %pod, %uid, missing, writer, undone, "rules of a running pod restored");
+                    }
+                    None => {
+                        warn!(target: "repair", %namespace, %pod, %uid, missing, writer, "rules of a running pod were missing and are restored");
+                    }
+                }
                 let message = format!(
-                    "Rules that redirect its traffic to its sidecar were missing and have been restored{again}: {missing}{by}"
+                    "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}{writer_clause}"
                 );
                 repeated = conflict.map(|repairs| {
                     let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
                     format!(
                         "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been \
-                         restored {times}: {missing}{by}. Its traffic bypasses its sidecar in between."
+                         restored {times}: {missing}{writer_clause}. Its traffic bypasses its sidecar in between."
                     )
                 });
-                if let Some(changes) = &disturbance {
+                if let Some(changes) = disturbance.as_ref().filter(|_| !is_contested) {
                     self.metrics.drift_repaired(changes.metric_label(), took);
                 }
-                ("success", RESTORED, message)
+                (if is_contested { "fail" } else { "success" }, RESTORED, message)
             }
             Err(error) => {
                 warn!(target: "repair", %namespace, %pod, %uid, error, "cannot restore the rules of a running pod");
@@ -148,9 +159,11 @@ impl RepairController {
         let level = EventLevel::Warning;
         if let Some(message) = repeated {
             let (name, uid) = (name.clone(), uid.clone());
-            let event = RepairEvent { name, uid, level, reason: UNSTABLE, message, took };
+            let event =
+                RepairEvent { name, uid, level, reason: UNSTABLE, message, took, undone, is_public: true };
             self.send_event(event).await;
         }
-        self.send_event(RepairEvent { name, uid, level, reason, message, took }).await;
+        let is_public = !(reason == RESTORED && is_unstable);
+        self.send_event(RepairEvent { name, uid, level, reason, message, took, undone, is_public }).await;
     }
 }

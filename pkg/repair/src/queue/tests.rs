@@ -63,15 +63,16 @@ impl Fixture {
 fn a_pod_that_has_changed_is_tried_again_soon_and_has_not_failed() {
     let mut fixture = Fixture::new();
     fixture.see(0.0, ListEvent::Applied(broken("a", "1")));
-    for round in 0..5 {
-        let now = f64::from(round);
+    let mut now = 0.0;
+    for delay in [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0] {
         let task = fixture.take(now).unwrap();
         fixture.finish(now, &task, RepairOutcome::Outdated);
-        assert_eq!(fixture.due(), Some(now + 1.0));
+        assert_eq!(fixture.due(), Some(now + delay));
+        now += delay;
     }
-    let task = fixture.take(5.0).unwrap();
-    fixture.finish(5.0, &task, RepairOutcome::Failed);
-    assert_eq!(fixture.due(), Some(6.0), "the first failure");
+    let task = fixture.take(now).unwrap();
+    fixture.finish(now, &task, RepairOutcome::Failed);
+    assert_eq!(fixture.due(), Some(now + 1.0), "the first failure");
 }
 
 #[test]
