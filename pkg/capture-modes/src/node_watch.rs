@@ -224,6 +224,12 @@ struct NodeObserver {
     members_due: Instant,
     /// Looks in a row that failed.
     failures: Attempts,
+    /// Looks in a row at which our rules could not be read, as may be for as long as somebody's table is as it is.
+    rules_failures: Attempts,
+    /// When our rules are read again after that; `None`: the last time, they could be.
+    rules_retry: Option<Instant>,
+    /// Last process that wrote rules meanwhile.
+    writer: Option<String>,
 }
 
 impl NodeObserver {
@@ -245,6 +251,9 @@ impl NodeObserver {
             members: None,
             members_due: Instant::now(),
             failures: RETRY.start_attempts(),
+            rules_failures: RETRY.start_attempts(),
+            rules_retry: None,
+            writer: None,
         })
     }
 
@@ -258,15 +267,18 @@ impl NodeObserver {
             let (network_changed, writer) = self.read_notifications();
             let mut retry = Duration::ZERO;
             if !self.is_as_before() {
-                let [rules, sets, members] =
-                    [self.rules_changed(), self.sets_changed(), self.members_changed()];
-                if rules == Some(true) {
+                let writer = writer.or_else(|| self.writer.take());
+                let rules_changed = self.rules_changed();
+                let [sets, members] = [self.sets_changed(), self.members_changed()];
+                if rules_changed {
                     report(NodeNotice { change: NodeChange::Rules, writer });
+                } else if self.rules_retry.is_some() {
+                    self.writer = writer;
                 }
                 if sets == Some(true) || members == Some(true) {
                     report(NodeChange::Sets.into());
                 }
-                retry = self.end_look([rules, sets, members].contains(&None));
+                retry = self.end_look([sets, members].contains(&None));
             }
             if network_changed {
                 report(NodeChange::Network.into());
@@ -289,7 +301,8 @@ impl NodeObserver {
         let Some(mut questions) = questions else { return false };
         let Ok(same) = questions.have_same_answers() else { return false };
         self.questions = Some(questions);
-        same && Instant::now() < self.legacy_due.min(self.members_due)
+        let now = Instant::now();
+        same && now < self.legacy_due.min(self.members_due) && self.rules_retry.is_none_or(|due| now < due)
     }
 
     /// After a look that failed, the next one asks everything again, on other sockets, after the pause that this returns.
@@ -305,26 +318,32 @@ impl NodeObserver {
         self.failures.record_failure()
     }
 
-    /// Whether our rules changed; `None`: the kernel could not be asked, and what changed since the last look counts in the next one.
-    fn rules_changed(&mut self) -> Option<bool> {
+    /// Whether our rules changed. If they cannot be read, what changed since the last look counts in the next one.
+    fn rules_changed(&mut self) -> bool {
+        if self.rules_retry.is_some_and(|due| Instant::now() < due) {
+            return false;
+        }
         let generation = self.reader.read();
         if let (Err(_), Ok(reader)) = (&generation, GenerationReader::open()) {
             self.reader = reader;
         }
         let generation = generation.ok();
-        if generation == self.generation && Instant::now() < self.legacy_due {
-            return Some(false);
+        if generation == self.generation && Instant::now() < self.legacy_due && self.rules_retry.is_none() {
+            return false;
         }
         let began = processor_time();
         let now = RulesGeneration::of_node(self.objects.rules, self.rules.as_ref());
         self.legacy_due = list_due(began);
         if !now.is_comparable() {
-            return None;
+            self.rules_retry = Some(Instant::now() + self.rules_failures.record_failure());
+            return false;
         }
+        self.rules_retry = None;
+        self.rules_failures.record_success();
         self.generation = generation;
         let changed = self.rules.as_ref().is_some_and(|before| !before.is_unchanged(&now));
         self.rules = Some(now);
-        Some(changed)
+        changed
     }
 
     /// Returns whether the network changed, if that concerns us, and the last process that wrote firewall rules.
@@ -337,14 +356,14 @@ impl NodeObserver {
         (self.objects.network && network, writer)
     }
 
-    /// `None`: as [`NodeObserver::rules_changed`].
+    /// Whether a set changed; `None`: the kernel could not be asked, and what changed since the last look counts in the next one.
     fn sets_changed(&mut self) -> Option<bool> {
         let before = self.sets.clone();
         self.sets = Some(self.handle.members_of_others(&self.objects.sets).ok()?);
         Some(before.is_some() && before != self.sets)
     }
 
-    /// Whether the members of a set are others than before, if it is time to list them; `None`: as [`NodeObserver::rules_changed`].
+    /// Whether the members of a set are others than before, if it is time to list them; `None`: as [`NodeObserver::sets_changed`].
     fn members_changed(&mut self) -> Option<bool> {
         if Instant::now() < self.members_due {
             return Some(false);
