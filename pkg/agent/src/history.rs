@@ -90,7 +90,7 @@ impl ChangeHistory {
         self.more = 0;
     }
 
-    /// Records a change. One that repeats another within 15 minutes replaces it, and counts it.
+    /// Records a change. One that repeats the last one of the same pod within 15 minutes replaces and counts it.
     pub fn record_change(&mut self, entry: HistoryEntry) {
         let ago = |time| wire::rfc3339(SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH));
         let mut change = ChangeRecord {
@@ -104,11 +104,12 @@ impl ChangeHistory {
             ..ChangeRecord::default()
         };
         let recent = ago(SERIES); // these times are as long as one another, and so compare as texts
+        let before = self.changes.iter().rposition(|known| known.pod == change.pod);
         let is_same = |known: &ChangeRecord| known.started_at >= recent && change.is_repeat_of(known);
-        let before = self.changes.iter().rposition(is_same);
+        let before = before.filter(|at| self.changes.get(*at).is_some_and(is_same));
         if let Some(before) = before.and_then(|at| self.changes.remove(at)) {
             change.repeats = before.repeats.saturating_add(1);
-            change.first_at = before.first_at.or(Some(before.started_at));
+            change.first_started_at = before.first_started_at.or(Some(before.started_at));
         } else if self.changes.len() >= MOST {
             self.forget_oldest();
         }
@@ -214,16 +215,20 @@ mod tests {
             (None, "try", 2),
         ];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
-        assert!(known.iter().all(|change| (change.repeats > 0) == change.first_at.is_some()), "{known:?}");
+        assert!(
+            known.iter().all(|change| (change.repeats > 0) == change.first_started_at.is_some()),
+            "{known:?}"
+        );
         // The file has each of them, for the version before this one.
         let lines = std::fs::read_to_string(&path).unwrap();
         assert_eq!(lines.lines().count(), 9, "{lines}");
         let mut next = ChangeHistory::default();
         next.keep_in(&path);
         assert_eq!(next.newest_changes(), known);
-        next.record_change(pod("shop/web", "restored: a; changed by nft (process 9)"));
-        assert_eq!(next.newest_changes()[0].repeats, 3);
-        assert_eq!(next.newest_changes()[0].first_at, known[3].first_at);
+        next.record_change(pod("shop/web", "restored: b"));
+        let again = next.newest_changes();
+        assert_eq!((again.len(), again[0].repeats), (known.len(), 1));
+        assert_eq!(again[0].first_started_at.as_ref(), Some(&known[2].started_at));
     }
 
     #[test]

@@ -270,7 +270,7 @@ pub struct ChangeRecord {
     /// How often the same was done before; the entry is about the last time.
     pub repeats: u32,
     /// When the first of them began; `None`: the same was not done before.
-    pub first_at: Option<String>,
+    pub first_started_at: Option<String>,
 }
 
 impl ChangeRecord {
@@ -287,7 +287,7 @@ impl ChangeRecord {
     /// Returns how often it was done, and since when, as text; `None`: once.
     #[must_use]
     pub fn repeats_text(&self) -> Option<String> {
-        let since = self.first_at.as_deref().filter(|_| self.repeats > 0)?;
+        let since = self.first_started_at.as_deref().filter(|_| self.repeats > 0)?;
         Some(format!("{} times since {since}", self.repeats.saturating_add(1)))
     }
 }

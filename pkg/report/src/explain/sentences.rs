@@ -170,7 +170,7 @@ fn change_sentence(which: &str, change: &ChangeRecord) -> String {
     let what = format!("{}, because of: {}", to_clause(&change.action), to_clause(&change.cause));
     let took =
         if change.duration_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.duration_ms) };
-    let times = change.repeats_text().map_or_else(String::new, |times| format!(", and {times} in all"));
+    let times = change.repeats_text().map_or_else(String::new, |times| format!(" ({times})"));
     let when = format!("{which}, at {}{times}", change.started_at);
     match (&change.error, change.outcome) {
         (Some(error), _) => format!("{when}: {what}; it failed: {}.", to_clause(error)),

@@ -365,14 +365,15 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
     }];
     let repeated = ChangeRecord {
         repeats: 6,
-        first_at: Some("2026-11-20T09:00:00Z".into()),
+        first_started_at: Some("2026-11-20T09:00:00Z".into()),
         ..state.history[0].clone()
     };
     let table = tables::history_table(std::slice::from_ref(&repeated), false);
     assert!(table.contains("7 times since 2026-11-20T09:00:00Z: its address was added"), "{table}");
     let again = StateReport { history: vec![repeated], ..state.clone() };
     let text = asked(&again).to_string();
-    let expected = "The last change, at 2026-11-21T01:00:00Z, and 7 times since 2026-11-20T09:00:00Z in all: its address";
+    let expected =
+        "The last change, at 2026-11-21T01:00:00Z (7 times since 2026-11-20T09:00:00Z): its address";
     assert!(text.contains(expected), "{text}");
     let text = asked(&state).to_string();
     for part in [
