@@ -86,6 +86,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.refused = None;
         self.announce = false;
         self.stability = Stability::default();
+        (self.due, self.changing) = (AgentTime::ZERO, false);
         true
     }
 
