@@ -24,6 +24,11 @@ fn nft(pod: &Peer, rules: &str) {
     pod.sandbox.netns.pipe("nft -f -", rules);
 }
 
+/// Runs a script in the pod's network namespace; its standard output.
+fn shell(pod: &Peer, script: &str) -> String {
+    pod.sandbox.netns.pipe("sh -e -s", script)
+}
+
 fn explain(fixture: &Ambient, pod: &str) -> Explanation {
     fixture.explain(&format!("{MESH}/{pod}"))
 }
@@ -57,7 +62,7 @@ fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
 /// By attack: a name, what it does, and what is reported of it.
 type Attack = (&'static str, fn(&Peer), &'static str);
 
-const ATTACKS: [Attack; 11] = [
+const ATTACKS: [Attack; 13] = [
     (
         "marks",
         |pod| {
@@ -98,6 +103,28 @@ const ATTACKS: [Attack; 11] = [
         "nf_tables ip mangle OUTPUT (hook output, priority -150) sets the mark 0x539",
     ),
     (
+        "set-marks",
+        |pod| {
+            shell(
+                pod,
+                "ipset create marks hash:net skbinfo; ipset add marks 0.0.0.0/1 skbmark 0x539; ipset add marks 128.0.0.0/1 skbmark 0x539; \
+                 iptables-nft -t mangle -A OUTPUT -p tcp -j SET --map-set marks dst --map-mark",
+            );
+        },
+        "nf_tables ip mangle OUTPUT (hook output, priority -150) sets a mark whose value cannot be determined",
+    ),
+    (
+        "shifted-marks",
+        |pod| {
+            shell(
+                pod,
+                "iptables-nft -t mangle -A OUTPUT -p tcp -j CONNMARK --set-xmark 0xa72/0xffffffff --right-shift-mark 1; \
+                 iptables-nft -t mangle -A OUTPUT -p tcp -j CONNMARK --restore-mark",
+            );
+        },
+        "nf_tables ip mangle OUTPUT (hook output, priority -150) sets a mark whose value cannot be determined",
+    ),
+    (
         "legacy",
         |pod| {
             pod.sandbox.netns.sh("iptables-legacy -t mangle -A OUTPUT -p tcp -j MARK --set-mark 0x539");
@@ -131,7 +158,7 @@ const ATTACKS: [Attack; 11] = [
             let chains = (0..100_000).map(|chain| format!("add chain ip evil c{chain}\n"));
             nft(pod, &("add table ip evil\n".to_owned() + &chains.collect::<String>()));
         },
-        "nf_tables has more chains or rules than can be examined",
+        "nf_tables cannot be listed within 4 MiB and 2 s",
     ),
     (
         "policy-rule",
@@ -218,6 +245,42 @@ fn rules_of_others_that_precede_ours_are_reported() {
     assert!(!has_said(&mut fixture, "panicked"));
 }
 
+/// They would be compared with what is desired by nobody.
+#[test]
+fn rules_with_our_names_in_other_tables_are_removed() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let admin = json!({"capabilities": {"add": ["NET_ADMIN"]}});
+    let attacks = [
+        (
+            "native",
+            Tables::Native,
+            "nft add table inet istio-ambient-mangle '{ chain x { type filter hook output priority -200; meta mark set 0x539; }; }'",
+            "nft list ruleset | grep -c 'set 0x00000539' || true",
+        ),
+        (
+            "legacy",
+            Tables::Legacy,
+            "iptables-legacy -t mangle -N ISTIO_OUTPUT; iptables-legacy -t mangle -A ISTIO_OUTPUT -j MARK --set-mark 0x539; \
+             iptables-legacy -t mangle -A OUTPUT -j ISTIO_OUTPUT; nft add table ip anything",
+            "iptables-legacy -t mangle -S | grep -c 'set-xmark 0x539' || true",
+        ),
+    ];
+    for (name, of, attack, count) in attacks {
+        if fixture.tables == of {
+            continue; // there, they are compared rule by rule
+        }
+        let pod = captured_pod(&mut fixture, name, &admin);
+        shell(&pod, attack);
+        fixture.within(MINUTE, &format!("{name}: they are removed"), |_| shell(&pod, count).trim() == "0");
+        fixture.within(MINUTE, &format!("{name}: it is captured"), |fixture| {
+            explain(fixture, name).code == "captured"
+        });
+        assert!(!bypasses(&fixture, &pod, None), "{name}");
+    }
+}
+
 /// The kernel lets whoever has NET_RAW set ztunnel's mark, and no rule can tell it from ztunnel's own.
 #[test]
 fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
@@ -269,7 +332,7 @@ fn a_name_that_is_no_text_does_not_keep_rules_from_being_restored() {
 
 /// Its rules stay as they are.
 #[test]
-fn a_table_of_ours_that_the_kernel_does_not_ask_is_reported() {
+fn a_table_of_ours_that_the_kernel_does_not_evaluate_is_reported() {
     let mut fixture = InPod::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let _echo = Echo::tcp(fixture.node.outside(), PORT);

@@ -234,19 +234,38 @@ impl Firewall {
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
         let mut removed = Vec::new();
-        for other in self.other_backends() {
-            let found = other.read_present();
-            let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
-            let changes = observed.plan_removal(owner);
+        for (other, changes) in self.plan_removals_elsewhere(owner)? {
             match other.apply(&changes, Vec::new()) {
                 // Nobody here can change these.
                 Err(Error::Tool(ToolError::NoTool { .. })) => continue,
                 done => done?,
             };
-            removed.extend(
-                changes.reason_texts().into_iter().map(|what| format!("{}: {what}", other.backend())),
-            );
+            removed.extend(other.removal_texts(&changes));
         }
         Ok(removed)
+    }
+
+    /// Lists what [`Firewall::remove_elsewhere`] would remove.
+    ///
+    /// # Errors
+    /// As [`Firewall::open`].
+    pub fn list_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
+        let planned = self.plan_removals_elsewhere(owner)?;
+        let possible = planned.iter().filter(|(other, _)| other.can_be_changed());
+        Ok(possible.flat_map(|(other, changes)| other.removal_texts(changes)).collect())
+    }
+
+    fn plan_removals_elsewhere(&self, owner: ChainSet) -> Result<Vec<(Firewall, FamilyChanges)>, Error> {
+        let plan = |other: Firewall| {
+            let found = other.read_present();
+            let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
+            Ok((other, observed.plan_removal(owner)))
+        };
+        self.other_backends().map(plan).collect()
+    }
+
+    fn removal_texts(&self, changes: &FamilyChanges) -> Vec<String> {
+        let backend = self.backend();
+        changes.reason_texts().into_iter().map(|what| format!("{backend}: {what}")).collect()
     }
 }

@@ -276,6 +276,11 @@ impl Firewall {
     }
 
     /// Whether the host has the tool that changes the tables of this backend.
+    /// Whether nothing that is missing on this host keeps its tables from being changed.
+    pub(crate) fn can_be_changed(&self) -> bool {
+        self.backend != Backend::Legacy || Family::BOTH.into_iter().any(|family| self.has_tool(family))
+    }
+
     fn has_tool(&self, family: Family) -> bool {
         self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Restore).is_ok()
     }

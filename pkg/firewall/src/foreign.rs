@@ -9,7 +9,10 @@
 mod effect;
 mod legacy;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use model::{Family, Mark};
 use netlink::{
@@ -26,7 +29,7 @@ use nftables::{
 };
 use rules::{ChainSet, Hook, Table};
 
-use crate::{Error, presence::has_no_nf_tables};
+use crate::{Backend, Error, presence::has_no_nf_tables};
 use effect::{FoundEffect, RuleEffect};
 
 /// `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`, `NF_INET_INGRESS`.
@@ -38,6 +41,8 @@ const DECIDED: i32 = -100;
 const MOST_RULES: u32 = 512;
 /// So much is reported of one namespace.
 const MOST: usize = 8;
+/// So much is looked for in one namespace.
+const MOST_EFFECTS: usize = 512;
 /// Of a name, so many characters are shown.
 const LONGEST_NAME: usize = 32;
 /// Tables of iptables in which we have rules ahead of all others there.
@@ -45,12 +50,13 @@ const NAT: &str = "nat";
 const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 
 /// Returns the effects of other components' rules ahead of ours in the calling thread's network namespace, as text; empty
-/// if there are none. `owner`: whose chains are ours; `marks`: those that ours ask for.
+/// if there are none. `owner`: whose chains are ours; `marks`: those that ours ask for; `backend`: the one whose tables are compared
+/// with what is desired. In others, rules are those of other components, whatever their names.
 ///
 /// # Errors
 /// The kernel could not be asked, or its answer makes no sense.
-pub fn foreign_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
-    Ok(describe_effects(find_effects(owner, marks)?))
+pub fn foreign_effects(owner: ChainSet, marks: &[Mark], backend: Backend) -> Result<Vec<String>, Error> {
+    Ok(describe_effects(find_effects(owner, marks, Some(backend))?))
 }
 
 /// As [`foreign_effects`], but only of rules that set one of the marks, or one that cannot be determined. The others matter only
@@ -59,42 +65,46 @@ pub fn foreign_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, E
 /// # Errors
 /// As there.
 pub fn foreign_marks(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
-    let mut found = find_effects(owner, marks)?;
+    let mut found = find_effects(owner, marks, None)?;
     found.retain(|found| matches!(found.effect, RuleEffect::Marks(_) | RuleEffect::AnyMark));
     Ok(describe_effects(found))
 }
 
-fn find_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
-    let mut found = nf_tables(owner, marks)?;
+/// `backend`: `None`: what has our names is ours in the tables of each.
+fn find_effects(
+    owner: ChainSet,
+    marks: &[Mark],
+    backend: Option<Backend>,
+) -> Result<Vec<FoundEffect>, Error> {
+    let mut found = nf_tables(OwnedChains { owner, backend }, marks)?;
+    let is_compared = backend.is_none_or(|backend| backend == Backend::Legacy);
     for family in Family::BOTH {
-        found.extend(legacy::find_effects(owner, marks, family)?);
+        found.extend(legacy::find_effects(owner, is_compared, marks, family)?);
     }
     Ok(found)
 }
 
 fn describe_effects(found: Vec<FoundEffect>) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for one in found {
-        let effect = one.to_string();
-        if !all.contains(&effect) {
-            all.push(effect);
-        }
-    }
+    let mut known = BTreeSet::new();
+    let mut all: Vec<String> = found.into_iter().map(|one| one.to_string()).collect();
+    all.retain(|effect| known.insert(effect.clone()));
     let more = all.len().saturating_sub(MOST);
     all.truncate(MOST);
     all.extend((more > 0).then(|| format!("and {more} more")));
     all
 }
 
-fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
-    let tables = ForeignTables::read_chains(owner, ListBounds::POD);
+fn nf_tables(owned: OwnedChains, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
+    let tables = ForeignTables::read_chains(owned, ListBounds::POD);
     match tables.and_then(|tables| tables.find_effects(marks)) {
         // Whatever others make, it must not keep the agent from restoring what is missing, nor busy.
-        Err(netlink::Error::Bounds(_)) => {
-            Ok(vec![FoundEffect { place: "nf_tables".to_owned(), effect: RuleEffect::Unlisted }])
-        }
+        Err(netlink::Error::Bounds(_) | netlink::Error::Interrupted(_)) => Ok(vec![unlisted()]),
         found => or_empty(found),
     }
+}
+
+fn unlisted() -> FoundEffect {
+    FoundEffect { place: "nf_tables".to_owned(), effect: RuleEffect::Unlisted }
 }
 
 /// A kernel without nf_tables has nothing there.
@@ -132,7 +142,7 @@ fn read_inactive(
     owner: ChainSet,
     bounds: ListBounds,
 ) -> Result<BTreeMap<TableKey, TableChains>, netlink::Error> {
-    Ok(ForeignTables::read_chains(owner, bounds)?.tables)
+    Ok(ForeignTables::read_chains(OwnedChains { owner, backend: None }, bounds)?.tables)
 }
 
 /// Family and name.
@@ -170,9 +180,17 @@ impl TableChains {
     }
 }
 
+/// Chains that are compared rule by rule elsewhere.
+#[derive(Clone, Copy)]
+struct OwnedChains {
+    owner: ChainSet,
+    /// The backend whose tables are compared; `None`: any.
+    backend: Option<Backend>,
+}
+
 struct ForeignTables {
     socket: Socket,
-    owner: ChainSet,
+    owned: OwnedChains,
     tables: BTreeMap<TableKey, TableChains>,
 }
 
@@ -185,14 +203,14 @@ struct ForeignRule {
 }
 
 impl ForeignTables {
-    fn read_chains(owner: ChainSet, bounds: ListBounds) -> Result<ForeignTables, netlink::Error> {
+    fn read_chains(owned: OwnedChains, bounds: ListBounds) -> Result<ForeignTables, netlink::Error> {
         let timeout = bounds.time.min(DEFAULT_TIMEOUT);
         let mut socket = Socket::open_with_timeout(NetlinkProtocol::Netfilter, timeout)?.with_bounds(bounds);
         // struct nfgenmsg: any family, version 0, resource 0
         let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
         let mut tables = BTreeMap::new();
         for reply in replies.iter() {
-            record_chain(&mut tables, owner, &reply)?;
+            record_chain(&mut tables, owned, &reply)?;
         }
         let dormant = read_dormant(&mut socket)?;
         for ((family, table), chains) in &mut tables {
@@ -206,12 +224,17 @@ impl ForeignTables {
             let has_rules_ahead = !chains.early.is_empty() && !chains.is_dormant;
             has_rules_ahead || chains.inactive_parts().next().is_some()
         });
-        Ok(ForeignTables { socket, owner, tables })
+        Ok(ForeignTables { socket, owned, tables })
     }
 
     fn find_effects(mut self, marks: &[Mark]) -> Result<Vec<FoundEffect>, netlink::Error> {
         let mut found = Vec::new();
+        let deadline = Instant::now() + ListBounds::POD.time;
         for (key, chains) in std::mem::take(&mut self.tables) {
+            if found.len() > MOST_EFFECTS || Instant::now() >= deadline {
+                found.push(unlisted());
+                break;
+            }
             let place = place_name(&key);
             found.extend(chains.inactive_effects(&key));
             let (family, table) = key;
@@ -255,7 +278,7 @@ impl ForeignTables {
             let (_, attributes) = reply.split_header::<4>()?;
             let chain = required_text(&attributes, RULE_CHAIN)?;
             // Kernels before Linux 4.15 do not leave out other tables.
-            if required_text(&attributes, RULE_TABLE)? != table || is_ours(self.owner, family, table, chain) {
+            if required_text(&attributes, RULE_TABLE)? != table || self.owned.contains(family, table, chain) {
                 continue;
             }
             let expressions = attributes.find(RULE_EXPRESSIONS);
@@ -267,7 +290,7 @@ impl ForeignTables {
     }
 }
 
-/// The tables that the kernel asks none of the chains of.
+/// The tables of which the kernel evaluates no chain.
 fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Error> {
     let replies = socket.dump(&NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]))?;
     let mut dormant = BTreeSet::new();
@@ -275,8 +298,10 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
         let family = reply.payload.first().copied().unwrap_or_default();
         let (_, attributes) = reply.split_header::<4>()?;
         let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?.unwrap_or(0);
-        if flags & TABLE_DORMANT != 0 {
-            dormant.insert((family, required_text(&attributes, TABLE_NAME)?.to_owned()));
+        let name = required_text(&attributes, TABLE_NAME)?;
+        // Of tables whose names are not UTF-8, one that is dormant says nothing of the others.
+        if flags & TABLE_DORMANT != 0 && !name.is_empty() {
+            dormant.insert((family, name.to_owned()));
         }
     }
     Ok(dormant)
@@ -305,25 +330,31 @@ fn is_unhooked(
     Ok(read(HOOK_NUMBER)? != Some(number) || is_late()?)
 }
 
-/// Chains of iptables tables with a name of ours, and native tables, are compared rule by rule elsewhere.
-fn is_ours(owner: ChainSet, family: u8, table: &str, chain: &str) -> bool {
-    let is_native = || family == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table));
-    [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.contains(chain) || is_native()
+impl OwnedChains {
+    /// Chains of iptables tables with a name of ours, and those of native tables.
+    fn contains(self, family: u8, table: &str, chain: &str) -> bool {
+        let (backend, is_named) = match family {
+            IPV4 | IPV6 => (Backend::Nft, IPTABLES.contains(&table) && self.owner.contains(chain)),
+            INET => (Backend::Native, self.owner.native.is_some_and(|prefix| is_table_of(prefix, table))),
+            _ => return false,
+        };
+        is_named && self.backend.is_none_or(|compared| compared == backend)
+    }
 }
 
 fn record_chain(
     tables: &mut BTreeMap<TableKey, TableChains>,
-    owner: ChainSet,
+    owned: OwnedChains,
     reply: &ReceivedMessage<'_>,
 ) -> Result<(), netlink::Error> {
     let family = reply.payload.first().copied().unwrap_or_default();
     let (_, attributes) = reply.split_header::<4>()?;
     let (table, name) = (required_text(&attributes, CHAIN_TABLE)?, required_text(&attributes, CHAIN_NAME)?);
     let chains = tables.entry((family, table.to_owned())).or_default();
-    if is_unhooked(owner, (family, table), name, attributes.find(CHAIN_HOOK).as_ref())? {
+    if is_unhooked(owned.owner, (family, table), name, attributes.find(CHAIN_HOOK).as_ref())? {
         chains.unhooked.push(name.to_owned());
     }
-    if is_ours(owner, family, table, name) {
+    if owned.contains(family, table, name) {
         chains.is_shared = true;
         return Ok(());
     }
@@ -362,15 +393,16 @@ fn required_text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, 
 /// The chains that packets meet which enter these.
 fn reached_chains(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<String> {
     let mut reached = early;
+    let leads_anywhere = |rule: &&ForeignRule| matches!(rule.jumps, effect::JumpTarget::Anywhere);
     loop {
         let before = reached.len();
-        for rule in rules.iter().filter(|rule| reached.contains(&rule.chain)).collect::<Vec<_>>() {
-            match &rule.jumps {
-                effect::JumpTarget::Nowhere => {}
-                effect::JumpTarget::To(chain) => {
-                    reached.insert(chain.clone());
-                }
-                effect::JumpTarget::Anywhere => reached.extend(rules.iter().map(|rule| rule.chain.clone())),
+        let met: Vec<&ForeignRule> = rules.iter().filter(|rule| reached.contains(&rule.chain)).collect();
+        if met.iter().any(leads_anywhere) {
+            return rules.iter().map(|rule| rule.chain.clone()).chain(reached).collect();
+        }
+        for rule in met {
+            if let effect::JumpTarget::To(chain) = &rule.jumps {
+                reached.insert(chain.clone());
             }
         }
         if reached.len() == before {

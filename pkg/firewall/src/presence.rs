@@ -85,11 +85,16 @@ fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
     }
 }
 
+/// Of more tables than are read in a pod, there may be some of each family that iptables has.
 fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
     // struct nfgenmsg: any family, version 0, resource 0
     let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]);
-    let replies = Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(ListBounds::POD).dump(&question)?;
+    let socket = Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(ListBounds::POD);
+    let (replies, rest) = socket.dump_head(&question, ListBounds::POD.bytes)?;
+    if rest.is_none() {
+        found.extend(NFPROTO.into_iter().map(|(_, number)| (number, String::new())));
+    }
     for reply in replies.iter() {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
         let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;

@@ -126,11 +126,16 @@ pub fn capture_pod(
         let connections =
             conntrack::apply_changes(&firewall, &changes, waiting, desired.existing, &concerns)?;
         differences.extend(changes.reason_texts());
-        differences.extend(firewall.remove_elsewhere(ChainSet::IN_POD)?);
-        Ok::<_, Error>(CaptureReport { differences, connections, warning: None })
+        // The pod is captured by then, whatever keeps others' tables from being changed.
+        let (removed, warning) = match firewall.remove_elsewhere(ChainSet::IN_POD) {
+            Ok(removed) => (removed, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        differences.extend(removed);
+        Ok::<_, Error>(CaptureReport { differences, connections, warning })
     };
     let (report, warning) = run_inside(netns, options, act)?;
-    Ok(CaptureReport { warning, ..report })
+    Ok(CaptureReport { warning: report.warning.or(warning), ..report })
 }
 
 /// Compares the namespace with what is desired, and changes nothing. It needs no tool. Rules that nobody has changed since they were
@@ -289,10 +294,12 @@ fn observe_netns(
         Some(before) => (before.differing.clone(), before.foreign.clone()),
         None => {
             let options = FirewallOptions { is_pod: true, ..options.clone() };
-            let (_, observed) = Firewall::open(&options)?;
-            let foreign =
-                foreign_effects(ChainSet::IN_POD, &[desired.config.proxy, desired.config.connection])?;
-            (plan_changes(desired, &observed).reason_texts(), foreign)
+            let (firewall, observed) = Firewall::open(&options)?;
+            let marks = [desired.config.proxy, desired.config.connection];
+            let foreign = foreign_effects(ChainSet::IN_POD, &marks, firewall.backend())?;
+            let differing = plan_changes(desired, &observed).reason_texts();
+            // Rules with our names in other tables would be compared by nobody.
+            ([differing, firewall.list_elsewhere(ChainSet::IN_POD)?].concat(), foreign)
         }
     };
     // There are new ones only when it is captured.

@@ -205,7 +205,7 @@ impl<'a> Attribute<'a> {
         std::str::from_utf8(text).map_err(|_| Malformed("text that is not UTF-8"))
     }
 
-    /// A name that a process chose. The kernel takes any bytes; one that is no text counts as empty, which no name is.
+    /// A name that a process chose. The kernel takes any bytes; one that is not UTF-8 counts as empty, which none of ours is.
     #[must_use]
     pub fn read_name(&self) -> &'a str {
         self.read_str().unwrap_or_default()

@@ -205,7 +205,7 @@ impl SavedTable {
     }
 
     /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain. A chain whose name is
-    /// no text has an empty one: nobody can name it to delete a rule there.
+    /// not UTF-8 has an empty one: nobody can name it to delete a rule there.
     pub(crate) fn rules_into_chains_of(&self, owner: ChainSet) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));

@@ -100,7 +100,7 @@ fn a_namespace_without_an_address_is_refused() {
 }
 
 #[test]
-fn rules_that_the_kernel_does_not_ask_are_no_redirection() {
+fn rules_that_the_kernel_does_not_evaluate_are_no_redirection() {
     let netns = pod_netns("dormant");
     netns.pipe("nft -f -", "add table ip nat { flags dormant; }");
     let ended = istio_iptables(&netns, &[], &[]);

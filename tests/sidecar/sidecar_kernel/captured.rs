@@ -84,7 +84,7 @@ fn each_way_of_losing_traffic_shows() {
 
 /// Its rules stay as they are.
 #[test]
-fn tables_and_chains_that_the_kernel_does_not_ask_redirect_nothing() {
+fn tables_and_chains_that_the_kernel_does_not_evaluate_redirect_nothing() {
     let lost = |netns: &Netns, before: &CapturedTraffic| before.missing_from(&captured(netns));
     let of_case = |name: &str, backend| {
         let netns = pod_netns("captured");

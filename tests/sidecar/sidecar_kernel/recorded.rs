@@ -103,7 +103,7 @@ fn reported(netns: &kit::Netns, case: &Case, backend: Backend) -> Vec<String> {
 
 /// The rules are whole, and redirect nothing. Tables that others use, too, stay as they are; native ones are made anew.
 #[test]
-fn rules_that_the_kernel_does_not_ask_are_reported() {
+fn rules_that_the_kernel_does_not_evaluate_are_reported() {
     let case = cases::all().into_iter().find(|case| case.name == "injected").unwrap();
     let made = |backend| {
         let netns = pod_netns("recorded");
@@ -207,7 +207,7 @@ fn names_that_are_no_text_keep_nobody_from_comparing_rules() {
         attack(&netns);
         assert_eq!(reported(&netns, &case, *backend), [""; 0], "{what}");
         assert_eq!(captured(), before, "{what}");
-        assert!(netns.run(|| firewall::foreign_effects(ChainSet::IN_POD, &[])).is_ok(), "{what}");
+        assert!(netns.run(|| firewall::foreign_effects(ChainSet::IN_POD, &[], *backend)).is_ok(), "{what}");
         iptables(&netns, *backend, Family::V4, "-t nat -F OUTPUT");
         let expected = ["IPv4 nat: OUTPUT does not jump to ISTIO_OUTPUT"];
         assert_eq!(reported(&netns, &case, *backend), expected, "{what}");

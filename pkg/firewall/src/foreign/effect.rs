@@ -11,7 +11,7 @@ use nftables::uapi::{
 };
 
 /// Targets of iptables that change nothing that our rules decide on.
-const HARMLESS: [&str; 24] = [
+const HARMLESS: [&str; 23] = [
     "",
     "standard",
     "ERROR",
@@ -31,15 +31,18 @@ const HARMLESS: [&str; 24] = [
     "CLASSIFY",
     "AUDIT",
     "TRACE",
-    "SET",
     "CHECKSUM",
     "SECMARK",
     "CONNSECMARK",
     "IDLETIMER",
 ];
-/// `XT_CONNMARK_SET`, and `XT_CT_NOTRACK`.
-const CONNMARK_SET: u8 = 0;
+/// `XT_CT_NOTRACK`.
 const NOTRACK: u16 = 1;
+/// `struct xt_set_info_target_v3`: where the set is whose members have marks, and its index if there is none.
+const MAP_SET: usize = 8;
+const NO_SET: u16 = u16::MAX;
+/// Size of this structure; those of earlier revisions, which have no such set, are smaller.
+const SET_WITH_MAP: usize = 20;
 
 /// A rule of another component.
 #[derive(Debug)]
@@ -62,11 +65,11 @@ pub(super) enum RuleEffect {
     Diverts(String),
     /// There are too many rules to look at.
     TooMany(u32),
-    /// There are more chains or rules than a pod's are read.
+    /// There are more chains or rules than are read in a pod.
     Unlisted,
     /// The table has rules ahead of ours, and a name that is not UTF-8.
     Unreadable,
-    /// Rules of ours are there, and the kernel does not evaluate them; the words for why.
+    /// Rules of ours are there, and the kernel does not evaluate them; the reason, as text.
     Inactive(&'static str),
 }
 
@@ -90,7 +93,7 @@ impl fmt::Display for FoundEffect {
             RuleEffect::TooMany(rules) => {
                 write!(f, "has {rules} rules ahead of ours, too many to be examined")
             }
-            RuleEffect::Unlisted => f.write_str("has more chains or rules than can be examined"),
+            RuleEffect::Unlisted => f.write_str("cannot be listed within 4 MiB and 2 s"),
             RuleEffect::Unreadable => f.write_str("has rules ahead of ours that cannot be examined"),
             RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not evaluate our rules there"),
         }
@@ -259,14 +262,19 @@ pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleE
             (Some(mark), Some(mask)) => MarkRegister::UNTOUCHED.apply_bitwise(!mask, mark).mark_effect(marks),
             _ => Some(RuleEffect::AnyMark),
         },
-        // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode
-        "CONNMARK" => match (number(0), number(4), info.get(12)) {
-            (Some(mark), Some(mask), Some(&CONNMARK_SET)) => {
+        // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode, padding; xt_connmark_tginfo2: the same with direction and bits of
+        // a shift before the mode. The modes are 0 (set), 1 (save) and 2 (restore); whatever may be the first is taken for it.
+        "CONNMARK" => match (number(0), number(4), info.get(13..15)) {
+            (Some(mark), Some(mask), Some([0, 0])) => {
                 MarkRegister::UNTOUCHED.apply_bitwise(!mask, mark).mark_effect(marks)
             }
-            (_, _, Some(_)) => None,
+            (Some(_), Some(_), Some([0, 1 | 2])) => None,
             _ => Some(RuleEffect::AnyMark),
         },
+        "SET" => {
+            let map = info.get(MAP_SET..).and_then(<[u8]>::first_chunk).copied().map(u16::from_ne_bytes);
+            (info.len() >= SET_WITH_MAP && map != Some(NO_SET)).then_some(RuleEffect::AnyMark)
+        }
         // struct xt_ct_target_info: flags
         "CT" => {
             let flags = info.first_chunk().copied().map_or(NOTRACK, u16::from_ne_bytes);

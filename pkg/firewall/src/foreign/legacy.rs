@@ -4,27 +4,32 @@ use model::{Family, Mark};
 use rules::ChainSet;
 
 use super::{
-    IPTABLES, NAT,
+    IPTABLES, MOST_EFFECTS, NAT,
     effect::{FoundEffect, of_target},
 };
 use crate::Error;
 
 /// Returns the effects of other components' rules in these tables. Ahead of ours are those of `raw` and `mangle`, and those
-/// of `nat` if ours are of the other backend.
+/// of `nat` if ours are of the other backend. `is_compared`: chains with our names are compared with what is desired.
 pub(super) fn find_effects(
     owner: ChainSet,
+    is_compared: bool,
     marks: &[Mark],
     family: Family,
 ) -> Result<Vec<FoundEffect>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
     iptables_legacy::read_rules(family, |table, rule| {
-        is_ours |= table == NAT && owner.contains(rule.chain);
+        let is_owned = is_compared && owner.contains(rule.chain);
+        is_ours |= table == NAT && is_owned;
         // What leaves the namespace is decided on by then, and what passes through it was when it came.
         let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain);
-        if is_late || owner.contains(rule.chain) || !IPTABLES.contains(&table) {
+        if is_late || is_owned || !IPTABLES.contains(&table) {
             return;
         }
         let of = if table == NAT { &mut in_nat } else { &mut found };
+        if of.len() > MOST_EFFECTS {
+            return;
+        }
         let place = format!("{family} {table} {} of the legacy tables", super::printable_name(rule.chain));
         of.extend(
             of_target(rule.target, rule.target_data, marks).map(|effect| FoundEffect { place, effect }),

@@ -132,7 +132,6 @@ fn messages_of_processes_are_no_changes() {
     assert!(began.elapsed() < LIMIT, "it came, and was dropped");
 }
 
-/// Without entering the namespace, and without a change that nobody made.
 /// One transaction that makes a table, with messages of this sequence number.
 fn make_table(netns: &Netns, table: &str, sequence: u32) {
     let in_batch = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[0, 0, 0, 10]);
@@ -171,6 +170,7 @@ fn a_transaction_is_reported_whatever_its_sequence_number() {
     assert_eq!(pending(&watcher), []);
 }
 
+/// Without entering the namespace, and without a change that nobody made.
 #[test]
 fn the_generation_of_a_watched_namespace_is_asked_for() {
     let Some((watcher, netns)) = watched_netns() else { return };

@@ -273,7 +273,7 @@ fn read_listing(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing,
     Ok(listing)
 }
 
-/// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which none of ours is.
+/// The kernel takes any bytes as a name. One that is not UTF-8 is not ours, and counts as empty, which none of ours is.
 fn text_or_empty(attribute: Option<Attribute<'_>>) -> &str {
     attribute.and_then(|found| found.read_str().ok()).unwrap_or_default()
 }

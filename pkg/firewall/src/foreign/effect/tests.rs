@@ -46,6 +46,15 @@ fn targets_of_iptables_are_known_by_name_and_data() {
         ("MARK", words(&[0x539]), Some(RuleEffect::AnyMark)),
         ("CONNMARK", words(&[0x111, 0xfff, 0, 0]), Some(RuleEffect::Marks(0x111))),
         ("CONNMARK", words(&[0, u32::MAX, u32::MAX, 2]), None),
+        // The second revision: a direction, a number of bits, a mode.
+        ("CONNMARK", [words(&[0x111, 0xfff, 0]), vec![0, 0, 0, 0]].concat(), Some(RuleEffect::Marks(0x111))),
+        ("CONNMARK", [words(&[0xa72, u32::MAX, 0]), vec![1, 1, 0, 0]].concat(), Some(RuleEffect::AnyMark)),
+        ("CONNMARK", [words(&[0, u32::MAX, u32::MAX]), vec![0, 0, 2, 0]].concat(), None),
+        ("CONNMARK", words(&[0x111]), Some(RuleEffect::AnyMark)),
+        // Sets to add to, to delete from, and to take marks from; flags, and a time.
+        ("SET", words(&[0x0101_0000, 0x0000_ffff, 0x0000_ffff, 0, 0]), None),
+        ("SET", words(&[0x0000_ffff, 0x0000_ffff, 0x0101_0000, 0x100, 0, 0]), Some(RuleEffect::AnyMark)),
+        ("SET", words(&[0x0101_0000, 0x0000_ffff]), None),
         ("CT", vec![1, 0, 0, 0], Some(RuleEffect::Untracked)),
         ("CT", vec![0, 0, 1, 0], None),
         ("LOG", Vec::new(), None),
