@@ -318,15 +318,15 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
 
 /// The kernel takes any bytes as a name.
 #[test]
-fn a_name_that_is_no_text_does_not_keep_rules_from_being_restored() {
+fn a_name_that_is_not_utf_8_does_not_keep_rules_from_being_restored() {
     let mut fixture = InPod::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let pod = captured_pod(&mut fixture, "nameless", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
-    let attack = "ip rule add iif \"$(printf '\\377')\" lookup main; nft flush ruleset";
-    pod.sandbox.netns.pipe("sh -e", attack);
+    let flush = fixture.tables.flush_nat("ISTIO_OUTPUT");
+    shell(&pod, &format!("ip rule add iif \"$(printf '\\377')\" lookup main; {flush}"));
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
-    fixture.daemon().wait_for("they are restored", |daemon| daemon.metric(repairs) == Some(1.0));
+    fixture.within(MINUTE, "they are restored", |fixture| fixture.daemon().metric(repairs) == Some(1.0));
     assert!(!bypasses(&fixture, &pod, None));
 }
 
