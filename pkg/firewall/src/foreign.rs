@@ -98,12 +98,12 @@ fn nf_tables(owned: OwnedChains, marks: &[Mark]) -> Result<Vec<FoundEffect>, Err
     let tables = ForeignTables::read_chains(owned, ListBounds::POD);
     match tables.and_then(|tables| tables.find_effects(marks)) {
         // Whatever others make, it must not keep the agent from restoring what is missing, nor busy.
-        Err(netlink::Error::Bounds(_) | netlink::Error::Interrupted(_)) => Ok(vec![unlisted()]),
+        Err(netlink::Error::Bounds(_) | netlink::Error::Interrupted(_)) => Ok(vec![unlisted_tables()]),
         found => or_empty(found),
     }
 }
 
-fn unlisted() -> FoundEffect {
+fn unlisted_tables() -> FoundEffect {
     FoundEffect { place: "nf_tables".to_owned(), effect: RuleEffect::Unlisted }
 }
 
@@ -232,7 +232,7 @@ impl ForeignTables {
         let deadline = Instant::now() + ListBounds::POD.time;
         for (key, chains) in std::mem::take(&mut self.tables) {
             if found.len() > MOST_EFFECTS || Instant::now() >= deadline {
-                found.push(unlisted());
+                found.push(unlisted_tables());
                 break;
             }
             let place = place_name(&key);
