@@ -296,7 +296,7 @@ const COMMANDS: &[(&str, Run)] = &[
     ("./hack/publish REGISTRY", Script("hack/test-registry", "hack/publish \"$registry\"")),
     ("cosign generate-key-pair", Script("hack/test-registry", "generate-key-pair")),
     (
-        "helm upgrade --install istio-cni oci://REGISTRY/charts/istio-cni --version 0.1.0 -n istio-system -f my-istio-values.yaml --set millrace.image.hub=REGISTRY",
+        "helm upgrade --install istio-cni oci://REGISTRY/charts/istio-cni --version 0.1.0 -n istio-system -f my-istio-values.yaml",
         ClusterOnly("a registry and a cluster; hack/test-registry renders the same chart from a registry"),
     ),
     (

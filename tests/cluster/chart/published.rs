@@ -26,8 +26,8 @@ fn ends_name(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }
 
-/// Chart.yaml as a release of a project with this table of maintainers has it.
-fn described(helm: &Helm, variables: &[(&str, &str)]) -> Value {
+/// A copy of the chart as a release with these variables has it.
+fn describe(helm: &Helm, variables: &[(&str, &str)]) -> TempDir {
     let directory = TempDir::new().unwrap();
     let copied = Command::new("cp").arg("-R").arg(chart()).arg(directory.path()).status().unwrap();
     assert!(copied.success());
@@ -42,7 +42,13 @@ fn described(helm: &Helm, variables: &[(&str, &str)]) -> Value {
     assert!(output.status.success(), "{output:?}");
     let linted = helm.run(&["lint", "--strict", copy.to_str().unwrap()]);
     assert!(linted.status.success(), "{linted:?}");
-    let shown = helm.run(&["show", "chart", copy.to_str().unwrap()]);
+    directory
+}
+
+/// Chart.yaml as a release of a project with this table of maintainers has it.
+fn described(helm: &Helm, variables: &[(&str, &str)]) -> Value {
+    let directory = describe(helm, variables);
+    let shown = helm.run(&["show", "chart", directory.path().join("istio-cni").to_str().unwrap()]);
     serde_saphyr::from_str(&String::from_utf8(shown.stdout).unwrap()).unwrap()
 }
 
@@ -96,6 +102,21 @@ fn a_release_says_where_everything_is_and_what_has_changed() {
     for change in changes.as_array().unwrap() {
         assert!(kinds.contains(&change["kind"].as_str().unwrap()), "{change}");
     }
+}
+
+/// Nobody who has found the chart in a registry has to name that registry.
+#[test]
+fn a_published_chart_takes_the_image_from_its_registry() {
+    let Some(helm) = Helm::find() else { return };
+    let directory = describe(&helm, &[("MILLRACE_REGISTRY", "registry.example/mesh/")]);
+    let copy = directory.path().join("istio-cni");
+    let rendered = helm.run(&["template", "istio-cni", copy.to_str().unwrap()]);
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
+    let image = concat!("registry.example/mesh/install-cni:", env!("CARGO_PKG_VERSION"));
+    assert!(rendered.contains(&format!("image: {image}\n")), "{rendered}");
+    let readme = fs::read_to_string(copy.join("README.md")).unwrap();
+    assert!(readme.contains("oci://registry.example/mesh/charts/istio-cni"));
+    assert!(!readme.contains("REGISTRY"));
 }
 
 /// A trial, which is not published.
