@@ -113,10 +113,32 @@ fn a_published_chart_takes_the_image_from_its_registry() {
     let rendered = helm.run(&["template", "istio-cni", copy.to_str().unwrap()]);
     let rendered = String::from_utf8(rendered.stdout).unwrap();
     let image = concat!("registry.example/mesh/install-cni:", env!("CARGO_PKG_VERSION"));
-    assert!(rendered.contains(&format!("image: {image}\n")), "{rendered}");
+    let images: Vec<&str> =
+        rendered.lines().filter_map(|line| line.trim_start().strip_prefix("image: ")).collect();
+    assert!(!images.is_empty() && images.iter().all(|name| *name == image), "{images:?}");
     let readme = fs::read_to_string(copy.join("README.md")).unwrap();
-    assert!(readme.contains("oci://registry.example/mesh/charts/istio-cni"));
-    assert!(!readme.contains("REGISTRY"));
+    let address = "oci://registry.example/mesh/charts/istio-cni";
+    assert!(readme.split_whitespace().any(|word| word == address), "{readme}");
+}
+
+/// A hint of the chart leads to a page that everybody can open.
+#[test]
+fn a_published_chart_names_pages_by_their_addresses() {
+    let Some(helm) = Helm::find() else { return };
+    let directory = describe(&helm, &[("MILLRACE_DOCS", "https://docs.example/x/")]);
+    let copy = directory.path().join("istio-cni");
+    let refused = helm.run(&["template", "istio-cni", copy.to_str().unwrap()]);
+    let refused = String::from_utf8(refused.stderr).unwrap();
+    let hint = refused.lines().next().and_then(|line| line.split("; see ").nth(1));
+    assert_eq!(hint, Some("https://docs.example/x/docs/helm.html#install"));
+    for file in ["README.md", "values.yaml", "templates/_known.tpl", "files/prometheus-rules.yaml"] {
+        let text = fs::read_to_string(copy.join(file)).unwrap();
+        assert_ne!(text.matches("https://docs.example/x/docs/").count(), 0, "{file}");
+        assert!(![" docs/", "(docs/"].iter().any(|path| text.contains(path)), "{file}");
+    }
+    let values = fs::read_to_string(copy.join("values.yaml")).unwrap();
+    let url = "      runbookUrl: \"https://docs.example/x/docs/alerts.html\"";
+    assert!(values.lines().any(|line| line == url));
 }
 
 /// A trial, which is not published.
