@@ -35,7 +35,7 @@ const CERTIFIED: Run = ByHand(
     "another Cargo.lock than the one that is tested; docs/releases.md says that no workflow builds it",
 );
 /// That script runs every command of the section as it is written there.
-const VERIFY: Run = Script("hack/test-registry", "docs/releases.md");
+const VERIFY: Run = Script("hack/test-registry", "docs/verify.md");
 /// That function runs every command of its page as it is written there.
 const FOLLOWED: Run = Test("tests/e2e/registry.rs", "follow_page");
 const ISTIOCTL: Run = ClusterOnly(
