@@ -1,4 +1,4 @@
-//! From Istio's agent to ours under the same chart, and back: the steps of docs/compatibility.md.
+//! From Istio's agent to ours under the same chart, and back: the steps of docs/migrate.md.
 
 use std::fs;
 use std::path::PathBuf;
@@ -112,7 +112,7 @@ fn there_and_back(case: &str, istio: Istio) -> Option<Vec<String>> {
 
 #[test]
 fn a_node_with_istios_agent_is_taken_over_in_place_and_given_back() {
-    // What is left is the list of docs/compatibility.md.
+    // What is left is the list of docs/migrate.md.
     for (case, istio, expected) in [
         ("1-20-8-default", Istio::Old, &["agent.lock", "agent.sock"][..]),
         ("1-24-6-default", Istio::New, &["agent.lock", "agent.sock"]),
