@@ -184,10 +184,9 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     let message = events().remove(0)["message"].as_str().unwrap().to_owned();
     let beginning = "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been restored ";
     assert!(message.starts_with(beginning), "{message}");
-    assert!(
-        own.node.events(&uid, "SidecarRulesRestored").len() <= 1,
-        "of those that follow, one Event tells"
-    );
+    // The third in a series is a conflict at the latest: of those that follow, one Event tells.
+    let told = own.node.events(&uid, "SidecarRulesRestored").len();
+    assert!(told < 3, "{told} of {repairs} repairs are told one by one");
     assert!(own.node.events(&uid, "RepairFailed").is_empty(), "{}", daemon.log());
 }
 
