@@ -4,7 +4,8 @@ use std::{io, path::PathBuf};
 
 use kube::{
     Client, Config,
-    config::{ExecAuthCluster, Kubeconfig, KubeconfigError},
+    client::AuthError,
+    config::{ExecAuthCluster, InClusterError, Kubeconfig, KubeconfigError},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
@@ -12,6 +13,10 @@ use crate::{Error, KubeClient, error, proxy::proxy_by_environment};
 
 /// The API server in errors before its URL is known.
 const KUBECONFIG: &str = "of the kubeconfig";
+/// Why a command outside of a cluster has nothing to connect to.
+const NO_KUBECONFIG: &str = "there is none; set KUBECONFIG, or give --kubeconfig";
+/// Bytes of what a credential program wrote to standard error.
+const COMPLAINT: usize = 4096;
 
 /// Which kubeconfig is meant, and what in it, as kubectl's flags say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,9 +58,11 @@ impl KubeClient {
         };
         let kubeconfig = kubeconfig.map_err(kubeconfig_error)?;
         let mut config = if choice.file.is_none() && choice.context.is_none() && is_empty(&kubeconfig) {
-            Config::incluster().map_err(|cause| Error::Connection {
-                server: KUBECONFIG.to_owned(),
-                cause: format!("there is none, and no service account of a pod: {cause}"),
+            Config::incluster().map_err(|cause| {
+                kubeconfig_cause(match cause {
+                    InClusterError::ReadEnvironmentVariable(_) => NO_KUBECONFIG.to_owned(),
+                    other => format!("{NO_KUBECONFIG}; as in a pod: {}", error::with_causes(&other)),
+                })
             })?
         } else {
             config_of_context(kubeconfig, choice.context.clone(), |name| std::env::var(name).ok())?
@@ -69,13 +76,36 @@ impl KubeClient {
         config.connect_timeout = Some(crate::transport::LIMIT);
         config.write_timeout = Some(crate::transport::LIMIT);
         let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
-        let client = Client::try_from(config);
-        let kube = client.map_err(|cause| Error::Connection {
+        let program = config.auth_info.exec.as_ref().and_then(|program| program.command.clone());
+        let kube = Client::try_from(config).map_err(|cause| Error::Connection {
             server: server.clone(),
-            cause: error::with_causes(&cause),
+            cause: client_cause(&cause, program.as_deref().unwrap_or_default()),
         })?;
         Ok(KubeconfigSession { client: KubeClient { kube }, server, namespace })
     }
+}
+
+/// Describes why there is no client. Of a credential program it has what the program wrote, and not with what it was called: that may
+/// hold secrets, as its standard output does.
+fn client_cause(cause: &kube::Error, program: &str) -> String {
+    match cause {
+        kube::Error::Auth(AuthError::AuthExecRun { out, .. }) => {
+            let complaint = String::from_utf8_lossy(&out.stderr[..out.stderr.len().min(COMPLAINT)]);
+            let status = out.status;
+            format!(
+                "the credential program {program:?} of the kubeconfig failed ({status}): {}",
+                complaint.trim()
+            )
+        }
+        kube::Error::Auth(AuthError::AuthExecStart(cause)) => {
+            format!("cannot run the credential program {program:?} of the kubeconfig: {cause}")
+        }
+        other => error::with_causes(other),
+    }
+}
+
+fn kubeconfig_cause(cause: String) -> Error {
+    Error::Connection { server: KUBECONFIG.to_owned(), cause }
 }
 
 fn kubeconfig_error(cause: impl std::error::Error + 'static) -> Error {
@@ -91,9 +121,9 @@ fn config_of_context(
 ) -> Result<Config, Error> {
     let Kubeconfig { contexts, clusters, auth_infos, current_context, .. } = kubeconfig;
     let name = context.or(current_context);
-    let name = name.ok_or_else(|| kubeconfig_error(KubeconfigError::CurrentContextNotSet))?;
+    let name = name.ok_or_else(|| kubeconfig_cause("no context is current; give --context".to_owned()))?;
     let context = contexts.into_iter().find(|found| found.name == name).and_then(|found| found.context);
-    let context = context.ok_or_else(|| kubeconfig_error(KubeconfigError::LoadContext(name)))?;
+    let context = context.ok_or_else(|| kubeconfig_cause(format!("it has no context {name:?}")))?;
     let cluster = clusters.into_iter().find(|found| found.name == context.cluster);
     let cluster = cluster.and_then(|found| found.cluster);
     let cluster =
@@ -199,7 +229,33 @@ mod tests {
         assert_eq!((other.proxy_url, other.default_namespace.as_str()), (None, "default"));
         assert_eq!(config(None, "proxy,").unwrap().proxy_url.unwrap(), "http://proxy:3128/");
         let error = config(Some("none"), "").unwrap_err().to_string();
-        assert!(error.ends_with("failed to load current context: none"), "{error}");
+        assert!(error.ends_with("it has no context \"none\""), "{error}");
+    }
+
+    /// With its own words, without its arguments and its standard output.
+    #[tokio::test]
+    async fn a_credential_program_that_fails_is_named_with_what_it_wrote() {
+        let directory = tempfile::tempdir().unwrap();
+        for (command, expected) in [
+            ("sh", "the credential program \"sh\" of the kubeconfig failed (exit status: 1): log in again"),
+            (
+                "/absent",
+                "cannot run the credential program \"/absent\" of the kubeconfig: No such file or directory (os error 2)",
+            ),
+        ] {
+            let file = directory.path().join("config");
+            let user = format!(
+                "{{apiVersion: client.authentication.k8s.io/v1, command: {command}, interactiveMode: Never, \
+                 args: [-c, \"echo secret; echo log in again >&2; exit 1\"]}}"
+            );
+            let text = GOOD.replace("cluster: b}", "cluster: b, user: me}")
+                + &format!("\n        users: [{{name: me, user: {{exec: {user}}}}}]");
+            std::fs::write(&file, text).unwrap();
+            let choice = KubeconfigChoice { file: Some(file), ..KubeconfigChoice::default() };
+            let error = KubeClient::from_kubeconfig(&choice).await.err().unwrap().to_string();
+            let (_, cause) = error.split_once("https://192.0.2.1:6443/: ").unwrap();
+            assert_eq!(cause, expected);
+        }
     }
 
     /// As client-go does: only without any configuration a pod's service account counts, never in place of a broken one.
