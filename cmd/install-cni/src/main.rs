@@ -145,7 +145,9 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         _ => {
-            let names = all_subcommands().into_iter().map(|(name, ..)| name);
+            // A mistyped word must not lead to a command that removes.
+            let names =
+                all_subcommands().into_iter().map(|(name, ..)| name).filter(|name| *name != "uninstall");
             let meant = flags::nearest_name(&word, names).map(|name| format!(" (did you mean {name:?}?)"));
             bail!("unknown command {word:?}{}; see install-cni help", meant.unwrap_or_default())
         }

@@ -213,7 +213,7 @@ pub(crate) enum Action {
     Completion {
         /// The shell
         #[arg(value_enum)]
-        shell: CompletionShell,
+        shell: Shell,
     },
     /// Print the manual page, or that of a command
     Man {
@@ -288,24 +288,6 @@ pub(crate) enum LabelledKind {
     /// A pod
     #[value(alias = "po", alias = "pods")]
     Pod,
-}
-
-/// Shells with a completion script.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum CompletionShell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-impl CompletionShell {
-    pub(crate) fn to_clap_shell(self) -> Shell {
-        match self {
-            CompletionShell::Bash => Shell::Bash,
-            CompletionShell::Zsh => Shell::Zsh,
-            CompletionShell::Fish => Shell::Fish,
-        }
-    }
 }
 
 /// The command line, and as what the program was started.

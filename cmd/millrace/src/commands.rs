@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use clap_complete::Shell;
 use cluster_report::{
     CheckLine, Cluster, Finding, NodeMessage, Severity, Unread, check, check_before_installation, check_text,
     installation_nodes, list_text, not_known_text, partial_text, pod_list, preflight_text, render_junit,
@@ -25,7 +26,7 @@ use report::CaptureState;
 
 use self::node_checks::NodeChecker;
 use crate::{
-    arguments::{self, Action, CompletionShell, Invocation, Options, Simulated},
+    arguments::{self, Action, Invocation, Options, Simulated},
     gather::ClusterSource,
     output::{self, CANNOT},
 };
@@ -205,14 +206,9 @@ fn print_version(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_completion(program: &'static str, shell: CompletionShell) -> Result<ExitCode> {
+fn print_completion(program: &'static str, shell: Shell) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(
-        shell.to_clap_shell(),
-        &mut arguments::command_grammar("millrace"),
-        program,
-        &mut script,
-    );
+    clap_complete::generate(shell, &mut arguments::command_grammar("millrace"), program, &mut script);
     console::write_stdout(&script)?;
     Ok(ExitCode::SUCCESS)
 }
