@@ -1,6 +1,9 @@
 //! The parts of the daemon, put together: one thread for the installer, one for everything that waits for others.
 
-use std::{fs, future::Future, io, net::TcpListener, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeMap, fs, future::Future, io, net::TcpListener, process::ExitCode, sync::Arc, thread,
+    time::Duration,
+};
 
 use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
@@ -211,10 +214,11 @@ impl Daemon {
         let condition = self.follow_condition(probe.clone());
         let (sender, drift_notices) = mpsc::channel(NOTICES);
         let (repair_notices, repairs) = mpsc::channel(NOTICES);
+        let (set_unstable, unstable) = watch::channel(BTreeMap::new());
         if let Some(metrics) = repair {
-            pod_repair::start(&self.settings, metrics, probe.clone(), repair_notices);
+            pod_repair::start(&self.settings, metrics, probe.clone(), repair_notices, set_unstable);
         }
-        let collector = StateCollector::new(Arc::clone(&self.settings), probe.clone(), inspector);
+        let collector = StateCollector::new(Arc::clone(&self.settings), probe.clone(), inspector, unstable);
         let collector = Arc::new(collector);
         let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);

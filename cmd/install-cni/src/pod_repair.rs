@@ -1,11 +1,12 @@
 //! Starts the repair of broken pods.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use daemon_settings::DaemonSettings;
 use firewall::{FirewallOptions, NativeTables};
+use model::PodUid;
 use repair::{AddRecords, InPlaceRepair, RepairController, RepairEvent, RepairMetrics};
-use tokio::sync::mpsc::Sender;
+use tokio::sync::{mpsc::Sender, watch};
 use tracing::warn;
 
 use crate::{cluster, health::HealthProbe, supervise::restart_on_panic};
@@ -16,6 +17,7 @@ pub(crate) fn start(
     metrics: RepairMetrics,
     probe: HealthProbe,
     events: Sender<RepairEvent>,
+    unstable: watch::Sender<BTreeMap<PodUid, u32>>,
 ) {
     let Some(options) = settings.repair.clone() else { return };
     let Some(connection) = settings.api.clone() else {
@@ -30,7 +32,7 @@ pub(crate) fn start(
     let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing, records);
     tokio::spawn(async move {
         let client = cluster::connect_to_api(&connection).await;
-        let controller = RepairController::new(client, options, in_place, metrics, events);
+        let controller = RepairController::new(client, options, in_place, metrics, events, unstable);
         restart_on_panic("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
             Box::pin(async move {

@@ -4,6 +4,7 @@
 //! look, and between two looks there is a pause, so that the load does not grow with the number of questions.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, BufWriter, Write as _},
     panic::{self, AssertUnwindSafe},
@@ -14,7 +15,7 @@ use std::{
 };
 
 use daemon_settings::{AgentIdentity, DaemonSettings};
-use model::{EventSubject, Notice, Reason};
+use model::{EventSubject, Notice, PodUid, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{
     CaptureState, NodeSimulation, PartHealth, PodState, Proof, SimulatedChange, StateReason, StateReport,
@@ -22,7 +23,7 @@ use report::{
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
 use tokio::{
-    sync::{OwnedMutexGuard, mpsc, oneshot},
+    sync::{OwnedMutexGuard, mpsc, oneshot, watch},
     task::spawn_blocking,
     time::sleep,
 };
@@ -49,6 +50,8 @@ pub(crate) struct StateCollector {
     settings: Arc<DaemonSettings>,
     probe: HealthProbe,
     inspector: NodeInspector,
+    /// Pods that repair in place has to restore repeatedly, and how many times in a row it did.
+    unstable: watch::Receiver<BTreeMap<PodUid, u32>>,
     queue: Mutex<CollectorQueue>,
     /// Held while a pod is proven.
     proving: Arc<tokio::sync::Mutex<()>>,
@@ -109,8 +112,10 @@ impl StateCollector {
         settings: Arc<DaemonSettings>,
         probe: HealthProbe,
         inspector: NodeInspector,
+        unstable: watch::Receiver<BTreeMap<PodUid, u32>>,
     ) -> StateCollector {
-        StateCollector { settings, probe, inspector, queue: Mutex::default(), proving: Arc::default() }
+        let (queue, proving) = (Mutex::default(), Arc::default());
+        StateCollector { settings, probe, inspector, unstable, queue, proving }
     }
 
     fn lock_queue(&self) -> MutexGuard<'_, CollectorQueue> {
@@ -196,6 +201,7 @@ impl StateCollector {
         let mut state = self
             .inspector
             .observe(&records, &self.probe.installer.excluded_namespaces().unwrap_or_default())?;
+        node_status::add_repairs(&self.unstable.borrow(), &mut state);
         self.add_self(&mut state);
         node_status::add_failures(&records, &mut state);
         let template_known = self.settings.config_map.is_none() || self.probe.installer.template().is_some();

@@ -49,6 +49,7 @@ pub use preflight::{check_node, preflight_of_agent, taken_ports};
 pub use probe_source::detect_probe_sources;
 pub use proof::NODE_LEVEL;
 pub use records::add_failures;
+pub use sidecar::add_repairs;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
 pub use standalone::{last_state, open_node};
 

@@ -1,5 +1,5 @@
 //! Pods with a sidecar: the plugin redirects them at ADD, and does not maintain their rules. So each observation asks the
-//! kernel.
+//! kernel. What repair in place knows of them comes on top.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,11 @@ use std::{
 use ::inpod::netns_addresses;
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
+use model::PodUid;
 use netns::{Netns, NetnsId, NetnsInstance};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
-use report::{PodState, RedirectionMode};
+use report::{PodState, RedirectionMode, StateReport};
 use rules::{ChainSet, RecordedRules};
 use wire::PodRecord;
 
@@ -148,6 +149,16 @@ pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, comparison: Resu
             }
             pod.kernel.differences = differences;
         }
+    }
+}
+
+/// Shows the pods pending whose rules repair in place has to restore repeatedly, whatever the kernel shows at this moment.
+/// `repairs`: how many times in a row it did, by UID.
+pub fn add_repairs(repairs: &BTreeMap<PodUid, u32>, state: &mut StateReport) {
+    for pod in state.pods.iter_mut().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)) {
+        let Some(count) = repairs.get(&pod.uid) else { continue };
+        pod.kernel.repair_count = *count;
+        pod.capture = Evidence { rules: RulesEvidence::Unstable, ..SIDECAR }.classify().state;
     }
 }
 

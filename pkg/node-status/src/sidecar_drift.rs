@@ -42,8 +42,9 @@ impl SidecarDriftMetrics {
     }
 }
 
-/// The states of a pod with a sidecar, except one that is starting.
-const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassing, CaptureState::Unknown];
+/// The states of a pod with a sidecar.
+const STATES: [CaptureState; 4] =
+    [CaptureState::Captured, CaptureState::Pending, CaptureState::Bypassing, CaptureState::Unknown];
 
 /// Observations and reports of a pod that bypasses the mesh.
 #[derive(Debug, Default)]
@@ -179,12 +180,13 @@ mod tests {
             pod("a", CaptureState::Captured),
             pod("b", CaptureState::Captured),
             pod("c", CaptureState::Bypassing),
+            pod("d", CaptureState::Pending),
             ambient,
         ];
         assert_eq!(checker.due_notices(&state(pods), Instant::now()), Vec::new());
         let number = |state: CaptureState| metrics.pods.get_or_create(&[("state", state.as_str())]).get();
-        assert_eq!(STATES.map(number), [2, 1, 0]);
+        assert_eq!(STATES.map(number), [2, 1, 1, 0]);
         checker.due_notices(&state(Vec::new()), Instant::now());
-        assert_eq!(STATES.map(number), [0, 0, 0]);
+        assert_eq!(STATES.map(number), [0; 4]);
     }
 }

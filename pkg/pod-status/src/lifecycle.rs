@@ -15,7 +15,7 @@ use retry::{Attempts, Backoff, ChangePace};
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
 pub use event::{PodAction, PodEvent};
-pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES, Stability};
+pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES, Stability, UNSTABLE, describe_conflict};
 
 /// Time since the agent's start.
 pub type AgentTime = Duration;

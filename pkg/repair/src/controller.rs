@@ -13,7 +13,7 @@ use netns_changes::NetnsDisturbance;
 use pod_identity::KnownPods;
 use retry::LastError;
 use tokio::{
-    sync::mpsc::Sender,
+    sync::{mpsc::Sender, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tracing::{debug, info, warn};
@@ -106,10 +106,12 @@ pub struct RepairController {
     in_place: InPlaceRepair,
     metrics: RepairMetrics,
     events: Sender<RepairEvent>,
+    unstable: watch::Sender<BTreeMap<PodUid, u32>>,
 }
 
 impl RepairController {
-    /// `in_place` is only used in that mode; `events` go to a publisher.
+    /// `in_place` is only used in that mode; `events` go to a publisher. `unstable`: pods whose rules are removed repeatedly, each
+    /// with how many times in a row they were restored.
     #[must_use]
     pub fn new(
         client: KubeClient,
@@ -117,8 +119,9 @@ impl RepairController {
         in_place: InPlaceRepair,
         metrics: RepairMetrics,
         events: Sender<RepairEvent>,
+        unstable: watch::Sender<BTreeMap<PodUid, u32>>,
     ) -> RepairController {
-        RepairController { client, options, in_place, metrics, events }
+        RepairController { client, options, in_place, metrics, events, unstable }
     }
 
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken

@@ -117,6 +117,15 @@ impl RuleKeeper {
         Ok(new.into_iter().filter_map(|uid| self.compare_pod(uid, pods, None)).collect())
     }
 
+    /// How many times in a row the rules of pods were restored that are removed repeatedly. Pods whose rules cannot be restored
+    /// are none of these.
+    pub(crate) fn unstable_pods(&self) -> BTreeMap<PodUid, u32> {
+        let is_unstable =
+            |known: &KnownPod| known.stability.is_unstable() && !matches!(known.reported, Some(Err(_)));
+        let unstable = self.known.iter().filter(|(_, known)| is_unstable(known));
+        unstable.map(|(uid, known)| (uid.clone(), known.stability.repair_count())).collect()
+    }
+
     /// Observes the rules of a pod; `None`: they are all in place, or it is not known.
     fn compare_pod(
         &mut self,
@@ -270,7 +279,8 @@ impl KnownPod {
             Ok(_) if repair.is_some() && (self.verified.is_some() || self.reported.is_some()) => {
                 self.stability.record_observation(true, now);
             }
-            _ => {}
+            Ok(_) => {}
+            Err(_) => self.stability.record_failure(),
         }
         // What was restored may be removed again.
         let is_news = (repair.is_some() && result.is_ok()) || self.reported.as_ref() != Some(&result);

@@ -160,7 +160,13 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     let sandbox = own.add("web", 11, "Running", |_| {});
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
-    let ends = AtomicBool::new(false);
+    let name = format!("{}/{}", sandbox.pod.namespace, sandbox.pod.name);
+    let explained = || {
+        let told = own.node.0.container.exec(&["explain", &name, "-o", "json"]);
+        let told: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+        ["capture", "code"].map(|member| told[member].as_str().unwrap_or_default().to_owned())
+    };
+    let (ends, mut states) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             let (ends, netns) = (&ends, sandbox.netns.second_handle());
@@ -170,9 +176,17 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_secs(15)); // the attack itself
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(15) {
+            states.push(explained());
+            std::thread::sleep(Duration::from_millis(500)); // the attack itself
+        }
         ends.store(true, Ordering::Relaxed);
     });
+    // As soon as there are two repairs, which the pause keeps within some seconds.
+    let pending = ["pending", "unstable"];
+    let after = states.iter().skip_while(|state| **state != pending);
+    assert!(after.clone().count() > 5 && after.clone().all(|state| *state == pending), "{states:?}");
     let repairs = rules(&daemon, "success") + rules(&daemon, "fail");
     assert!((3.0..20.0).contains(&repairs), "{}", daemon.log());
     wait_for_pass(&daemon, "it is redirected again", |_| {
@@ -184,10 +198,12 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     let message = events().remove(0)["message"].as_str().unwrap().to_owned();
     let beginning = "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been restored ";
     assert!(message.starts_with(beginning), "{message}");
+    assert!(message.ends_with("The pod is pending until its rules stay in place."), "{message}");
     // The third in a series is a conflict at the latest: of those that follow, one Event tells.
     let told = own.node.events(&uid, "SidecarRulesRestored").len();
     assert!(told < 3, "{told} of {repairs} repairs are told one by one");
     assert!(own.node.events(&uid, "RepairFailed").is_empty(), "{}", daemon.log());
+    wait_for_pass(&daemon, "it is captured again", |_| explained() == ["captured", "captured-sidecar"]);
 }
 
 /// The rules are whole, and the kernel does not evaluate them. Tables that others use, too, stay as they are; a native one of ours is
@@ -392,6 +408,9 @@ fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() 
     wait_for_pass(&daemon, "it is restored", |daemon| rules(daemon, "success") == 2.0);
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(rules_of(&second), redirected);
+    // The namespace of the first one, which the agent holds open, has no address, and so no traffic.
+    assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
+    assert!(own.node.events(&json!(second.pod.uid), "RepairFailed").is_empty());
 }
 
 /// A single rule that is lost is missed.

@@ -103,6 +103,7 @@ fn events() -> BTreeSet<String> {
         "pkg/repair/src/controller",
         "pkg/installer/src/pass.rs",
         "pkg/node-status/src/sidecar_drift.rs",
+        "pkg/pod-status/src/lifecycle/stability.rs",
     ]);
     let is_reason = |text: &&str| {
         text.len() > 6

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use model::{EventLevel, EventSubject, NetworkPrivilege, PodName, PodUid};
+use pod_status::lifecycle::{UNSTABLE, describe_conflict};
 
 use super::{AGAIN, NoticeTracker};
 
@@ -117,16 +118,8 @@ impl NoticeTracker {
         if next.is_some() {
             return;
         }
-        let mut shown: String = what.chars().take(LONGEST).collect();
-        if let Some(writer) = writer {
-            shown.push_str(&format!("; changed by {writer}"));
-        }
-        let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
-        let message = format!(
-            "Rules that redirect its traffic to ztunnel are removed or changed repeatedly, and have been restored {times}: \
-             {shown}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
-        );
-        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CaptureUnstable", message));
+        let message = describe_conflict("ztunnel", what, writer, repairs);
+        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, UNSTABLE, message));
     }
 
     /// Rules of a pod stay in place again.

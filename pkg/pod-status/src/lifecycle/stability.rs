@@ -16,6 +16,10 @@ const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
 pub const SERIES: Duration = Duration::from_secs(130);
 /// So many repairs of a series make the pod unstable, and so many observations in a row without one make it stable.
 const ENOUGH: u32 = 2;
+/// Reason of the Event about a pod whose rules are removed repeatedly.
+pub const UNSTABLE: &str = "CaptureUnstable";
+/// So many characters of the rules are in its message: the API server refuses longer ones than 1 KiB.
+const LONGEST: usize = 500;
 
 /// The last series of repairs of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +59,7 @@ impl Stability {
     }
 
     /// Records that the pod's rules could not be observed, or not be kept in place.
-    pub(super) fn record_failure(&mut self) {
+    pub fn record_failure(&mut self) {
         self.intact = 0;
     }
 
@@ -75,6 +79,19 @@ impl Stability {
     pub fn repair_count(&self) -> u32 {
         self.repairs
     }
+}
+
+/// Message of the Event `CaptureUnstable` about a pod whose rules lead to this proxy, with the rules and, if that is known, the
+/// process that removes them.
+#[must_use]
+pub fn describe_conflict(proxy: &str, rules: &str, writer: Option<&str>, repairs: u32) -> String {
+    let rules: String = rules.chars().take(LONGEST).collect();
+    let writer = writer.map_or_else(String::new, |writer| format!("; changed by {writer}"));
+    let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
+    format!(
+        "Rules that redirect its traffic to {proxy} are removed or changed repeatedly, and have been restored {times}: \
+         {rules}{writer}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
+    )
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
+use pod_status::lifecycle::{UNSTABLE, describe_conflict};
 use retry::LastError;
 use tracing::{debug, info, warn};
 
@@ -15,9 +16,6 @@ use crate::{
 
 /// Reason of the Event about rules of a running pod that were restored.
 pub(super) const RESTORED: &str = "SidecarRulesRestored";
-
-/// Reason of the Event about rules of a running pod that are removed repeatedly; in-pod capture has the same.
-const UNSTABLE: &str = "CaptureUnstable";
 
 /// The rules of running pods, as they are known.
 #[derive(Debug, Default)]
@@ -88,6 +86,7 @@ impl RepairController {
         });
         let reports = match pass.await {
             Ok((keeper, reports)) => {
+                self.unstable.send_replace(keeper.unstable_pods());
                 rules.keeper = Some(keeper);
                 reports
             }
@@ -126,7 +125,7 @@ impl RepairController {
                 let missing = missing.join("; ");
                 match conflict {
                     Some(repairs) => {
-                        warn!(target: "repair", %namespace, %pod, %uid, missing, writer, repairs, "rules of a running pod are removed repeatedly");
+                        warn!(target: "repair", %namespace, %pod, %uid, missing, writer, repairs, "rules of a running pod are removed repeatedly; the pod is pending until they stay in place");
                     }
                     None if is_unstable => {
                         debug!(target: "repair", %namespace, %pod, %uid, missing, writer, undone, "rules of a running pod restored");
@@ -138,13 +137,8 @@ impl RepairController {
                 let message = format!(
                     "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}{writer_clause}"
                 );
-                repeated = conflict.map(|repairs| {
-                    let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
-                    format!(
-                        "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been \
-                         restored {times}: {missing}{writer_clause}. Its traffic bypasses its sidecar in between."
-                    )
-                });
+                repeated = conflict
+                    .map(|repairs| describe_conflict("its sidecar", &missing, writer.as_deref(), repairs));
                 if let Some(changes) = disturbance.as_ref().filter(|_| !is_contested) {
                     self.metrics.drift_repaired(changes.metric_label(), took);
                 }

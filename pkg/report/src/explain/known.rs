@@ -60,8 +60,8 @@ fn mesh_pod_finding(state: &StateReport, pod: &PodState) -> Finding {
         not_in_set,
         no_netns,
         rules_overruled,
-        rules_drifted,
         rules_unstable,
+        rules_drifted,
         last_attempt_failed,
         annotation_missing,
     ];

@@ -175,6 +175,16 @@ fn pods_that_should_be_captured() {
             "were restored 3 times in a row",
         ),
         (
+            RedirectionMode::Sidecar,
+            |pod| {
+                (pod.capture, pod.kernel.repair_count) = (Pending, 2);
+                pod.kernel.differences = vec!["removed at this moment".into()];
+            },
+            "unstable",
+            PodVerdict::Unhealthy,
+            "It is pending until its rules stay in place",
+        ),
+        (
             RedirectionMode::InPod,
             |pod| {
                 pod.capture = Bypassing;

@@ -91,9 +91,10 @@ pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding
     Some(Finding::new_unhealthy("overruled", message, &advice))
 }
 
-/// Finds a pod whose rules are in place only for the moment.
+/// Finds a pod whose rules are removed again whenever they were restored.
 pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let repairs = Some(pod.kernel.repair_count).filter(|repairs| *repairs > 0)?;
+    let is_pending = pod.capture == CaptureState::Pending;
+    let repairs = Some(pod.kernel.repair_count).filter(|repairs| *repairs > 0 && is_pending)?;
     let message = format!(
         "The rules of the pod {} are removed repeatedly, and were restored {repairs} times in a row: all or some of its traffic \
          bypasses the mesh in between. It is pending until its rules stay in place.",
