@@ -265,6 +265,8 @@ impl KnownPod {
             return None;
         }
         let (result, is_contested) = match self.restore_rules(pod, repair) {
+            // It has no traffic: the pod's sandbox is being replaced, or the pod is about to end.
+            Err(InPlaceError::Redirect(redirect::Error::NoAddress(_))) => return None,
             Err(InPlaceError::NotInPlace(missing)) => (Ok(missing), true),
             other => (other.map_err(|error| error.to_string()), false),
         };
