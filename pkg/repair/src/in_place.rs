@@ -69,8 +69,13 @@ pub enum InPlaceError {
     #[error("cannot redirect it: {0}")]
     Redirect(#[from] redirect::Error),
     /// Rules were applied, and the kernel does not show them.
-    #[error("the rules were applied, and are not in place afterwards: {}", .0.join("; "))]
-    NotInPlace(Vec<String>),
+    #[error("the rules were applied, and are not in place afterwards: {}", .missing.join("; "))]
+    NotInPlace {
+        /// Differences that were restored; empty: others had restored them.
+        restored: Vec<String>,
+        /// Differences afterwards.
+        missing: Vec<String>,
+    },
     /// The rules are in place, and redirect nothing.
     #[error("its rules are in place, but {}", .0.join("; "))]
     Inactive(Vec<String>),
@@ -201,7 +206,7 @@ fn restore_rules(
     )?;
     let observed = redirect::verify(&redirect.config, families, options)?;
     if !observed.differences.is_empty() {
-        return Err(InPlaceError::NotInPlace(observed.differences));
+        return Err(InPlaceError::NotInPlace { restored: done.differences, missing: observed.differences });
     }
     // What was done is reported first: the next comparison finds what is inactive.
     if !done.is_unchanged() {

@@ -267,7 +267,11 @@ impl KnownPod {
         let (result, is_contested) = match self.restore_rules(pod, repair) {
             // It has no traffic: the pod's sandbox is being replaced, or the pod is about to end.
             Err(InPlaceError::Redirect(redirect::Error::NoAddress(_))) => return None,
-            Err(InPlaceError::NotInPlace(missing)) => (Ok(missing), true),
+            Err(InPlaceError::NotInPlace { restored, .. }) if restored.is_empty() => {
+                self.stability.record_failure();
+                return None; // the next comparison follows the change that removed them
+            }
+            Err(InPlaceError::NotInPlace { restored, .. }) => (Ok(restored), true),
             other => (other.map_err(|error| error.to_string()), false),
         };
         match &result {

@@ -206,7 +206,7 @@ impl InPodCapture {
                 let is_stable = |pod: &EnrolledPod| {
                     pod.lifecycle.rules_state() == RulesState::Verified && !pod.lifecycle.is_unstable()
                 };
-                check.repaired.is_empty() && of(uid, is_stable)
+                check.repaired.is_empty() && check.observed.is_complete() && of(uid, is_stable)
             }
             JobResult::Captured { uid, result: Ok(_), .. } => {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
@@ -333,7 +333,7 @@ impl InPodCapture {
         }
         let writer = cause.and_then(|cause| cause.writer_name());
         let event = match is_contested {
-            true => PodEvent::Contested(netns),
+            true => PodEvent::Contested(netns, !repaired.is_empty()),
             false => PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())),
         };
         self.handle_pod_event(uid, event);

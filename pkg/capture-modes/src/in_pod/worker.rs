@@ -14,7 +14,9 @@ use std::{
 };
 
 use firewall::FirewallOptions;
-use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
+use inpod::{
+    CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns,
+};
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netns::Netns;
 use netns_changes::{Change, ChangeWatcher, NetnsWatch, WatchId};
@@ -277,11 +279,8 @@ impl WorkerContext {
         }
         let made = inpod::capture_pod(netns, desired, &self.options)?;
         let after = inpod::observe_pod(netns, desired, None, &self.options)?;
-        let mut repaired = made.differences;
-        if repaired.is_empty() {
-            repaired.extend(after.differences().map(str::to_owned));
-        }
-        Ok(RulesCheck { observed: Arc::new(after), repaired, connections: made.connections })
+        let CaptureReport { differences: repaired, connections, .. } = made;
+        Ok(RulesCheck { observed: Arc::new(after), repaired, connections })
     }
 
     fn desired_rules<'a>(

@@ -43,8 +43,8 @@ pub enum PodEvent<N> {
     /// and was restored.
     Observed(N, Result<bool, Reason>),
     /// [`PodAction::Observe`] has ended, in that namespace: something was missing and was restored, and another component has removed
-    /// it again before it could be observed.
-    Contested(N),
+    /// it again before it could be observed. False: others had restored it.
+    Contested(N, bool),
     /// The kernel reports that another component changed rules, routes, addresses or links of that namespace, and no action that
     /// has begun observes the result.
     Changed(N),

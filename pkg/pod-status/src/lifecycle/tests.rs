@@ -39,7 +39,7 @@ fn state(pod: &Pod) -> CaptureState {
 
 #[test]
 fn each_event_leads_to_its_actions_and_its_state() {
-    use CaptureState::{Bypassing, Captured, Held, Leaving, Pending};
+    use CaptureState::{Bypassing, Captured, Held, Leaving, Pending, Unknown};
     use PodAction::{Announce, Answer, Capture, Forget, Moved, Observe, Serve};
     let found = |netns, captured| PodEvent::Found { netns, captured };
     let applied = [added(HERE), PodEvent::Captured(HERE, Ok(true))];
@@ -68,9 +68,15 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ("its rules are seen again", then(&verified, PodEvent::Observed(HERE, Ok(false))), vec![], Captured),
         (
             "its rules are gone again before they are observed",
-            then(&verified, PodEvent::Contested(HERE)),
+            then(&verified, PodEvent::Contested(HERE, true)),
             vec![],
             Pending,
+        ),
+        (
+            "nothing can be restored of what is missing, twice",
+            then(&then(&verified, PodEvent::Contested(HERE, false)), PodEvent::Contested(HERE, false)),
+            vec![],
+            Unknown,
         ),
         ("ztunnel acknowledges it again", then(&verified, PodEvent::Accepted(HERE)), vec![], Captured),
         (
@@ -239,7 +245,7 @@ fn a_writer_that_is_faster_than_observations_meets_the_same_pauses() {
     let (mut now, mut pauses) = (seconds(30), Vec::new());
     assert_eq!(pod.apply_event(PodEvent::Changed(HERE), now), [PodAction::Observe]);
     for _ in 0..9 {
-        assert_eq!(pod.apply_event(PodEvent::Contested(HERE), now), []);
+        assert_eq!(pod.apply_event(PodEvent::Contested(HERE, true), now), []);
         assert_eq!(pod.apply_event(PodEvent::Changed(HERE), now), [], "that is known");
         assert_eq!(state(&pod), CaptureState::Pending);
         let next = pod.next_wakeup(now, now).unwrap();

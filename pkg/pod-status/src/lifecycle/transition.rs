@@ -53,7 +53,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             }
             PodEvent::Captured(netns, result) => self.finish_capture(netns, result, now),
             PodEvent::Observed(netns, result) => self.finish_observation(netns, result, now),
-            PodEvent::Contested(netns) => self.continue_conflict(netns, now),
+            PodEvent::Contested(netns, restored) => self.continue_conflict(netns, restored, now),
             PodEvent::Changed(netns) => self.netns_changed(netns, now),
             PodEvent::Released(result) => self.finish_release(result, now),
             PodEvent::Accepted(netns) => {
@@ -159,14 +159,19 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Has the rules of a pod observed again whose writer is faster than an observation, at the pace of [`ChangePace`].
     ///
     /// [`ChangePace`]: retry::ChangePace
-    fn continue_conflict(&mut self, netns: N, now: AgentTime) -> Vec<PodAction> {
+    fn continue_conflict(&mut self, netns: N, restored: bool, now: AgentTime) -> Vec<PodAction> {
         if let Some(actions) = self.end_outdated_step(netns) {
             return actions;
         }
         self.rules = RulesState::Applied;
-        self.doubts = 0;
         self.record_success();
-        self.stability.record_conflict(now);
+        if restored {
+            self.doubts = 0;
+            self.stability.record_conflict(now);
+        } else {
+            self.doubts = self.doubts.saturating_add(1);
+            self.stability.record_failure();
+        }
         self.due = self.pace.next_observation(now);
         (self.observe, self.changing) = (self.due, true);
         Vec::new()

@@ -192,7 +192,7 @@ impl GenerationCheck {
 /// The result of a verification.
 #[derive(Debug)]
 pub(crate) struct RulesCheck {
-    /// The last observation: incomplete if another component removed again what was restored.
+    /// The last observation: incomplete if another component removed again what was restored, by us or by others.
     pub(in crate::in_pod) observed: Arc<PodRulesSnapshot>,
     /// Missing parts that were restored, as text.
     pub(in crate::in_pod) repaired: Vec<String>,
