@@ -11,7 +11,7 @@ use std::{
 };
 
 use enrolment::{AmbientStanding, SkipReason};
-use model::{EventLevel, EventSubject, Notice, Pod, PodName, PodUid};
+use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, Pod, PodName, PodUid};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::pod_life::life_from_phase;
@@ -25,8 +25,6 @@ pub type NoticeSink = Box<dyn Fn(Notice) + Send>;
 /// How long a running pod may take to join the mesh, and how long the node may be without a ztunnel, before that is
 /// reported.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval at which a problem that persists is reported again: the API server deletes Events after an hour.
-const AGAIN: Duration = Duration::from_secs(1800);
 
 /// Record of what was observed and reported of a pod.
 #[derive(Debug)]
@@ -232,7 +230,7 @@ impl NoticeTracker {
             let Some(missing) = history.missing.as_mut().filter(|missing| missing.next <= now) else {
                 continue;
             };
-            missing.next = now + AGAIN;
+            missing.next = now + NOTICE_INTERVAL;
             missing.reported = Some(missing.reason);
             history.ran_outside = true;
             let about = EventSubject::Pod { name: history.name.clone(), uid: uid.clone() };

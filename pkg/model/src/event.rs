@@ -1,6 +1,11 @@
 //! Events of the Kubernetes API, as far as the parts of the agent that report something know of them.
 
+use std::time::Duration;
+
 use crate::{PodName, PodUid};
+
+/// Interval at which a problem that persists is reported again: the API server deletes Events after an hour.
+pub const NOTICE_INTERVAL: Duration = Duration::from_secs(1800);
 
 /// Level of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

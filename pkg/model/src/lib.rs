@@ -18,7 +18,7 @@ mod status;
 mod trust;
 mod word_enum;
 
-pub use event::{EventLevel, EventSubject, Notice};
+pub use event::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice};
 pub use existing::ExistingConnections;
 pub use go_bool::parse_go_bool;
 pub use identifier::{ContainerId, MemberAddresses, PodUid};

@@ -1,22 +1,17 @@
 //! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and only repair in place maintains
 //! them: so each periodic observation of the node counts such pods, and reports them.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use agent::MeshPodMetrics;
 use metrics::{Labelled, MetricRegistry as _, gauge_value};
-use model::{EventLevel, EventSubject, Notice, PodName, PodUid};
+use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
 /// A pod is reported when it was in this state in so many observations in a row: one that starts or ends is observed half
 /// done.
 const OBSERVATIONS: u32 = 2;
-/// Interval after which drift that persists is reported again: the API server deletes Events after an hour.
-const AGAIN: Duration = Duration::from_secs(1800);
 
 /// How many pods with a sidecar are captured, are not, or could not be observed.
 #[derive(Clone, Debug)]
@@ -82,8 +77,8 @@ impl SidecarDriftChecker {
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
             let mut watched = before.remove(&pod.uid).unwrap_or_default();
             watched.observations = watched.observations.saturating_add(1);
-            let is_due =
-                watched.reported.is_none_or(|reported| now.saturating_duration_since(reported) >= AGAIN);
+            let is_old = |reported| now.saturating_duration_since(reported) >= NOTICE_INTERVAL;
+            let is_due = watched.reported.is_none_or(is_old);
             if watched.observations >= OBSERVATIONS && is_due {
                 watched.reported = Some(now);
                 notices.push(bypass_notice(pod));
@@ -113,6 +108,8 @@ fn bypass_notice(pod: &PodState) -> Notice {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use report::{KernelView, StateReason};
 

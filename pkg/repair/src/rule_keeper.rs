@@ -4,16 +4,12 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
-use model::{PodName, PodUid};
+use model::{NOTICE_INTERVAL, PodName, PodUid};
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
@@ -24,9 +20,6 @@ use tracing::{debug, info};
 use wire::PodRecord;
 
 use crate::{InPlaceError, InPlaceRepair, in_place::family_choice, sidecar_pods::SidecarPod};
-
-/// Between two reports that the rules of a pod are removed repeatedly.
-const CONFLICT_PERIOD: Duration = Duration::from_secs(1800);
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -61,7 +54,7 @@ struct KnownPod {
     reported: Option<Result<Vec<String>, String>>,
     /// Whether its rules stay in place.
     stability: Stability,
-    /// When a conflict may be reported again: at most once in [`CONFLICT_PERIOD`].
+    /// When a conflict may be reported again: at most once in [`NOTICE_INTERVAL`].
     next_conflict: AgentTime,
 }
 
@@ -147,7 +140,7 @@ impl RuleKeeper {
         let is_due = is_unstable && result.is_ok() && now >= known.next_conflict;
         let conflict = is_due.then(|| known.stability.repair_count());
         if conflict.is_some() {
-            known.next_conflict = now + CONFLICT_PERIOD;
+            known.next_conflict = now + NOTICE_INTERVAL;
         }
         let name = pod.ids.name.clone();
         Some(RulesReport { name, uid, result, is_contested, is_unstable, conflict, disturbance })

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use model::{EventLevel, EventSubject, NetworkPrivilege, PodName, PodUid};
+use model::{EventLevel, EventSubject, NOTICE_INTERVAL, NetworkPrivilege, PodName, PodUid};
 use pod_status::lifecycle::{UNSTABLE, describe_conflict};
 
-use super::{AGAIN, NoticeTracker};
+use super::NoticeTracker;
 
 /// How many characters of the rules are reported.
 const LONGEST: usize = 500;
@@ -82,7 +82,7 @@ impl NoticeTracker {
         if known.is_some_and(|known| known.what == what && now < known.next) {
             return;
         }
-        let entry = OverruledPod { what: what.to_owned(), next: now + AGAIN };
+        let entry = OverruledPod { what: what.to_owned(), next: now + NOTICE_INTERVAL };
         self.bypasses.overruled.insert(uid.clone(), entry);
         // The API server refuses longer messages than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
@@ -113,7 +113,7 @@ impl NoticeTracker {
         now: Instant,
     ) {
         let next = self.bypasses.unstable.get(uid).map(|known| known.next).filter(|next| now < *next);
-        let entry = UnstablePod { persists: true, next: next.unwrap_or(now + AGAIN) };
+        let entry = UnstablePod { persists: true, next: next.unwrap_or(now + NOTICE_INTERVAL) };
         self.bypasses.unstable.insert(uid.clone(), entry);
         if next.is_some() {
             return;
