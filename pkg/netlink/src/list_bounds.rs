@@ -1,6 +1,6 @@
 //! How much of a list is read.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// How much of a list is taken: the kernel sends as much as whoever may configure the namespace has put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,4 +17,10 @@ impl ListBounds {
     /// For a pod's namespace. Tens of thousands of routes or addresses, or thousands of links, are no pod's, unless it means
     /// to keep us busy.
     pub const POD: ListBounds = ListBounds { time: Duration::from_secs(2), bytes: 4 << 20 };
+}
+
+impl fmt::Display for ListBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MiB and {} s", self.bytes >> 20, self.time.as_secs())
+    }
 }

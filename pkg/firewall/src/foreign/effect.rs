@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use model::Mark;
-use netlink::{Attribute, Attributes, Malformed};
+use netlink::{Attribute, Attributes, ListBounds, Malformed};
 use nftables::uapi::{
     BITWISE_MASK, BITWISE_REGISTER, BITWISE_SOURCE, BITWISE_XOR, CT_SOURCE, DATA_VALUE, DATA_VERDICT,
     EXPRESSION_DATA, EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOOKUP_REGISTER, META_KEY,
@@ -93,7 +93,7 @@ impl fmt::Display for FoundEffect {
             RuleEffect::TooMany(rules) => {
                 write!(f, "has {rules} rules ahead of ours, too many to be examined")
             }
-            RuleEffect::Unlisted => f.write_str("cannot be listed within 4 MiB and 2 s"),
+            RuleEffect::Unlisted => write!(f, "cannot be listed within {}", ListBounds::POD),
             RuleEffect::Unreadable => f.write_str("has rules ahead of ours that cannot be examined"),
             RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not evaluate our rules there"),
         }
