@@ -13,16 +13,17 @@ use netlink::{
     Attribute, Attributes, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
     ReceivedMessage, Socket,
 };
-use nftables::{
-    native::is_table_of,
-    uapi::{
-        DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, INET, NFPROTO, RULE_CHAIN,
-        RULE_EXPRESSIONS, RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_RETURN, XT_NAME,
-    },
+use nftables::uapi::{
+    DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, NFPROTO, RULE_CHAIN,
+    RULE_EXPRESSIONS, RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_RETURN, XT_NAME,
 };
 use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 
-use crate::{Error, foreign::inactive_chains, presence::has_no_nf_tables};
+use crate::{
+    Error,
+    foreign::{inactive_chains, is_native_table},
+    presence::has_no_nf_tables,
+};
 
 /// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
 const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
@@ -137,8 +138,7 @@ impl CapturedTraffic {
         let mut tables = BTreeMap::new();
         let is_relevant = |rule: &TracedRule| owner.contains(&rule.chain) || is_relevant_in_hook(rule, owner);
         nf_tables(|number, table, rule| {
-            let is_native = number == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table));
-            if is_native || family_of(number).is_some() && is_relevant(&rule) {
+            if is_native_table(owner, number, table) || family_of(number).is_some() && is_relevant(&rule) {
                 note_rule(&mut tables, (family_of(number), 0, table.to_owned()), rule);
             }
         })?;

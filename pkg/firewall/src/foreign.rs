@@ -330,12 +330,17 @@ fn is_unhooked(
     Ok(read(HOOK_NUMBER)? != Some(number) || is_late()?)
 }
 
+/// Whether this is a native table of the owner's.
+pub(crate) fn is_native_table(owner: ChainSet, family: u8, table: &str) -> bool {
+    family == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table))
+}
+
 impl OwnedChains {
     /// Chains of iptables tables with a name of ours, and those of native tables.
     fn contains(self, family: u8, table: &str, chain: &str) -> bool {
         let (backend, is_named) = match family {
             IPV4 | IPV6 => (Backend::Nft, IPTABLES.contains(&table) && self.owner.contains(chain)),
-            INET => (Backend::Native, self.owner.native.is_some_and(|prefix| is_table_of(prefix, table))),
+            INET => (Backend::Native, is_native_table(self.owner, family, table)),
             _ => return false,
         };
         is_named && self.backend.is_none_or(|compared| compared == backend)
