@@ -201,6 +201,15 @@ fn a_link_leads_to_the_explanation_of_a_pod() {
     assert_eq!(complaints(&browser, &server), Vec::<Value>::new());
 }
 
+#[test]
+fn a_change_that_was_repeated_shows_since_when() {
+    let mut state = fixtures::well();
+    (state.history[0].repeats, state.history[0].first_started_at) = (6, Some("2026-11-20T09:00:00Z".into()));
+    let Some((browser, _server)) = showing(state) else { return };
+    let shown = text(&browser, "#history-table tbody tr td:nth-of-type(2)");
+    assert_eq!(shown, "7 times since 2026-11-20 09:00:00 UTC (42 h ago): Enrolled it.");
+}
+
 /// A node on which everything that others write is this.
 fn saying(words: &str) -> StateReport {
     let mut state = fixtures::in_pod();
