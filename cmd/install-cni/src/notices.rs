@@ -5,7 +5,7 @@ use agent::{AgentHandle, HistoryEntry};
 use daemon_settings::{DaemonSettings, PodSource};
 use kubeio::{Error, EventRecorder, KubeClient};
 use model::{EventLevel, EventSubject, Notice};
-use repair::RepairEvent;
+use repair::{RepairReport, RepairedPod};
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
@@ -22,7 +22,7 @@ pub(crate) struct NoticeReceivers {
     /// The components that watch pods with a sidecar.
     pub(crate) sidecar_drift: Receiver<Notice>,
     /// The repair of broken pods.
-    pub(crate) repairs: Receiver<RepairEvent>,
+    pub(crate) repairs: Receiver<RepairReport>,
     /// The agent that keeps the history, in which repairs are entered.
     pub(crate) history: AgentHandle,
 }
@@ -36,26 +36,18 @@ impl NoticeReceivers {
                 Some(notice) = installer.recv() => Some(notice),
                 Some(notice) = agent.recv() => Some(notice),
                 Some(notice) = sidecar_drift.recv() => Some(notice),
-                Some(repair) = repairs.recv() => {
-                    if let Some(entry) = history_entry(&repair) {
-                        history.note_change(entry);
-                    }
-                    let RepairEvent { name, uid, level, reason, message, is_public: true, .. } = repair else {
+                Some(report) = repairs.recv() => match report {
+                    RepairReport::Event(notice) => Some(notice),
+                    RepairReport::Change(RepairedPod { name, cause, what, took, undone }) => {
+                        let (cause, pod, error) = (cause.to_owned(), Some(name.to_string()), undone.map(str::to_owned));
+                        history.note_change(HistoryEntry { cause, what, pod, took, error });
                         continue;
-                    };
-                    Some(Notice { about: EventSubject::Pod { name, uid }, level, reason, message })
-                }
+                    }
+                },
                 else => None,
             };
         }
     }
-}
-
-/// `None`: nothing was changed.
-fn history_entry(repair: &RepairEvent) -> Option<HistoryEntry> {
-    let (cause, what) = (repair.cause()?.to_owned(), repair.message.clone());
-    let error = repair.undone.map(str::to_owned);
-    Some(HistoryEntry { cause, what, pod: Some(repair.name.to_string()), took: repair.took, error })
 }
 
 /// Publishes until nobody is left who could report.

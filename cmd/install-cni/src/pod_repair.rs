@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use daemon_settings::DaemonSettings;
 use firewall::{FirewallOptions, NativeTables};
 use model::PodUid;
-use repair::{AddRecords, InPlaceRepair, RepairController, RepairEvent, RepairMetrics};
+use repair::{AddRecords, InPlaceRepair, RepairController, RepairMetrics, RepairReport};
 use tokio::sync::{mpsc::Sender, watch};
 use tracing::warn;
 
@@ -16,7 +16,7 @@ pub(crate) fn start(
     settings: &DaemonSettings,
     metrics: RepairMetrics,
     probe: HealthProbe,
-    events: Sender<RepairEvent>,
+    reports: Sender<RepairReport>,
     unstable: watch::Sender<BTreeMap<PodUid, u32>>,
 ) {
     let Some(options) = settings.repair.clone() else { return };
@@ -32,7 +32,7 @@ pub(crate) fn start(
     let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing, records);
     tokio::spawn(async move {
         let client = cluster::connect_to_api(&connection).await;
-        let controller = RepairController::new(client, options, in_place, metrics, events, unstable);
+        let controller = RepairController::new(client, options, in_place, metrics, reports, unstable);
         restart_on_panic("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
             Box::pin(async move {

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use enrolment::EnrolmentPolicy;
 use futures_util::{StreamExt as _, future::BoxFuture};
 use kubeio::{Collection, KubeClient};
-use model::{EventLevel, ExistingConnections, Pod, PodName, PodUid};
+use model::{EventLevel, EventSubject, ExistingConnections, Notice, Pod, PodName, PodUid};
 use netns_changes::NetnsDisturbance;
 use pod_identity::KnownPods;
 use retry::LastError;
@@ -58,37 +58,28 @@ impl RepairOptions {
     }
 }
 
-/// An Event of a pod.
+/// A report of what repair did or could not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RepairEvent {
-    /// The pod.
-    pub name: PodName,
-    /// UID of the pod.
-    pub uid: PodUid,
-    /// Level: a warning if the pod was deleted or labelled, the attempt failed, or none can succeed.
-    pub level: EventLevel,
-    /// The reason: one word in CamelCase.
-    pub reason: &'static str,
-    /// The message.
-    pub message: String,
-    /// From when it was noticed that rules had changed to their repair; zero if nothing noticed it, or the pod was broken.
-    pub took: Duration,
-    /// Why what was done did not last; `None`: it did, or nothing was done.
-    pub undone: Option<&'static str>,
-    /// Whether people are told by an Event; otherwise it is for the history alone, because an Event tells of all that are like it.
-    pub is_public: bool,
+pub enum RepairReport {
+    /// For people, as an Event.
+    Event(Notice),
+    /// For the history of changes. An Event may be about many of these.
+    Change(RepairedPod),
 }
 
-impl RepairEvent {
-    /// Cause of a change, for the history; `None`: nothing was changed.
-    #[must_use]
-    pub fn cause(&self) -> Option<&'static str> {
-        match self.reason {
-            running_pods::RESTORED => Some("drift"),
-            "BrokenPodRepaired" | attempt::LABELLED | attempt::DELETED => Some("repair"),
-            _ => None,
-        }
-    }
+/// A pod that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairedPod {
+    /// The pod.
+    pub name: PodName,
+    /// Cause of the change.
+    pub cause: &'static str,
+    /// Description of the change.
+    pub what: String,
+    /// From when it was noticed that rules had changed to their repair; zero if nothing noticed it, or the pod was broken.
+    pub took: Duration,
+    /// Why the change did not last; `None`: it did.
+    pub undone: Option<&'static str>,
 }
 
 /// While the plugin is not installed, a pod that is replaced would be broken again: how often that is checked.
@@ -105,12 +96,12 @@ pub struct RepairController {
     options: RepairOptions,
     in_place: InPlaceRepair,
     metrics: RepairMetrics,
-    events: Sender<RepairEvent>,
+    reports: Sender<RepairReport>,
     unstable: watch::Sender<BTreeMap<PodUid, u32>>,
 }
 
 impl RepairController {
-    /// `in_place` is only used in that mode; `events` go to a publisher. `unstable`: pods whose rules are removed repeatedly, each
+    /// `in_place` is only used in that mode; `reports` go to publisher and history. `unstable`: pods whose rules are removed repeatedly, each
     /// with how many times in a row they were restored.
     #[must_use]
     pub fn new(
@@ -118,10 +109,10 @@ impl RepairController {
         options: RepairOptions,
         in_place: InPlaceRepair,
         metrics: RepairMetrics,
-        events: Sender<RepairEvent>,
+        reports: Sender<RepairReport>,
         unstable: watch::Sender<BTreeMap<PodUid, u32>>,
     ) -> RepairController {
-        RepairController { client, options, in_place, metrics, events, unstable }
+        RepairController { client, options, in_place, metrics, reports, unstable }
     }
 
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
@@ -216,7 +207,10 @@ impl RepairController {
             Attempt::Done { level, reason, message } => {
                 self.metrics.count_repair(mode, "success");
                 info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
-                self.publish_event(task, level, reason, message).await;
+                let (name, what) = (pod.name.clone(), message.clone());
+                let (cause, took, undone) = ("repair", Duration::ZERO, None);
+                self.send_report(RepairReport::Change(RepairedPod { name, cause, what, took, undone })).await;
+                self.publish_event(&pod.name, &pod.uid, level, reason, message).await;
                 RepairOutcome::Done
             }
             Attempt::Unchanged => {
@@ -230,14 +224,15 @@ impl RepairController {
                 if !task.is_recheck {
                     self.metrics.count_repair(mode, "skip");
                     info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
-                    self.publish_event(task, EventLevel::Warning, "RepairSkipped", message).await;
+                    self.publish_event(&pod.name, &pod.uid, EventLevel::Warning, "RepairSkipped", message)
+                        .await;
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Failed { message } => {
                 self.metrics.count_repair(mode, "fail");
                 warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
-                self.publish_event(task, EventLevel::Warning, "RepairFailed", message).await;
+                self.publish_event(&pod.name, &pod.uid, EventLevel::Warning, "RepairFailed", message).await;
                 RepairOutcome::Failed
             }
             Attempt::Outdated => {
@@ -261,19 +256,19 @@ impl RepairController {
 
     async fn publish_event(
         &self,
-        task: &RepairTask,
+        name: &PodName,
+        uid: &PodUid,
         level: EventLevel,
         reason: &'static str,
         message: String,
     ) {
-        let ObservedPod { name, uid, .. } = task.pod.clone();
-        let (took, undone, is_public) = (Duration::ZERO, None, true);
-        self.send_event(RepairEvent { name, uid, level, reason, message, took, undone, is_public }).await;
+        let about = EventSubject::Pod { name: name.clone(), uid: uid.clone() };
+        self.send_report(RepairReport::Event(Notice { about, level, reason, message })).await;
     }
 
-    /// The publisher may lag behind; that slows repairs down, and no Event is lost.
-    async fn send_event(&self, event: RepairEvent) {
-        drop(self.events.send(event).await); // nothing is published any more when the process ends
+    /// The publisher may lag behind; that slows repairs down, and no report is lost.
+    async fn send_report(&self, report: RepairReport) {
+        drop(self.reports.send(report).await); // nothing is published any more when the process ends
     }
 }
 

@@ -15,7 +15,7 @@ mod rule_keeper;
 mod sidecar_pods;
 mod sidecar_watch;
 
-pub use controller::{RepairController, RepairEvent, RepairOptions};
+pub use controller::{RepairController, RepairOptions, RepairReport, RepairedPod};
 pub use criteria::{Breakage, RepairCriteria};
 pub use in_place::{AddRecords, InPlaceError, InPlaceRepair};
 pub use metrics::RepairMetrics;

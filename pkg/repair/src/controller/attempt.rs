@@ -13,10 +13,6 @@ use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Istio's names; both are Warnings there, too, so rules on them hold.
-pub(super) const LABELLED: &str = "LabelBrokenPod";
-pub(super) const DELETED: &str = "DeleteBrokenPod";
-
 /// The result of an attempt.
 pub(super) enum Attempt {
     /// With the Event's type and reason.
@@ -60,7 +56,7 @@ impl RepairController {
         match self.client.label_pod_status(name, uid, version, key, value).await {
             Ok(()) => Attempt::Done {
                 level: EventLevel::Warning,
-                reason: LABELLED,
+                reason: "LabelBrokenPod", // Istio's, and a Warning there, too, so rules on it hold
                 message: format!("{}; labelled {key}={value}", task.breakage),
             },
             Err(error) => self.judge_failure(&task.pod, &error).await,
@@ -76,7 +72,7 @@ impl RepairController {
         match self.client.delete_pod(name, uid, version).await {
             Ok(()) => Attempt::Done {
                 level: EventLevel::Warning,
-                reason: DELETED,
+                reason: "DeleteBrokenPod", // as above
                 message: format!("{}; deleted, so that its controller replaces it", task.breakage),
             },
             Err(error) => self.judge_failure(&task.pod, &error).await,

@@ -8,14 +8,11 @@ use pod_status::lifecycle::{UNSTABLE, describe_conflict};
 use retry::LastError;
 use tracing::{debug, info, warn};
 
-use super::{RepairController, RepairEvent};
+use super::{RepairController, RepairReport, RepairedPod};
 use crate::{
     rule_keeper::{RuleKeeper, RulesReport},
     sidecar_pods::SidecarPods,
 };
-
-/// Reason of the Event about rules of a running pod that were restored.
-pub(super) const RESTORED: &str = "SidecarRulesRestored";
 
 /// The rules of running pods, as they are known.
 #[derive(Debug, Default)]
@@ -108,56 +105,55 @@ impl RepairController {
 
     async fn report_rules(&self, report: RulesReport) {
         let RulesReport { name, uid, result, is_contested, is_unstable, conflict, disturbance } = report;
-        let writer = disturbance.as_ref().and_then(NetnsDisturbance::writer_name);
-        let took = disturbance.as_ref().map_or(Duration::ZERO, |changes| changes.noticed.elapsed());
         let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
-        let writer_clause =
-            writer.as_ref().map_or_else(String::new, |writer| format!("; changed by {writer}"));
-        let undone = is_contested.then_some("removed again at once");
-        let mut repeated = None;
-        let (code, reason, message) = match result {
+        let (code, event) = match result {
             Ok(missing) if dry_run => {
                 let missing = missing.join("; ");
                 info!(target: "repair", %namespace, %pod, %uid, missing, "dry run: rules of a running pod would be restored");
-                ("skip", "RepairSkipped", format!("dry run: its rules would be restored: {missing}"))
+                let message = format!("dry run: its rules would be restored: {missing}");
+                ("skip", Some(("RepairSkipped", message)))
             }
             Ok(missing) => {
-                let missing = missing.join("; ");
-                match conflict {
+                let (writer, missing) =
+                    (disturbance.as_ref().and_then(NetnsDisturbance::writer_name), missing.join("; "));
+                let clause =
+                    writer.as_ref().map_or_else(String::new, |writer| format!("; changed by {writer}"));
+                let what = format!(
+                    "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}{clause}"
+                );
+                let undone = is_contested.then_some("removed again at once");
+                let event = match conflict {
                     Some(repairs) => {
                         warn!(target: "repair", %namespace, %pod, %uid, missing, writer, repairs, "rules of a running pod are removed repeatedly; the pod is pending until they stay in place");
+                        let message = describe_conflict("its sidecar", &missing, writer.as_deref(), repairs);
+                        Some((UNSTABLE, message))
                     }
                     None if is_unstable => {
                         debug!(target: "repair", %namespace, %pod, %uid, missing, writer, undone, "rules of a running pod restored");
+                        None
                     }
                     None => {
                         warn!(target: "repair", %namespace, %pod, %uid, missing, writer, "rules of a running pod were missing and are restored");
+                        Some(("SidecarRulesRestored", what.clone()))
                     }
-                }
-                let message = format!(
-                    "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}{writer_clause}"
-                );
-                repeated = conflict
-                    .map(|repairs| describe_conflict("its sidecar", &missing, writer.as_deref(), repairs));
-                if let Some(changes) = disturbance.as_ref().filter(|_| !is_contested) {
+                };
+                let took = disturbance.as_ref().map_or(Duration::ZERO, |changes| changes.noticed.elapsed());
+                if let Some(changes) = disturbance.filter(|_| !is_contested) {
                     self.metrics.drift_repaired(changes.metric_label(), took);
                 }
-                (if is_contested { "fail" } else { "success" }, RESTORED, message)
+                let (name, cause) = (name.clone(), "drift");
+                self.send_report(RepairReport::Change(RepairedPod { name, cause, what, took, undone })).await;
+                (if is_contested { "fail" } else { "success" }, event)
             }
             Err(error) => {
                 warn!(target: "repair", %namespace, %pod, %uid, error, "cannot restore the rules of a running pod");
-                ("fail", "RepairFailed", format!("its rules cannot be compared and restored: {error}"))
+                let message = format!("its rules cannot be compared and restored: {error}");
+                ("fail", Some(("RepairFailed", message)))
             }
         };
         self.metrics.count_restored(code);
-        let level = EventLevel::Warning;
-        if let Some(message) = repeated {
-            let (name, uid) = (name.clone(), uid.clone());
-            let event =
-                RepairEvent { name, uid, level, reason: UNSTABLE, message, took, undone, is_public: true };
-            self.send_event(event).await;
+        if let Some((reason, message)) = event {
+            self.publish_event(&name, &uid, EventLevel::Warning, reason, message).await;
         }
-        let is_public = !(reason == RESTORED && is_unstable);
-        self.send_event(RepairEvent { name, uid, level, reason, message, took, undone, is_public }).await;
     }
 }
