@@ -101,8 +101,8 @@ fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict 
         return CheckVerdict::InOrder;
     }
     let missing = match missing_traffic(call, record.as_ref()) {
-        Ok(missing) if missing.is_empty() => return CheckVerdict::InOrder,
-        Ok(missing) => missing.join(", "),
+        Ok(None) => return CheckVerdict::InOrder,
+        Ok(Some(missing)) => missing,
         Err(why) => return CheckVerdict::Unknown(why),
     };
     match recorded.map_or_else(|| Membership::find_membership(call, authority), Ok) {
@@ -114,16 +114,24 @@ fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict 
 }
 
 /// The traffic that no rule in the pod's network namespace redirects: of what its ADD recorded, else of what every rule set
-/// redirects. Rules of in-pod capture have chains of the same names, except in native tables.
-fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<String>, String> {
+/// redirects; and which rules are there that the kernel does not evaluate. `None`: there is none. Rules of in-pod capture have
+/// chains of the same names, except in native tables.
+fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Option<String>, String> {
     let netns = open_netns(call)?;
     let recorded = record.map(|record| CapturedTraffic::from_lines(&record.captured));
     let expected =
         recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::any_outbound);
-    let missing_of = |owner| Ok(expected.missing_from(&CapturedTraffic::of_this_netns(owner)?));
-    let observed = netns.run_in(|| match missing_of(ChainSet::SIDECAR) {
-        Ok(missing) if call.conf.ambient_enabled && !missing.is_empty() => missing_of(ChainSet::IN_POD),
-        observed => observed,
+    let missing_of = |owner| CapturedTraffic::of_this_netns(owner).map(|found| expected.missing_from(&found));
+    let observed = netns.run_in(|| {
+        let mut missing = missing_of(ChainSet::SIDECAR)?;
+        if call.conf.ambient_enabled && !missing.is_empty() {
+            missing = missing_of(ChainSet::IN_POD)?;
+        }
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let inactive = firewall::inactive_rules(ChainSet::SIDECAR).unwrap_or_default(); // whatever else there is, it bypasses
+        Ok(Some([vec![missing.join(", ")], inactive].concat().join("; ")))
     });
     observed.map_err(|error| error.to_string())?.map_err(|error: firewall::Error| error.to_string())
 }
