@@ -11,7 +11,7 @@ type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
 #[test]
 fn wrong_values_are_refused_by_flag_and_value() {
     let many = (1..=65).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(",");
-    let cases: [Refusal<'_>; 30] = [
+    let cases: [Refusal<'_>; 32] = [
         (&[], &["-x", "*"], &["istio-service-exclude-cidr", "*"]),
         (&[], &["-x", "10.0.0.0/8,*"], &["istio-service-exclude-cidr", "10.0.0.0/8,*"]),
         (&[], &["-x", "10.0.0.0/33"], &["istio-service-exclude-cidr", "10.0.0.0/33"]),
@@ -26,6 +26,8 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (&[], &["-b", "80,x,"], &["istio-inbound-ports", "80,x,"]),
         (&[], &["-d", "80;81"], &["istio-local-exclude-ports", "80;81"]),
         (&[], &["-q", "80-90"], &["istio-outbound-ports", "80-90"]),
+        (&[], &["-q", "90:80"], &["istio-outbound-ports", "90:80"]),
+        (&[], &["-q", "80:90:99"], &["istio-outbound-ports", "80:90:99"]),
         (&[("ISTIO_OUTBOUND_PORTS", "x")], &[], &["istio-outbound-ports", "x"]),
         (&[], &["-o", "+25"], &["istio-local-outbound-ports-exclude", "+25"]),
         (&[], &["-c", "a b"], &["istio-exclude-interfaces", "a b"]),

@@ -33,12 +33,12 @@ pub(super) fn read_config(
         proxy_uids,
         proxy_gids,
         inbound_mode: inbound_mode(values)?,
-        include_inbound: parse_value(values, &options::ISTIO_INBOUND_PORTS)?,
-        exclude_inbound: parse_value(values, &options::ISTIO_LOCAL_EXCLUDE_PORTS)?,
+        include_inbound: parse_ports(values, &options::ISTIO_INBOUND_PORTS)?,
+        exclude_inbound: parse_ports(values, &options::ISTIO_LOCAL_EXCLUDE_PORTS)?,
         include_networks: parse_value(values, &options::ISTIO_SERVICE_CIDR)?,
         exclude_networks: exclude_networks(values)?,
-        include_outbound: parse_value(values, &options::ISTIO_OUTBOUND_PORTS)?,
-        exclude_outbound: parse_value::<PortSelection>(values, &options::ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
+        include_outbound: parse_ports(values, &options::ISTIO_OUTBOUND_PORTS)?,
+        exclude_outbound: parse_ports(values, &options::ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
         owner_groups: owner_groups(sources)?,
         exclude_interfaces: parse_interfaces(values, &options::ISTIO_EXCLUDE_INTERFACES)?,
         kubevirt_interfaces: parse_interfaces(values, &options::KUBE_VIRT_INTERFACES)?,
@@ -102,6 +102,12 @@ fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidVal
         NetworkSelection::List(list) => Ok(list),
         NetworkSelection::All => Err(invalid_value(flag.long, "*", "cannot exclude every network")),
     }
+}
+
+/// Istio's tool hands iptables the elements of these lists as they are.
+fn parse_ports(values: &FlagValues, flag: &Flag) -> Result<PortSelection, InvalidValue> {
+    let text = values.flag_text(flag);
+    PortSelection::from_ranges(text).map_err(|error| invalid_value(flag.long, text, error.to_string()))
 }
 
 fn parse_interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {

@@ -1,6 +1,6 @@
 //! Which ports and networks: every one, or those of a list, as Istio's flags and annotations write it.
 
-use std::str::FromStr;
+use std::{ops::RangeInclusive, str::FromStr};
 
 use model::{IpNet, Port, list_elements};
 
@@ -23,6 +23,23 @@ impl PortSelection {
     #[must_use]
     pub fn is_none(&self) -> bool {
         matches!(self, PortSelection::List(list) if list.is_empty())
+    }
+
+    /// As [`PortSelection::from_str`], with ranges as iptables has them (`8000:8010`, `:1023`, `61000:`).
+    ///
+    /// # Errors
+    /// The text is no such list.
+    pub fn from_ranges(text: &str) -> Result<PortSelection, InvalidSelection> {
+        let allowed = "'*', nothing, or a comma-separated list of ports and ranges such as 80,8000:8010";
+        PortSelection::parse_list(text, port_range).ok_or(InvalidSelection(allowed))
+    }
+
+    fn parse_list(text: &str, parse: impl Fn(&str) -> Option<RangeInclusive<u16>>) -> Option<PortSelection> {
+        if list_elements(text).eq(["*"]) {
+            return Some(PortSelection::All);
+        }
+        let ranges: Vec<_> = list_elements(text).map(parse).collect::<Option<_>>()?;
+        Some(PortSelection::List(ranges.into_iter().flatten().map(Port).collect()))
     }
 
     /// Whether `port` is one of them.
@@ -66,18 +83,22 @@ impl FromStr for PortSelection {
 
     /// `*`, nothing, or a comma-separated list of plain decimals, as [`list_elements`] reads it.
     fn from_str(text: &str) -> Result<PortSelection, InvalidSelection> {
-        let invalid = InvalidSelection("'*', nothing, or a comma-separated list of ports from 0 to 65535");
-        if list_elements(text).eq(["*"]) {
-            return Ok(PortSelection::All);
-        }
-        let ports = list_elements(text).map(|port| port_number(port).ok_or(invalid));
-        ports.collect::<Result<_, _>>().map(PortSelection::List)
+        let allowed = "'*', nothing, or a comma-separated list of ports from 0 to 65535";
+        let port = |text: &str| port_number(text).map(|port| port..=port);
+        PortSelection::parse_list(text, port).ok_or(InvalidSelection(allowed))
     }
 }
 
-fn port_number(text: &str) -> Option<Port> {
+fn port_number(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().ok().map(Port)).flatten()
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once(':').unwrap_or((text, text));
+    let first = if first.is_empty() { 0 } else { port_number(first)? };
+    let last = if last.is_empty() { u16::MAX } else { port_number(last)? };
+    (first <= last && !text.is_empty()).then_some(first..=last)
 }
 
 /// A selection of networks.
