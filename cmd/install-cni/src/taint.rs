@@ -125,6 +125,13 @@ fn is_object_name(text: &str) -> bool {
 }
 
 fn start_controller(settings: TaintSettings, mut log: LogOptions) -> Result<()> {
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    // First of all: the kernel drops a SIGTERM for which the first process of a container has no handler.
+    let signals = {
+        let _entered = runtime.enter();
+        TerminationSignals::listen()?
+    };
     let warnings = std::mem::take(&mut log.warnings);
     logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
@@ -137,15 +144,12 @@ fn start_controller(settings: TaintSettings, mut log: LogOptions) -> Result<()> 
         "istio-cni-taint (Millrace) starts"
     );
     warnings.iter().for_each(|warning| warn!(target: "taint", warning, "check the settings"));
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    let done = runtime.block_on(run_controller(settings));
+    let done = runtime.block_on(run_controller(settings, signals));
     runtime.shutdown_background();
     done
 }
 
-async fn run_controller(settings: TaintSettings) -> Result<()> {
-    let mut signals = TerminationSignals::listen()?;
+async fn run_controller(settings: TaintSettings, mut signals: TerminationSignals) -> Result<()> {
     let Some(client) = run_until_signal(&mut signals, cluster::connect_to_api(&settings.api)).await else {
         return Ok(());
     };

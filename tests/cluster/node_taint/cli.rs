@@ -2,8 +2,10 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::{env, fs};
 
 use kit::{Netns, binary};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR, documents_of};
@@ -54,6 +56,26 @@ fn mistakes_are_reported_together_before_anything_is_opened() {
     let (status, _, complaint) = call(&["--nonsense", "word"], &[]);
     let expected = "istio-cni-taint: unknown flag: --nonsense\nunexpected argument \"word\"\n";
     assert_eq!((status, complaint.as_str()), (Some(1), expected));
+}
+
+/// As a container's first process it would lose the signal.
+#[test]
+fn a_sigterm_counts_before_anything_is_logged() {
+    let log = env::temp_dir().join(format!("log-{}", std::process::id())); // nobody reads it, so opening it does not end
+    assert!(Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let mut command = Command::new(binary("install-cni"));
+    command.arg0("istio-cni-taint").arg("--log_target").arg(&log).env_clear();
+    command.envs([("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")]);
+    let mut controller = command.spawn().unwrap();
+    let catches_sigterm = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", controller.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+        u64::from_str_radix(caught, 16).unwrap() & 1 << (Signal::TERM.as_raw() - 1) != 0
+    };
+    kit::until("it has a handler", catches_sigterm);
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    fs::remove_file(log).unwrap();
 }
 
 /// istiod's untaint controller, and the default entry of our ConfigMap, recognise the agent's pods by this label.
