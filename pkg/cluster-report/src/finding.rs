@@ -1,5 +1,7 @@
 //! Findings: each has a stable code, which decides its severity, the check that it belongs to, and where to read on.
 
+use std::iter;
+
 pub use report::Severity;
 use serde::Serialize;
 
@@ -307,6 +309,9 @@ impl ObjectName {
 pub struct Finding {
     /// The kind of finding.
     pub code: Code,
+    /// Code of the check that the node itself made (docs/preflight.md); `None`: it is no finding of such a check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<String>,
     /// How bad it is.
     pub severity: Severity,
     /// The object that the finding is about.
@@ -326,6 +331,7 @@ impl Finding {
     pub(crate) fn new(code: Code, object: ObjectName, message: impl Into<String>) -> Finding {
         Finding {
             code,
+            check: None,
             severity: code.severity(),
             object,
             node: None,
@@ -338,6 +344,20 @@ impl Finding {
     /// About a node.
     pub(crate) fn of_node(code: Code, node: &str, message: impl Into<String>) -> Finding {
         Finding::new(code, ObjectName::node(node), message).on_node(node)
+    }
+
+    /// Code by which results can be filtered: with that of the node's own check, if it is of one.
+    pub(crate) fn full_code(&self) -> String {
+        let check = self.check.iter().map(String::as_str);
+        iter::once(self.code.as_str()).chain(check).collect::<Vec<_>>().join("/")
+    }
+
+    /// Message, and the recommended action if it is another than that of all findings with this code.
+    pub(crate) fn message_with_advice(&self) -> String {
+        if self.hint == report::link_docs(self.code.hint()) {
+            return self.message.clone();
+        }
+        format!("{}. {} See {}.", self.message.trim_end_matches('.'), self.hint, self.link)
     }
 
     pub(crate) fn on_node(mut self, node: &str) -> Finding {

@@ -1,5 +1,7 @@
 //! Checks as a test report in the form of JUnit.
 
+use std::collections::BTreeMap;
+
 use report::JunitCase;
 
 use crate::{
@@ -10,24 +12,44 @@ use crate::{
 /// Returns a report with a test case for each check, as [`report::render_junit`].
 #[must_use]
 pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
-    let case = |line: &CheckLine| JunitCase {
-        class: line.section.as_str().to_owned(),
-        name: line.title.to_owned(),
-        failed: line
-            .severity
-            .map(|severity| (severity, line.code.as_str().to_owned(), failure_message(line, findings))),
+    let cases: Vec<JunitCase> = checks.iter().flat_map(|line| cases_of(line, findings)).collect();
+    report::render_junit(suite, &cases, least)
+}
+
+/// Returns the case of a check, and one for each check of nodes themselves that found something.
+fn cases_of(line: &CheckLine, findings: &[Finding]) -> Vec<JunitCase> {
+    let mut of_nodes: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+    let mut own = Vec::new();
+    for finding in findings.iter().filter(|finding| finding.code == line.code) {
+        match &finding.check {
+            Some(check) => of_nodes.entry(check).or_default().push(finding),
+            None => own.push(finding),
+        }
+    }
+    let case = |name: String, failed| JunitCase { class: line.section.as_str().to_owned(), name, failed };
+    let nodes = of_nodes.iter().filter_map(|(check, found)| {
+        let worst = found.iter().map(|finding| finding.severity).max()?;
+        let code = found.first()?.full_code();
+        Some(case(format!("{}: {check}", line.title), Some((worst, code, failure_message(&[], found)))))
+    });
+    let at_least = (!line.unknown.is_empty()).then_some(Severity::Unknown);
+    let severity = match of_nodes.is_empty() {
+        true => line.severity,
+        false => own.iter().map(|finding| finding.severity).max().max(at_least),
     };
-    report::render_junit(suite, &checks.iter().map(case).collect::<Vec<_>>(), least)
+    let failed = severity
+        .map(|severity| (severity, line.code.as_str().to_owned(), failure_message(&line.unknown, &own)));
+    let whole = (of_nodes.is_empty() || failed.is_some()).then(|| case(line.title.to_owned(), failed));
+    whole.into_iter().chain(nodes).collect()
 }
 
 /// Returns the findings of a check and the parts that are missing, on one line.
-fn failure_message(line: &CheckLine, findings: &[Finding]) -> String {
-    let of_check = findings.iter().filter(|finding| finding.code == line.code);
-    let found = of_check.map(|finding| match finding.object.title().as_str() {
-        "" => finding.message.clone(),
-        title => format!("{title}: {}", finding.message),
+fn failure_message(unknown: &[String], findings: &[&Finding]) -> String {
+    let found = findings.iter().map(|finding| match finding.object.title().as_str() {
+        "" => finding.message_with_advice(),
+        title => format!("{title}: {}", finding.message_with_advice()),
     });
-    let unknown = line.unknown.iter().map(|why| format!("unknown: {why}"));
+    let unknown = unknown.iter().map(|why| format!("unknown: {why}"));
     found.chain(unknown).collect::<Vec<_>>().join("; ")
 }
 

@@ -31,6 +31,9 @@ const ZTUNNEL: &str = "ztunnel";
 /// From this version of Linux on, nothing needs iptables tools (docs/firewall.md).
 const KERNEL: (u32, u32) = (4, 20);
 
+/// Advice for what a pod could not determine: there is no agent yet whose container could.
+const UNKNOWN_YET: &str = "Remove the reason and repeat the check, or run install-cni check in the agent's container after the installation.";
+
 /// Objects of the cluster's network and of the mesh, as far as findings need them.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkObjects {
@@ -90,9 +93,13 @@ pub fn check_before_installation(
     let mut findings: Vec<Finding> = nodes.iter().flat_map(|node| node_findings(node)).collect();
     findings.extend(mesh_findings(objects));
     findings.extend(networks::findings(objects));
-    findings.extend(node_checks.into_iter().flatten().flat_map(|(node, checks)| match checks {
+    let of_nodes = node_checks.into_iter().flatten().flat_map(|(node, checks)| match checks {
         Ok(checks) => preflight_findings(node, checks),
         Err(why) => vec![unchecked_node(node, why)],
+    });
+    findings.extend(of_nodes.map(|finding| match finding.severity {
+        Severity::Unknown => Finding { hint: UNKNOWN_YET.to_owned(), ..finding },
+        Severity::Warning | Severity::Error => finding,
     }));
     let pods = cluster.pods.iter().filter(|pod| may_join(pod));
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");

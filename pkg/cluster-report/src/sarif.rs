@@ -17,9 +17,9 @@ pub fn render_sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> S
         severity: Some(line.code.severity()),
     };
     let found = findings.iter().map(|finding| SarifResult {
-        code: finding.code.as_str().to_owned(),
+        code: finding.full_code(),
         severity: finding.severity,
-        message: finding.message.clone(),
+        message: finding.message_with_advice(),
         object: finding.object.path(),
         node: finding.node.clone(),
     });

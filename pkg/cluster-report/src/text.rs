@@ -1,6 +1,10 @@
 //! The same for people at a terminal. Colours repeat what marks and words say.
 
-use std::{collections::BTreeSet, fmt::Write as _, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    net::IpAddr,
+};
 
 use report::{
     MembershipEffect, format_count, sanitize_text,
@@ -78,14 +82,24 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
     if !line.unknown.is_empty() {
         let _ = writeln!(text, "    unknown: {}", line.unknown.join("; "));
     }
-    if let Some(first) = findings.first() {
-        // What to do about one pod can differ from what to do about the next.
-        let hint = if findings.iter().all(|finding| finding.hint == first.hint) {
-            first.hint.clone()
-        } else {
-            report::link_docs(line.code.hint())
-        };
-        let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(&hint), first.link);
+    // What to do about one pod can differ from what to do about the next; a node's own check has a page for each code.
+    let mut common: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for finding in &findings {
+        let known = common.entry(&finding.link).or_insert(Some(&finding.hint));
+        *known = known.filter(|hint| *hint == finding.hint);
+    }
+    let mut hints: Vec<(String, &str)> = Vec::new();
+    for finding in &findings {
+        let is_own =
+            finding.check.is_some() || common.get(finding.link.as_str()).is_some_and(Option::is_some);
+        let hint = if is_own { finding.hint.clone() } else { report::link_docs(line.code.hint()) };
+        let hint = (sanitize_text(&hint), finding.link.as_str());
+        if !hints.contains(&hint) {
+            hints.push(hint);
+        }
+    }
+    for (hint, link) in hints {
+        let _ = writeln!(text, "    {hint}\n    see {link} for hints");
     }
 }
 

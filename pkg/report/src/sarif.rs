@@ -43,7 +43,9 @@ pub struct SarifResult {
 #[must_use]
 pub fn render_sarif(tool: &str, rules: &[SarifRule], results: &[SarifResult]) -> String {
     let results = results.iter().map(|result| {
-        let index = rules.iter().position(|rule| rule.code == result.code);
+        // A part below a rule's own place is written behind a slash (section 3.27.5).
+        let is_of = |rule: &SarifRule| result.code.split('/').next() == Some(&rule.code);
+        let index = rules.iter().position(is_of);
         result_value(result, index)
     });
     let log = json!({

@@ -121,9 +121,10 @@ pub(crate) fn unchecked_node(node: &str, why: &str) -> Finding {
 /// Findings of a check of a node.
 pub(crate) fn preflight_findings(node: &str, checks: &[PreflightCheck]) -> Vec<Finding> {
     let failed = checks.iter().filter_map(|check| {
-        let message = format!("{} ({})", check.message, check.code);
-        let finding = Finding::of_node(Code::NodePreflight, node, message);
-        Some(Finding { severity: check.severity?, hint: check.advice.clone(), ..finding })
+        let message = format!("{} ({}). {}", check.message, check.code, check.consequence);
+        let finding = Finding::of_node(Code::NodePreflight, node, message.trim_end_matches(". "));
+        let (hint, link) = (report::sanitize_text(&check.advice), report::sanitize_text(&check.link));
+        Some(Finding { severity: check.severity?, check: Some(check.code.clone()), hint, link, ..finding })
     });
     failed.collect()
 }

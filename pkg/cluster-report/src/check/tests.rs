@@ -351,7 +351,12 @@ fn each_finding_has_its_cause() {
         let [finding] = found.as_slice() else { panic!("{code:?}: {:#?}", report.findings) };
         assert_eq!(finding.object.title(), *object, "{code:?}");
         assert!(finding.message.contains(part), "{code:?}: {}", finding.message);
-        assert_eq!(finding.link, format!("docs/millrace.md#{}", code.as_str()));
+        let page = if *code == Code::NodePreflight {
+            "docs/preflight.md#port-taken".to_owned()
+        } else {
+            format!("docs/millrace.md#{}", code.as_str())
+        };
+        assert_eq!(finding.link, page);
         let line = report.checks.iter().find(|line| line.title == code.check()).unwrap();
         assert_eq!((line.severity, line.findings), (Some(code.severity()), 1));
         // The worst of all findings decides; a node without an agent is no reason to fail.
@@ -481,7 +486,12 @@ fn each_finding_of_a_nodes_preflight_is_one_with_its_own_severity_and_hint() {
     let report = check(&cluster);
     let found: Vec<_> = report.findings.iter().map(|finding| (finding.code, finding.severity)).collect();
     assert_eq!(found, [(Code::NodePreflight, Severity::Warning), (Code::NodePreflight, Severity::Unknown)]);
-    assert_eq!(report.findings[0].message, "another process listens on TCP port 8000 (port-taken)");
+    let (message, consequence) = (
+        "another process listens on TCP port 8000 (port-taken)",
+        report::PreflightCode::PortTaken.consequence(),
+    );
+    assert_eq!(report.findings[0].message, format!("{message}. {consequence}"));
+    assert_eq!(report.findings[0].link, "docs/preflight.md#port-taken");
     assert_eq!(report.findings[0].hint, report::PreflightCode::PortTaken.advice());
     assert_eq!(report.status(Severity::Unknown), 2);
 }

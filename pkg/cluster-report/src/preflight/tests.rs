@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{Unread, preflight_text};
+use crate::{Unread, preflight_text, render_junit, render_sarif};
 
 fn node(name: &str, kernel: &str, runtime: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
@@ -182,10 +182,10 @@ fn a_policy_of_pods_that_no_label_brings_in_is_no_finding() {
 fn checks_that_pods_made_on_nodes_are_findings() {
     let nodes = json!(["n1", "n2", "n3", "n4"].map(|name| node(name, "6.1.0", "containerd://2.1.4")));
     let passed = json!({"code": "clock", "severity": null});
-    let failed =
-        json!({"code": "tproxy", "severity": "warning", "message": "no TPROXY", "advice": "Load it."});
-    let error =
-        json!({"code": "pod-rules", "severity": "error", "message": "no nf_tables", "advice": "Load that."});
+    let failed = json!({"code": "tproxy", "severity": "warning", "message": "no TPROXY", "consequence": "Pods fail.", "advice": "Load it.",
+            "link": "docs/preflight.md#tproxy"});
+    let error = json!({"code": "pod-rules", "severity": "error", "message": "no nf_tables", "consequence": "All fail.", "advice": "Load that.",
+            "link": "docs/preflight.md#pod-rules"});
     let pulls = "its pod did not end within 180s: Pending, ImagePullBackOff";
     let of_pods = NodeChecks::from([
         ("n1".to_owned(), Ok(from(json!([passed.clone()])))),
@@ -201,12 +201,40 @@ fn checks_that_pods_made_on_nodes_are_findings() {
     assert_eq!(
         found,
         [
-            ("n2", Severity::Warning, "no TPROXY (tproxy)"),
-            ("n2", Severity::Error, "no nf_tables (pod-rules)"),
+            ("n2", Severity::Warning, "no TPROXY (tproxy). Pods fail."),
+            ("n2", Severity::Error, "no nf_tables (pod-rules). All fail."),
             ("n3", Severity::Unknown, pulls),
         ]
     );
     assert_eq!((report.nodes, report.checked, report.verdict), (4, 2, Verdict::Unhealthy));
+    // The advice of each node's own check, its page, and its code, by which results can be filtered, are in every form.
+    let text = preflight_text(&report, false, false);
+    for part in [
+        "\n    Load it.\n    see docs/preflight.md#tproxy for hints\n    Load that.\n    see docs/preflight.md#pod-rules for hints\n    Remove the",
+        "after the installation.\n    see docs/millrace.md#node-preflight for hints\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let junit = render_junit("s", &report.checks, &report.findings, Severity::Warning);
+    let cases: Vec<&str> = junit.lines().filter(|line| line.contains("type=\"node-preflight")).collect();
+    assert_eq!(cases.len(), 3, "{junit}");
+    assert!(cases[0].contains("<error type=\"node-preflight\" message=\"node n3: its pod"), "{junit}");
+    assert!(
+        cases[2].contains("<failure type=\"node-preflight/tproxy\" message=\"node n2: no TPROXY (tproxy). Pods fail. Load it. See docs/preflight.md#tproxy.\"/>"),
+        "{junit}"
+    );
+    let sarif: Value =
+        from(serde_json::from_str(&render_sarif("s", &report.checks, &report.findings)).unwrap());
+    let results = sarif["runs"][0]["results"].as_array().unwrap().iter();
+    let result = results.clone().find(|result| result["ruleId"] == "node-preflight/tproxy").unwrap();
+    assert_eq!(
+        result["message"]["text"],
+        "no TPROXY (tproxy). Pods fail. Load it. See docs/preflight.md#tproxy."
+    );
+    assert_eq!(
+        sarif["runs"][0]["tool"]["driver"]["rules"][result["ruleIndex"].as_u64().unwrap() as usize]["id"],
+        "node-preflight"
+    );
     let without = check_before_installation(&cluster(nodes), &NetworkObjects::default(), None);
     assert!(without.checks.iter().all(|line| line.code != Code::NodePreflight));
 }
