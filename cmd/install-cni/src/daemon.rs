@@ -118,7 +118,7 @@ fn allow_many_files() {
 }
 
 /// The ports that the agent listens on.
-fn agent_ports(settings: &DaemonSettings) -> Vec<u16> {
+pub(crate) fn agent_ports(settings: &DaemonSettings) -> Vec<u16> {
     let debug = settings.debug.as_ref().map(|debug| debug.port);
     [Some(HEALTH_PORT), settings.monitoring_port, debug].into_iter().flatten().collect()
 }

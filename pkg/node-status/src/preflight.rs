@@ -36,7 +36,7 @@ use crate::{
 const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 /// Limits from here on are none: control groups of version 1 have no other word for it.
 const NO_LIMIT: u64 = 1 << 60;
-/// Checks that only the agent's own process can make.
+/// Checks that only a process in the agent's container can make.
 const OF_AGENT: [PreflightCode; 3] =
     [PreflightCode::PortTaken, PreflightCode::FewFiles, PreflightCode::LittleMemory];
 
@@ -59,20 +59,29 @@ pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
 pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) -> Vec<PreflightCheck> {
     let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
-    facts.extend([
-        PreflightFact::Found(PreflightCode::PortTaken, Severity::Warning, ports),
-        PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
-        PreflightFact::Memory(memory_limit()),
-        PreflightFact::Found(PreflightCode::NoInotify, Severity::Warning, Ok(unwatched_directories())),
-    ]);
+    facts.extend(container_facts(ports));
+    facts.push(PreflightFact::Found(
+        PreflightCode::NoInotify,
+        Severity::Warning,
+        Ok(unwatched_directories()),
+    ));
     facts.extend(clock_fact());
     judge_preflight(&facts)
 }
 
+/// Returns facts about the container of the calling process, as [`OF_AGENT`] has them.
+fn container_facts(ports: Observed<Vec<String>>) -> [PreflightFact; 3] {
+    [
+        PreflightFact::Found(PreflightCode::PortTaken, Severity::Warning, ports),
+        PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
+        PreflightFact::Memory(memory_limit()),
+    ]
+}
+
 /// Checks the node for `install-cni check`, whether or not an agent runs. What only the agent's process can know is as the agent
-/// found it at its start.
+/// found it at its start; without one, it is that of this container, if it is one of the agent's. `ports`: those of the agent.
 #[must_use]
-pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
+pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
     let agent = client::from_agent(&settings.debug_socket, client::LIMIT);
     let mut facts = ambient_facts(settings);
     let tools = settings.ambient_traces.agent.tools.clone();
@@ -92,7 +101,22 @@ pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
     facts.extend(network_fact(settings));
     facts.extend(clock_fact());
     let is_of_agent = |check: &&PreflightCheck| OF_AGENT.iter().any(|code| code.as_str() == check.code);
-    let of_agent = agent.iter().flat_map(|agent| &agent.preflight).filter(is_of_agent).cloned();
+    let of_agent: Vec<PreflightCheck> =
+        agent.iter().flat_map(|agent| &agent.preflight).filter(is_of_agent).cloned().collect();
+    let is_own = match &agent {
+        Ok(_) => Err("the agent has not checked the node yet".to_owned()),
+        Err(error) if is_without_agent(error) => is_container(&settings.installer.conf_dir),
+        Err(error) => Err(client::error_text(error)),
+    };
+    match is_own {
+        Ok(()) => facts.extend(container_facts(taken_ports(ports))),
+        Err(why) => {
+            let is_missing = |code: &PreflightCode| !of_agent.iter().any(|check| check.code == code.as_str());
+            let why = || Err(format!("not examined: {why}"));
+            let unknown = |code| PreflightFact::Found(code, Severity::Unknown, why());
+            facts.extend(OF_AGENT.into_iter().filter(is_missing).map(unknown));
+        }
+    }
     let mut checks = judge_preflight(&facts);
     checks.extend(of_agent);
     let place =
