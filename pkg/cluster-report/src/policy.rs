@@ -209,14 +209,17 @@ pub fn policy_effect<'a>(
         Blocked::SomePeers
     } else {
         Blocked::No
-    };
-    (blocked, selecting)
+    }
 }
 
-/// Whether the policies that select a pod keep its probes from one of their ports once it is captured: they come from an address of
-/// their own then, to which some networks apply policies, though not to the node's addresses.
-pub(crate) fn blocks_probes(pod: &Pod, selecting: &[&NetworkPolicy]) -> bool {
-    let source = if pod.status.pod_ip.contains(':') { PROBE_SOURCE_V6 } else { PROBE_SOURCE };
+/// Returns the source of the probes of a captured pod where no agent says otherwise.
+pub(crate) fn default_probe_source(pod: &Pod) -> IpAddr {
+    if pod.status.pod_ip.contains(':') { PROBE_SOURCE_V6 } else { PROBE_SOURCE }
+}
+
+/// Whether the policies that select a pod keep its probes from one of their ports once it is captured: they come from this address
+/// then, to which some networks apply policies, though not to the node's addresses.
+pub(crate) fn blocks_probes(pod: &Pod, selecting: &[&NetworkPolicy], source: IpAddr) -> bool {
     let opens = |port: u16| {
         let mut rules = selecting.iter().flat_map(|policy| &policy.spec.ingress);
         rules.any(|rule| rule.admits_address(source) && rule.opens_port(port, pod))

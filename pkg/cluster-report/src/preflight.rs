@@ -20,6 +20,7 @@ use crate::{
     cluster::{Cluster, DATAPLANE_MODE},
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::{Pod, is_schedulable_linux},
+    policy::default_probe_source,
 };
 
 /// The page of networks.
@@ -102,6 +103,7 @@ pub fn check_before_installation(
         Severity::Warning | Severity::Error => finding,
     }));
     let pods = cluster.pods.iter().filter(|pod| may_join(pod));
+    let pods = pods.map(|pod| (pod, Some(default_probe_source(pod))));
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
     // Nothing is blocked before that.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));

@@ -114,13 +114,13 @@ pub fn simulate_change(
         }
         SimulatedChange::Settings(_) => findings.extend(settings_findings(replies)),
     }
-    let is_joining = |pod: &&Pod| {
-        pods.iter().any(|row| {
-            row.effect == MembershipEffect::Joins
-                && (&row.pod.namespace, &row.pod.name) == (&pod.metadata.namespace, &pod.metadata.name)
-        })
-    };
-    let joining = changed.pods.iter().filter(is_joining);
+    let joining = pods.iter().filter(|row| row.effect == MembershipEffect::Joins);
+    let sources: BTreeMap<(&str, &str), Option<IpAddr>> =
+        joining.map(|row| ((&*row.pod.namespace, &*row.pod.name), row.probe_source)).collect();
+    let joining = changed.pods.iter().filter_map(|pod| {
+        let name = (&*pod.metadata.namespace, &*pod.metadata.name);
+        Some((pod, *sources.get(&name)?))
+    });
     findings.extend(policy_findings(joining, &changed.policies, "that would join"));
     let findings = complete_findings(findings, &cluster.unread);
     let silent = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().err()?)));

@@ -1,14 +1,18 @@
 //! NetworkPolicies that keep HBONE from pods of the mesh.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
+use model::IpNet;
 use report::{CaptureState, RedirectionMode};
 
 use super::lookup::{Lookup, shorten_list};
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::{Pod, REDIRECTION},
-    policy::{Blocked, NetworkPolicy, blocks_probes, policy_effect},
+    policy::{Blocked, NetworkPolicy, blocks_probes, default_probe_source, policy_effect},
 };
 
 /// Namespace and name.
@@ -18,6 +22,9 @@ type PolicyName<'a> = (&'a str, &'a str);
 type Effect = (Code, &'static str);
 const PROBES: Effect =
     (Code::PolicyBlocksProbes, "a probed port is not open to the address that probes of captured pods have");
+
+/// Advice where the agent has another source of probes than by default, which follows.
+const PROBES_HINT: &str = "Some networks apply policies to these probes (docs/networks.md#what-every-network-must-do): allow ingress from";
 
 /// Pods that a message names.
 const NAMED: usize = 3;
@@ -29,14 +36,14 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         pod.is_live() && (reached.contains(&name) || is_annotated(lookup, pod))
     };
     let pods = lookup.cluster.pods.iter().filter(is_reached);
-    let found = findings_at(pods, &lookup.cluster.policies, "of the mesh");
     // Probes of captured pods show by themselves whether this network applies policies to them.
-    found.into_iter().filter(|finding| finding.code != Code::PolicyBlocksProbes).collect()
+    findings_at(pods.map(|pod| (pod, None)), &lookup.cluster.policies, "of the mesh")
 }
 
-/// Policies that keep HBONE or probes from these pods; `which` follows their number in a message.
+/// Policies that keep HBONE or probes from these pods; `which` follows their number in a message. Beside each pod stands the source of
+/// its probes; `None`: it does not count.
 pub(crate) fn findings_at<'a>(
-    pods: impl Iterator<Item = &'a Pod>,
+    pods: impl Iterator<Item = (&'a Pod, Option<IpAddr>)>,
     all: &'a [NetworkPolicy],
     which: &str,
 ) -> Vec<Finding> {
@@ -44,17 +51,19 @@ pub(crate) fn findings_at<'a>(
     for policy in all {
         policies.entry(&policy.metadata.namespace).or_default().push(policy);
     }
-    let mut found: BTreeMap<(Effect, Vec<PolicyName<'_>>), Vec<String>> = BTreeMap::new();
-    for pod in pods {
+    let mut found: BTreeMap<(Effect, Vec<PolicyName<'_>>), Vec<(&Pod, Option<IpAddr>)>> = BTreeMap::new();
+    for (pod, source) in pods {
         let Some(here) = policies.get(pod.metadata.namespace.as_str()) else { continue };
+        let names = |policies: &[&'a NetworkPolicy]| -> Vec<PolicyName<'a>> {
+            let name = |policy: &&'a NetworkPolicy| {
+                (policy.metadata.namespace.as_str(), policy.metadata.name.as_str())
+            };
+            policies.iter().map(name).collect()
+        };
         let (blocked, selecting) = policy_effect(pod, here.iter().copied());
-        let names: Vec<PolicyName<'_>> = selecting
-            .iter()
-            .map(|policy| (policy.metadata.namespace.as_str(), policy.metadata.name.as_str()))
-            .collect();
-        let of_probes = blocks_probes(pod, &selecting).then_some(PROBES);
+        let of_probes = source.filter(|source| blocks_probes(pod, &selecting, *source)).map(|_| PROBES);
         for effect in hbone_effect(blocked).into_iter().chain(of_probes) {
-            found.entry((effect, names.clone())).or_default().push(pod.qualified_name());
+            found.entry((effect, names(&selecting))).or_default().push((pod, source));
         }
     }
     found
@@ -96,7 +105,7 @@ fn hbone_effect(blocked: Blocked) -> Option<Effect> {
 fn policy_finding(
     (code, what): Effect,
     policies: &[PolicyName<'_>],
-    pods: &[String],
+    pods: &[(&Pod, Option<IpAddr>)],
     which: &str,
 ) -> Option<Finding> {
     let (namespace, name) = policies.first()?;
@@ -104,6 +113,18 @@ fn policy_finding(
     let with =
         if others.is_empty() { String::new() } else { format!(" together with {}", others.join(", ")) };
     let noun = if pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", pods.len()) };
-    let message = format!("{what}{with}, at {noun} {which}: {}", shorten_list(pods, NAMED));
-    Some(Finding::new(code, ObjectName::in_namespace("NetworkPolicy", namespace, name), message))
+    let names: Vec<String> = pods.iter().map(|(pod, _)| pod.qualified_name()).collect();
+    let message = format!("{what}{with}, at {noun} {which}: {}", shorten_list(&names, NAMED));
+    let finding = Finding::new(code, ObjectName::in_namespace("NetworkPolicy", namespace, name), message);
+    let sources: BTreeSet<IpAddr> = pods
+        .iter()
+        .filter(|(pod, source)| *source != Some(default_probe_source(pod)))
+        .filter_map(|(_, source)| *source)
+        .collect();
+    if code != Code::PolicyBlocksProbes || sources.is_empty() {
+        return Some(finding);
+    }
+    let sources: Vec<String> = sources.into_iter().map(|source| IpNet::from(source).to_string()).collect();
+    let hint = format!("{PROBES_HINT} {}.", shorten_list(&sources, NAMED));
+    Some(Finding { hint: report::link_docs(&hint), ..finding })
 }

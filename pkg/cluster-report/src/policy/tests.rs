@@ -63,7 +63,7 @@ fn probes_are_blocked_where_a_probed_port_is_not_open_to_their_address() {
         pod["spec"]["containers"] = json!([container]);
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let policy = policy(json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress}));
-        blocks_probes(&pod, &[&policy])
+        blocks_probes(&pod, &[&policy], default_probe_source(&pod))
     };
     let with = |probe: Value| {
         let ports = json!([{"name": "http", "containerPort": 8080}]);
