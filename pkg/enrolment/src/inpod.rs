@@ -70,10 +70,11 @@ impl InPodAnnotations {
         policy: &PodOptionPolicy,
     ) -> EffectiveOptions {
         let EffectiveExceptions { mut traffic, dns, refused } =
-            self.exceptions.effective_exceptions(namespace, &policy.allowed);
-        traffic.dns = policy.dns_capture && self.dns.is_none() && dns == Some(false);
+            self.exceptions.effective_exceptions(namespace, &policy.allowed, policy.dns_capture);
+        let captures_dns = self.dns.or(dns).unwrap_or(policy.dns_capture);
+        traffic.dns = policy.dns_capture && !captures_dns;
         let options = inpod::PodOptions {
-            dns: self.dns.or(dns).unwrap_or(policy.dns_capture),
+            dns: captures_dns,
             bypass_inbound: self.bypass_inbound,
             virtual_interfaces: self.virtual_interfaces.clone(),
             exceptions: traffic,
@@ -176,10 +177,12 @@ mod tests {
         }
         assert!(read(&[(BYPASS_INBOUND, "1")], false).0.bypass_inbound);
         assert!(!read(&[(BYPASS_INBOUND, "0")], false).0.bypass_inbound);
+        let outside = |value: &str| read(&[(BYPASS_INBOUND, value)], false).0.outside_descriptions();
+        assert_eq!((outside("true"), outside("false")), (vec!["inbound TCP".to_owned()], vec![]));
     }
 
     #[test]
-    fn dns_is_outside_by_intent_where_only_an_exception_switches_it_off() {
+    fn dns_is_outside_by_intent_where_an_annotation_switches_it_off() {
         let exception = crate::exceptions::ExceptionKind::Dns.annotation();
         let policy =
             |dns_capture, allowed: &str| PodOptionPolicy { dns_capture, allowed: allowed.parse().unwrap() };
@@ -188,11 +191,15 @@ mod tests {
             (true, "none", &[(exception, "false")], false),
             (true, "dns", &[(exception, "true")], false),
             (true, "dns", &[(exception, "false"), (DNS_CAPTURE, "true")], false),
-            (true, "dns", &[(exception, "false"), (DNS_CAPTURE, "false")], false),
+            (true, "dns", &[(exception, "false"), (DNS_CAPTURE, "false")], true),
+            // Istio's own annotation needs no permission.
+            (true, "none", &[(DNS_CAPTURE, "false")], true),
+            (true, "none", &[(DNS_CAPTURE, "true")], false),
+            (false, "none", &[(DNS_CAPTURE, "false")], false),
             (false, "dns", &[(exception, "false")], false),
         ] {
             let options = effective(annotations, &policy(default, allowed)).0;
-            let text = options.exceptions.kind_descriptions();
+            let text = options.outside_descriptions();
             assert_eq!((options.exceptions.dns, text == ["DNS"]), (expected, expected), "{annotations:?}");
             assert!(!(expected && options.dns), "{annotations:?}");
         }

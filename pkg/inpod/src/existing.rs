@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, net::IpAddr};
 use conntrack::{LocalPorts, TcpTuple};
 use hostnet::RtnetlinkHandle;
 use model::{Family, IfName};
-use rules::inpod::PodExceptions;
 use sockdiag::{TcpSocket, TcpSockets};
 
 use crate::pod::PodRulesSpec;
@@ -44,8 +43,7 @@ pub(crate) struct ExceptionFacts {
 impl ExceptionFacts {
     /// `None` where no rule depends on them, or the kernel cannot be asked.
     pub(crate) fn of_this_netns(desired: &PodRulesSpec<'_>) -> Option<ExceptionFacts> {
-        let has_exceptions = desired.pod.bypass_inbound || desired.pod.exceptions != PodExceptions::default();
-        let ports = has_exceptions.then(LocalPorts::of_this_netns)?.ok()?;
+        let ports = desired.pod.has_exceptions().then(LocalPorts::of_this_netns)?.ok()?;
         let interfaces = &desired.pod.exceptions.interfaces;
         let excepted_ips = if interfaces.is_empty() { Ok(BTreeSet::new()) } else { list_ips(interfaces) };
         Some(ExceptionFacts { ports, excepted_ips: excepted_ips.ok()? })

@@ -160,7 +160,7 @@ fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence:
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { acknowledged: serves, error: enrolled_pod.refused.clone() });
     shown.problem.clone_from(&enrolled_pod.problem);
-    shown.exceptions = enrolled_pod.options.exceptions.kind_descriptions();
+    shown.exceptions = enrolled_pod.options.outside_descriptions();
     shown.refused_exceptions.clone_from(&enrolled_pod.refused_exceptions);
 }
 

@@ -23,7 +23,7 @@ use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA, SimulatedPod,
     StateReason,
 };
-use rules::inpod::PodExceptions;
+use rules::inpod::{PodExceptions, PodOptions};
 use sockdiag::TcpSockets;
 use wire::PodRecord;
 
@@ -181,7 +181,7 @@ fn simulate_pod(
     let (exceptions, refused_exceptions) = match (&in_pod, after) {
         (Some(decision), _) => {
             let EffectiveOptions { options, refused } = &decision.effective;
-            (options.exceptions.kind_descriptions(), refused.clone())
+            (options.outside_descriptions(), refused.clone())
         }
         (None, Some(RedirectionMode::Node)) => {
             let asked = InPodAnnotations::read_from(&known.pod);
@@ -247,8 +247,10 @@ fn inherited_exceptions(known: &KnownPod) -> Option<RequestedExceptions> {
 fn option_changes(now: &InPodDecision<'_>, then: &InPodDecision<'_>) -> Vec<String> {
     let (before, after) = (&now.effective.options, &then.effective.options);
     // DNS is among the switches: settings decide on it, too.
-    let [old, new] = [before, after]
-        .map(|options| PodExceptions { dns: false, ..options.exceptions.clone() }.kind_descriptions());
+    let [old, new] = [before, after].map(|options| {
+        let exceptions = PodExceptions { dns: false, ..options.exceptions.clone() };
+        PodOptions { exceptions, ..options.clone() }.outside_descriptions()
+    });
     let lost = old.iter().filter(|text| !new.contains(text)).map(|text| format!("no longer outside: {text}"));
     let gained = new.iter().filter(|text| !old.contains(text)).map(|text| format!("newly outside: {text}"));
     let mut changes: Vec<String> = lost.chain(gained).collect();

@@ -142,11 +142,18 @@ pub struct PodExceptions {
     pub without_ztunnel: bool,
 }
 
-impl PodExceptions {
-    /// Returns each kind that there is, as text: "outbound TCP ports 5432, 6379".
+impl PodOptions {
+    /// Whether some of its traffic stays outside of the mesh by intent.
     #[must_use]
-    pub fn kind_descriptions(&self) -> Vec<String> {
-        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, .. } = self;
+    pub fn has_exceptions(&self) -> bool {
+        self.bypass_inbound || self.exceptions != PodExceptions::default()
+    }
+
+    /// Returns each kind of traffic that stays outside of the mesh by intent, as text: "outbound TCP ports 5432, 6379".
+    #[must_use]
+    pub fn outside_descriptions(&self) -> Vec<String> {
+        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, .. } =
+            &self.exceptions;
         let kinds = [
             ("outbound TCP ports", join_values(outbound_ports.iter().map(|port| port.0))),
             ("outbound networks", join_values(outbound_networks)),
@@ -155,11 +162,15 @@ impl PodExceptions {
         ];
         let given = kinds.into_iter().filter(|(_, values)| !values.is_empty());
         let given = given.map(|(kind, values)| format!("{kind} {values}"));
-        let dns = self.dns.then(|| "DNS".to_owned());
-        let all = self.without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned());
-        given.chain(dns).chain(all).collect()
+        let inbound = self.bypass_inbound.then(|| "inbound TCP".to_owned());
+        let dns = self.exceptions.dns.then(|| "DNS".to_owned());
+        let all =
+            self.exceptions.without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned());
+        given.chain(inbound).chain(dns).chain(all).collect()
     }
+}
 
+impl PodExceptions {
     /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface does not count.
     #[must_use]
     pub fn excludes_connection(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {

@@ -68,7 +68,7 @@ impl NoticeTracker {
             return;
         }
         let shown: String = refused.join("; ").chars().take(LONGEST).collect();
-        let message = format!("All of its traffic that the exceptions name is captured: {shown}.");
+        let message = format!("These exceptions are not applied: {shown}.");
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "ExceptionRefused", message));
     }
 

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use model::NetworkPrivilege;
-use rules::inpod::PodExceptions;
 
 use super::InPodCapture;
 use agent::{AgentState, ChangedPods};
@@ -19,7 +18,7 @@ impl InPodCapture {
         {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
             ambiguous += usize::from(enrolled_pod.ambiguity.is_some());
-            excepted += usize::from(enrolled_pod.options.exceptions != PodExceptions::default());
+            excepted += usize::from(enrolled_pod.options.has_exceptions());
             overruled += usize::from(enrolled_pod.overruling_rules().next().is_some());
             outside += enrolled_pod
                 .observed_rules
