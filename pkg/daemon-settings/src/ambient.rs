@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -108,11 +109,11 @@ impl SettingsReader<'_> {
     }
 
     fn in_pod(&mut self, existing: ExistingConnections) -> InPodConfig {
-        let v4 = self.parse_probe_source(&options::HOST_PROBE_SNAT_IP);
-        let v6 = self.parse_probe_source(&options::HOST_PROBE_SNAT_IPV6);
+        let istio = ProbeAddresses::default();
+        let v4 = self.parse_probe_source(&options::HOST_PROBE_SNAT_IP, istio.v4);
+        let v6 = self.parse_probe_source(&options::HOST_PROBE_SNAT_IPV6, istio.v6);
         let branch_probes = self.parse_boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
         let allowed = self.parse_value(&options::AMBIENT_ALLOWED_EXCEPTIONS);
-        let istio = ProbeAddresses::default();
         let detected = [v4.is_none().then_some(Family::V4), v6.is_none().then_some(Family::V6)];
         let probes = ProbeAddresses { v4: v4.unwrap_or(istio.v4), v6: v6.unwrap_or(istio.v6) };
         InPodConfig {
@@ -126,12 +127,18 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Returns the flag's address. `None` means that it is to be detected.
-    fn parse_probe_source<T: FromStr>(&mut self, flag: &Flag) -> Option<T> {
-        self.parse_flag(flag, |text| match text.parse() {
-            _ if text == options::DETECT => Ok(None),
-            Ok(address) => Ok(Some(address)),
-            Err(_) => Err(format!("{text:?} is no such address")),
+    /// Returns the flag's address. `None` means that it is to be detected. Of a list, as `status.hostIPs` is one, the first address of
+    /// the flag's family counts, or else `default`: the node has none of that family.
+    fn parse_probe_source<T: FromStr>(&mut self, flag: &Flag, default: T) -> Option<T> {
+        self.parse_flag(flag, |text| {
+            if text == options::DETECT {
+                return Ok(None);
+            }
+            let addresses: Vec<&str> = model::list_elements(text).collect();
+            if addresses.is_empty() || addresses.iter().any(|address| address.parse::<IpAddr>().is_err()) {
+                return Err(format!("{text:?} is no such address"));
+            }
+            Ok(Some(addresses.iter().find_map(|address| address.parse().ok()).unwrap_or(default)))
         })
     }
 

@@ -480,20 +480,28 @@ fn ambient_mode_is_what_the_operator_chose() {
 #[test]
 fn the_source_of_probes_is_an_address_or_detected_in_each_family() {
     let istio = ProbeAddresses::default();
-    let chosen = "fd00::1".parse().unwrap();
+    let (both, chosen) = ("10.0.0.1,fd00::1", "fd00::1".parse().unwrap());
     for (source, source_v6, probes, detected) in [
         ("", "", istio, vec![]),
         ("detect", "", istio, vec![Family::V4]),
         ("detect", "detect", istio, Family::BOTH.to_vec()),
         ("detect", "fd00::1", ProbeAddresses { v6: chosen, ..istio }, vec![Family::V4]),
+        // As a field of the pod's status has them, for both flags.
+        (both, both, ProbeAddresses { v4: "10.0.0.1".parse().unwrap(), v6: chosen }, vec![]),
+        ("fd00::1", "fd00::1", ProbeAddresses { v6: chosen, ..istio }, vec![]),
     ] {
         let sources = [("HOST_PROBE_SNAT_IP", source), ("HOST_PROBE_SNAT_IPV6", source_v6)];
         let settings = read(&["--ambient-enabled"], &sources).unwrap().ambient.unwrap().agent;
         let found = settings.capture.in_pod().unwrap();
         assert_eq!((found.rules.probes, &found.detected_probes), (probes, &detected), "{sources:?}");
     }
-    let mistakes = read(&["--ambient-enabled"], &[("HOST_PROBE_SNAT_IP", "detected")]).unwrap_err();
-    assert_eq!(mistakes, ["HOST_PROBE_SNAT_IP (--host-probe-snat-ip): \"detected\" is no such address"]);
+    for wrong in ["detected", "10.0.0.1,node", "10.0.0.1,detect"] {
+        let mistakes = read(&["--ambient-enabled"], &[("HOST_PROBE_SNAT_IP", wrong)]).unwrap_err();
+        assert_eq!(
+            mistakes,
+            [format!("HOST_PROBE_SNAT_IP (--host-probe-snat-ip): {wrong:?} is no such address")]
+        );
+    }
 }
 
 #[test]
