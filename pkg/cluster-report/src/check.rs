@@ -59,8 +59,19 @@ pub struct CheckReport {
     pub checks: Vec<CheckLine>,
     /// All findings, sorted by code and object.
     pub findings: Vec<Finding>,
+    /// Captured pods of which some traffic stays outside of the mesh by intent, by name.
+    pub excepted: Vec<ExceptedPod>,
     /// Nodes whose agent did not answer.
     pub unanswered: Vec<NodeMessage>,
+}
+
+/// A captured pod of which some traffic stays outside of the mesh by intent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ExceptedPod {
+    /// The pod, as `NAMESPACE/NAME`.
+    pub pod: String,
+    /// What stays outside, one text for each kind.
+    pub exceptions: Vec<String>,
 }
 
 /// How much was looked at.
@@ -110,6 +121,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     findings.extend(policies::findings(&lookup));
     let findings = complete_findings(findings, &cluster.unread);
     let unanswered = cluster.unanswered_nodes();
+    let excepted = excepted_pods(cluster);
     let missing = Missing::new(cluster, &findings);
     let codes = Code::ALL.iter().filter(|code| code.is_of_check());
     let checks = check_lines(codes, &findings, |code| missing.reasons_for(code));
@@ -117,9 +129,10 @@ pub fn check(cluster: &Cluster) -> CheckReport {
         schema: "millrace.check/v1",
         verdict: overall_verdict(&checks),
         partial: !unanswered.is_empty() || !cluster.unread.is_empty(),
-        counts: cluster_counts(cluster),
+        counts: cluster_counts(cluster, &excepted),
         checks,
         findings,
+        excepted,
         unanswered,
     }
 }
@@ -132,20 +145,27 @@ pub(crate) fn overall_verdict(checks: &[CheckLine]) -> Verdict {
     }
 }
 
-fn cluster_counts(cluster: &Cluster) -> Counts {
+fn excepted_pods(cluster: &Cluster) -> Vec<ExceptedPod> {
+    let all = cluster.state_reports().flat_map(|(_, state)| &state.pods);
+    let excepted = all.filter(|pod| pod.capture == CaptureState::Captured && !pod.exceptions.is_empty());
+    let mut excepted: Vec<ExceptedPod> =
+        excepted.map(|pod| ExceptedPod { pod: pod.title(), exceptions: pod.exceptions.clone() }).collect();
+    excepted.sort();
+    excepted
+}
+
+fn cluster_counts(cluster: &Cluster, excepted: &[ExceptedPod]) -> Counts {
     let pods = |capture: Option<CaptureState>| {
         let all = cluster.state_reports().flat_map(|(_, state)| &state.pods);
         all.filter(|pod| capture.is_none_or(|capture| capture == pod.capture)).count()
     };
-    let all = cluster.state_reports().flat_map(|(_, state)| &state.pods);
-    let excepted = all.filter(|pod| pod.capture == CaptureState::Captured && !pod.exceptions.is_empty());
     Counts {
         nodes: cluster.nodes.len(),
         agents: cluster.agents.len(),
         answered: cluster.state_reports().count(),
         pods: pods(None),
         captured: pods(Some(CaptureState::Captured)),
-        excepted: excepted.count(),
+        excepted: excepted.len(),
         bypassing: pods(Some(CaptureState::Bypassing)),
     }
 }

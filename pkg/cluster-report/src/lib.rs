@@ -15,7 +15,7 @@ mod sarif;
 mod simulate;
 mod text;
 
-pub use check::{CheckLine, CheckReport, Counts, Verdict, check, uncovered_nodes};
+pub use check::{CheckLine, CheckReport, Counts, ExceptedPod, Verdict, check, uncovered_nodes};
 pub use cluster::{Cluster, NodeAnswer, NodeMessage, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;

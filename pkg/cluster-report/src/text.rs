@@ -12,7 +12,7 @@ use report::{
 };
 
 use crate::{
-    check::{CheckLine, CheckReport, Verdict},
+    check::{CheckLine, CheckReport, ExceptedPod, Verdict},
     cluster::NodeMessage,
     finding::{Finding, Section, Severity},
     preflight::PreflightReport,
@@ -24,6 +24,8 @@ use crate::{
 const SHOWN: usize = 10;
 /// Pods of a simulation that are shown, unless all are wanted.
 const SHOWN_PODS: usize = 50;
+/// Pods with traffic outside by intent that a check names.
+const SHOWN_EXCEPTED: usize = 3;
 /// Source addresses of probes that are shown: where they are detected, each node may have its own.
 const SHOWN_SOURCES: usize = 4;
 
@@ -177,7 +179,17 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
 }
 
 fn excepted_clause(pods: usize) -> String {
-    if pods == 0 { String::new() } else { format!(" ({pods} with exceptions)") }
+    if pods == 0 { String::new() } else { format!(" ({pods} with traffic outside by intent)") }
+}
+
+/// The first pods of which some traffic stays outside by intent, one line each.
+fn excepted_lines(excepted: &[ExceptedPod]) -> String {
+    let line = |pod: &ExceptedPod| {
+        sanitize_text(&format!("    {}: outside by intent: {}", pod.pod, pod.exceptions.join("; ")))
+    };
+    let more = excepted.len().saturating_sub(SHOWN_EXCEPTED);
+    let more = (more > 0).then(|| format!("    and {more} more: millrace list shows what stays outside"));
+    excepted.iter().take(SHOWN_EXCEPTED).map(line).chain(more).map(|line| line + "\n").collect()
 }
 
 fn render_conclusion(report: &CheckReport, colour: bool) -> String {
@@ -196,6 +208,7 @@ fn render_conclusion(report: &CheckReport, colour: bool) -> String {
             counts.bypassing
         ),
     };
+    text.push_str(&excepted_lines(&report.excepted));
     if report.partial {
         text.push_str("The result is partial: not every node answered, or not everything could be read.\n");
     }

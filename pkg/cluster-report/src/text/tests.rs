@@ -42,6 +42,28 @@ fn a_check_shows_marks_findings_and_where_to_read_on() {
 }
 
 #[test]
+fn a_check_names_pods_with_traffic_outside_by_intent() {
+    let mut cluster = cluster();
+    let state = cluster.answers.get_mut("n00").unwrap().as_mut().unwrap();
+    let pod = |name: &str| report::PodState {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        capture: report::CaptureState::Captured,
+        exceptions: vec!["outbound TCP ports 5432".to_owned(), "DNS".to_owned()],
+        ..report::PodState::default()
+    };
+    state.pods = ["e", "d", "b", "a", "c"].map(pod).to_vec();
+    state.pods[0].exceptions.clear();
+    let report = check(&cluster);
+    assert_eq!((report.counts.captured, report.counts.excepted, report.excepted.len()), (5, 4, 4));
+    let text = check_text(&report, false, false);
+    let part = "5 captured (4 with traffic outside by intent), 0 bypassing the mesh\n    \
+                shop/a: outside by intent: outbound TCP ports 5432; DNS\n    shop/b: outside by intent: outbound TCP ports 5432; DNS\n    \
+                shop/c: outside by intent: outbound TCP ports 5432; DNS\n    and 1 more: millrace list shows";
+    assert!(text.contains(part), "{text}");
+}
+
+#[test]
 fn without_an_answer_no_pod_is_counted() {
     let text = check_text(&check(&Cluster::default()), false, false);
     assert!(
