@@ -253,6 +253,9 @@ pub(crate) enum Simulated {
         /// Labels: KEY=VALUE sets one, KEY- removes it
         #[arg(required = true, value_name = "LABEL")]
         labels: Vec<String>,
+        /// As of kubectl label; a simulation overwrites labels anyway
+        #[arg(long, hide = true)]
+        overwrite: bool,
         /// Namespace of the pod
         #[arg(long, short)]
         namespace: Option<String>,
@@ -315,6 +318,7 @@ fn read_arguments(
     mut grammar: Command,
     command_line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<Arguments, clap::Error> {
+    let command_line = split_typed_name(command_line.into_iter().map(Into::into).collect());
     let matches = grammar.try_get_matches_from_mut(command_line)?;
     let mut arguments = Arguments::from_arg_matches(&matches)?;
     let Some(namespace) = arguments.namespace.take() else { return Ok(arguments) };
@@ -329,6 +333,23 @@ fn read_arguments(
         None => "this command is not about a namespace: leave out -n",
     };
     Err(grammar.error(ErrorKind::ArgumentConflict, why))
+}
+
+/// Writes the object of `simulate label` as `TYPE NAME`, where it stands as `TYPE/NAME`, which kubectl takes too.
+fn split_typed_name(mut command_line: Vec<OsString>) -> Vec<OsString> {
+    let is_kind = |word: &str| LabelledKind::from_str(word, false).is_ok();
+    let Some(at) = command_line.windows(2).position(|words| words == ["simulate", "label"]) else {
+        return command_line;
+    };
+    let object = command_line.iter().enumerate().skip(at + 2).find_map(|(at, word)| {
+        let word = word.to_str()?;
+        let (kind, name) = word.split_once('/').unwrap_or((word, ""));
+        is_kind(kind).then(|| (at, OsString::from(kind), OsString::from(name)))
+    });
+    if let Some((at, kind, name)) = object.filter(|(.., name)| !name.is_empty()) {
+        drop(command_line.splice(at..=at, [kind, name]));
+    }
+    command_line
 }
 
 fn program_name(word: Option<&OsString>) -> &'static str {
@@ -410,6 +431,27 @@ mod tests {
             assert!(time_limit(text).is_err(), "{text}");
         }
         assert_eq!([request_limit("0"), request_limit("2")], [Duration::MAX, Duration::from_secs(2)].map(Ok));
+    }
+
+    #[test]
+    fn a_label_is_written_as_for_kubectl() {
+        for (line, expected) in [
+            ("namespace/shop a=b", (LabelledKind::Namespace, "shop")),
+            ("ns/shop a=b --overwrite", (LabelledKind::Namespace, "shop")),
+            ("--overwrite namespace shop a=b", (LabelledKind::Namespace, "shop")),
+            ("-n shop pod/web istio.io/rev=b", (LabelledKind::Pod, "web")),
+            ("pod shop/web a=b", (LabelledKind::Pod, "shop/web")),
+            ("pod pod/web a=b", (LabelledKind::Pod, "pod/web")),
+        ] {
+            let line = format!("millrace simulate label {line}");
+            let read = read_arguments(command_grammar("millrace"), line.split(' ')).unwrap().command;
+            let Action::Simulate(Simulated::Label { kind, name, .. }) = read else { panic!("{line}") };
+            assert_eq!((kind, name.as_str()), expected, "{line}");
+        }
+        for wrong in ["node/n1 a=b", "pod/ a=b", "pod/web"] {
+            let line = format!("millrace simulate label {wrong}");
+            assert!(read_arguments(command_grammar("millrace"), line.split(' ')).is_err(), "{line}");
+        }
     }
 
     #[test]

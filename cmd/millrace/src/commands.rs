@@ -65,7 +65,7 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
         Action::Verify { namespace, node } => {
             verify_nodes(options, namespace.as_deref(), node.as_deref()).await
         }
-        Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on }) => {
+        Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on, .. }) => {
             let object = simulate::LabelledObject { kind: *kind, name, namespace: namespace.as_deref() };
             simulate::label_change(options, object, labels, *fail_on).await
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use report::{
-    MembershipEffect, format_count, sanitize_text,
+    MembershipEffect, SimulatedChange, format_count, sanitize_text, simulation_notes,
     tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, truncate_to_seconds},
 };
 
@@ -168,6 +168,13 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         let rest = if sources.len() > shown.len() { ", ..." } else { "" };
         let (pods, shown) = (format_count(moved.len(), "pod"), shown.join(", "));
         let _ = writeln!(text, "{count} of {pods} that would join will come from {shown}{rest}.");
+    }
+    let later = match &report.change {
+        SimulatedChange::Labels(change) => change.later_note(),
+        SimulatedChange::Settings(_) => None,
+    };
+    for note in simulation_notes(report.pods.iter().map(|row| &row.pod)).into_iter().chain(later) {
+        let _ = writeln!(text, "{note}");
     }
     for finding in &report.findings {
         let (mark, shade) = mark_of(Some(finding.severity));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     document::known_value,
     pod::StateReason,
-    text::{is_object_name, sanitize_text},
+    text::{format_count, is_object_name, sanitize_text},
 };
 
 pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
@@ -94,6 +94,19 @@ impl LabelChange {
         format!("/debug/simulate?namespace={}{pod}&labels={}", self.namespace, self.labels_text())
     }
 
+    /// Returns a sentence on labels that concern no pod that runs; `None`: there are none among these.
+    #[must_use]
+    pub fn later_note(&self) -> Option<String> {
+        let later: Vec<&str> =
+            INJECTION_LABELS.into_iter().filter(|key| self.labels.contains_key(*key)).collect();
+        (!later.is_empty()).then(|| {
+            format!(
+                "Istio's injector reads {}: these count for pods that are created later.",
+                later.join(", ")
+            )
+        })
+    }
+
     /// Returns the labels as `kubectl label` takes them, separated by commas.
     #[must_use]
     pub fn labels_text(&self) -> String {
@@ -104,6 +117,9 @@ impl LabelChange {
         labels.collect::<Vec<_>>().join(",")
     }
 }
+
+/// Labels that Istio's injector reads when a pod is created.
+const INJECTION_LABELS: [&str; 3] = ["istio-injection", "istio.io/rev", "sidecar.istio.io/inject"];
 
 /// Such as `namespace shop, with istio.io/dataplane-mode=ambient`.
 impl fmt::Display for LabelChange {
@@ -264,6 +280,21 @@ impl SimulatedPod {
     }
 }
 
+/// Returns what the table of these pods does not say, one sentence each.
+pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod> + Clone) -> Vec<String> {
+    let leaves = |pod: &&SimulatedPod| {
+        pod.effect() == MembershipEffect::Leaves && pod.before == Some(RedirectionMode::InPod)
+    };
+    let is_uncounted =
+        |pod: &&SimulatedPod| pod.effect() == MembershipEffect::Joins && pod.connections.is_none();
+    let ends = "Connections through ztunnel of pods that would leave end; others go on.".to_owned();
+    let uncounted = pods.clone().filter(is_uncounted).count();
+    let uncounted = (uncounted > 0).then(|| {
+        format!("Connections of {} that would join could not be counted.", format_count(uncounted, "pod"))
+    });
+    pods.clone().any(|pod| leaves(&pod)).then_some(ends).into_iter().chain(uncounted).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,6 +313,39 @@ mod tests {
             .collect();
         change.apply_to(&mut labels);
         assert_eq!(labels.keys().collect::<Vec<_>>(), ["a", "istio.io/dataplane-mode", "kept"]);
+    }
+
+    #[test]
+    fn labels_that_only_count_later_are_named() {
+        let note =
+            |labels: &[&str]| LabelChange::parse("shop", None, labels.iter().copied()).unwrap().later_note();
+        assert_eq!(note(&["istio.io/dataplane-mode=ambient", "a=b"]), None);
+        assert_eq!(
+            note(&["istio.io/rev=canary", "istio-injection-"]).unwrap(),
+            "Istio's injector reads istio-injection, istio.io/rev: these count for pods that are created later."
+        );
+    }
+
+    #[test]
+    fn what_becomes_of_connections_that_no_number_shows_is_said() {
+        let pod = |before, after, connections| SimulatedPod {
+            before,
+            after,
+            connections,
+            ..SimulatedPod::default()
+        };
+        let (in_pod, node) = (Some(RedirectionMode::InPod), Some(RedirectionMode::Node));
+        let notes = |pods: &[SimulatedPod]| simulation_notes(pods.iter());
+        assert_eq!(
+            notes(&[pod(None, in_pod, Some(0)), pod(in_pod, in_pod, None), pod(node, None, None)]),
+            [""; 0]
+        );
+        let all = [pod(None, in_pod, None), pod(None, in_pod, None), pod(in_pod, None, None)];
+        let expected = [
+            "Connections through ztunnel of pods that would leave end; others go on.",
+            "Connections of 2 pods that would join could not be counted.",
+        ];
+        assert_eq!(notes(&all), expected);
     }
 
     #[test]

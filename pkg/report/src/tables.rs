@@ -13,7 +13,7 @@ use crate::{
     conclusions::add_exceptions,
     findings::Severity,
     pod::PodState,
-    simulation::{MembershipEffect, NodeSimulation, SimulatedPod},
+    simulation::{MembershipEffect, NodeSimulation, SimulatedPod, simulation_notes},
     state::{ChangeRecord, NOT_SYNCED, Observer, StatePart, StateReport, Unobserved},
     text::{sanitize_text, to_clause, to_sentence},
 };
@@ -59,6 +59,9 @@ pub fn simulation_table(simulation: &NodeSimulation, colour: bool) -> String {
                 pods.iter().map(|pod| simulated_row(pod, pod.effect()).into()).collect();
             text.push_str(&render_table(&SIMULATED, &rows, colour));
         }
+    }
+    for note in simulation_notes(simulation.pods.iter()) {
+        text.push_str(&format!("{note}\n"));
     }
     for left_out in &simulation.not_simulated {
         text.push_str(&format!("Not simulated: {}.\n", sanitize_text(left_out)));

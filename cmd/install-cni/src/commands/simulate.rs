@@ -32,6 +32,12 @@ fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
         ["label", "namespace" | "ns" | "namespaces", name, labels @ ..] => {
             Ok(SimulatedChange::Labels(LabelChange::parse(name, None, labels.iter().copied())?))
         }
+        ["label", object, labels @ ..] if typed_name(object).is_some() => {
+            let (kind, name) = typed_name(object).unwrap_or_default();
+            parse_change(
+                &["label", kind, name].iter().chain(labels).map(ToString::to_string).collect::<Vec<_>>(),
+            )
+        }
         ["label", "pod" | "po" | "pods", name, labels @ ..] => {
             let (namespace, pod) = name.split_once('/').context("a pod is named NAMESPACE/NAME")?;
             let change = LabelChange::parse(namespace, Some(pod), labels.iter().copied())?;
@@ -39,6 +45,13 @@ fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
         }
         _ => bail!(USAGE),
     }
+}
+
+/// Splits an object that is named as `TYPE/NAME`, which kubectl takes for `TYPE NAME`.
+fn typed_name(object: &str) -> Option<(&str, &str)> {
+    object
+        .split_once('/')
+        .filter(|(kind, _)| matches!(*kind, "namespace" | "ns" | "namespaces" | "pod" | "po" | "pods"))
 }
 
 #[cfg(test)]
@@ -56,6 +69,8 @@ mod tests {
             assert_eq!(of(&format!("label {kind} shop istio.io/dataplane-mode=ambient")).unwrap(), text);
         }
         assert_eq!(of("label pod shop/web a- b=1").unwrap(), "pod shop/web, with a-,b=1");
+        assert_eq!(of("label ns/shop istio.io/dataplane-mode=ambient").unwrap(), text);
+        assert_eq!(of("label pod/shop/web a- b=1").unwrap(), "pod shop/web, with a-,b=1");
         let settings = "agents with other settings: EXCLUDE_NAMESPACES";
         assert_eq!(of("settings EXCLUDE_NAMESPACES=shop").unwrap(), settings);
         assert_eq!(of(r#"settings {"variables":{"EXCLUDE_NAMESPACES":"shop"}}"#).unwrap(), settings);
@@ -66,6 +81,8 @@ mod tests {
             "label",
             "label namespace shop",
             "label pod web a=1",
+            "label pod/web a=1",
+            "label node/n a=1",
             "label node n a=1",
             "taint namespace shop a=1",
         ] {
