@@ -53,6 +53,14 @@ pub struct KnownPod {
     pub since: Option<SystemTime>,
 }
 
+impl KnownPod {
+    /// Whether the pod's sandbox was deleted and there will be no other one: the agent decides on it no more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.ended && (self.doubted || self.pod.metadata.deleted.is_some())
+    }
+}
+
 /// State of a capture mode at one moment.
 ///
 /// The agent only passes it on. It is defined here, because the reconciler's messages carry it: with a type of

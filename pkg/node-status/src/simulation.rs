@@ -62,7 +62,9 @@ pub(super) fn simulate_labels(
 ) -> NodeSimulation {
     let is_concerned = |known: &&KnownPod| {
         let meta = &known.pod.metadata;
-        meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name))
+        let is_meant =
+            meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name));
+        is_meant && !known.is_gone()
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
     let basis = DecisionBasis::new(settings, mode_of(&snapshot.capture));
@@ -90,7 +92,7 @@ pub(super) fn simulate_settings(
     let (settings, is_ambient) = now;
     let before = DecisionBasis::new(settings, mode_of(&snapshot.capture));
     let after = DecisionBasis::new(&other.capture, mode_with(&other, before.mode));
-    let known: Vec<&KnownPod> = snapshot.pods.iter().collect();
+    let known: Vec<&KnownPod> = snapshot.pods.iter().filter(|known| !known.is_gone()).collect();
     let pods = known
         .iter()
         .map(|known| simulate_pod(known, &before, &known.pod, known.namespace.as_ref(), &after))
@@ -346,3 +348,6 @@ fn open_connections(netns: &Netns, in_pod: Option<&InPodDecision<'_>>) -> Option
     };
     netns.run_in(count).ok()?
 }
+
+#[cfg(test)]
+mod tests;
