@@ -238,6 +238,9 @@ finding_codes! {
     /// NetworkPolicies block all that comes in.
     PolicyBlocksAll "policy-blocks-all" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks everything to pods of the mesh"
         "If the pod shall be reached, allow ingress to TCP port 15008."
+    /// NetworkPolicies block HBONE to peers.
+    PolicyBlocksOutbound "policy-blocks-outbound" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE from pods of the mesh"
+        "Allow egress to TCP port 15008 of the same peers, as far as they are in the mesh."
     /// NetworkPolicies do not allow probes of captured pods.
     PolicyBlocksProbes "policy-blocks-probes" Policies Warning Installation [NetworkPolicies Pods] "every NetworkPolicy allows probes of captured pods"
         "Some networks apply policies to these probes (docs/networks.md#what-every-network-must-do): allow ingress from 169.254.7.127/32, with IPv6 from fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128."

@@ -22,7 +22,10 @@ const PROBE_SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 7, 127));
 const PROBE_SOURCE_V6: IpAddr =
     IpAddr::V6(Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff));
 
-/// A NetworkPolicy, as far as it is about ingress.
+/// The port of DNS, which is not asked of peers in the mesh.
+const DNS: u16 = 53;
+
+/// A NetworkPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NetworkPolicy {
@@ -32,23 +35,26 @@ pub struct NetworkPolicy {
     pub spec: PolicySpec,
 }
 
-/// The specification of a policy, as far as it is about ingress.
+/// The specification of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicySpec {
     /// Which pods of its namespace it is about.
     pub pod_selector: Selector,
-    /// `Ingress`, `Egress`; empty: ingress, whatever else.
+    /// `Ingress`, `Egress`; empty: ingress, and egress if there are rules for it.
     pub policy_types: Vec<String>,
     /// Rules that allow ingress.
     pub ingress: Vec<IngressRule>,
+    /// Rules that allow egress.
+    pub egress: Vec<IngressRule>,
 }
 
-/// Something that may come in.
+/// Something that may come in; as a rule for egress, something that may go out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct IngressRule {
-    /// From whom; empty: from anywhere.
+    /// From whom, or to whom; empty: anywhere.
+    #[serde(alias = "to")]
     pub from: Vec<Peer>,
     /// To which ports; empty: to all.
     pub ports: Vec<PolicyPort>,
@@ -140,11 +146,28 @@ impl NetworkPolicy {
             && (types.is_empty() || types.iter().any(|kind| kind == "Ingress"))
             && self.spec.pod_selector.matches_labels(&pod.metadata.labels)
     }
+
+    /// Whether the policy restricts egress of this pod.
+    fn isolates_outbound(&self, pod: &Pod) -> bool {
+        let types = &self.spec.policy_types;
+        let by_rules = types.is_empty() && !self.spec.egress.is_empty();
+        self.metadata.namespace == pod.metadata.namespace
+            && (by_rules || types.iter().any(|kind| kind == "Egress"))
+            && self.spec.pod_selector.matches_labels(&pod.metadata.labels)
+    }
 }
 
 impl IngressRule {
     fn opens_port(&self, number: u16, pod: &Pod) -> bool {
         self.ports.is_empty() || self.ports.iter().any(|port| port.includes_port(number, pod))
+    }
+
+    /// Whether it is about connections that may be HBONE: not to DNS alone, and not to addresses, which are those of pods in no mesh.
+    fn concerns_peers(&self) -> bool {
+        let is_dns = |port: &PolicyPort| port.port == Some(PortName::Number(DNS));
+        let is_address = |peer: &Peer| peer.ip_block.is_some();
+        (self.ports.is_empty() || !self.ports.iter().all(is_dns))
+            && (self.from.is_empty() || !self.from.iter().all(is_address))
     }
 
     fn admits_address(&self, address: IpAddr) -> bool {
@@ -197,13 +220,34 @@ pub fn policy_effect<'a>(
     let selecting: Vec<&NetworkPolicy> =
         policies.into_iter().filter(|policy| policy.isolates_pod(pod)).collect();
     let rules = || selecting.iter().flat_map(|policy| &policy.spec.ingress);
+    (if selecting.is_empty() { Blocked::No } else { rules_effect(rules, pod) }, selecting)
+}
+
+/// Returns the effect of policies on HBONE from this pod, and those of the policies that select it for egress.
+pub(crate) fn outbound_effect<'a>(
+    pod: &Pod,
+    policies: impl IntoIterator<Item = &'a NetworkPolicy>,
+) -> (Blocked, Vec<&'a NetworkPolicy>) {
+    let selecting: Vec<&NetworkPolicy> =
+        policies.into_iter().filter(|policy| policy.isolates_outbound(pod)).collect();
+    let rules = || {
+        let all = selecting.iter().flat_map(|policy| &policy.spec.egress);
+        all.filter(|rule| rule.concerns_peers() || rule.opens_port(HBONE, &Pod::default()))
+    };
+    // Names of ports are those of the peers.
+    (if selecting.is_empty() { Blocked::No } else { rules_effect(rules, &Pod::default()) }, selecting)
+}
+
+/// The effect of rules for one direction on HBONE. `pod` gives ports their names.
+fn rules_effect<'a, Rules: Iterator<Item = &'a IngressRule>>(
+    rules: impl Fn() -> Rules,
+    pod: &Pod,
+) -> Blocked {
     let opening: Vec<&IngressRule> = rules().filter(|rule| rule.opens_port(HBONE, pod)).collect();
     // What is open for UDP alone does not go through the mesh.
     let matters = |rule: &&IngressRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
     let mut others = rules().filter(|rule| !rule.opens_port(HBONE, pod)).filter(matters);
-    let blocked = if selecting.is_empty() {
-        Blocked::No
-    } else if opening.is_empty() {
+    if opening.is_empty() {
         if others.next().is_some() { Blocked::Hbone } else { Blocked::Everything }
     } else if others.any(|rule| !opening.iter().any(|opening| opening.is_open_to_all_of(rule))) {
         Blocked::SomePeers

@@ -1,4 +1,4 @@
-//! NetworkPolicies that keep HBONE from pods of the mesh.
+//! NetworkPolicies that keep HBONE from pods of the mesh, or pods from HBONE.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use super::lookup::{Lookup, shorten_list};
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::{Pod, REDIRECTION},
-    policy::{Blocked, NetworkPolicy, blocks_probes, default_probe_source, policy_effect},
+    policy::{Blocked, NetworkPolicy, blocks_probes, default_probe_source, outbound_effect, policy_effect},
 };
 
 /// Namespace and name.
@@ -22,6 +22,10 @@ type PolicyName<'a> = (&'a str, &'a str);
 type Effect = (Code, &'static str);
 const PROBES: Effect =
     (Code::PolicyBlocksProbes, "a probed port is not open to the address that probes of captured pods have");
+const OUTBOUND: Effect = (
+    Code::PolicyBlocksOutbound,
+    "other TCP ports of peers may be connected to, and not TCP port 15008, which those in the mesh have instead",
+);
 
 /// Advice where the agent has another source of probes than by default, which follows.
 const PROBES_HINT: &str = "Some networks apply policies to these probes (docs/networks.md#what-every-network-must-do): allow ingress from";
@@ -60,6 +64,10 @@ pub(crate) fn findings_at<'a>(
             };
             policies.iter().map(name).collect()
         };
+        let (outbound, closing) = outbound_effect(pod, here.iter().copied());
+        if matches!(outbound, Blocked::Hbone | Blocked::SomePeers) {
+            found.entry((OUTBOUND, names(&closing))).or_default().push((pod, source));
+        }
         let (blocked, selecting) = policy_effect(pod, here.iter().copied());
         let of_probes = source.filter(|source| blocks_probes(pod, &selecting, *source)).map(|_| PROBES);
         for effect in hbone_effect(blocked).into_iter().chain(of_probes) {

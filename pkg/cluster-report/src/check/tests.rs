@@ -342,6 +342,19 @@ fn each_finding_has_its_cause() {
             "NetworkPolicy shop/deny",
             "nothing may connect",
         ),
+        (
+            Code::PolicyBlocksOutbound,
+            |c| {
+                let to = json!([{"podSelector": {}}]);
+                c.policies = vec![object(json!({
+                    "metadata": {"name": "out", "namespace": "shop"},
+                    "spec": {"podSelector": {}, "policyTypes": ["Egress"],
+                        "egress": [{"to": to, "ports": [{"port": 5432}]}]},
+                }))];
+            },
+            "NetworkPolicy shop/out",
+            "at 1 pod of the mesh: shop/web",
+        ),
     ];
     for (code, change, object, part) in &table {
         let mut cluster = healthy();

@@ -128,6 +128,38 @@ fn only_policies_that_select_the_pod_for_ingress_count() {
     assert_eq!(verdict(&[]), Blocked::No);
 }
 
+#[test]
+fn egress_to_other_ports_of_peers_alone_blocks_hbone_from_the_pod() {
+    let to = json!([{"podSelector": {"matchLabels": {"app": "db"}}}]);
+    let dns = json!({"ports": [{"port": 53}, {"port": 53, "protocol": "UDP"}]});
+    let outside = json!({"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": 443}]});
+    let outbound = |spec: Value| outbound_effect(&web(), &[policy(spec)]).0;
+    for (egress, expected) in [
+        (json!([{}]), Blocked::No),
+        (json!([{"to": to}]), Blocked::No),
+        (json!([{"to": to, "ports": [{"port": 5432}]}]), Blocked::Hbone),
+        (json!([{"to": to, "ports": [{"port": "hbone"}]}]), Blocked::Hbone),
+        (json!([{"to": to, "ports": [{"port": 5432}, {"port": 15008}]}, dns, outside]), Blocked::No),
+        (json!([{"to": to, "ports": [{"port": 5432}]}, {"ports": [{"port": 15008}]}]), Blocked::No),
+        (json!([{"ports": [{"port": 80}]}, {"to": to, "ports": [{"port": 15008}]}]), Blocked::SomePeers),
+        // Without the mesh, no more may go out.
+        (json!([]), Blocked::Everything),
+        (json!([dns, outside]), Blocked::Everything),
+    ] {
+        let spec = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress});
+        assert_eq!(outbound(spec), expected, "{egress}");
+    }
+    let rule = json!([{"to": to, "ports": [{"port": 5432}]}]);
+    for (spec, expected) in [
+        (json!({"egress": rule}), Blocked::Hbone),
+        (json!({"policyTypes": ["Ingress"], "egress": rule}), Blocked::No),
+        (json!({"podSelector": {"matchLabels": {"app": "cart"}}, "egress": rule}), Blocked::No),
+        (json!({}), Blocked::No),
+    ] {
+        assert_eq!(outbound(spec.clone()), expected, "{spec}");
+    }
+}
+
 prop_compose! {
     fn some_rule()(ports in prop::collection::vec((1u16.., any::<bool>()), 0..4), from in 0u8..3) -> IngressRule {
         let port = |(port, is_hbone): (u16, bool)| PolicyPort {
