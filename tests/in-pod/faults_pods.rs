@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kit::{InpodOptions, Netns, Pod, UserNetns};
+use report::{Proof, ProofResult};
 
 use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::{InPod, jumps};
@@ -57,5 +58,14 @@ fn a_pod_with_users_of_its_own_is_captured_from_within() {
     fixture.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
     wait_ruled(&mut fixture, |command| inside.ip(&format!("netns exec {own} {command}")));
     let _ = ztunnel.wait_for_workload(&pod.uid);
+    for family in ["-4", "-6"] {
+        let _ = inside.ip(&format!("{family} -n {own} route add default dev eth0"));
+    }
+    let name = format!("{MESH}/users");
+    fixture.within(MINUTE, "it is proven", |fixture| {
+        let output = fixture.container.exec(&["prove", &name, "-o", "json"]);
+        let proof: Proof = serde_json::from_slice(&output.stdout).unwrap();
+        !proof.paths.is_empty() && proof.paths.iter().all(|path| path.result == ProofResult::Proven)
+    });
     assert_eq!(ztunnel.protocol_error(), None);
 }

@@ -200,6 +200,13 @@ fn a_second_network_of_a_pod_can_stay_outside_as_a_whole() {
     mesh.annotate(&web, &[(INTERFACES, "net1"), (DNS, "true")]);
     mesh.fixture.eventually("it is outside", |_| servers.iter().all(|server| mesh.is_direct(&web, *server)));
     mesh.wait_outbound(&web, PORT, false);
+    // In the other direction, too, past ztunnel.
+    let _own = Echo::tcp(&web.sandbox.netns, INBOUND);
+    for (own, peer) in SECOND_OWN.iter().zip(SECOND) {
+        let to = SocketAddr::new(own.parse().unwrap(), INBOUND);
+        assert_eq!(kit::connect(&other, Proto::Tcp, to).unwrap().peer.ip().to_string(), peer);
+    }
+    assert!(!mesh.ztunnel.seen().iter().any(|one| one.dst.port() == INBOUND));
     let _named = Echo::udp(&other, 53);
     for ip in SECOND {
         let server = SocketAddr::new(ip.parse().unwrap(), 53);
@@ -211,6 +218,28 @@ fn a_second_network_of_a_pod_can_stay_outside_as_a_whole() {
     mesh.fixture.eventually("it is in", |_| !servers.iter().any(|server| mesh.is_direct(&web, *server)));
     mesh.wait_outbound(&web, PORT, false);
     mesh.wait_excepted(0.0);
+}
+
+#[test]
+fn dns_goes_to_ztunnel_unless_a_pod_or_its_namespace_leaves_it_outside() {
+    let mut fixture = InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", "dns"), ("AMBIENT_DNS_CAPTURE", "true")]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions { dns_capture: true, ..InpodOptions::default() });
+    let servers = [Echo::tcp(fixture.node.outside(), 53), Echo::udp(fixture.node.outside(), 53)];
+    let mesh = Exceptions { fixture, ztunnel, _servers: servers };
+    let (plain, without) = (mesh.pod("plain", &[]), mesh.pod("without", &[(DNS, "false")]));
+    let answers = |peer: &Peer| -> Vec<Option<bool>> {
+        let questions = FAMILIES.iter().flat_map(|v6| [Proto::Udp, Proto::Tcp].map(|proto| (*v6, proto)));
+        let asked =
+            questions.map(|(v6, proto)| kit::connect(&peer.sandbox.netns, proto, mesh.outside(v6, 53)));
+        asked.map(|seen| seen.ok().map(|seen| seen.server == "ztunnel-a")).collect()
+    };
+    assert_eq!(answers(&plain), [Some(true); 4]);
+    assert_eq!(answers(&without), [Some(false); 4]);
+    mesh.annotate_namespace(&[(DNS, "false")]);
+    mesh.annotate(&without, &[(DNS, "true")]);
+    mesh.fixture.eventually("the namespace counts for the one that does not say", |_| {
+        answers(&plain) == [Some(false); 4] && answers(&without) == [Some(true); 4]
+    });
 }
 
 /// What is not redirected is not closed, either.
