@@ -70,7 +70,7 @@ pub struct CheckReport {
 pub struct ExceptedPod {
     /// The pod, as `NAMESPACE/NAME`.
     pub pod: String,
-    /// What stays outside, one text for each kind.
+    /// The traffic that stays outside, one text for each kind.
     pub exceptions: Vec<String>,
 }
 
