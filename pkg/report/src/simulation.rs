@@ -281,18 +281,20 @@ impl SimulatedPod {
 }
 
 /// Returns what the table of these pods does not say, one sentence each.
-pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod> + Clone) -> Vec<String> {
-    let leaves = |pod: &&SimulatedPod| {
-        pod.effect() == MembershipEffect::Leaves && pod.before == Some(RedirectionMode::InPod)
-    };
-    let is_uncounted =
-        |pod: &&SimulatedPod| pod.effect() == MembershipEffect::Joins && pod.connections.is_none();
+pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod>) -> Vec<String> {
+    let (mut leave, mut uncounted) = (false, 0);
+    for pod in pods {
+        match pod.effect() {
+            MembershipEffect::Leaves => leave |= pod.before == Some(RedirectionMode::InPod),
+            MembershipEffect::Joins => uncounted += usize::from(pod.connections.is_none()),
+            _ => {}
+        }
+    }
     let ends = "Connections through ztunnel of pods that would leave end; others go on.".to_owned();
-    let uncounted = pods.clone().filter(is_uncounted).count();
     let uncounted = (uncounted > 0).then(|| {
         format!("Connections of {} that would join could not be counted.", format_count(uncounted, "pod"))
     });
-    pods.clone().any(|pod| leaves(&pod)).then_some(ends).into_iter().chain(uncounted).collect()
+    leave.then_some(ends).into_iter().chain(uncounted).collect()
 }
 
 #[cfg(test)]

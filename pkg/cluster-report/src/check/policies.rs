@@ -18,6 +18,9 @@ use crate::{
 /// Namespace and name.
 type PolicyName<'a> = (&'a str, &'a str);
 
+/// A pod, and the source of its probes; `None`: it does not count.
+type ProbedPod<'a> = (&'a Pod, Option<IpAddr>);
+
 /// The effect of policies, with the words for it.
 type Effect = (Code, &'static str);
 const PROBES: Effect =
@@ -44,10 +47,9 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     findings_at(pods.map(|pod| (pod, None)), &lookup.cluster.policies, "of the mesh")
 }
 
-/// Policies that keep HBONE or probes from these pods; `which` follows their number in a message. Beside each pod stands the source of
-/// its probes; `None`: it does not count.
+/// Policies that keep HBONE or probes from these pods; `which` follows their number in a message.
 pub(crate) fn findings_at<'a>(
-    pods: impl Iterator<Item = (&'a Pod, Option<IpAddr>)>,
+    pods: impl Iterator<Item = ProbedPod<'a>>,
     all: &'a [NetworkPolicy],
     which: &str,
 ) -> Vec<Finding> {
@@ -55,7 +57,7 @@ pub(crate) fn findings_at<'a>(
     for policy in all {
         policies.entry(&policy.metadata.namespace).or_default().push(policy);
     }
-    let mut found: BTreeMap<(Effect, Vec<PolicyName<'_>>), Vec<(&Pod, Option<IpAddr>)>> = BTreeMap::new();
+    let mut found: BTreeMap<(Effect, Vec<PolicyName<'_>>), Vec<ProbedPod<'_>>> = BTreeMap::new();
     for (pod, source) in pods {
         let Some(here) = policies.get(pod.metadata.namespace.as_str()) else { continue };
         let names = |policies: &[&'a NetworkPolicy]| -> Vec<PolicyName<'a>> {
@@ -113,7 +115,7 @@ fn hbone_effect(blocked: Blocked) -> Option<Effect> {
 fn policy_finding(
     (code, what): Effect,
     policies: &[PolicyName<'_>],
-    pods: &[(&Pod, Option<IpAddr>)],
+    pods: &[ProbedPod<'_>],
     which: &str,
 ) -> Option<Finding> {
     let (namespace, name) = policies.first()?;
