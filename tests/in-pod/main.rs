@@ -20,6 +20,7 @@ mod attack_probe_source;
 mod attack_records;
 mod attack_rules;
 mod attack_second_agent;
+mod attack_tables;
 mod attack_ztunnel_socket;
 mod faults_descriptors;
 mod faults_netlink;

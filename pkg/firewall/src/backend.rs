@@ -72,8 +72,8 @@ impl FromStr for Backend {
 pub(crate) const OWNERS: [ChainSet; 3] = [ChainSet::SIDECAR, ChainSet::NODE, ChainSet::PROBES];
 
 /// How the names of their native tables begin.
-pub(crate) fn native_prefixes() -> Vec<&'static str> {
-    OWNERS.iter().filter_map(|owner| owner.native).collect()
+pub(crate) fn native_prefixes() -> impl Iterator<Item = &'static str> {
+    OWNERS.iter().filter_map(|owner| owner.native)
 }
 
 /// Summary of what a backend holds in a namespace.

@@ -8,7 +8,7 @@ use netlink::{Errno, ListBounds};
 use nftables::native::NativeListing;
 use rules::{ChainSet, RuleChange, RuleSet, native::NativeRules};
 
-use crate::{Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore};
+use crate::{Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore, backend::OWNERS};
 
 /// The change of each family, or of native tables, which both share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl BlankRules {
         let desired = native_rules(self.prefix, &self.rules);
         let desired = if self.without_jumps { desired.without_jumps() } else { desired };
         // An earlier step may have begun.
-        let found = NativeListing::read(&[self.prefix], ListBounds::POD)?;
+        let found = NativeListing::read(&OWNERS, ListBounds::POD)?;
         Ok(nftables::commit(nftables::native::transaction_messages(&found, self.prefix, &desired)?)?)
     }
 }

@@ -16,7 +16,7 @@ use rules::SavedTables;
 
 use crate::{
     Backend, Error, XtablesLock,
-    backend::{HeldTables, OWNERS, by_content, native_prefixes},
+    backend::{HeldTables, OWNERS, by_content},
     presence::BackendPresence,
 };
 
@@ -170,6 +170,10 @@ impl ObservedTables {
         ObservedTables { native: Some(Arc::default()), ..ObservedTables::default() }
     }
 
+    fn has_native(&self) -> bool {
+        self.native.as_ref().is_some_and(|native| !native.is_empty())
+    }
+
     /// Returns the tables of `family`, blank if it is absent.
     #[must_use]
     pub fn family_tables(&self, family: Family) -> &SavedTables {
@@ -221,7 +225,7 @@ impl AllTables {
         Ok(AllTables {
             nft: read(Backend::Nft)?,
             legacy: if has_legacy { read(Backend::Legacy)? } else { ObservedTables::default() },
-            native: native.then(|| read(Backend::Native)).transpose()?,
+            native: native.then(|| read(Backend::Native)).transpose()?.filter(ObservedTables::has_native),
             prefers_native: options.native == NativeTables::Preferred && presence.has_nf_tables,
         })
     }
@@ -290,7 +294,7 @@ impl Firewall {
         let bounds = self.options.list_bounds();
         match self.backend {
             Backend::Native => {
-                let native = Some(Arc::new(NativeListing::read(&native_prefixes(), bounds)?));
+                let native = Some(Arc::new(NativeListing::read(&OWNERS, bounds)?));
                 Ok(ObservedTables { native, ..ObservedTables::default() })
             }
             _ if families.is_empty() => Ok(ObservedTables::default()),

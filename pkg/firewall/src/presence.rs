@@ -9,6 +9,8 @@ use nftables::{
     uapi::{GET_TABLE, INET, NFPROTO, TABLE_NAME},
 };
 
+use rules::{Table, native::table_name};
+
 use crate::{Backend, Error, backend::native_prefixes};
 
 /// The families in which a backend has at least one table.
@@ -85,7 +87,7 @@ fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
     }
 }
 
-/// Of more tables than are read in a pod, there may be some of each family that iptables has.
+/// Of more tables than are read in a pod, there may be some of each family that iptables has, and native ones of ours.
 fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
     // struct nfgenmsg: any family, version 0, resource 0
@@ -94,6 +96,7 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let (replies, rest) = socket.dump_head(&question, ListBounds::POD.bytes)?;
     if rest.is_none() {
         found.extend(NFPROTO.into_iter().map(|(_, number)| (number, String::new())));
+        found.extend(native_prefixes().map(|prefix| (INET, table_name(prefix, Table::Nat))));
     }
     for reply in replies.iter() {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
@@ -105,7 +108,7 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
 
 /// A name as our native tables have.
 fn is_native(name: &str) -> bool {
-    native_prefixes().into_iter().any(|prefix| is_table_of(prefix, name))
+    native_prefixes().any(|prefix| is_table_of(prefix, name))
 }
 
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"

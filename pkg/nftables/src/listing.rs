@@ -21,7 +21,7 @@ use crate::{
 /// How often everything is read again because somebody changed it meanwhile.
 const ATTEMPTS: u32 = 8;
 /// Bytes of the list of chains that are read: some hundred chains. Where there are more, ours are asked for by name.
-const CHAINS: usize = 64 << 10;
+pub(crate) const CHAINS: usize = 64 << 10;
 /// Bytes of a chain of ours that are read. A rule of ours has some 500 at most, and the longest of our chains some hundred.
 const OWN_CHAIN: usize = 512 << 10;
 /// Bytes of a built-in chain that are read: a few hundred rules. Our jumps stand at its beginning.
@@ -38,7 +38,8 @@ const BUILT_IN_CHAIN: usize = 64 << 10;
 /// [`Error::Read`]: the kernel could not be asked, or its answer makes no sense.
 pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
     read_unchanged(|| {
-        ChainReader { socket: None, owners, bounds, sets: KernelSets::default() }.read_families()
+        let objects = ObjectReader::new(bounds);
+        ChainReader { objects, owners, sets: KernelSets::default() }.read_families()
     })
 }
 
@@ -89,7 +90,7 @@ impl GenerationReader {
     }
 }
 
-pub(crate) fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
+fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
     Ok(Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(bounds))
 }
 
@@ -136,11 +137,67 @@ impl FoundChain {
     }
 }
 
-/// Reads chains, by one socket as long as it can be used.
-struct ChainReader<'a> {
+/// Asks for objects, by one socket as long as it can be used.
+pub(crate) struct ObjectReader {
     socket: Option<Socket>,
+    pub(crate) bounds: ListBounds,
+}
+
+impl ObjectReader {
+    pub(crate) fn new(bounds: ListBounds) -> ObjectReader {
+        ObjectReader { socket: None, bounds }
+    }
+
+    fn open_or_reuse(&mut self) -> Result<Socket, netlink::Error> {
+        self.socket.take().map_or_else(|| open_socket(self.bounds), Ok)
+    }
+
+    /// As [`Socket::head`]; the second value tells whether that is all.
+    pub(crate) fn read_head(
+        &mut self,
+        question: &NetlinkRequest,
+        bytes: usize,
+    ) -> Result<(ReplyMessages, bool), netlink::Error> {
+        let (replies, rest) = self.open_or_reuse()?.dump_head(question, bytes)?;
+        self.socket = rest;
+        Ok((replies, self.socket.is_some()))
+    }
+
+    /// Asks for one object; `None`: there is none.
+    pub(crate) fn find_object(
+        &mut self,
+        question: NetlinkRequest,
+    ) -> Result<Option<ReplyMessages>, netlink::Error> {
+        let mut socket = self.open_or_reuse()?;
+        let replies = socket.get(question);
+        self.socket = Some(socket);
+        match replies {
+            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
+            replies => Ok(Some(replies?).filter(|replies| !replies.is_empty())),
+        }
+    }
+
+    /// Asks for a list; the second value tells whether that is all of it. Where there are very many objects, these are asked for one
+    /// by one instead.
+    pub(crate) fn list_or_find(
+        &mut self,
+        list: &NetlinkRequest,
+        single: impl Iterator<Item = NetlinkRequest>,
+    ) -> Result<(Vec<ReplyMessages>, bool), netlink::Error> {
+        match self.read_head(list, CHAINS)? {
+            (replies, true) => Ok((vec![replies], true)),
+            _ => Ok((
+                single.filter_map(|object| self.find_object(object).transpose()).collect::<Result<_, _>>()?,
+                false,
+            )),
+        }
+    }
+}
+
+/// Reads chains.
+struct ChainReader<'a> {
+    objects: ObjectReader,
     owners: &'a [ChainSet],
-    bounds: ListBounds,
     sets: KernelSets,
 }
 
@@ -169,7 +226,7 @@ impl ChainReader<'_> {
     /// All chains; if there are very many, those that matter, and `false`.
     fn list_chains(&mut self) -> Result<(Vec<FoundChain>, bool), netlink::Error> {
         let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
-        let (replies, are_all) = self.read_head(&question, CHAINS)?;
+        let (replies, are_all) = self.objects.read_head(&question, CHAINS)?;
         if are_all {
             let found = replies.iter().map(|reply| FoundChain::from(&reply));
             return Ok((found.filter_map(Result::transpose).collect::<Result<_, _>>()?, true));
@@ -183,14 +240,14 @@ impl ChainReader<'_> {
                 let mut question =
                     NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
                 question.put_str(TABLE_NAME, table.as_str());
-                if self.find_object(question)?.is_none() {
+                if self.objects.find_object(question)?.is_none() {
                     continue;
                 }
                 for name in &names {
                     let mut question =
                         NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
                     question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, name);
-                    let reply = self.find_object(question)?;
+                    let reply = self.objects.find_object(question)?;
                     let reply = reply.iter().flat_map(ReplyMessages::iter).next();
                     found.extend(reply.map(|reply| FoundChain::from(&reply)).transpose()?.flatten());
                 }
@@ -243,7 +300,7 @@ impl ChainReader<'_> {
     ) -> Result<bool, netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(chain.family));
         question.put_str(RULE_TABLE, chain.table.as_str()).put_str(RULE_CHAIN, &chain.name);
-        let (replies, is_complete) = match self.read_head(&question, bytes) {
+        let (replies, is_complete) = match self.objects.read_head(&question, bytes) {
             Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it has gone
             asked => asked?,
         };
@@ -274,7 +331,7 @@ impl ChainReader<'_> {
             |rule: &KernelRule<'_>| rule.handle.is_some_and(|handle| read.contains(&(table, handle)));
         let owners = self.owners;
         let is_in_ours = |rule: &KernelRule<'_>| owners.iter().any(|owner| owner.contains(rule.chain));
-        let mut socket = self.open_or_reuse()?;
+        let mut socket = self.objects.open_or_reuse()?;
         let sets = &mut self.sets;
         let done = socket.dump_each(&question, &mut |reply| {
             let rule = KernelRule::from(family, table, reply);
@@ -286,36 +343,10 @@ impl ChainReader<'_> {
         match done {
             Err(netlink::Error::Bounds(_)) => Ok(()),
             Ok(()) => {
-                self.socket = Some(socket);
+                self.objects.socket = Some(socket);
                 Ok(failure?)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    fn open_or_reuse(&mut self) -> Result<Socket, netlink::Error> {
-        self.socket.take().map_or_else(|| open_socket(self.bounds), Ok)
-    }
-
-    /// As [`Socket::head`]; the second value tells whether that is all.
-    fn read_head(
-        &mut self,
-        question: &NetlinkRequest,
-        bytes: usize,
-    ) -> Result<(ReplyMessages, bool), netlink::Error> {
-        let (replies, rest) = self.open_or_reuse()?.dump_head(question, bytes)?;
-        self.socket = rest;
-        Ok((replies, self.socket.is_some()))
-    }
-
-    /// Asks for one object; `None`: there is none.
-    fn find_object(&mut self, question: NetlinkRequest) -> Result<Option<ReplyMessages>, netlink::Error> {
-        let mut socket = self.open_or_reuse()?;
-        let replies = socket.get(question);
-        self.socket = Some(socket);
-        match replies {
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-            replies => Ok(Some(replies?).filter(|replies| !replies.is_empty())),
         }
     }
 }

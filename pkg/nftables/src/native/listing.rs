@@ -2,22 +2,22 @@
 //!
 //! Lists instead of maps: the plugin has this, too, and is to be small. A pod has three tables of ten chains at most.
 
-use netlink::{Attribute, Attributes, ListBounds, MessageFlags, NetlinkRequest, Socket};
+use netlink::{Attribute, Attributes, ListBounds, MessageFlags, NetlinkRequest, ReplyMessages};
 use rules::{
-    Table,
-    native::{NativeChain, NativeRules, NativeTable},
+    ChainSet, Hook, Table,
+    native::{NativeChain, NativeRules, NativeTable, chain_name, table_name},
 };
 
 use super::encode;
 use crate::{
     Error, Unsupported,
-    listing::{open_socket, read_unchanged},
+    listing::{ObjectReader, read_unchanged},
     uapi::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_XOR, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE,
         CHAIN_TYPE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_CHAIN,
         GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX, NAT_FLAGS,
         REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME,
-        VERDICT_CHAIN, VERDICT_CODE, base_chain,
+        TABLE_USE, VERDICT_CHAIN, VERDICT_CODE, base_chain,
     },
 };
 
@@ -36,6 +36,8 @@ pub(super) struct ListedTable {
     pub(super) name: String,
     /// The kernel asks none of its chains.
     is_dormant: bool,
+    /// There is more in it than was read, and so more than there is in any table of ours.
+    has_more: bool,
     chains: Vec<ListedChain>,
 }
 
@@ -62,12 +64,13 @@ struct BaseChain {
 pub(crate) struct ListedRule(Vec<u8>);
 
 impl NativeListing {
-    /// Reads the tables of the owners whose tables begin with one of the prefixes, without making any.
+    /// Reads the tables of these owners, without making any. Neither very many objects of others nor a table of ours that holds more
+    /// than the bounds allow keep them from being read.
     ///
     /// # Errors
     /// As [`read_tables`](crate::read_tables).
-    pub fn read(prefixes: &[&str], bounds: ListBounds) -> Result<NativeListing, Error> {
-        read_unchanged(|| read_listing(&mut open_socket(bounds)?, prefixes))
+    pub fn read(owners: &[ChainSet], bounds: ListBounds) -> Result<NativeListing, Error> {
+        read_unchanged(|| read_listing(&mut ObjectReader::new(bounds), owners))
     }
 
     /// Returns the tables that the kernel will show when these rules are in place.
@@ -142,6 +145,9 @@ impl ListedTable {
         if self.is_dormant {
             differences.push(format!("inet {}: the table is dormant", self.name));
         }
+        if self.has_more {
+            differences.push(format!("inet {}: the table holds more than is read", self.name));
+        }
         let mut differs =
             |chain: &str, how: &str| differences.push(format!("inet {}: chain {chain} {how}", self.name));
         for (chain, desired) in expected.chains.iter().zip(&desired.chains) {
@@ -164,16 +170,17 @@ impl ListedTable {
     pub(super) fn is_same_as(&self, desired: &ListedTable) -> bool {
         let has = |chain: &ListedChain| self.find_chain(&chain.name) == Some(chain);
         self.is_dormant == desired.is_dormant
+            && !self.has_more
             && self.chains.len() == desired.chains.len()
             && desired.chains.iter().all(has)
     }
 
-    /// Whether the table's chains can be filled as they are: they are asked, and none has to go, or to move to another hook.
+    /// Whether the table's chains can be filled as they are: they are asked and known, and none has to go, or to move to another hook.
     pub(super) fn can_become(&self, desired: &ListedTable) -> bool {
         let fits = |chain: &ListedChain| {
             desired.find_chain(&chain.name).is_some_and(|desired| desired.base == chain.base)
         };
-        !self.is_dormant && self.chains.iter().all(fits)
+        !self.is_dormant && !self.has_more && self.chains.iter().all(fits)
     }
 }
 
@@ -230,36 +237,33 @@ fn expected_chain(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
 /// Size of `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-fn read_listing(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink::Error> {
+fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<NativeListing, netlink::Error> {
     let mut listing = NativeListing::default();
-    let all = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[INET, 0, 0, 0]);
-    for reply in socket.dump(&all(GET_TABLE))?.iter() {
+    let prefixes = || owners.iter().filter_map(|owner| owner.native);
+    let names = prefixes().flat_map(|prefix| Table::ALL.map(|table| table_name(prefix, table)));
+    let single = names.map(|name| request(GET_TABLE, &[(TABLE_NAME, &name)]));
+    let (replies, _) = objects.list_or_find(&request(GET_TABLE, &[]), single)?;
+    let mut uses = Vec::new();
+    for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
         let name = text_or_empty(attributes.find(TABLE_NAME));
-        if family.first() == Some(&INET) && prefixes.iter().any(|prefix| is_table_of(prefix, name)) {
-            listing.tables.push(ListedTable {
-                name: name.to_owned(),
-                is_dormant: read_number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0,
-                chains: Vec::new(),
-            });
+        let is_ours = family.first() == Some(&INET) && prefixes().any(|prefix| is_table_of(prefix, name));
+        if is_ours {
+            let is_dormant = read_number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0;
+            listing.tables.push(ListedTable { name: name.to_owned(), is_dormant, ..ListedTable::default() });
+            uses.push(read_number(attributes.find(TABLE_USE)));
         }
     }
     if listing.is_empty() {
         return Ok(listing);
     }
-    for reply in socket.dump(&all(GET_CHAIN))?.iter() {
-        let (family, attributes) = reply.split_header::<4>()?;
-        let name = text_or_empty(attributes.find(CHAIN_TABLE));
-        let table = listing.tables.iter_mut().find(|table| table.name == name);
-        if let Some(table) = table.filter(|_| family.first() == Some(&INET)) {
-            let name = text_or_empty(attributes.find(CHAIN_NAME)).to_owned();
-            table.chains.push(ListedChain { name, base: base_of(&attributes), rules: Vec::new() });
-        }
-    }
-    for table in &mut listing.tables {
-        let mut question = all(GET_RULE);
-        question.put_str(RULE_TABLE, &table.name);
-        for reply in socket.dump(&question)?.iter() {
+    let are_all = read_chains(objects, owners, &mut listing)?;
+    for (table, uses) in listing.tables.iter_mut().zip(uses) {
+        let (replies, is_all) =
+            objects.read_head(&request(GET_RULE, &[(RULE_TABLE, &table.name)]), objects.bounds.bytes)?;
+        // Of the objects that a table has, those of ours are all chains.
+        table.has_more = !is_all || (!are_all && usize::try_from(uses) != Ok(table.chains.len()));
+        for reply in replies.iter() {
             let (family, attributes) = reply.split_header::<4>()?;
             // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
             if family.first() == Some(&INET) && text_or_empty(attributes.find(RULE_TABLE)) == table.name {
@@ -271,6 +275,41 @@ fn read_listing(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing,
         }
     }
     Ok(listing)
+}
+
+/// Reads the chains of the tables, or only those with names of ours, if there are very many in all; tells whether these are all.
+fn read_chains(
+    objects: &mut ObjectReader,
+    owners: &[ChainSet],
+    listing: &mut NativeListing,
+) -> Result<bool, netlink::Error> {
+    let tables: Vec<String> = listing.tables.iter().map(|table| table.name.clone()).collect();
+    let names = || {
+        let built_in = Hook::ALL.map(|hook| hook.as_str().to_ascii_lowercase());
+        owners.iter().flat_map(|owner| owner.chains).map(|chain| chain_name(chain)).chain(built_in)
+    };
+    let single = tables.iter().flat_map(|table| {
+        names().map(move |name| request(GET_CHAIN, &[(CHAIN_TABLE, table), (CHAIN_NAME, &name)]))
+    });
+    let (replies, are_all) = objects.list_or_find(&request(GET_CHAIN, &[]), single)?;
+    for reply in replies.iter().flat_map(ReplyMessages::iter) {
+        let (family, attributes) = reply.split_header::<4>()?;
+        let name = text_or_empty(attributes.find(CHAIN_TABLE));
+        let table = listing.tables.iter_mut().find(|table| table.name == name);
+        if let Some(table) = table.filter(|_| family.first() == Some(&INET)) {
+            let name = text_or_empty(attributes.find(CHAIN_NAME)).to_owned();
+            table.chains.push(ListedChain { name, base: base_of(&attributes), rules: Vec::new() });
+        }
+    }
+    Ok(are_all)
+}
+
+fn request(kind: u16, names: &[(u16, &str)]) -> NetlinkRequest {
+    let mut request = NetlinkRequest::new(kind, MessageFlags::NONE, &[INET, 0, 0, 0]);
+    for (attribute, name) in names {
+        request.put_str(*attribute, name);
+    }
+    request
 }
 
 /// The kernel takes any bytes as a name. One that is not UTF-8 is not ours, and counts as empty, which none of ours is.
