@@ -1,11 +1,14 @@
 //! What a pod with NET_ADMIN makes in its network namespace so that our rules can be read, changed or removed no more.
 
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kit::{Echo, InpodOptions};
 
-use crate::fixtures::ambient::{MESH, PORT};
+use crate::fixtures::ambient::{MESH, PORT, Peer};
 use crate::fixtures::inpod::{InPod, wait_relayed};
+use crate::fixtures::tables::Tables;
 
 /// All pods are looked at within this time.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -44,5 +47,47 @@ fn very_many_rules_or_chains_beside_native_tables_keep_no_rules_from_being_resto
         });
         let _ = pod.tcp(outside).unwrap();
         wait_relayed(&ztunnel, pod.ip(false), outside);
+    }
+}
+
+/// Replaces a table by one that only this process of the pod can change, while it runs.
+fn own_table(pod: &Peer, table: &str) -> Child {
+    let mut nft = Command::new("nft");
+    nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut owner = pod.sandbox.netns.run(|| nft.spawn().unwrap());
+    let change = format!("add table {table}; delete table {table}; add table {table} {{ flags owner; }}\n");
+    owner.stdin.as_mut().unwrap().write_all(change.as_bytes()).unwrap();
+    owner
+}
+
+#[test]
+fn a_table_that_another_process_owns_is_named() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let tables = match fixture.tables {
+        Tables::Iptables => ["ip nat", "ip6 nat"],
+        Tables::Native | Tables::Legacy => ["inet istio-ambient-nat", "inet istio-ambient-mangle"],
+    };
+    for (at, table) in tables.into_iter().enumerate() {
+        let pod = fixture.mesh_pod(&format!("pod-{at}"));
+        fixture.wait_captured(&pod);
+        let mut owner = own_table(&pod, table);
+        let words = format!("nf_tables {table} is owned by another process");
+        let name = format!("{MESH}/pod-{at}");
+        fixture.within(MINUTE, table, |fixture| fixture.explain(&name).to_string().contains(&words));
+        // What is not in use keeps no pod from being captured.
+        if fixture.tables != Tables::Legacy {
+            let is_named = |fixture: &mut InPod| {
+                let verified = fixture.container.exec(&["verify"]);
+                String::from_utf8_lossy(&verified.stdout).contains(&words)
+                    && fixture.daemon().log().contains(&words)
+            };
+            fixture.within(MINUTE, table, is_named);
+        }
+        owner.kill().unwrap();
+        let _ = owner.wait().unwrap();
+        fixture.within(MINUTE, table, |fixture| {
+            fixture.is_ruled(&pod) && fixture.explain(&name).code == "captured"
+        });
     }
 }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use iptables_legacy::Error as ToolError;
 use model::Family;
-use netlink::{Errno, ListBounds};
+use netlink::{Errno, ListBounds, NetlinkRequest};
 use nftables::native::NativeListing;
 use rules::{ChainSet, RuleChange, RuleSet, native::NativeRules};
 
-use crate::{Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore, backend::OWNERS};
+use crate::{
+    Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore, backend::OWNERS,
+    owned::describe_owned_tables,
+};
 
 /// The change of each family, or of native tables, which both share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,8 +160,16 @@ impl BlankRules {
         let desired = if self.without_jumps { desired.without_jumps() } else { desired };
         // An earlier step may have begun.
         let found = NativeListing::read(&OWNERS, ListBounds::POD)?;
-        Ok(nftables::commit(nftables::native::transaction_messages(&found, self.prefix, &desired)?)?)
+        commit(nftables::native::transaction_messages(&found, self.prefix, &desired)?)
     }
+}
+
+/// As [`nftables::commit`], but says which tables another process owns, if that is why the kernel refuses.
+fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
+    nftables::commit(messages).map_err(|error| match error.errno() {
+        Some(Errno::PERM) => describe_owned_tables().map_or(error.into(), Error::Owned),
+        _ => error.into(),
+    })
 }
 
 /// Whether the kernel may have refused because it lacks an expression or an extension, or the revision of one.
@@ -178,7 +189,7 @@ impl Firewall {
         if let Some(native) = &changes.native {
             let messages =
                 nftables::native::transaction_messages(&native.found, native.prefix, &native.desired)?;
-            return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
+            return commit(messages).map(|()| Backend::Native);
         }
         if !self.is_direct() {
             let restorable = self.without_opaque_deletes(changes)?;
@@ -186,9 +197,9 @@ impl Firewall {
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
         let refused = match nftables::transaction_messages(&by_family) {
-            Ok(messages) => match nftables::commit(messages) {
-                Err(error) if is_unknown_to_kernel(&error) => error.into(),
-                done => return Ok(done.map(|()| self.backend())?),
+            Ok(messages) => match commit(messages) {
+                Err(Error::Engine(error)) if is_unknown_to_kernel(&error) => error.into(),
+                done => return done.map(|()| self.backend()),
             },
             Err(unsupported) => unsupported.into(),
         };
@@ -209,7 +220,7 @@ impl Firewall {
             .collect();
         if deletes.iter().any(|(_, change)| !change.is_empty()) {
             let by_family: Vec<_> = deletes.iter().map(|(family, change)| (*family, change)).collect();
-            nftables::commit(nftables::transaction_messages(&by_family)?)?;
+            commit(nftables::transaction_messages(&by_family)?)?;
         }
         Ok(remaining)
     }

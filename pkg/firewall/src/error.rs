@@ -14,6 +14,9 @@ pub enum Error {
     /// The engine could not read or change the tables of nf_tables.
     #[error(transparent)]
     Engine(#[from] nftables::Error),
+    /// The kernel lets only another process change a table of ours.
+    #[error("cannot change the rules of nf_tables: {0}")]
+    Owned(String),
     /// The engine has no way to make a change.
     #[error(transparent)]
     Unsupported(#[from] nftables::Unsupported),

@@ -47,7 +47,7 @@ const MOST_EFFECTS: usize = 512;
 const LONGEST_NAME: usize = 32;
 /// Tables of iptables in which we have rules ahead of all others there.
 const NAT: &str = "nat";
-const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
+pub(crate) const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 
 /// Returns the effects of other components' rules ahead of ours in the calling thread's network namespace, as text; empty
 /// if there are none. `owner`: whose chains are ours; `marks`: those that ours ask for; `backend`: the one whose tables are compared
@@ -423,7 +423,7 @@ fn printable_name(name: &str) -> String {
     name.chars().take(LONGEST_NAME).map(clean).collect()
 }
 
-fn place_name((family, table): &TableKey) -> String {
+pub(crate) fn place_name((family, table): &TableKey) -> String {
     format!("nf_tables {} {}", family_name(*family), printable_name(table))
 }
 

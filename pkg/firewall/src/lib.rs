@@ -20,6 +20,7 @@ pub mod fuzzing;
 mod generation;
 mod in_use;
 mod inside;
+mod owned;
 mod presence;
 
 pub use backend::{Backend, UnknownBackend, available_backend};
@@ -34,3 +35,4 @@ pub use generation::RulesGeneration;
 pub use in_use::{has_legacy_tool, legacy_chains};
 pub use inside::run_inside;
 pub use iptables_legacy::{XtablesLock, become_tool};
+pub use owned::describe_owned_tables;

@@ -107,7 +107,7 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
 }
 
 /// A name as our native tables have.
-fn is_native(name: &str) -> bool {
+pub(crate) fn is_native(name: &str) -> bool {
     native_prefixes().any(|prefix| is_table_of(prefix, name))
 }
 

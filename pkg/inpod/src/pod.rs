@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use conntrack::ConnectionsReport;
 use firewall::{
-    FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, foreign_effects, run_inside,
+    FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, describe_owned_tables,
+    foreign_effects, run_inside,
 };
 use hostnet::{LocalDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
@@ -299,7 +300,11 @@ fn observe_netns(
             let foreign = foreign_effects(ChainSet::IN_POD, &marks, firewall.backend())?;
             let differing = plan_changes(desired, &observed).reason_texts();
             // Rules with our names in other tables would be compared by nobody.
-            ([differing, firewall.list_elsewhere(ChainSet::IN_POD)?].concat(), foreign)
+            let mut differing = [differing, firewall.list_elsewhere(ChainSet::IN_POD)?].concat();
+            if !differing.is_empty() {
+                differing.splice(..0, describe_owned_tables()); // why it cannot be repaired
+            }
+            (differing, foreign)
         }
     };
     // There are new ones only when it is captured.

@@ -38,6 +38,8 @@ pub const TABLE_USE: u16 = 3;
 
 /// `NFT_TABLE_F_DORMANT`: the chains of the table are not asked.
 pub const TABLE_DORMANT: u32 = 1;
+/// `NFT_TABLE_F_OWNER`: only the process that made the table may change it, and its end removes it.
+pub const TABLE_OWNED: u32 = 2;
 
 /// `NFTA_CHAIN_*`, and `NFTA_HOOK_*` inside `NFTA_CHAIN_HOOK`.
 pub const CHAIN_TABLE: u16 = 1;
