@@ -50,6 +50,47 @@ fn very_many_rules_or_chains_beside_native_tables_keep_no_rules_from_being_resto
     }
 }
 
+#[test]
+fn very_many_policy_rules_or_routes_keep_no_firewall_rules_from_being_restored() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let (outside, flush) =
+        ((fixture.node.outside_ip(false), PORT).into(), fixture.tables.flush_nat("OUTPUT"));
+    // The kernel compares each with all before it, and the last is the first here.
+    let long =
+        "iif lo oif lo fwmark 1/1 ipproto tcp sport 1-2 dport 1-2 uidrange 0-0 suppress_prefixlength 0";
+    let rules = (40_000..80_000)
+        .rev()
+        .map(|at| format!("rule add pref {at} from 192.0.2.1 to 192.0.2.2 {long} lookup 9\n"));
+    let routes = (0..60_000).map(|at| format!("route add 2001:db8::{at:x}/128 dev lo table 100\n"));
+    let attacks = [
+        (
+            "ip -4 -batch -",
+            rules.collect::<String>(),
+            "cannot list IPv4 rules: the list is longer than 4 MiB",
+        ),
+        (
+            "ip -6 -batch -",
+            routes.collect(),
+            "cannot list IPv6 routes of table 100: the list is longer than 4 MiB",
+        ),
+    ];
+    for (at, (command, input, why)) in attacks.into_iter().enumerate() {
+        let pod = fixture.mesh_pod(&format!("pod-{at}"));
+        fixture.wait_captured(&pod);
+        let _ = pod.sandbox.netns.pipe(command, &input);
+        pod.sandbox.netns.sh(&flush);
+        fixture.within(MINUTE, "they are restored", |fixture| fixture.is_ruled(&pod));
+        let _ = pod.tcp(outside).unwrap();
+        wait_relayed(&ztunnel, pod.ip(false), outside);
+        fixture.within(MINUTE, why, |fixture| {
+            let answer = fixture.explain(&format!("{MESH}/pod-{at}")).to_string();
+            answer.contains(why) && fixture.daemon().log().contains(why)
+        });
+    }
+}
+
 /// Replaces a table by one that only this process of the pod can change, while it runs.
 fn own_table(pod: &Peer, table: &str) -> Child {
     let mut nft = Command::new("nft");

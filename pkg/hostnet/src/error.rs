@@ -81,6 +81,15 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// There is more than is read, or it never stays the same while it is.
+    #[must_use]
+    pub fn is_excess(&self) -> bool {
+        use netlink::Error::{Bounds, Interrupted};
+        matches!(self, Error::Kernel { source: Bounds(_) | Interrupted(_), .. })
+    }
+}
+
 pub(crate) fn kernel_error(step: impl Display, source: impl Into<netlink::Error>) -> Error {
     Error::Kernel { step: step.to_string(), source: source.into() }
 }

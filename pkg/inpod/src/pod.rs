@@ -105,7 +105,8 @@ impl PodRulesSnapshot {
 }
 
 /// Makes the namespace as it is desired. The policy route comes first and the tables that switch traffic on last, so
-/// that no packet is captured before it can be delivered.
+/// that no packet is captured before it can be delivered. Only of more policy rules or routes than are read is the error returned after
+/// that: a pod must not keep its rules from being restored by them.
 ///
 /// # Errors
 /// The step that failed. What was done before it stays and counts in the next attempt.
@@ -120,7 +121,7 @@ pub fn capture_pod(
         let blank = observed.families.is_empty();
         let waiting = desired.families.iter().filter(|_| blank);
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
-        let mut differences = ensure_delivery(desired)?;
+        let (mut differences, unlisted) = ensure_delivery(desired)?;
         let changes = plan_changes(desired, &observed);
         let facts = ExceptionFacts::of_this_netns(desired);
         let concerns = |socket: &TcpSocket| existing::is_redirected(desired, facts.as_ref(), socket);
@@ -133,6 +134,7 @@ pub fn capture_pod(
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         differences.extend(removed);
+        unlisted?;
         Ok::<_, Error>(CaptureReport { differences, connections, warning })
     };
     let (report, warning) = run_inside(netns, options, act)?;
@@ -242,20 +244,25 @@ fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
     LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
 }
 
-fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
+/// Puts the policy routes in place, and tells what was missing, and why one could not be compared.
+fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<(), hostnet::Error>), Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
-    let mut made = Vec::new();
+    let (mut made, mut unlisted) = (Vec::new(), Ok(()));
     for family in desired.families {
         match handle.ensure_local_delivery(*family, lo, &local_delivery(desired.config)) {
             Ok(missing) => made.extend(missing),
+            Err(error) if error.is_excess() => {
+                unlisted = Err(error);
+                handle = RtnetlinkHandle::open_in_pod()?; // the kernel would go on with that list
+            }
             Err(_) if !is_deliverable(*family)? => {
                 drop(handle.delete_local_delivery(*family, lo, &local_delivery(desired.config))?);
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(made)
+    Ok((made, unlisted))
 }
 
 fn remove_delivery(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {

@@ -272,8 +272,9 @@ impl WorkerContext {
         desired: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        let found = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options)?;
-        if found.is_complete() {
+        let found = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options);
+        // What cannot be observed is restored all the same, as far as it can be.
+        if let Some(found) = found.ok().filter(PodRulesSnapshot::is_complete) {
             let observed = reuse_snapshot(before, found);
             return Ok(RulesCheck { observed, repaired: Vec::new(), connections: None });
         }
