@@ -4,10 +4,12 @@ use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use kit::{Echo, InpodOptions};
+use kit::{Echo, InpodOptions, WorkloadState};
+use report::CaptureState;
+use serde_json::json;
 
 use crate::fixtures::ambient::{MESH, PORT, Peer};
-use crate::fixtures::inpod::{InPod, wait_relayed};
+use crate::fixtures::inpod::{InPod, ours, wait_relayed};
 use crate::fixtures::tables::Tables;
 
 /// All pods are looked at within this time.
@@ -87,6 +89,41 @@ fn very_many_policy_rules_or_routes_keep_no_firewall_rules_from_being_restored()
         fixture.within(MINUTE, why, |fixture| {
             let answer = fixture.explain(&format!("{MESH}/pod-{at}")).to_string();
             answer.contains(why) && fixture.daemon().log().contains(why)
+        });
+    }
+}
+
+#[test]
+fn a_pod_leaves_the_mesh_whatever_leads_to_our_chains() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let restore = match fixture.tables {
+        Tables::Legacy => ["iptables-legacy-restore", "ip6tables-legacy-restore"],
+        Tables::Iptables | Tables::Native => ["iptables-nft-restore", "ip6tables-nft-restore"],
+    };
+    let chain = |tool: &str| {
+        format!(
+            "printf '*nat\\n:ISTIO_OUTPUT -\\n:\\377 -\\n-A \\377 -j ISTIO_OUTPUT\\nCOMMIT\\n' | {tool} --noflush\n"
+        )
+    };
+    let map = |family: &str| {
+        format!(
+            "nft 'add table {family} nat; add chain {family} nat ISTIO_OUTPUT; \
+             add map {family} nat evil {{ type inet_service : verdict; elements = {{ 1 : jump ISTIO_OUTPUT }}; }}'\n"
+        )
+    };
+    let attacks = [("nameless", restore.map(chain).concat()), ("mapped", ["ip", "ip6"].map(map).concat())];
+    for (name, attack) in attacks {
+        let pod = fixture.running_pod(MESH, name);
+        fixture.wait_captured(&pod);
+        let _ = pod.sandbox.netns.pipe("sh -e -s", &attack);
+        let mut manifest = pod.sandbox.manifest();
+        manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+        fixture.manifests.put_pod(&manifest);
+        let _ = ztunnel.wait_for_state(&pod.sandbox.pod.uid, WorkloadState::Gone);
+        fixture.within(MINUTE, name, |fixture| {
+            let state = fixture.explain(&format!("{MESH}/{name}")).capture;
+            ours(&pod)[1..] == [0, 0] && state == Some(CaptureState::Outside)
         });
     }
 }

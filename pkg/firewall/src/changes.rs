@@ -137,6 +137,13 @@ impl FamilyChanges {
             .collect()
     }
 
+    /// Returns these changes with stale chains emptied, not removed; `None`: they remove none.
+    fn without_removals(&self) -> Option<FamilyChanges> {
+        let families = self.families.iter().map(|(family, change)| (*family, change.without_removals()));
+        let emptied = FamilyChanges { families: families.collect(), ..self.clone() };
+        (emptied != *self).then_some(emptied)
+    }
+
     /// The families that need a change.
     pub fn changed_families(&self) -> impl Iterator<Item = Family> {
         self.families.iter().filter(|(_, change)| !change.is_empty()).map(|(family, _)| *family)
@@ -199,6 +206,13 @@ impl Firewall {
         let refused = match nftables::transaction_messages(&by_family) {
             Ok(messages) => match commit(messages) {
                 Err(Error::Engine(error)) if is_unknown_to_kernel(&error) => error.into(),
+                // Something that is no rule leads to a chain that is to go, such as a map.
+                Err(Error::Engine(error)) if error.errno() == Some(Errno::BUSY) => {
+                    return match changes.without_removals() {
+                        Some(emptied) => self.apply(&emptied, waiting),
+                        None => Err(error.into()),
+                    };
+                }
                 done => return done.map(|()| self.backend()),
             },
             Err(unsupported) => unsupported.into(),

@@ -132,13 +132,19 @@ impl ChainSet {
             .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
             .map(chain_of)
             .collect();
-        why.extend(stale.iter().map(|chain| format!("{}: chain {chain} is not wanted", table.as_str())));
+        // The kernel keeps a chain that something leads to.
+        let (mut kept, stale): (Vec<Chain>, Vec<Chain>) =
+            stale.into_iter().partition(|chain| have.has_unnamed_jump(&chain.0));
+        kept.retain(|chain| have.rules_of(&chain.0).next().is_some());
+        let unwanted = kept.iter().chain(&stale);
+        why.extend(unwanted.map(|chain| format!("{}: chain {chain} is not wanted", table.as_str())));
         let (deletes, jumps) = self.edit_jumps(table, want, have, &mut why);
         if why.is_empty() {
             return None;
         }
         let filled = differ.iter().filter(|differs| differs.update == ChainUpdate::Fill);
-        let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
+        let filled = filled.map(|differs| (differs.chain.clone(), differs.exists));
+        let declare = filled.chain(kept.into_iter().map(|chain| (chain, true))).collect();
         let adds = differ.iter().flat_map(|differs| added_rules(differs, want)).collect();
         Some(TableEdit { table, declare, deletes, adds, jumps, removals: stale, why })
     }
@@ -195,6 +201,12 @@ fn added_rules(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     }
 }
 
+/// A chain whose name is not UTF-8 has an empty one, or, in a tool's save, one with replacement characters: nobody can name it to delete
+/// a rule there.
+fn is_nameable(chain: &str) -> bool {
+    !chain.is_empty() && !chain.contains(char::REPLACEMENT_CHARACTER)
+}
+
 fn chain_of(name: &str) -> Chain {
     Chain(name.to_owned().into())
 }
@@ -204,16 +216,21 @@ impl SavedTable {
         self.chains.iter().map(String::as_str).filter(move |name| owner.contains(name))
     }
 
-    /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain. A chain whose name is
-    /// not UTF-8 has an empty one: nobody can name it to delete a rule there.
+    /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain, if that can be named.
     pub(crate) fn rules_into_chains_of(&self, owner: ChainSet) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules
             .iter()
-            .filter(move |rule| !rule.chain.is_empty() && !owner.contains(&rule.chain))
+            .filter(move |rule| is_nameable(&rule.chain) && !owner.contains(&rule.chain))
             .filter(move |rule| rule.jump_target().is_some_and(|chain| owner.contains(&chain)))
             .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
+    }
+
+    /// Whether a rule that nobody can name leads to this chain.
+    fn has_unnamed_jump(&self, chain: &str) -> bool {
+        let mut unnamed = self.rules.iter().filter(|rule| !is_nameable(&rule.chain));
+        unnamed.any(|rule| rule.jump_target().is_some_and(|target| target == chain))
     }
 
     /// A jump that must be first has to be the first rule of its chain, and to have no copy behind it: a copy could
@@ -235,5 +252,24 @@ impl SavedRule {
             Some(_) => None,
             None => parse::target_name(&self.text).map(Cow::Owned),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_that_a_chain_without_a_name_leads_to_is_emptied_and_kept() {
+        let removed = |rules: &str| {
+            let saved = format!("*nat\n:OUTPUT ACCEPT [0:0]\n:ISTIO_OUTPUT - [0:0]\n{rules}COMMIT\n");
+            ChainSet::IN_POD.remove(&SavedTables::parse(&saved).unwrap()).restore_text()
+        };
+        let unnamed = ":\u{fffd} - [0:0]\n-A \u{fffd} -j ISTIO_OUTPUT\n";
+        let jump = "-A OUTPUT -j ISTIO_OUTPUT\n-A ISTIO_OUTPUT -j ACCEPT\n";
+        assert_eq!(removed(""), "*nat\n-F ISTIO_OUTPUT\n-X ISTIO_OUTPUT\nCOMMIT\n");
+        assert_eq!(removed(unnamed), "");
+        let emptied = "*nat\n:ISTIO_OUTPUT - [0:0]\n-D OUTPUT -j ISTIO_OUTPUT\nCOMMIT\n";
+        assert_eq!(removed(&format!("{unnamed}{jump}")), emptied);
     }
 }

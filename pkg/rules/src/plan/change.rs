@@ -57,7 +57,7 @@ impl AddedRule {
 pub struct TableEdit {
     /// The table.
     pub table: Table,
-    /// Our chains that are created, or emptied and filled anew. True for one that exists already.
+    /// Our chains that are created, or emptied and filled anew if they are desired. True for one that exists already.
     pub declare: Vec<(Chain, bool)>,
     /// Rules that are deleted: foreign rules that jump into our chains, and jumps in the wrong place.
     pub deletes: Vec<SavedRule>,
@@ -172,6 +172,16 @@ impl RuleChange {
         }
         edits.retain(|edit| !edit.deletes.is_empty());
         RuleChange { edits }
+    }
+
+    /// Returns this change with stale chains emptied, not removed.
+    #[must_use]
+    pub fn without_removals(&self) -> RuleChange {
+        let mut change = self.clone();
+        for edit in &mut change.edits {
+            edit.declare.extend(mem::take(&mut edit.removals).into_iter().map(|chain| (chain, true)));
+        }
+        change
     }
 
     /// Splits this change into two steps: our chains with their rules, so that whatever these need of the kernel is in use, and
