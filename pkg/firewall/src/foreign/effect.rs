@@ -180,16 +180,14 @@ impl RuleEvaluation {
                     }
                     (None, Some(register)) => {
                         let read = if is_mark { MarkRegister::UNTOUCHED } else { MarkRegister::Unknown };
-                        self.registers.insert(register_offset(register), read);
+                        self.write_register(register, read);
                     }
                     _ => {}
                 }
             }
             "lookup" => match number(LOOKUP_REGISTER)? {
                 Some(0) => self.jumps = JumpTarget::Anywhere,
-                Some(register) => {
-                    self.registers.insert(register_offset(register), MarkRegister::Unknown);
-                }
+                Some(register) => self.write_register(register, MarkRegister::Unknown),
                 None => {}
             },
             "payload" if data.find(PAYLOAD_SOURCE).is_some() => self.add_diversion("payload set"),
@@ -215,6 +213,14 @@ impl RuleEvaluation {
         self.registers.get(&register_offset(number)).copied().unwrap_or(MarkRegister::Unknown)
     }
 
+    /// Content that is not known may be longer than a mark, and reach into other registers.
+    fn write_register(&mut self, number: u32, content: MarkRegister) {
+        match content {
+            MarkRegister::Unknown => self.registers.clear(),
+            known => drop(self.registers.insert(register_offset(number), known)),
+        }
+    }
+
     fn add_immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
         let content =
             data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested_attributes());
@@ -225,7 +231,7 @@ impl RuleEvaluation {
         } else if let Some(register) = data.find(IMMEDIATE_REGISTER) {
             let value = content.find(DATA_VALUE).and_then(|value| value.read_u32().ok());
             let known = value.map_or(MarkRegister::Unknown, MarkRegister::from_constant);
-            self.registers.insert(register_offset(register.read_be32()?), known);
+            self.write_register(register.read_be32()?, known);
         }
         Ok(())
     }
@@ -240,7 +246,7 @@ impl RuleEvaluation {
             (Some(mask), Some(xor)) => self.read_register(from).apply_bitwise(mask, xor),
             _ => MarkRegister::Unknown,
         };
-        self.registers.insert(register_offset(to), result);
+        self.write_register(to, result);
         Ok(())
     }
 }

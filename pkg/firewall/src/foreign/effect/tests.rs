@@ -1,3 +1,4 @@
+use netlink::{MessageFlags, NetlinkRequest};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -35,6 +36,38 @@ fn only_what_can_become_one_of_our_marks_counts() {
     assert_eq!(twice.mark_effect(&OURS), Some(RuleEffect::Marks(0x539)));
     assert_eq!(MarkRegister::Unknown.mark_effect(&OURS), Some(RuleEffect::AnyMark));
     assert_eq!(MarkRegister::Unknown.apply_bitwise(0, 7).mark_effect(&OURS), None);
+}
+
+/// The kernel's registers of 16 bytes are four of its registers of 4 bytes.
+#[test]
+fn what_a_longer_value_overwrites_is_not_known() {
+    let rule = |length: usize| {
+        let value = |bytes: &[u8], register: u32| {
+            let mut request = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
+            request.put_nested(1, |element| {
+                element.put_str(EXPRESSION_NAME, "immediate").put_nested(EXPRESSION_DATA, |data| {
+                    data.put_be32(IMMEDIATE_REGISTER, register).put_nested(IMMEDIATE_DATA, |content| {
+                        content.put_bytes(DATA_VALUE, bytes);
+                    });
+                });
+            });
+            request
+        };
+        let mut mark = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
+        mark.put_nested(1, |element| {
+            element.put_str(EXPRESSION_NAME, "meta").put_nested(EXPRESSION_DATA, |data| {
+                data.put_be32(META_KEY, META_MARK).put_be32(META_SOURCE, 9);
+            });
+        });
+        let mut expressions = [value(&7_u32.to_ne_bytes(), 9), value(&vec![1; length], 1), mark];
+        let bytes: Vec<u8> = expressions
+            .iter_mut()
+            .flat_map(|one| one.finish(0, MessageFlags::NONE).unwrap()[16..].to_vec())
+            .collect();
+        rule_effects(Attributes::new(&bytes), &OURS).unwrap().0
+    };
+    assert_eq!(rule(4), [], "a constant of others");
+    assert_eq!(rule(16), [RuleEffect::AnyMark]);
 }
 
 #[test]
