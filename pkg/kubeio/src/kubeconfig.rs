@@ -15,7 +15,7 @@ use crate::{Error, KubeClient, error, proxy::proxy_by_environment};
 const KUBECONFIG: &str = "of the kubeconfig";
 /// Why a command outside of a cluster has nothing to connect to.
 const NO_KUBECONFIG: &str = "there is none; set KUBECONFIG, or give --kubeconfig";
-/// Bytes of what a credential program wrote to standard error.
+/// Characters of what a credential program wrote to standard error.
 const COMPLAINT: usize = 4096;
 
 /// Which kubeconfig is meant, and what in it, as kubectl's flags say.
@@ -90,12 +90,10 @@ impl KubeClient {
 fn client_cause(cause: &kube::Error, program: &str) -> String {
     match cause {
         kube::Error::Auth(AuthError::AuthExecRun { out, .. }) => {
-            let complaint = String::from_utf8_lossy(&out.stderr[..out.stderr.len().min(COMPLAINT)]);
+            let complaint: String =
+                String::from_utf8_lossy(&out.stderr).trim().chars().take(COMPLAINT).collect();
             let status = out.status;
-            format!(
-                "the credential program {program:?} of the kubeconfig failed ({status}): {}",
-                complaint.trim()
-            )
+            format!("the credential program {program:?} of the kubeconfig failed ({status}): {complaint}")
         }
         kube::Error::Auth(AuthError::AuthExecStart(cause)) => {
             format!("cannot run the credential program {program:?} of the kubeconfig: {cause}")
