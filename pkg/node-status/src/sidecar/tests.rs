@@ -1,4 +1,4 @@
-use std::{process::Command, thread, time::Duration};
+use std::{cmp::Ordering, process::Command, thread, time::Duration};
 
 use super::*;
 
@@ -10,14 +10,15 @@ fn add_address(netns: &Netns, ip: &str) {
 
 /// A namespace with the number of one that has ended; `None`: another process of the machine took it.
 fn successor_of(number: NetnsId) -> Option<Netns> {
-    let mut others = Vec::new(); // the kernel gives the lowest free number, and frees one shortly after its namespace has ended
-    while others.len() < 50 {
+    // The kernel gives the lowest free number. It frees one after its namespace has ended, later if many end at the same time.
+    let mut lower = Vec::new();
+    for _ in 0..200 {
         let netns = Netns::create().unwrap();
-        if netns.id() == number {
-            return Some(netns);
+        match netns.id().cmp(&number) {
+            Ordering::Equal => return Some(netns),
+            Ordering::Less => lower.push(netns),
+            Ordering::Greater => thread::sleep(Duration::from_millis(10)), // for the kernel to free it
         }
-        others.push(netns);
-        thread::sleep(Duration::from_millis(10));
     }
     None
 }
