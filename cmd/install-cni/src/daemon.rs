@@ -8,7 +8,7 @@ use std::{
 use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use daemon_settings::{DaemonSettings, DebugAddress};
+use daemon_settings::{DaemonSettings, DebugAddress, HEALTH_PORT};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerStatus};
 use model::Notice;
 use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
@@ -51,8 +51,6 @@ use crate::{
     version,
 };
 
-/// Port of `/healthz` and `/readyz`.
-const HEALTH_PORT: u16 = 8000;
 /// How long rules stay for pods whose annotations could not be withdrawn yet: 250 take 16 round trips.
 const ANNOTATIONS: Duration = Duration::from_secs(1);
 /// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
@@ -94,7 +92,7 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
     // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
     drop(fs::remove_file(settings.refused_credential()));
     // Before the agent listens itself.
-    let ports = node_status::taken_ports(&agent_ports(&settings));
+    let ports = node_status::taken_ports(&settings.listening_ports());
     let (settings, cluster) = (Arc::new(settings), Arc::new(ClusterAccess::default()));
     let done = runtime.block_on(async {
         // Before everything that takes time: what a SIGTERM means is decided by what is known of our own pod.
@@ -115,12 +113,6 @@ fn allow_many_files() {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         debug!(target: "install", %error, "cannot raise the limit of open files");
     }
-}
-
-/// The ports that the agent listens on.
-pub(crate) fn agent_ports(settings: &DaemonSettings) -> Vec<u16> {
-    let debug = settings.debug.as_ref().map(|debug| debug.port);
-    [Some(HEALTH_PORT), settings.monitoring_port, debug].into_iter().flatten().collect()
 }
 
 /// Opens everything and starts the threads, from within the runtime.

@@ -174,6 +174,8 @@ struct SettingsReader<'a> {
 /// A proof may take as long.
 const LEAST_PROOF_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Port of `/healthz` and `/readyz`.
+pub const HEALTH_PORT: u16 = 8000;
 /// Name of the file whose lock keeps a second agent off the node, beside the sockets.
 const LOCK_FILE: &str = "agent.lock";
 
@@ -181,6 +183,13 @@ impl DaemonSettings {
     /// The file that one agent at a time has locked.
     pub fn lock_file(&self) -> PathBuf {
         self.debug_socket.with_file_name(LOCK_FILE)
+    }
+
+    /// The TCP ports that the agent listens on.
+    #[must_use]
+    pub fn listening_ports(&self) -> Vec<u16> {
+        let debug = self.debug.as_ref().map(|debug| debug.port);
+        [Some(HEALTH_PORT), self.monitoring_port, debug].into_iter().flatten().collect()
     }
 
     /// Checks everything; how to log comes beside the rest, because it is needed first.

@@ -7,13 +7,12 @@ use console::OutputFormat;
 use report::Severity;
 
 use super::{command_flags::FAIL_ON, invocation::CommandInvocation};
-use crate::daemon::agent_ports;
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let word = call.values.flag_text(&FAIL_ON);
     let least = Severity::from_name(word)
         .with_context(|| format!("--fail-on: {word:?} is none of error, unknown and warning"))?;
-    let preflight = node_status::check_node(&call.settings, &agent_ports(&call.settings));
+    let preflight = node_status::check_node(&call.settings, &call.settings.listening_ports());
     match call.output.format {
         OutputFormat::Junit => console::write_stdout(preflight.to_junit(least).as_bytes())?,
         OutputFormat::Sarif => console::write_stdout(preflight.to_sarif().as_bytes())?,
