@@ -59,10 +59,10 @@ fn very_many_policy_rules_or_routes_keep_no_firewall_rules_from_being_restored()
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let (outside, flush) =
         ((fixture.node.outside_ip(false), PORT).into(), fixture.tables.flush_nat("OUTPUT"));
-    // The kernel compares each with all before it, and the last is the first here.
-    let long =
-        "iif lo oif lo fwmark 1/1 ipproto tcp sport 1-2 dport 1-2 uidrange 0-0 suppress_prefixlength 0";
-    let rules = (40_000..80_000)
+    // The kernel compares each with all before it, so few and long ones; and the last is the first here.
+    let long = "iif no-such-device0 oif no-such-device0 fwmark 1/1 ipproto tcp sport 1-2 dport 1-2 \
+                uidrange 0-0 suppress_prefixlength 0";
+    let rules = (40_000..70_000)
         .rev()
         .map(|at| format!("rule add pref {at} from 192.0.2.1 to 192.0.2.2 {long} lookup 9\n"));
     let routes = (0..60_000).map(|at| format!("route add 2001:db8::{at:x}/128 dev lo table 100\n"));
