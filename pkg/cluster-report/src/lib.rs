@@ -21,7 +21,7 @@ pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;
 pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec, Probe, ProbeTarget};
 pub use policy::{
-    Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
+    Blocked, HBONE, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicyRule, PolicySpec, PortName, Selector,
     policy_effect,
 };
 pub use preflight::{

@@ -44,18 +44,18 @@ pub struct PolicySpec {
     /// `Ingress`, `Egress`; empty: ingress, and egress if there are rules for it.
     pub policy_types: Vec<String>,
     /// Rules that allow ingress.
-    pub ingress: Vec<IngressRule>,
+    pub ingress: Vec<PolicyRule>,
     /// Rules that allow egress.
-    pub egress: Vec<IngressRule>,
+    pub egress: Vec<PolicyRule>,
 }
 
-/// Something that may come in; as a rule for egress, something that may go out.
+/// Connections that are allowed: into a pod, or out of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct IngressRule {
+pub struct PolicyRule {
     /// From whom, or to whom; empty: anywhere.
-    #[serde(alias = "to")]
-    pub from: Vec<Peer>,
+    #[serde(alias = "from", alias = "to")]
+    pub peers: Vec<Peer>,
     /// To which ports; empty: to all.
     pub ports: Vec<PolicyPort>,
 }
@@ -142,22 +142,23 @@ impl NetworkPolicy {
     #[must_use]
     pub fn isolates_pod(&self, pod: &Pod) -> bool {
         let types = &self.spec.policy_types;
-        self.metadata.namespace == pod.metadata.namespace
-            && (types.is_empty() || types.iter().any(|kind| kind == "Ingress"))
-            && self.spec.pod_selector.matches_labels(&pod.metadata.labels)
+        self.selects_pod(pod) && (types.is_empty() || types.iter().any(|kind| kind == "Ingress"))
     }
 
     /// Whether the policy restricts egress of this pod.
     fn isolates_outbound(&self, pod: &Pod) -> bool {
         let types = &self.spec.policy_types;
         let by_rules = types.is_empty() && !self.spec.egress.is_empty();
+        self.selects_pod(pod) && (by_rules || types.iter().any(|kind| kind == "Egress"))
+    }
+
+    fn selects_pod(&self, pod: &Pod) -> bool {
         self.metadata.namespace == pod.metadata.namespace
-            && (by_rules || types.iter().any(|kind| kind == "Egress"))
             && self.spec.pod_selector.matches_labels(&pod.metadata.labels)
     }
 }
 
-impl IngressRule {
+impl PolicyRule {
     fn opens_port(&self, number: u16, pod: &Pod) -> bool {
         self.ports.is_empty() || self.ports.iter().any(|port| port.includes_port(number, pod))
     }
@@ -167,18 +168,18 @@ impl IngressRule {
         let is_dns = |port: &PolicyPort| port.port == Some(PortName::Number(DNS));
         let is_address = |peer: &Peer| peer.ip_block.is_some();
         (self.ports.is_empty() || !self.ports.iter().all(is_dns))
-            && (self.from.is_empty() || !self.from.iter().all(is_address))
+            && (self.peers.is_empty() || !self.peers.iter().all(is_address))
     }
 
     fn admits_address(&self, address: IpAddr) -> bool {
-        let mut blocks = self.from.iter().filter_map(|peer| peer.ip_block.as_ref());
-        self.from.is_empty() || blocks.any(|block| block.contains_address(address))
+        let mut blocks = self.peers.iter().filter_map(|peer| peer.ip_block.as_ref());
+        self.peers.is_empty() || blocks.any(|block| block.contains_address(address))
     }
 
     /// Whoever matches `other` matches this rule too. By their text: that one selector implies another is not seen.
-    fn is_open_to_all_of(&self, other: &IngressRule) -> bool {
-        self.from.is_empty()
-            || (!other.from.is_empty() && other.from.iter().all(|peer| self.from.contains(peer)))
+    fn is_open_to_all_of(&self, other: &PolicyRule) -> bool {
+        self.peers.is_empty()
+            || (!other.peers.is_empty() && other.peers.iter().all(|peer| self.peers.contains(peer)))
     }
 }
 
@@ -239,13 +240,10 @@ pub(crate) fn outbound_effect<'a>(
 }
 
 /// The effect of rules for one direction on HBONE. `pod` gives ports their names.
-fn rules_effect<'a, Rules: Iterator<Item = &'a IngressRule>>(
-    rules: impl Fn() -> Rules,
-    pod: &Pod,
-) -> Blocked {
-    let opening: Vec<&IngressRule> = rules().filter(|rule| rule.opens_port(HBONE, pod)).collect();
+fn rules_effect<'a, Rules: Iterator<Item = &'a PolicyRule>>(rules: impl Fn() -> Rules, pod: &Pod) -> Blocked {
+    let opening: Vec<&PolicyRule> = rules().filter(|rule| rule.opens_port(HBONE, pod)).collect();
     // What is open for UDP alone does not go through the mesh.
-    let matters = |rule: &&IngressRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
+    let matters = |rule: &&PolicyRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
     let mut others = rules().filter(|rule| !rule.opens_port(HBONE, pod)).filter(matters);
     if opening.is_empty() {
         if others.next().is_some() { Blocked::Hbone } else { Blocked::Everything }

@@ -167,12 +167,12 @@ impl BlankRules {
         let desired = if self.without_jumps { desired.without_jumps() } else { desired };
         // An earlier step may have begun.
         let found = NativeListing::read(&OWNERS, ListBounds::POD)?;
-        commit(nftables::native::transaction_messages(&found, self.prefix, &desired)?)
+        commit_messages(nftables::native::transaction_messages(&found, self.prefix, &desired)?)
     }
 }
 
 /// As [`nftables::commit`], but says which tables another process owns, if that is why the kernel refuses.
-fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
+fn commit_messages(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     nftables::commit(messages).map_err(|error| match error.errno() {
         Some(Errno::PERM) => describe_owned_tables().map_or(error.into(), Error::Owned),
         _ => error.into(),
@@ -196,7 +196,7 @@ impl Firewall {
         if let Some(native) = &changes.native {
             let messages =
                 nftables::native::transaction_messages(&native.found, native.prefix, &native.desired)?;
-            return commit(messages).map(|()| Backend::Native);
+            return commit_messages(messages).map(|()| Backend::Native);
         }
         if !self.is_direct() {
             let restorable = self.without_opaque_deletes(changes)?;
@@ -204,7 +204,7 @@ impl Firewall {
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
         let refused = match nftables::transaction_messages(&by_family) {
-            Ok(messages) => match commit(messages) {
+            Ok(messages) => match commit_messages(messages) {
                 Err(Error::Engine(error)) if is_unknown_to_kernel(&error) => error.into(),
                 // Something that is no rule leads to a chain that is to go, such as a map.
                 Err(Error::Engine(error)) if error.errno() == Some(Errno::BUSY) => {
@@ -234,7 +234,7 @@ impl Firewall {
             .collect();
         if deletes.iter().any(|(_, change)| !change.is_empty()) {
             let by_family: Vec<_> = deletes.iter().map(|(family, change)| (*family, change)).collect();
-            commit(nftables::transaction_messages(&by_family)?)?;
+            commit_messages(nftables::transaction_messages(&by_family)?)?;
         }
         Ok(remaining)
     }

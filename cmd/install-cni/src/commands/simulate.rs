@@ -21,7 +21,14 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
 fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
     const USAGE: &str =
         "what is to be simulated? label namespace NAME KEY=VALUE, or settings NAME=VALUE; see --help";
-    match operands.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    let mut words: Vec<&str> = operands.iter().map(String::as_str).collect();
+    // As kubectl label does, it takes TYPE/NAME for TYPE NAME.
+    if let ["label", object, ..] = words.as_slice()
+        && let Some((kind, name)) = object.split_once('/')
+    {
+        words.splice(1..2, [kind, name]);
+    }
+    match words.as_slice() {
         // As kubectl millrace passes them.
         ["settings", text] if text.starts_with('{') => {
             Ok(SimulatedChange::Settings(SettingsChange::from_text(text)?))
@@ -32,12 +39,6 @@ fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
         ["label", "namespace" | "ns" | "namespaces", name, labels @ ..] => {
             Ok(SimulatedChange::Labels(LabelChange::parse(name, None, labels.iter().copied())?))
         }
-        ["label", object, labels @ ..] if typed_name(object).is_some() => {
-            let (kind, name) = typed_name(object).unwrap_or_default();
-            parse_change(
-                &["label", kind, name].iter().chain(labels).map(ToString::to_string).collect::<Vec<_>>(),
-            )
-        }
         ["label", "pod" | "po" | "pods", name, labels @ ..] => {
             let (namespace, pod) = name.split_once('/').context("a pod is named NAMESPACE/NAME")?;
             let change = LabelChange::parse(namespace, Some(pod), labels.iter().copied())?;
@@ -45,13 +46,6 @@ fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
         }
         _ => bail!(USAGE),
     }
-}
-
-/// Splits an object that is named as `TYPE/NAME`, which kubectl takes for `TYPE NAME`.
-fn typed_name(object: &str) -> Option<(&str, &str)> {
-    object
-        .split_once('/')
-        .filter(|(kind, _)| matches!(*kind, "namespace" | "ns" | "namespaces" | "pod" | "po" | "pods"))
 }
 
 #[cfg(test)]

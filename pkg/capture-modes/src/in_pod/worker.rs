@@ -14,9 +14,7 @@ use std::{
 };
 
 use firewall::FirewallOptions;
-use inpod::{
-    CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns,
-};
+use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netns::Netns;
 use netns_changes::{Change, ChangeWatcher, NetnsWatch, WatchId};
@@ -280,7 +278,7 @@ impl WorkerContext {
         }
         let made = inpod::capture_pod(netns, desired, &self.options)?;
         let after = inpod::observe_pod(netns, desired, None, &self.options)?;
-        let CaptureReport { differences: repaired, connections, .. } = made;
+        let (repaired, connections) = (made.differences, made.connections);
         Ok(RulesCheck { observed: Arc::new(after), repaired, connections })
     }
 

@@ -161,7 +161,7 @@ fn egress_to_other_ports_of_peers_alone_blocks_hbone_from_the_pod() {
 }
 
 prop_compose! {
-    fn some_rule()(ports in prop::collection::vec((1u16.., any::<bool>()), 0..4), from in 0u8..3) -> IngressRule {
+    fn some_rule()(ports in prop::collection::vec((1u16.., any::<bool>()), 0..4), from in 0u8..3) -> PolicyRule {
         let port = |(port, is_hbone): (u16, bool)| PolicyPort {
             port: Some(PortName::Number(if is_hbone { HBONE } else { port })),
             ..PolicyPort::default()
@@ -170,8 +170,8 @@ prop_compose! {
             ip_block: Some(IpBlock { cidr: format!("10.0.{from}.0/24"), except: Vec::new() }),
             ..Peer::default()
         };
-        IngressRule {
-            from: (from > 0).then(|| block(from)).into_iter().collect(),
+        PolicyRule {
+            peers: (from > 0).then(|| block(from)).into_iter().collect(),
             ports: ports.into_iter().map(port).collect(),
         }
     }

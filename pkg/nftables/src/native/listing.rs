@@ -241,8 +241,8 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     let mut listing = NativeListing::default();
     let prefixes = || owners.iter().filter_map(|owner| owner.native);
     let names = prefixes().flat_map(|prefix| Table::ALL.map(|table| table_name(prefix, table)));
-    let single = names.map(|name| request(GET_TABLE, &[(TABLE_NAME, &name)]));
-    let (replies, _) = objects.list_or_find(&request(GET_TABLE, &[]), single)?;
+    let single = names.map(|name| inet_request(GET_TABLE, &[(TABLE_NAME, &name)]));
+    let (replies, _) = objects.list_or_find(&inet_request(GET_TABLE, &[]), single)?;
     let mut uses = Vec::new();
     for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
@@ -260,7 +260,7 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     let are_all = read_chains(objects, owners, &mut listing)?;
     for (table, uses) in listing.tables.iter_mut().zip(uses) {
         let (replies, is_all) =
-            objects.read_head(&request(GET_RULE, &[(RULE_TABLE, &table.name)]), objects.bounds.bytes)?;
+            objects.read_head(&inet_request(GET_RULE, &[(RULE_TABLE, &table.name)]), objects.bounds.bytes)?;
         // Of the objects that a table has, those of ours are all chains.
         table.has_more = !is_all || (!are_all && usize::try_from(uses) != Ok(table.chains.len()));
         for reply in replies.iter() {
@@ -289,9 +289,9 @@ fn read_chains(
         owners.iter().flat_map(|owner| owner.chains).map(|chain| chain_name(chain)).chain(built_in)
     };
     let single = tables.iter().flat_map(|table| {
-        names().map(move |name| request(GET_CHAIN, &[(CHAIN_TABLE, table), (CHAIN_NAME, &name)]))
+        names().map(move |name| inet_request(GET_CHAIN, &[(CHAIN_TABLE, table), (CHAIN_NAME, &name)]))
     });
-    let (replies, are_all) = objects.list_or_find(&request(GET_CHAIN, &[]), single)?;
+    let (replies, are_all) = objects.list_or_find(&inet_request(GET_CHAIN, &[]), single)?;
     for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
         let name = text_or_empty(attributes.find(CHAIN_TABLE));
@@ -304,7 +304,7 @@ fn read_chains(
     Ok(are_all)
 }
 
-fn request(kind: u16, names: &[(u16, &str)]) -> NetlinkRequest {
+fn inet_request(kind: u16, names: &[(u16, &str)]) -> NetlinkRequest {
     let mut request = NetlinkRequest::new(kind, MessageFlags::NONE, &[INET, 0, 0, 0]);
     for (attribute, name) in names {
         request.put_str(*attribute, name);
