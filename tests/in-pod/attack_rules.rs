@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kit::{Echo, InpodOptions, Netns};
+use kit::{Echo, InpodOptions, Netns, fill_with_rules};
 
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
 use crate::fixtures::inpod::{InPod, wait_relayed};
@@ -13,20 +13,6 @@ use crate::fixtures::inpod::{InPod, wait_relayed};
 const MINUTE: Duration = Duration::from_secs(60);
 /// For one ADD among others' rules, on a machine that does other things meanwhile. It takes 15 ms on a quiet one.
 const ADD: Duration = Duration::from_secs(1);
-
-/// So many rules of somebody else, in a chain of its own in these tables.
-fn crowd(netns: &Netns, tables: &[&str], number: usize) {
-    let mut text = String::new();
-    for table in tables {
-        text.push_str(&format!("*{table}\n:FOREIGN - [0:0]\n"));
-        for i in 0..number {
-            let rule = format!("-A FOREIGN -s 10.{}.{}.{}/32 -j ACCEPT\n", i >> 16, i >> 8 & 255, i & 255);
-            text.push_str(&rule);
-        }
-        text.push_str("COMMIT\n");
-    }
-    let _ = netns.pipe("iptables-nft-restore --noflush", &text);
-}
 
 /// Starts pods for so long, and tells how long each took, the longest first.
 fn adds(time: Duration, mut add: impl FnMut(usize) -> Peer) -> Vec<Duration> {
@@ -56,7 +42,7 @@ fn pods_with_very_many_rules_keep_no_other_pod_from_starting() {
         fixture.wait_captured(peer);
     }
     for peer in &hostile {
-        crowd(&peer.sandbox.netns, &["nat"], 150_000);
+        fill_with_rules(&peer.sandbox.netns, "nat", 150_000);
         peer.sandbox.netns.sh(&fixture.tables.flush_nat("ISTIO_OUTPUT"));
     }
     // Each of them is looked at once, at least.
@@ -72,7 +58,7 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     let pod = fixture.mesh_pod("hostile");
     fixture.wait_captured(&pod);
     let netns = &pod.sandbox.netns;
-    crowd(netns, &["nat"], 50_000);
+    fill_with_rules(netns, "nat", 50_000);
     let flushes =
         ["ISTIO_OUTPUT", "ISTIO_PRERT", "OUTPUT", "PREROUTING"].map(|chain| fixture.tables.flush_nat(chain));
     // At once: between two of them, the agent would repair the first.
@@ -98,7 +84,7 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
 
 /// One more foreign rule, as kube-proxy adds them all the time.
 fn add_service(node: &Netns, at: usize) {
-    let _ = node.sh(&format!("iptables-nft -t nat -A FOREIGN -d 10.255.{}.{} -j ACCEPT", at >> 8, at & 255));
+    let _ = node.sh(&format!("nft add rule ip nat FOREIGN ip daddr 10.255.{}.{} accept", at >> 8, at & 255));
 }
 
 /// Most of them, and none until the plugin's patience ends: other tests take the processors at times, and these times are with the
@@ -111,7 +97,7 @@ fn assert_undelayed(took: &[Duration]) {
 #[test]
 fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_in_pods() {
     let mut fixture = InPod::stopped(kit::NodeOptions::default(), &[]);
-    crowd(fixture.node.netns(), &["nat", "filter"], 25_000);
+    ["nat", "filter"].iter().for_each(|table| fill_with_rules(fixture.node.netns(), table, 25_000));
     fixture.start();
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let took = adds(Duration::from_secs(40), |at| {
@@ -125,7 +111,7 @@ fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_in_pods() 
 #[test]
 fn very_many_rules_on_the_node_keep_no_pod_from_starting_with_capture_on_the_node() {
     let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);
-    crowd(fixture.node.netns(), &["nat", "filter"], 25_000);
+    ["nat", "filter"].iter().for_each(|table| fill_with_rules(fixture.node.netns(), table, 25_000));
     fixture.start();
     let _ztunnel = fixture.ztunnel("ztunnel-a");
     let took = adds(Duration::from_secs(40), |at| {

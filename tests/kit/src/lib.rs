@@ -62,7 +62,7 @@ pub use pki::{Certificate, ISSUER, Pki};
 pub use pod::{Pod, PodSandbox};
 pub use process::{PluginOutput, exec_plugin};
 pub use process_table::ProcessTable;
-pub use rule_crowd::fill_with_services;
+pub use rule_crowd::{fill_with_rules, fill_with_services};
 pub use runtime::{Added, Call, ChainError, Runtime};
 pub use service::{ProxyMode, Service, wants_ipvs};
 pub use tempfile::TempDir;

@@ -45,6 +45,12 @@ pub fn fill_with_services(netns: &Netns, count: usize) {
     fill_table(netns, "nat", &rules, (0..count / EACH).map(|chain| (format!("KUBE-SVC-{chain:X}"), 1)));
 }
 
+/// The same rule so often in a new chain `FOREIGN` of a table of IPv4. Nothing jumps there.
+pub fn fill_with_rules(netns: &Netns, table: &str, count: usize) {
+    let rule = "-s 10.97.1.2/32 -p tcp -j ACCEPT".to_owned();
+    fill_table(netns, table, &[rule], std::iter::once(("FOREIGN".to_owned(), count)));
+}
+
 /// Makes chains in a table of IPv4, each with these rules (as `iptables -A CHAIN` takes them) as often as is said beside its name.
 ///
 /// # Panics
