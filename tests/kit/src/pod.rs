@@ -187,7 +187,7 @@ fn path_for_runtime(netns: &Netns) -> String {
 }
 
 /// A UUID (version 4 in form) that repeats neither in this sandbox nor, most likely, anywhere.
-fn fresh_uuid() -> String {
+pub(crate) fn fresh_uuid() -> String {
     let hex = fresh_hex(32);
     format!("{}-{}-4{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
 }

@@ -102,7 +102,8 @@ impl Fixture {
         }
         let port = kubelet.address().port();
         in_parallel(NODES, |at| create_node(api, at, port));
-        in_parallel(PODS, |at| create_pod(api, at));
+        api.store_pods((0..PODS).map(pod));
+        running(api, MESH, "pod-26");
         let policy = json!({
             "metadata": {"name": "web-only"},
             "spec": {
@@ -200,17 +201,13 @@ fn running(api: &ApiServer, namespace: &str, name: &str) {
     api.admin().patch_status(&format!("/api/v1/namespaces/{namespace}/pods/{name}"), &status);
 }
 
-fn create_pod(api: &ApiServer, at: usize) {
-    let name = format!("pod-{at}");
-    let mut pod = ApiServer::pod(MESH, &name);
+fn pod(at: usize) -> Value {
+    let mut pod = ApiServer::pod(MESH, &format!("pod-{at}"));
     pod["spec"]["nodeName"] = node(at % NODES).into();
     if at == 40 || at == 41 {
         pod["metadata"]["labels"] = json!({"app": "web"});
     }
-    api.create_pod(&pod);
-    if at == 26 {
-        running(api, MESH, &name);
-    }
+    pod
 }
 
 /// The objects of deploy/millrace-viewer.yaml, for the namespace of these agents, and bindings to a user.
