@@ -59,27 +59,6 @@ pub const NETWORK_CONFIG: &str = r#"{
   }
 }"#;
 
-/// Mounts, then becomes the daemon. `$1` is the container's directory, the rest is the command.
-const ENTER: &str = r#"
-set -e
-cd "$1"; shift
-mount --bind root root
-for name in usr proc dev; do mount --rbind "/$name" "root/$name"; done
-mount --bind source root/opt/cni/bin
-mount --bind bin root/host/opt/cni/bin
-mount --bind "$NET_D" root/host/etc/cni/net.d
-mount --bind "$RUN_DIR" root/var/run/istio-cni
-mount --bind account root/var/run/secrets/kubernetes.io/serviceaccount
-while IFS=: read -r from to; do [ "$to" ] && mount --rbind "$from" "root$to"; done <<<"$MOUNTS"
-for path in $READ_ONLY; do mount --bind "root$path" "root$path"; mount -o remount,bind,ro "root$path"; done
-mount --bind "$PROGRAM" root/install-cni
-if [ "$LIMIT" ]; then echo "${LIMIT#* }" >"/proc/sys/user/${LIMIT% *}"; fi
-started=$STARTED
-unset NET_D RUN_DIR READ_ONLY PROGRAM LIMIT STARTED MOUNTS
-printf %s "$EPOCHREALTIME" >"$started"
-exec chroot root "$@"
-"#;
-
 /// What the image says of the allocator.
 const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
@@ -307,23 +286,37 @@ impl Container {
     }
 
     fn command(&self, arguments: &[&str], read_only: &[&str], started: &Path) -> Command {
-        let mut command = Command::new(self.refused.map_or("unshare".into(), |_| kit_traffic()));
-        command.args(self.refused.iter().flat_map(|what| ["refuse", what, "unshare"]));
-        let limit = self.limit.as_ref().map(|(name, value)| format!("{name} {value}"));
-        command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
-        command.args(["--mount", "--propagation", "slave", "bash", "-c", ENTER, "enter"]);
-        command.arg(self.files.path()).arg("/install-cni").args(arguments);
+        let mut command = Command::new(kit_traffic());
+        if let Some(what) = self.refused {
+            command.args(["refuse", what]).arg(kit_traffic());
+        }
+        command.arg("contain").arg("--root").arg(self.root()).arg("--started").arg(started);
+        if let Some((name, value)) = &self.limit {
+            command.arg("--user-limit").arg(format!("{name}={value}"));
+        }
+        for path in ["/usr", "/proc", "/dev"] {
+            command.arg("--rbind").arg(format!("{path}:{path}"));
+        }
+        let at = |path: &str| self.files.path().join(path);
+        for (from, to) in [
+            (at("source"), "/opt/cni/bin"),
+            (at("bin"), "/host/opt/cni/bin"),
+            (self.net_d(), "/host/etc/cni/net.d"),
+            (self.run_dir.clone(), "/var/run/istio-cni"),
+            (at("account"), "/var/run/secrets/kubernetes.io/serviceaccount"),
+            (self.program.clone(), "/install-cni"),
+        ] {
+            command.arg("--bind").arg(format!("{}:{to}", from.display()));
+        }
+        for (from, to) in &self.mounts {
+            command.arg("--rbind").arg(format!("{}:{to}", from.display()));
+        }
+        for path in read_only {
+            command.args(["--read-only", path]);
+        }
+        command.args(["--", "/install-cni"]).args(arguments);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.envs(ALLOCATOR).envs(self.env.iter().cloned());
-        command.env("NET_D", &self.net_d).env("RUN_DIR", &self.run_dir).env("READ_ONLY", read_only.join(" "));
-        command
-            .env("PROGRAM", &self.program)
-            .env("LIMIT", limit.unwrap_or_default())
-            .env("STARTED", started)
-            .env(
-                "MOUNTS",
-                self.mounts.iter().map(|(from, at)| format!("{}:{at}\n", from.display())).collect::<String>(),
-            );
         command
     }
 }
@@ -338,10 +331,8 @@ impl Daemon {
     /// When the container was set up and the daemon's turn came; none before.
     #[must_use]
     pub fn started(&self) -> Option<SystemTime> {
-        let text = fs::read_to_string(&self.started).ok()?;
-        let (seconds, micros) = text.split_once('.')?;
-        let since = Duration::new(seconds.parse().ok()?, micros.parse::<u32>().ok()? * 1000);
-        Some(SystemTime::UNIX_EPOCH + since)
+        let micros = fs::read_to_string(&self.started).ok()?.parse().ok()?;
+        Some(SystemTime::UNIX_EPOCH + Duration::from_micros(micros))
     }
 
     /// Everything that it has printed so far.

@@ -2,12 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::libc;
+use nix::net::if_::InterfaceFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use crate::artefacts::require_sandbox;
@@ -171,12 +175,13 @@ impl Netns {
     /// # Panics
     /// If it takes longer than 20 seconds.
     pub fn wait_until_running(&self, link: &str) {
-        // UNKNOWN is what links without a carrier of their own say for as long as they are up.
-        let is_running = |state: &serde_json::Value| state == "UP" || state == "UNKNOWN";
-        until(format_args!("link {link} in {} runs", self.name), || {
-            let links = self.sh(&format!("ip -json link show dev {link}"));
-            let links: serde_json::Value = serde_json::from_str(&links).expect("ip writes JSON");
-            is_running(&links[0]["operstate"])
+        let runs = |one: &InterfaceAddress| {
+            one.interface_name == link && one.flags.contains(InterfaceFlags::IFF_RUNNING)
+        };
+        self.run(|| {
+            until(format_args!("link {link} in {} runs", self.name), || {
+                getifaddrs().expect("links can be listed").any(|one| runs(&one))
+            });
         });
     }
 
@@ -192,7 +197,7 @@ impl Netns {
 
     /// The defaults of a namespace depend on the machine's; tests shall not.
     fn settle(&self) {
-        self.sh("ip link set lo up");
+        self.run(set_loopback_up);
         for scope in ["all", "default"] {
             self.sysctl(&format!("net/ipv4/conf/{scope}/rp_filter"), "0");
             // Duplicate address detection holds every address back for a second or more.
@@ -221,6 +226,23 @@ fn bind_new_namespace(path: &Path) {
     // unsafe come from FILES and FS, which are not asked for.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("cannot unshare the network");
     rustix::mount::mount_bind("/proc/thread-self/ns/net", path).expect("cannot bind a netns");
+}
+
+nix::ioctl_write_ptr_bad!(set_link_flags, libc::SIOCSIFFLAGS, libc::ifreq);
+
+/// Sets `lo` of the calling thread's namespace up (`netdevice(7)`). Without `ip`: there are thousands of namespaces.
+#[allow(unsafe_code, reason = "nothing that tests have offers this call")]
+fn set_loopback_up() {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("cannot make a socket");
+    let mut request = libc::ifreq {
+        ifr_name: [0; libc::IFNAMSIZ],
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: (libc::IFF_UP | libc::IFF_RUNNING) as i16 },
+    };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: the request is initialised and of the type that this call reads; the socket is open.
+    unsafe { set_link_flags(socket.as_raw_fd(), &request) }.expect("cannot set lo up");
 }
 
 /// Runs `work` in the sandbox's own namespace, wherever the caller is: threads enter others, but never the

@@ -8,6 +8,8 @@
 //!             [--drain-ms N] [--timeout-ms N]
 //! kit-traffic live [--every-ms N] [--stall-ms N]
 //! kit-traffic refuse ipv6|netfilter|netns PROGRAM [ARGUMENTS]
+//! kit-traffic contain --root DIR [--bind FROM:TO]... [--rbind FROM:TO]... [--read-only PATH]... [--user-limit NAME=VALUE]
+//!             --started FILE -- PROGRAM [ARGUMENTS]
 //! ```
 //!
 //! The server writes `ready` when it listens, and answers with one line of JSON on what it saw; the client
@@ -20,6 +22,7 @@
     reason = "test code: a broken set-up shall stop the test at once, where it broke, in words"
 )]
 
+mod contain;
 mod inpod;
 mod live;
 mod poller;
@@ -42,6 +45,10 @@ fn main() {
     let verb = words.next().expect("serve, connect, ztunnel, inpod-ztunnel or live");
     if verb == "refuse" {
         panic!("{}", refuse::run(words));
+    }
+    if verb == "contain" {
+        let options = Options::parse(words.by_ref().take_while(|word| word != "--"));
+        panic!("{}", contain::run(&options, words));
     }
     let proto = match verb.as_str() {
         "serve" | "connect" => words.next().expect("tcp or udp"),
