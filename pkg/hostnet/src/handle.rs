@@ -26,6 +26,7 @@ impl ChangeOutcome {
 #[derive(Debug)]
 pub struct RtnetlinkHandle {
     pub(crate) socket: Socket,
+    pub(crate) in_pod: bool,
 }
 
 impl RtnetlinkHandle {
@@ -35,18 +36,18 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(open_error)? })
+        Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(open_error)?, in_pod: false })
     }
 
-    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace: a list that is longer than any pod's fails,
-    /// instead of being read.
+    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace, in which it is used, too: a list that is longer than any pod's
+    /// fails, or only its beginning is read, and the socket replaced.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
     pub fn open_in_pod() -> Result<Self, Error> {
         let socket = Socket::open(NetlinkProtocol::Route).map_err(open_error)?;
-        Ok(Self { socket: socket.with_bounds(ListBounds::POD) })
+        Ok(Self { socket: socket.with_bounds(ListBounds::POD), in_pod: true })
     }
 
     /// Sends a change; `already` are the kernel's ways of saying that there is nothing to change.

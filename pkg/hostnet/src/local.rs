@@ -69,7 +69,7 @@ impl RtnetlinkHandle {
         Ok(made)
     }
 
-    /// Tells what is missing. `rules`: the policy rules of the family, as they were read.
+    /// Tells what is missing. `has_rule`: the policy rule is not.
     ///
     /// # Errors
     ///
@@ -77,12 +77,11 @@ impl RtnetlinkHandle {
     pub fn missing_local_delivery(
         &mut self,
         family: Family,
-        rules: &[PolicyRule],
+        has_rule: bool,
         desired: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
         let mut missing: Vec<String> = self.missing_route(family, desired)?.into_iter().collect();
-        let rule = desired.policy_rule(family);
-        if !rules.iter().any(|found| found.is_match_for(&rule)) {
+        if !has_rule {
             missing.push(desired.no_rule(family));
         }
         Ok(missing)
@@ -90,9 +89,12 @@ impl RtnetlinkHandle {
 
     /// Says that the table has no local default route, and what it has instead; `None`: it has one.
     fn missing_route(&mut self, family: Family, desired: &LocalDelivery) -> Result<Option<String>, Error> {
-        let mut defaults = self.family_routes(family, Some(desired.table))?;
-        defaults.retain(|route| route.dst.is_none());
-        let is_there = defaults.iter().any(|route| route.kind == RouteKind::Local);
+        let is_local = |route: &Route| route.kind == RouteKind::Local;
+        let first_and_local = |kept: &[Route], route: &Route| {
+            route.dst.is_none() && (kept.is_empty() || (is_local(route) && !kept.iter().any(is_local)))
+        };
+        let defaults = self.find_routes(family, Some(desired.table), first_and_local)?;
+        let is_there = defaults.iter().any(is_local);
         let other = defaults.first().map(|route| self.describe_route(route));
         Ok((!is_there).then(|| no_route(family, desired.table, other.as_deref())))
     }

@@ -197,12 +197,33 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn family_routes(&mut self, family: Family, table: Option<TableId>) -> Result<Vec<Route>, Error> {
-        let mut routes = Vec::new();
-        self.routes_of(family, table, &mut routes).map_err(|source| {
-            let of = table.map_or_else(String::new, |table| format!(" of table {table}"));
-            kernel_error(format_args!("list {family} routes{of}"), source)
-        })?;
-        Ok(routes)
+        self.find_routes(family, table, |_, _| true)
+    }
+
+    /// As [`RtnetlinkHandle::family_routes`], those that `keep` says, which is told what is kept already: however many others there
+    /// are, they only take time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub fn find_routes(
+        &mut self,
+        family: Family,
+        table: Option<TableId>,
+        mut keep: impl FnMut(&[Route], &Route) -> bool,
+    ) -> Result<Vec<Route>, Error> {
+        // Kernels before 4.20 ignore the filter of the request, and those without the family ignore that.
+        let is_asked =
+            |route: &Route| route.family == family && table.is_none_or(|table| route.table == table);
+        let keep = |kept: &[Route], found: &Route| is_asked(found) && keep(kept, found);
+        match self.socket.dump_some(&message::list_request(family, table), message::parse, keep) {
+            // "FIB table does not exist"
+            Err(refused) if table.is_some() && refused.errno() == Some(Errno::NOENT) => Ok(Vec::new()),
+            other => other.map_err(|source| {
+                let of = table.map_or_else(String::new, |table| format!(" of table {table}"));
+                kernel_error(format_args!("list {family} routes{of}"), source)
+            }),
+        }
     }
 
     /// Adds a route. [`ChangeOutcome::No`] means that the table has one with the same destination and metric, which may
@@ -232,24 +253,5 @@ impl RtnetlinkHandle {
     /// [`Error::Kernel`].
     pub fn delete_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
         self.change_route(RouteVerb::Delete, route)
-    }
-
-    fn routes_of(
-        &mut self,
-        family: Family,
-        table: Option<TableId>,
-        routes: &mut Vec<Route>,
-    ) -> Result<(), netlink::Error> {
-        let replies = match self.socket.dump(&message::list_request(family, table)) {
-            // "FIB table does not exist"
-            Err(refused) if table.is_some() && refused.errno() == Some(Errno::NOENT) => return Ok(()),
-            other => other?,
-        };
-        for reply in replies.iter() {
-            // Kernels before 4.20 ignore the filter of the request, and those without the family ignore that.
-            let found = message::parse(&reply)?.filter(|route| route.family == family);
-            routes.extend(found.filter(|route| table.is_none_or(|table| route.table == table)));
-        }
-        Ok(())
     }
 }

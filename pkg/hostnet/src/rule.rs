@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use netlink::{Errno, MessageFlags};
+use netlink::{Errno, ListBounds, MessageFlags, ReplyMessages};
 
 use crate::error::kernel_error;
 use crate::wire::CREATE;
@@ -10,8 +10,10 @@ use crate::{ChangeOutcome, Error, Family, IpNet, IpProtocol, Mark, RouteProtocol
 
 pub(crate) mod message;
 
-/// How often an equal rule is deleted before giving up: who adds it again that fast does not stop.
+/// How often equal rules are looked for and deleted before giving up: who adds them again that fast does not stop.
 const DELETIONS: u32 = 64;
+/// So much of a pod's list is read, 5,000 rules and more: the kernel takes four times as long for twice as many.
+const BEGINNING: ListBounds = ListBounds { bytes: 1 << 20, ..ListBounds::POD };
 
 /// A policy rule. Make one with [`PolicyRule::new`] and fill in conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,13 +169,33 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn list_rules(&mut self, family: Family) -> Result<Vec<PolicyRule>, Error> {
-        let list = |source| kernel_error(format_args!("list {family} rules"), source);
-        let replies = match self.socket.dump(&message::list_request(family)) {
-            // A kernel without IPv6 (`ipv6.disable=1`) has no rules of it (`fib_nl_dumprule`).
-            Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => return Ok(Vec::new()),
-            other => other.map_err(list)?,
-        };
-        replies.parse_all(message::parse).map_err(list)
+        let listed = self.socket.dump(&message::list_request(family));
+        Ok(parse_list(family, listed.map(|replies| (replies, true)))?.0)
+    }
+
+    /// The rules of a family up to this priority, of which a pod may have any number: so many that come first, and whether these
+    /// are all. Rules behind that priority may follow.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub fn rules_until(
+        &mut self,
+        family: Family,
+        last: Option<u32>,
+    ) -> Result<(Vec<PolicyRule>, bool), Error> {
+        if !self.in_pod {
+            return Ok((self.list_rules(family)?, true));
+        }
+        let listed = self.socket.dump_until(&message::list_request(family), BEGINNING);
+        let (rules, is_all) = parse_list(family, listed)?;
+        if is_all {
+            return Ok((rules, true));
+        }
+        *self = Self::open_in_pod()?; // the kernel would go on with that list
+        let is_behind = |rule: &PolicyRule| last.is_some() && rule.priority > last;
+        let is_enough = rules.last().is_some_and(is_behind);
+        Ok((rules, is_enough))
     }
 
     /// Adds a rule, unless an equal one is there.
@@ -188,22 +210,29 @@ impl RtnetlinkHandle {
     /// [`Error::Kernel`]; [`Error::UnsuitableRule`] for table 0 and for [`PolicyRule::unmodelled`].
     pub fn ensure_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.check_supported()?;
-        if self.has_rule(rule)? {
+        let (rules, is_all) = self.rules_until(rule.family, rule.priority)?;
+        if rules.iter().any(|found| found.is_match_for(rule)) {
             return Ok(ChangeOutcome::No);
         }
         let failed = |source| kernel_error(format_args!("add rule {rule}"), source);
         let added = self.send_change(message::add_request(rule, CREATE), &[Errno::EXIST]).map_err(failed)?;
-        if added.is_yes() || self.has_rule(rule)? {
+        if added.is_yes() || !is_all || self.has_rule(rule)? {
             return Ok(added);
         }
         self.send_change(message::add_request(rule, MessageFlags::CREATE), &[]).map_err(failed)
     }
 
-    fn has_rule(&mut self, rule: &PolicyRule) -> Result<bool, Error> {
-        Ok(self.list_rules(rule.family)?.iter().any(|found| found.is_match_for(rule)))
+    /// Whether an equal rule is there, as far as is known: in a pod, more rules may precede it than are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub fn has_rule(&mut self, rule: &PolicyRule) -> Result<bool, Error> {
+        let (rules, is_all) = self.rules_until(rule.family, rule.priority)?;
+        Ok(!is_all || rules.iter().any(|found| found.is_match_for(rule)))
     }
 
-    /// Deletes all equal rules. Rules that only resemble it stay, whoever made them.
+    /// Deletes all equal rules. Rules that only resemble it stay, whoever made them, unless more rules precede it than are read.
     ///
     /// # Errors
     ///
@@ -213,20 +242,42 @@ impl RtnetlinkHandle {
         rule.check_supported()?;
         let mut changed = ChangeOutcome::No;
         for _ in 0..DELETIONS {
-            let rules = self.list_rules(rule.family)?;
-            let Some(equal) = rules.iter().find(|found| found.is_match_for(rule)) else { return Ok(changed) };
-            if let Some(other) =
-                rules.iter().find(|found| found.answers_to(equal)).filter(|found| *found != equal)
-            {
-                return Err(Error::ConflictingRule { rule: rule.to_string(), other: other.to_string() });
+            let (rules, is_all) = self.rules_until(rule.family, rule.priority)?;
+            let mut equal: Vec<_> =
+                rules.iter().enumerate().filter(|(_, found)| found.is_match_for(rule)).collect();
+            if equal.is_empty() && !is_all {
+                equal.push((0, rule));
             }
-            let deleted = self.send_change(message::delete_request(equal), &[Errno::NOENT]);
-            let deleted = deleted.map_err(|error| kernel_error(format_args!("delete rule {rule}"), error))?;
-            if deleted.is_yes() {
-                changed = ChangeOutcome::Yes;
+            let mut is_gone = true;
+            for (at, equal) in equal {
+                let mut before = rules.iter().take(at).filter(|found| !found.is_match_for(rule));
+                if let Some(other) = before.find(|found| found.answers_to(equal)) {
+                    return Err(Error::ConflictingRule { rule: rule.to_string(), other: other.to_string() });
+                }
+                let deleted = self.send_change(message::delete_request(equal), &[Errno::NOENT]);
+                if deleted.map_err(|error| kernel_error(format_args!("delete rule {rule}"), error))?.is_yes()
+                {
+                    (changed, is_gone) = (ChangeOutcome::Yes, false);
+                }
+            }
+            if is_gone {
+                return Ok(changed);
             }
         }
         Err(Error::RuleComesBack { rule: rule.to_string(), attempts: DELETIONS })
+    }
+}
+
+fn parse_list(
+    family: Family,
+    listed: Result<(ReplyMessages, bool), netlink::Error>,
+) -> Result<(Vec<PolicyRule>, bool), Error> {
+    let list = |source| kernel_error(format_args!("list {family} rules"), source);
+    match listed {
+        // A kernel without IPv6 (`ipv6.disable=1`) has no rules of it (`fib_nl_dumprule`).
+        Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => Ok((Vec::new(), true)),
+        Err(other) => Err(list(other)),
+        Ok((replies, is_all)) => Ok((replies.parse_all(message::parse).map_err(list)?, is_all)),
     }
 }
 

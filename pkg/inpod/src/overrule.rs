@@ -23,6 +23,11 @@ pub(crate) fn overruling_rules<'a>(
         .collect()
 }
 
+/// Says that more rules precede ours than are read.
+pub(crate) fn unread_rules(family: Family) -> String {
+    format!("more policy rules ({family}) precede ours at {PRIORITY} than are read")
+}
+
 /// Asks the kernel where answers of the application leave that ours delivers to ztunnel: another default route in our table, or a
 /// policy rule with the pod's own address as its condition, takes them although ours is in place. `None`: ours takes them, or the pod
 /// has no way out.

@@ -20,7 +20,7 @@ use sockdiag::TcpSocket;
 use crate::{
     Error, OutsideConnections,
     existing::{self, ExceptionFacts},
-    overrule::{overruling_route, overruling_rules},
+    overrule::{overruling_route, overruling_rules, unread_rules},
 };
 
 /// Desired state of a pod's namespace.
@@ -105,8 +105,8 @@ impl PodRulesSnapshot {
 }
 
 /// Makes the namespace as it is desired. The policy route comes first and the tables that switch traffic on last, so
-/// that no packet is captured before it can be delivered. Only of more policy rules or routes than are read is the error returned after
-/// that: a pod must not keep its rules from being restored by them.
+/// that no packet is captured before it can be delivered. Only of more routes than are read is the error returned after that: a
+/// pod must not keep its rules from being restored by them.
 ///
 /// # Errors
 /// The step that failed. What was done before it stays and counts in the next attempt.
@@ -180,7 +180,7 @@ pub(crate) fn families_with_rule(
     let mut captured = Vec::new();
     for family in Family::BOTH {
         let rule = local_delivery(config).policy_rule(family);
-        if handle.list_rules(family)?.iter().any(|found| found.is_match_for(&rule)) {
+        if handle.has_rule(&rule)? {
             captured.push(family);
         }
     }
@@ -283,10 +283,14 @@ fn observe_netns(
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in desired.families {
-        let rules = handle.list_rules(*family)?;
-        let lacks = handle.missing_local_delivery(*family, &rules, &local_delivery(desired.config))?;
+        let delivery = local_delivery(desired.config);
+        let ours = delivery.policy_rule(*family);
+        let (rules, is_all) = handle.rules_until(*family, Some(PRIORITY))?;
+        let has_rule = !is_all || rules.iter().any(|found| found.is_match_for(&ours));
+        let lacks = handle.missing_local_delivery(*family, has_rule, &delivery)?;
         if lacks.is_empty() || is_deliverable(*family)? {
-            let precede = overruling_rules(&rules, desired.config);
+            let mut precede = overruling_rules(&rules, desired.config);
+            precede.extend((!is_all).then(|| unread_rules(*family)));
             if lacks.is_empty() && precede.is_empty() {
                 overruled.extend(overruling_route(&mut handle, *family, desired.config)?);
             }

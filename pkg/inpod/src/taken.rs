@@ -40,12 +40,12 @@ pub fn find_taken_numbers(
         }
         let mut taken = Vec::new();
         for family in families {
-            let rules = handle.list_rules(*family)?;
+            let (rules, _) = handle.rules_until(*family, Some(MAIN))?;
             let rules = rules.iter().filter(|rule| is_in_the_way(rule, config)).take(MOST);
             taken.extend(rules.map(|rule| format!("policy rule \"{rule}\" ({family})")));
-            let routes = handle.family_routes(*family, Some(config.table))?;
-            let routes = routes.iter().filter(|route| !is_default(route)).take(MOST);
-            taken.extend(routes.map(|route| format!("route \"{route}\" ({family})")));
+            let foreign = |kept: &[_], route: &Route| kept.len() < MOST && !is_default(route);
+            let routes = handle.find_routes(*family, Some(config.table), foreign)?;
+            taken.extend(routes.iter().map(|route| format!("route \"{route}\" ({family})")));
         }
         taken.extend(foreign_marks(ChainSet::SIDECAR, &[config.proxy, config.connection])?);
         Ok(Some(taken))

@@ -52,8 +52,9 @@ pub(crate) fn missing_routes(
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        let rules = handle.list_rules(*family)?;
-        missing.extend(handle.missing_local_delivery(*family, &rules, &local_delivery(local))?);
+        let delivery = local_delivery(local);
+        let has_rule = handle.has_rule(&delivery.policy_rule(*family))?;
+        missing.extend(handle.missing_local_delivery(*family, has_rule, &delivery)?);
     }
     Ok(missing)
 }

@@ -206,10 +206,12 @@ fn rules_that_cannot_be_found_again_are_refused() {
 #[test]
 fn duplicates_made_by_others_are_deleted_too() {
     in_fresh_netns(|handle| {
-        // A protocol is no condition, but makes two rules of it.
-        ip("rule add priority 107 fwmark 0x100/0x100 lookup 101 protocol 3");
-        ip("rule add priority 107 fwmark 0x100/0x100 lookup 101 protocol 4");
         let rule = samples(Family::V4).remove(2);
+        assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::Yes);
+        // A protocol is no condition, but makes two rules of it.
+        for protocol in 3..200 {
+            ip(&format!("rule add priority 107 fwmark 0x100/0x100 lookup 101 protocol {protocol}"));
+        }
         assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::No);
         assert_eq!(handle.delete_rule(&rule).unwrap(), ChangeOutcome::Yes);
         assert!(!ip("rule show").contains("0x100"));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{ReplyMessages, Socket};
+use super::{ParseReply, ReplyMessages, Socket};
 use crate::exchange::{Exchange, ExchangeProgress};
 use crate::parse::ReceivedMessage;
 use crate::{Error, ListBounds, MessageFlags, NetlinkRequest};
@@ -24,6 +24,33 @@ impl Socket {
         }
     }
 
+    /// Asks for a list as [`Socket::dump`] does, and keeps what `keep` says, which is told what is kept already. The rest of the list
+    /// costs time, but no memory: only messages that are kept count towards the bytes of [`ListBounds`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::dump`]; a message is malformed.
+    pub fn dump_some<T>(
+        &mut self,
+        message: &NetlinkRequest,
+        parse: ParseReply<T>,
+        mut keep: impl FnMut(&[T], &T) -> bool,
+    ) -> Result<Vec<T>, Error> {
+        let take = |(kept, malformed): &mut (Vec<T>, Option<_>), reply: &ReceivedMessage<'_>| {
+            match parse(reply) {
+                Ok(Some(found)) if keep(kept, &found) => kept.push(found),
+                Ok(_) => return false,
+                Err(error) => *malformed = Some(error),
+            }
+            true
+        };
+        match self.dump_into(message, self.bounds, take)? {
+            ((_, Some(malformed)), _) => Err(malformed.into()),
+            ((kept, None), true) => Ok(kept),
+            (_, false) => Err(Error::Bounds(self.bounds)),
+        }
+    }
+
     /// Asks for a list once, and hands over its messages as they come: no more of it is held than one datagram.
     ///
     /// # Errors
@@ -36,7 +63,11 @@ impl Socket {
     ) -> Result<(), Error> {
         let (bytes, deadline) = (self.bounds.bytes, Instant::now() + self.bounds.time);
         self.send(message.clone(), MessageFlags::DUMP)?;
-        self.receive_list(each, bytes, deadline)
+        let mut take = |reply: &ReceivedMessage<'_>| {
+            each(reply);
+            true
+        };
+        self.receive_list(&mut take, bytes, deadline)
     }
 
     /// Asks for the beginning of a list: what comes before it has more than `bytes`. If that is all of it, the socket is in the
@@ -54,21 +85,41 @@ impl Socket {
         Ok((replies, is_all.then_some(self)))
     }
 
-    fn dump_until(
+    /// As [`Socket::dump_head`], within these bounds, and for whoever opens a new socket if that is not all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::dump`].
+    pub fn dump_until(
         &mut self,
         message: &NetlinkRequest,
         bounds: ListBounds,
     ) -> Result<(ReplyMessages, bool), Error> {
+        let take = |replies: &mut ReplyMessages, reply: &ReceivedMessage<'_>| {
+            replies.push(reply);
+            true
+        };
+        self.dump_into(message, bounds, take)
+    }
+
+    /// Has `take` put a list's messages into a collection, and say which of them count towards the bytes. Whether that is all of the
+    /// list is in the second place.
+    fn dump_into<C: Default>(
+        &mut self,
+        message: &NetlinkRequest,
+        bounds: ListBounds,
+        mut take: impl FnMut(&mut C, &ReceivedMessage<'_>) -> bool,
+    ) -> Result<(C, bool), Error> {
         let deadline = Instant::now() + bounds.time;
         for _ in 0..DUMP_ATTEMPTS {
             self.send(message.clone(), MessageFlags::DUMP)?;
-            let mut replies = ReplyMessages::default();
-            match self.receive_list(&mut |reply| replies.push(reply), bounds.bytes, deadline) {
+            let mut taken = C::default();
+            match self.receive_list(&mut |reply| take(&mut taken, reply), bounds.bytes, deadline) {
                 Err(Error::Interrupted(_)) => {}
                 Err(Error::Bounds(_)) if Instant::now() >= deadline => return Err(Error::Bounds(bounds)),
-                Err(Error::Bounds(_)) => return Ok((replies, false)),
+                Err(Error::Bounds(_)) => return Ok((taken, false)),
                 Err(other) => return Err(other),
-                Ok(()) => return Ok((replies, true)),
+                Ok(()) => return Ok((taken, true)),
             }
         }
         Err(Error::Interrupted(DUMP_ATTEMPTS))
@@ -76,22 +127,21 @@ impl Socket {
 
     fn receive_list(
         &mut self,
-        each: &mut dyn FnMut(&ReceivedMessage<'_>),
+        take: &mut dyn FnMut(&ReceivedMessage<'_>) -> bool,
         bytes: usize,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let (mut exchange, mut received) = (Exchange::new(self.sequence), 0);
+        let (mut exchange, mut taken) = (Exchange::new(self.sequence), 0);
         loop {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
             let progress = exchange.process_datagram(datagram, &mut |reply: &ReceivedMessage<'_>| {
-                received += reply.payload.len();
-                each(reply);
+                taken += if take(reply) { reply.payload.len() } else { 0 };
             })?;
             if progress == ExchangeProgress::Ended {
                 return Ok(());
             }
-            if received > bytes || Instant::now() >= deadline {
+            if taken > bytes || Instant::now() >= deadline {
                 return Err(Error::Bounds(self.bounds));
             }
         }

@@ -108,6 +108,12 @@ fn a_list_beyond_its_bounds_is_refused_and_its_beginning_can_be_had() {
     let refused =
         Socket::open(NetlinkProtocol::Route).unwrap().with_bounds(short).dump(&links()).unwrap_err();
     assert!(matches!(refused, Error::Bounds(_)), "{refused}");
+    let of = |keeps: bool| {
+        let mut socket = Socket::open(NetlinkProtocol::Route).unwrap().with_bounds(short);
+        socket.dump_some(&links(), |reply| Ok(Some(reply.kind)), |_, _| keeps)
+    };
+    assert_eq!(of(false).unwrap(), [], "what is not kept counts towards no bound");
+    assert!(matches!(of(true), Err(Error::Bounds(_))));
     let late = ListBounds { time: Duration::ZERO, ..ListBounds::NODE };
     let refused = Socket::open(NetlinkProtocol::Route).unwrap().with_bounds(late).dump(&links()).unwrap_err();
     assert!(matches!(refused, Error::Bounds(_)), "{refused}");
