@@ -3,7 +3,9 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use kit::{Container, FakeApi, FakeReply, Node, NodeOptions, Pki};
 use rustix::process::Signal;
@@ -27,8 +29,8 @@ fn container(node: &Node, address: SocketAddr) -> Container {
     container
 }
 
-/// An API server that shows the agent's pod once, and refuses everything else.
-fn revoking(node: &Node) -> (FakeApi, SocketAddr) {
+/// An API server that shows the agent's pod once, and refuses everything else; after half a second, while it is slow.
+fn revoking(node: &Node, is_slow: impl Fn() -> bool + Send + Sync + 'static) -> (FakeApi, SocketAddr) {
     let address = SocketAddr::from((node.outside_ip(false), 6443));
     let owner = json!({"kind": "DaemonSet", "name": "istio-cni-node"});
     let pod = json!({"metadata": {"name": "istio-cni-node-1", "ownerReferences": [owner]}});
@@ -38,7 +40,9 @@ fn revoking(node: &Node) -> (FakeApi, SocketAddr) {
             return FakeReply::Json(200, pod.clone());
         }
         let forbidden = json!({"kind": "Status", "status": "Failure", "message": "forbidden", "code": 403});
-        FakeReply::Json(403, forbidden)
+        let refused = FakeReply::Json(403, forbidden);
+        let late = Duration::from_millis(500);
+        if is_slow() { FakeReply::Late(late, Box::new(refused)) } else { refused }
     });
     (api, address)
 }
@@ -86,6 +90,28 @@ fn a_token_that_is_not_accepted_counts_only_if_the_server_is_ready_and_the_token
     }
 }
 
+/// Of each round of questions the API server answers the last one after 1.5 s.
+#[test]
+fn permissions_that_are_gone_count_also_if_the_api_server_is_slow() {
+    let node = Node::new(NodeOptions::default());
+    let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+    let before = fs::read(&original).unwrap();
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let slow = Arc::clone(&is_slow);
+    let (api, address) = revoking(&node, move || slow.load(Ordering::Relaxed));
+    let container = container(&node, address);
+    let mut daemon = container.start();
+    daemon.wait_until_ready();
+    daemon.wait_for("its first request", |_| !api.requests().is_empty());
+    is_slow.store(true, Ordering::Relaxed);
+    daemon.signal(Signal::TERM);
+    let began = Instant::now();
+    let (status, log) = (daemon.wait(), daemon.log());
+    assert!(status.success(), "{status}: {log}");
+    assert!(fs::read(&original).unwrap() == before, "the plugin stays: {log}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}: {log}", began.elapsed());
+}
+
 /// While the agent waits for its predecessor, it has a handler: as a container's first process it would lose the signal.
 #[test]
 fn a_sigterm_during_the_first_moments_of_a_start_counts() {
@@ -118,7 +144,7 @@ fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
     [&gate, &empty].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
     fs::write(gate.join("shut"), "").unwrap();
     kit::write_script(&gate.join("iptables-legacy-save"), GATE);
-    let (api, address) = revoking(&node);
+    let (api, address) = revoking(&node, || false);
     let container = [
         ("AMBIENT_ENABLED", "true"),
         ("AMBIENT_CAPTURE", "in-pod"),

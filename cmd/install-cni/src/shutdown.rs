@@ -138,12 +138,14 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// How long permissions must stay refused before that counts: an API server that has just started refuses everything
 /// until it has read its roles, and `kubectl replace --force` deletes and creates a binding within milliseconds.
 const CONFIRMATION: Duration = Duration::from_secs(1);
+/// So long as permissions are refused, an API server that answers slowly has this much more time to confirm it.
+const SLACK: Duration = Duration::from_secs(1);
 /// Between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(200);
 /// For one question.
 const QUESTION: Duration = Duration::from_millis(1500);
 
-/// Decides what happens to the installation. Takes up to three seconds.
+/// Decides what happens to the installation. Takes up to three seconds, four while permissions are refused.
 pub(crate) async fn decide_verdict(
     mode: CleanupOnExit,
     client: Option<&KubeClient>,
@@ -174,7 +176,8 @@ async fn ask_until_decided(
     let mut undecided = "the API server does not answer in time".to_owned();
     loop {
         let known = memory.known_facts();
-        let left = (WINDOW + CONFIRMATION).saturating_sub(started.elapsed());
+        let slack = if refused_since.is_some() { SLACK } else { Duration::ZERO };
+        let left = (WINDOW + CONFIRMATION + slack).saturating_sub(started.elapsed());
         let Ok(round) = timeout(left, ask_api_server(client, &known, identity)).await else {
             return ShutdownVerdict::Keep(undecided);
         };
