@@ -133,7 +133,7 @@ impl RepairController {
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
             sidecars.set_excluded(excluded());
-            let due = queue.next_due().map(Instant::from_std);
+            let (due, recheck) = (queue.next_due().map(Instant::from_std), rules.next_recheck());
             tokio::select! {
                 biased;
                 event = pods.next() => match event {
@@ -169,6 +169,10 @@ impl RepairController {
                 changed = next_changed(watch.as_mut()) => {
                     sidecars.set_excluded(excluded());
                     self.keep_changed(&mut rules, changed, &sidecars).await;
+                }
+                () = wait_until(recheck) => {
+                    sidecars.set_excluded(excluded());
+                    self.keep_changed(&mut rules, BTreeMap::new(), &sidecars).await;
                 }
                 () = sleep(GATE), if keeps_rules && !sidecars.is_complete() => {}
                 (task, outcome) = finish_attempt(&mut attempt) => {

@@ -54,6 +54,8 @@ struct KnownPod {
     reported: Option<Result<Vec<String>, String>>,
     /// Whether its rules stay in place.
     stability: Stability,
+    /// When they are compared without a change, after a repair; `None`: as those of all pods.
+    recheck: Option<AgentTime>,
     /// When a conflict may be reported again: at most once in [`NOTICE_INTERVAL`].
     next_conflict: AgentTime,
 }
@@ -82,15 +84,24 @@ impl RuleKeeper {
         RuleKeeper { in_place, dry_run, started, watcher, known, ambiguous }
     }
 
-    /// Observes the rules of these pods, if their namespaces are known, and restores what is missing. Blocks as
-    /// [`RuleKeeper::pass_all`].
+    /// Observes the rules of these pods, if their namespaces are known, and of those that are due after a repair, and restores what
+    /// is missing. Blocks as [`RuleKeeper::pass_all`].
     pub(crate) fn pass_changed(
         &mut self,
         changed: BTreeMap<PodUid, NetnsDisturbance>,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Vec<RulesReport> {
-        let changed = changed.into_iter().map(|(uid, disturbance)| (uid, Some(disturbance)));
-        changed.filter_map(|(uid, disturbance)| self.compare_pod(uid, pods, disturbance)).collect()
+        let now = self.started.elapsed();
+        let is_due = |known: &mut KnownPod| known.recheck.take_if(|recheck| *recheck <= now).is_some();
+        let due = self.known.iter_mut().filter_map(|(uid, known)| is_due(known).then(|| (uid.clone(), None)));
+        let mut due: BTreeMap<_, _> = due.collect();
+        due.extend(changed.into_iter().map(|(uid, disturbance)| (uid, Some(disturbance))));
+        due.into_iter().filter_map(|(uid, disturbance)| self.compare_pod(uid, pods, disturbance)).collect()
+    }
+
+    /// When the next pod is due after a repair.
+    pub(crate) fn next_recheck(&self) -> Option<Instant> {
+        self.known.values().filter_map(|known| known.recheck).min().map(|recheck| self.started + recheck)
     }
 
     /// Looks for the pods' namespaces, observes the rules in those that are new, and restores what is missing. Blocks as
@@ -131,6 +142,7 @@ impl RuleKeeper {
         let repair = (!self.dry_run).then_some(&self.in_place);
         let now = self.started.elapsed();
         let compared = known.compare_rules(pod, repair, now);
+        known.recheck = known.stability.recheck_delay().map(|delay| now + delay);
         if was_unstable && !known.stability.is_unstable() {
             let PodName { namespace, name } = &pod.ids.name;
             info!(target: "repair", %namespace, pod = %name, "rules of a running pod stay in place again");
@@ -213,6 +225,7 @@ impl RuleKeeper {
                         verified: None,
                         reported: None,
                         stability: Stability::default(),
+                        recheck: None,
                         next_conflict: AgentTime::ZERO,
                     };
                     self.known.insert(uid.clone(), known);

@@ -153,6 +153,33 @@ fn each_kind_of_drift_is_repaired_at_once() {
     }
 }
 
+fn explained(own: &ProcessNode, sandbox: &PodSandbox) -> [String; 2] {
+    let name = format!("{}/{}", sandbox.pod.namespace, sandbox.pod.name);
+    let told = own.node.0.container.exec(&["explain", &name, "-o", "json"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+    ["capture", "code"].map(|member| told[member].as_str().unwrap_or_default().to_owned())
+}
+
+/// Two repairs in a row are followed by two observations, 2 s apart.
+#[test]
+fn a_pod_is_captured_again_soon_after_the_last_repair() {
+    let Some(own) = ProcessNode::start("repair-conflict-ends") else { return };
+    let sandbox = own.add("web", 11, "Running", |_| {});
+    let mut daemon = own.node.0.daemon();
+    for repairs in [1.0, 2.0, 3.0] {
+        daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == repairs);
+        if repairs < 3.0 {
+            flush(&sandbox, "nft");
+        }
+    }
+    assert_eq!(explained(&own, &sandbox), ["pending", "unstable"]);
+    let began = Instant::now();
+    wait_for_pass(&daemon, "it is captured again", |_| {
+        explained(&own, &sandbox) == ["captured", "captured-sidecar"]
+    });
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}
+
 /// A process in the pod, or a program of the node, that removes them without a pause.
 #[test]
 fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
@@ -160,12 +187,7 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     let sandbox = own.add("web", 11, "Running", |_| {});
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
-    let name = format!("{}/{}", sandbox.pod.namespace, sandbox.pod.name);
-    let explained = || {
-        let told = own.node.0.container.exec(&["explain", &name, "-o", "json"]);
-        let told: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
-        ["capture", "code"].map(|member| told[member].as_str().unwrap_or_default().to_owned())
-    };
+    let explained = || explained(&own, &sandbox);
     let (ends, mut states) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -64,7 +64,8 @@ impl Stability {
     }
 
     /// How soon its rules are to be observed again; `None`: as usual.
-    pub(super) fn recheck_delay(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn recheck_delay(&self) -> Option<Duration> {
         (self.repairs > 0 && self.intact < ENOUGH).then(|| RECHECK.delay_after(self.repairs))
     }
 

@@ -6,6 +6,7 @@ use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
 use pod_status::lifecycle::{UNSTABLE, describe_conflict};
 use retry::LastError;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{RepairController, RepairReport, RepairedPod};
@@ -20,6 +21,13 @@ pub(super) struct KeptRules {
     /// `None` before the first pass, and after a panic.
     keeper: Option<RuleKeeper>,
     last_pass: LastError,
+}
+
+impl KeptRules {
+    /// When rules are to be compared without a change, because they were restored before.
+    pub(super) fn next_recheck(&self) -> Option<Instant> {
+        self.keeper.as_ref()?.next_recheck().map(Instant::from_std)
+    }
 }
 
 impl RepairController {
@@ -58,7 +66,7 @@ impl RepairController {
         rules.keeper.take().unwrap_or_else(new)
     }
 
-    /// Restores what is missing of the rules of those pods whose network namespaces changed.
+    /// Restores what is missing of the rules of those pods whose network namespaces changed, or that are due.
     pub(super) async fn keep_changed(
         &self,
         rules: &mut KeptRules,
