@@ -15,7 +15,9 @@ use retry::{Attempts, Backoff, ChangePace};
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
 pub use event::{PodAction, PodEvent};
-pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES, Stability, UNSTABLE, describe_conflict};
+pub use stability::{
+    FIRST_RECHECK, LAST_RECHECK, SERIES, Stability, UNDONE, UNSTABLE, describe_conflict, writer_clause,
+};
 
 /// Time since the agent's start.
 pub type AgentTime = Duration;

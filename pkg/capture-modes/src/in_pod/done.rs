@@ -9,7 +9,7 @@ use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
-use pod_status::lifecycle::{PodAction, PodEvent, RulesState};
+use pod_status::lifecycle::{PodAction, PodEvent, RulesState, UNDONE, writer_clause};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;
 
@@ -149,12 +149,10 @@ impl InPodCapture {
         match result {
             Ok(check) if check.repaired.is_empty() => {}
             Ok(check) => {
-                let mut what = format!("restored: {}", summarize_steps(&check.repaired));
                 let examined = self.enrolled.get(uid).and_then(|pod| pod.examined.as_ref());
-                if let Some(writer) = examined.and_then(NetnsDisturbance::writer_name) {
-                    what.push_str(&format!("; changed by {writer}"));
-                }
-                let lasted = if check.observed.is_complete() { Ok(()) } else { Err("removed again at once") };
+                let clause = writer_clause(examined.and_then(NetnsDisturbance::writer_name).as_deref());
+                let what = format!("restored: {}{clause}", summarize_steps(&check.repaired));
+                let lasted = if check.observed.is_complete() { Ok(()) } else { Err(UNDONE) };
                 self.record_pod_change(state, uid, "drift", &what, lasted);
             }
             Err(why) => self.record_pod_change(

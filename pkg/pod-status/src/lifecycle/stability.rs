@@ -82,12 +82,21 @@ impl Stability {
     }
 }
 
+/// Why a repair did not last, for the history.
+pub const UNDONE: &str = "removed again at once";
+
+/// Names the process that changed rules, behind the rules; empty if it is unknown.
+#[must_use]
+pub fn writer_clause(writer: Option<&str>) -> String {
+    writer.map_or_else(String::new, |writer| format!("; changed by {writer}"))
+}
+
 /// Message of the Event `CaptureUnstable` about a pod whose rules lead to this proxy, with the rules and, if that is known, the
 /// process that removes them.
 #[must_use]
 pub fn describe_conflict(proxy: &str, rules: &str, writer: Option<&str>, repairs: u32) -> String {
     let rules: String = rules.chars().take(LONGEST).collect();
-    let writer = writer.map_or_else(String::new, |writer| format!("; changed by {writer}"));
+    let writer = writer_clause(writer);
     let times = if repairs == 1 { "once".to_owned() } else { format!("{repairs} times") };
     format!(
         "Rules that redirect its traffic to {proxy} are removed or changed repeatedly, and have been restored {times}: \

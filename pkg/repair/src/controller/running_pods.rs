@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
-use pod_status::lifecycle::{UNSTABLE, describe_conflict};
+use pod_status::lifecycle::{UNDONE, UNSTABLE, describe_conflict, writer_clause};
 use retry::LastError;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -124,12 +124,11 @@ impl RepairController {
             Ok(missing) => {
                 let (writer, missing) =
                     (disturbance.as_ref().and_then(NetnsDisturbance::writer_name), missing.join("; "));
-                let clause =
-                    writer.as_ref().map_or_else(String::new, |writer| format!("; changed by {writer}"));
+                let clause = writer_clause(writer.as_deref());
                 let what = format!(
                     "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}{clause}"
                 );
-                let undone = is_contested.then_some("removed again at once");
+                let undone = is_contested.then_some(UNDONE);
                 let event = match conflict {
                     Some(repairs) => {
                         warn!(target: "repair", %namespace, %pod, %uid, missing, writer, repairs, "rules of a running pod are removed repeatedly; the pod is pending until they stay in place");
