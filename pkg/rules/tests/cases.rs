@@ -66,6 +66,7 @@ pub(crate) fn all() -> Vec<Case> {
             SidecarConfig {
                 exclude_inbound: ports(&(1..=600).chain([700, 700, 702]).rev().collect::<Vec<_>>()),
                 exclude_outbound: ports(&(0..=u16::MAX).collect::<Vec<_>>()),
+                include_outbound: PortSelection::Ranges(vec![8000..=8010, 443..=443]),
                 ..injected()
             },
         ),

@@ -139,14 +139,17 @@ fn every_text_flag_by_all_its_names() {
             "--istio-outbound-ports",
             "ISTIO_OUTBOUND_PORTS",
             "80:82,25",
-            SidecarConfig { include_outbound: ports(&[80, 81, 82, 25]), ..default() },
+            SidecarConfig { include_outbound: PortSelection::Ranges(vec![80..=82, 25..=25]), ..default() },
         ),
         (
             "-o",
             "--istio-local-outbound-ports-exclude",
             "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
-            "25,:1,65534:",
-            SidecarConfig { exclude_outbound: ports(&[25, 0, 1, 65534, 65535]), ..default() },
+            "25,:1,65534:,:",
+            SidecarConfig {
+                exclude_outbound: PortSelection::Ranges(vec![25..=25, 0..=1, 65534..=65535, 1..=65535]),
+                ..default()
+            },
         ),
         (
             "-k",

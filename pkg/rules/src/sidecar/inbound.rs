@@ -6,7 +6,7 @@ use super::{
     DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
     SidecarConfig, TPROXY,
 };
-use super::{add_jump, passthrough_source, port_matches, trace};
+use super::{add_jump, passthrough_source, trace};
 use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
 
 /// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
@@ -52,29 +52,21 @@ fn add_redirect_rules(config: &SidecarConfig, rules: &mut RuleSet) {
         trace::push_log_rule(config, nat, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
     }
     skip_tunnel(config, nat);
-    match &config.include_inbound {
-        PortSelection::All => {
-            skip_ports(config, nat);
-            trace::push_traced_rule(
-                config,
-                nat,
-                &INBOUND,
-                "InboundCapture",
-                Rule::jump_to(IN_REDIRECT).tcp(),
-            );
-        }
-        PortSelection::List(ports) => {
-            for port in port_matches(ports) {
-                trace::push_traced_rule(
-                    config,
-                    nat,
-                    &INBOUND,
-                    "IncludeInboundPort",
-                    Rule::jump_to(IN_REDIRECT).tcp().when(port),
-                );
-            }
-        }
+    let label = inbound_label(config, nat);
+    for rule in config.include_inbound.rules(&Rule::jump_to(IN_REDIRECT).tcp()) {
+        trace::push_traced_rule(config, nat, &INBOUND, label, rule);
     }
+}
+
+/// Exempts ports if every other one is captured, and names the rules that capture them.
+fn inbound_label(config: &SidecarConfig, table: &mut InboundChains) -> &'static str {
+    if config.include_inbound != PortSelection::All {
+        return "IncludeInboundPort";
+    }
+    for rule in config.exclude_inbound.rules(&Rule::new(Target::Return).tcp()) {
+        trace::push_traced_rule(config, table, &INBOUND, "ExcludeInboundPort", rule);
+    }
+    "InboundCapture"
 }
 
 type InboundChains = crate::ir::TableRules;
@@ -90,18 +82,6 @@ fn skip_tunnel(config: &SidecarConfig, table: &mut InboundChains) {
     table.push(&INBOUND, Rule::new(Target::Return).tcp().dport(config.tunnel_port));
 }
 
-fn skip_ports(config: &SidecarConfig, table: &mut InboundChains) {
-    let mut skip = |rule: Rule| trace::push_traced_rule(config, table, &INBOUND, "ExcludeInboundPort", rule);
-    match &config.exclude_inbound {
-        PortSelection::All => skip(Rule::new(Target::Return).tcp()),
-        PortSelection::List(ports) => {
-            for port in port_matches(ports) {
-                skip(Rule::new(Target::Return).tcp().when(port));
-            }
-        }
-    }
-}
-
 fn add_tproxy_rules(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
     let mangle = rules.table_mut(Table::Mangle);
     mangle.push(&DIVERT, Rule::new(Target::SetMark(mark)));
@@ -115,17 +95,9 @@ fn add_tproxy_rules(config: &SidecarConfig, family: Family, mark: Mark, rules: &
     }
     trace::push_log_rule(config, mangle, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
     skip_tunnel(config, mangle);
-    match &config.include_inbound {
-        PortSelection::All => {
-            skip_ports(config, mangle);
-            divert_or_tproxy(config, mangle, "InboundCapture", &Rule::new(Target::Return).tcp());
-        }
-        PortSelection::List(ports) => {
-            for port in port_matches(ports) {
-                let rule = Rule::new(Target::Return).tcp().when(port);
-                divert_or_tproxy(config, mangle, "IncludeInboundPort", &rule);
-            }
-        }
+    let label = inbound_label(config, mangle);
+    for rule in config.include_inbound.rules(&Rule::new(Target::Return).tcp()) {
+        divert_or_tproxy(config, mangle, label, &rule);
     }
     remember_mark(config, family, mark, rules);
 }

@@ -3,10 +3,9 @@
 use model::{Family, IfName};
 
 use super::{
-    DNS, DNS_PORT, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT, SidecarConfig,
-    SocketOwner,
+    DNS, DNS_PORT, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, REDIRECT, SidecarConfig, SocketOwner,
 };
-use super::{add_jump, passthrough_source, port_matches, trace};
+use super::{add_jump, passthrough_source, trace};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
@@ -43,13 +42,8 @@ fn skip_interfaces(config: &SidecarConfig, nat: &mut TableRules) {
 }
 
 fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
-    match &config.exclude_outbound {
-        PortSelection::All => nat.push(&OUTPUT, Rule::new(Target::Return).tcp()),
-        PortSelection::List(ports) => {
-            for port in port_matches(ports) {
-                nat.push(&OUTPUT, Rule::new(Target::Return).tcp().when(port));
-            }
-        }
+    for rule in config.exclude_outbound.rules(&Rule::new(Target::Return).tcp()) {
+        nat.push(&OUTPUT, rule);
     }
 }
 
@@ -93,13 +87,8 @@ fn add_network_rules(config: &SidecarConfig, family: Family, nat: &mut TableRule
     for net in config.exclude_networks.iter().filter(of_family) {
         nat.push(&OUTPUT, Rule::new(Target::Return).dest(net.trunc()));
     }
-    match &config.include_outbound {
-        PortSelection::All => nat.push(&OUTPUT, Rule::jump_to(REDIRECT).tcp()),
-        PortSelection::List(ports) => {
-            for port in port_matches(ports) {
-                nat.push(&OUTPUT, Rule::jump_to(REDIRECT).tcp().when(port));
-            }
-        }
+    for rule in config.include_outbound.rules(&Rule::jump_to(REDIRECT).tcp()) {
+        nat.push(&OUTPUT, rule);
     }
     match &config.include_networks {
         NetworkSelection::All => nat.push(&OUTPUT, Rule::jump_to(REDIRECT)),

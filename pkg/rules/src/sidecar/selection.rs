@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, str::FromStr};
 
 use model::{IpNet, Port, list_elements};
 
-use crate::ir::{Match, MatchValue, PortRange};
+use crate::ir::{Match, MatchValue, PortRange, Rule};
 
 /// A selection of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum PortSelection {
     All,
     /// These; an empty list is none.
     List(Vec<Port>),
+    /// These ranges, each of which takes one rule.
+    Ranges(Vec<RangeInclusive<u16>>),
 }
 
 impl PortSelection {
@@ -31,15 +33,18 @@ impl PortSelection {
     /// The text is no such list.
     pub fn from_ranges(text: &str) -> Result<PortSelection, InvalidSelection> {
         let allowed = "'*', nothing, or a comma-separated list of ports and ranges such as 80,8000:8010";
-        PortSelection::parse_list(text, port_range).ok_or(InvalidSelection(allowed))
+        let ranges = || list_elements(text).map(port_range).collect::<Option<_>>().map(PortSelection::Ranges);
+        text.parse().ok().or_else(ranges).ok_or(InvalidSelection(allowed))
     }
 
-    fn parse_list(text: &str, parse: impl Fn(&str) -> Option<RangeInclusive<u16>>) -> Option<PortSelection> {
-        if list_elements(text).eq(["*"]) {
-            return Some(PortSelection::All);
+    /// Returns this rule for each of the ports; for every port, as it is.
+    pub(super) fn rules(&self, rule: &Rule) -> Vec<Rule> {
+        let when = |condition| rule.clone().when(condition);
+        match self {
+            PortSelection::All => vec![rule.clone()],
+            PortSelection::List(ports) => port_matches(ports).into_iter().map(when).collect(),
+            PortSelection::Ranges(ranges) => ranges.iter().map(|range| when(range_match(range))).collect(),
         }
-        let ranges: Vec<_> = list_elements(text).map(parse).collect::<Option<_>>()?;
-        Some(PortSelection::List(ranges.into_iter().flatten().map(Port).collect()))
     }
 
     /// Whether `port` is one of them.
@@ -48,6 +53,7 @@ impl PortSelection {
         match self {
             PortSelection::All => true,
             PortSelection::List(ports) => ports.contains(&port),
+            PortSelection::Ranges(ranges) => ranges.iter().any(|range| range.contains(&port.0)),
         }
     }
 }
@@ -66,11 +72,13 @@ pub fn port_matches(ports: &[Port]) -> Vec<Match> {
     sorted.sort_unstable();
     // Port 0, which no packet has, begins no run: one of all ports would be no condition.
     let runs = sorted.chunk_by(|port, next| port.0 > 0 && next.0.saturating_sub(port.0) <= 1 || port == next);
-    let ends = runs.filter_map(|run| Some((*run.first()?, *run.last()?)));
-    let condition = |(first, last)| {
-        PortRange::new(first, last).map_or(Match::DestPort(MatchValue::eq(first)), Match::DestPortRange)
-    };
-    ends.map(condition).collect()
+    let ranges = runs.filter_map(|run| Some(run.first()?.0..=run.last()?.0));
+    ranges.map(|range| range_match(&range)).collect()
+}
+
+fn range_match(range: &RangeInclusive<u16>) -> Match {
+    let (first, last) = (Port(*range.start()), Port(*range.end()));
+    PortRange::new(first, last).map_or(Match::DestPort(MatchValue::eq(first)), Match::DestPortRange)
 }
 
 /// The text is no selection of ports or networks.
@@ -83,9 +91,12 @@ impl FromStr for PortSelection {
 
     /// `*`, nothing, or a comma-separated list of plain decimals, as [`list_elements`] reads it.
     fn from_str(text: &str) -> Result<PortSelection, InvalidSelection> {
-        let allowed = "'*', nothing, or a comma-separated list of ports from 0 to 65535";
-        let port = |text: &str| port_number(text).map(|port| port..=port);
-        PortSelection::parse_list(text, port).ok_or(InvalidSelection(allowed))
+        let invalid = InvalidSelection("'*', nothing, or a comma-separated list of ports from 0 to 65535");
+        if list_elements(text).eq(["*"]) {
+            return Ok(PortSelection::All);
+        }
+        let ports = list_elements(text).map(|port| port_number(port).map(Port).ok_or(invalid));
+        ports.collect::<Result<_, _>>().map(PortSelection::List)
     }
 }
 
@@ -98,6 +109,8 @@ fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once(':').unwrap_or((text, text));
     let first = if first.is_empty() { 0 } else { port_number(first)? };
     let last = if last.is_empty() { u16::MAX } else { port_number(last)? };
+    // No packet has port 0, and a range of all ports would be no condition.
+    let first = if last == u16::MAX { first.max(1) } else { first };
     (first <= last && !text.is_empty()).then_some(first..=last)
 }
 

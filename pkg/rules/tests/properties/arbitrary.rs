@@ -32,6 +32,7 @@ pub(crate) fn ports() -> impl Strategy<Value = PortSelection> {
     prop_oneof![
         Just(PortSelection::All),
         Just(PortSelection::NONE),
+        port_range().prop_map(|range| PortSelection::Ranges(vec![range.first().0..=range.last().0])),
         vec(port(), 0..4).prop_map(PortSelection::List)
     ]
 }
