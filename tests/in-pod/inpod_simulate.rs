@@ -2,12 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::atomic::{AtomicU16, Ordering},
     time::Duration,
 };
 
-use kit::{Echo, InpodOptions, Live, LiveConnections, Pod, Proto, TrafficClient};
+use kit::{Echo, InpodOptions, Live, LiveConnections, Pod, Proto, TrafficClient, WorkloadState};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer};
@@ -123,6 +123,31 @@ fn what_is_simulated_is_what_happens() {
     fixture.eventually("all are as simulated", |fixture| actual(fixture) == modes);
     open.finish().assert_unbroken();
     assert_eq!(ztunnel.protocol_error(), None);
+}
+
+/// ztunnel cannot open a port that an application of the pod has.
+#[test]
+fn a_pod_with_a_port_of_ztunnel_is_found_before_it_joins_and_explained_afterwards() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = fixture.running_pod(PLAIN, "web");
+    let listener = pod.sandbox.netns.run(|| TcpListener::bind("[::]:15008").unwrap());
+    let (_, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
+    assert_eq!(answer["pods"][0]["takenPorts"], json!([15008]), "{answer}");
+    fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    let _ = ztunnel.wait_for_state(&pod.sandbox.pod.uid, WorkloadState::Refused);
+    let advice = "Let the application listen on another port: ztunnel tries again until the port is free.";
+    fixture.eventually("the pod is told what to do", |fixture| {
+        let explained = fixture.container.exec(&["explain", &format!("{PLAIN}/web"), "-o", "json"]).stdout;
+        serde_json::from_slice::<Value>(&explained).is_ok_and(|explained| explained["advice"][0] == advice)
+    });
+    drop(listener);
+    fixture.wait_served(&ztunnel, &pod);
+    assert_eq!(
+        simulated(&fixture, &format!("{MODE}=ambient")).1["pods"][0].get("takenPorts"),
+        None,
+        "its own do not count"
+    );
 }
 
 #[test]

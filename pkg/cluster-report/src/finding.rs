@@ -190,6 +190,9 @@ finding_codes! {
     /// Labels of a pod contradict each other.
     PodLabels "pod-labels" Pods Warning Check [Pods] "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."
+    /// A pod has a port that ztunnel opens in its network namespace.
+    ZtunnelPortTaken "ztunnel-port-taken" Pods Error Installation [Pods] "no pod has a port that ztunnel opens in it"
+        "Let the application listen on another port, or keep the pod out of ambient mode by the label istio.io/dataplane-mode=none."
     /// An agent would not start with the simulated settings.
     SettingsRefused "settings-refused" Agents Error Simulation [] "an agent starts with the simulated settings"
         "Correct the value: docs/install-cni.md has the allowed ones."

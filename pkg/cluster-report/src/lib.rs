@@ -14,6 +14,7 @@ mod rows;
 mod sarif;
 mod simulate;
 mod text;
+mod ztunnel_ports;
 
 pub use check::{CheckLine, CheckReport, Counts, ExceptedPod, Verdict, check, uncovered_nodes};
 pub use cluster::{Cluster, NodeAnswer, NodeMessage, Unread, mesh_membership};

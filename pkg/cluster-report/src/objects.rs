@@ -133,6 +133,12 @@ impl Pod {
         })
     }
 
+    /// TCP ports that containers declare.
+    pub(crate) fn declared_ports(&self) -> impl Iterator<Item = u16> {
+        let ports = self.containers().flat_map(|container| &container.ports);
+        ports.filter(|port| ["", "TCP"].contains(&&*port.protocol)).map(|port| port.container_port)
+    }
+
     /// Where probes connect to, and the container of each.
     pub(crate) fn probe_targets(&self) -> impl Iterator<Item = (&Container, &ProbeTarget)> {
         self.containers().flat_map(|container| {

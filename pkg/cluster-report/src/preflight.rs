@@ -21,6 +21,7 @@ use crate::{
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::{Pod, is_schedulable_linux},
     policy::default_probe_source,
+    ztunnel_ports::declared_finding,
 };
 
 /// The page of networks.
@@ -102,8 +103,9 @@ pub fn check_before_installation(
         Severity::Unknown => Finding { hint: UNKNOWN_YET.to_owned(), ..finding },
         Severity::Warning | Severity::Error => finding,
     }));
-    let pods = cluster.pods.iter().filter(|pod| may_join(pod));
-    let pods = pods.map(|pod| (pod, Some(default_probe_source(pod))));
+    let pods = || cluster.pods.iter().filter(|pod| may_join(pod));
+    findings.extend(pods().filter_map(declared_finding));
+    let pods = pods().map(|pod| (pod, Some(default_probe_source(pod))));
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
     // Nothing is blocked before that.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));

@@ -14,6 +14,7 @@ use crate::{
     cluster::{Cluster, NodeMessage, mesh_membership},
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::Pod,
+    ztunnel_ports::{declared_finding, taken_finding},
 };
 
 /// The answer of a node's agent, or why there is none.
@@ -107,6 +108,8 @@ pub fn simulate_change(
     add_probes(&mut pods, &changed.pods, replies);
     let mut findings = node_findings(&pods, replies);
     findings.extend(pods.iter().filter_map(refused_exceptions));
+    findings.extend(pods.iter().filter_map(|row| taken_finding(&row.pod, &row.node)));
+    findings.extend(declared_ports(&changed, &pods));
     match change {
         SimulatedChange::Labels(_) => {
             findings.extend(label_findings(&Lookup::new(&changed)));
@@ -251,6 +254,25 @@ fn refused_exceptions(row: &SimulatedRow) -> Option<Finding> {
     is_refused.then(|| {
         Finding::new(Code::ExceptionRefused, object, pod.refused_exceptions.join("; ")).on_node(node)
     })
+}
+
+/// Ports that pods declare which would join, or may, and into which no agent has looked.
+fn declared_ports(changed: &Cluster, rows: &[SimulatedRow]) -> Vec<Finding> {
+    let is_unseen = |row: &&SimulatedRow| match row.effect {
+        MembershipEffect::Joins => {
+            row.pod.after == Some(RedirectionMode::InPod) && row.pod.connections.is_none()
+        }
+        effect => effect == MembershipEffect::Unknown,
+    };
+    let unseen = rows.iter().filter(is_unseen);
+    let unseen: BTreeMap<_, _> =
+        unseen.map(|row| ((&*row.pod.namespace, &*row.pod.name), row.effect)).collect();
+    let would_join = |pod: &&Pod| match unseen.get(&(&*pod.metadata.namespace, &*pod.metadata.name)) {
+        Some(MembershipEffect::Joins) => true,
+        Some(_) => mesh_membership(pod, changed.namespaces.first()) == Some(RedirectionMode::InPod),
+        None => false,
+    };
+    changed.pods.iter().filter(would_join).filter_map(declared_finding).collect()
 }
 
 /// Nodes without an agent whose pods would belong to ambient mode.

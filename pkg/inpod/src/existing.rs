@@ -1,10 +1,14 @@
 //! Connections that are there when a pod is captured.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use conntrack::{LocalPorts, TcpTuple};
 use hostnet::RtnetlinkHandle;
-use model::{Family, IfName};
+use model::{Family, IfName, Port};
+use rules::inpod::InPodRulesConfig;
 use sockdiag::{TcpSocket, TcpSockets};
 
 use crate::pod::PodRulesSpec;
@@ -60,13 +64,38 @@ fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
     Ok(of_these.map(|address| address.ip).collect())
 }
 
-/// Returns the number of TCP connections of the thread's network namespace that the rules would redirect if they were opened now.
-/// `None`: the kernel does not list them.
+/// Sockets of a pod that matter when it is captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoiningSockets {
+    /// Number of TCP connections that the rules would redirect if they were opened now.
+    pub redirected: usize,
+    /// Ports that ztunnel opens in the network namespace of each captured pod, and that the pod has itself, in ascending order.
+    pub taken_ports: Vec<Port>,
+}
+
+/// Returns the sockets of the thread's network namespace that matter when these rules are made. `None`: the kernel does not list
+/// them.
 #[must_use]
-pub fn count_redirected(desired: &PodRulesSpec<'_>) -> Option<usize> {
+pub fn joining_sockets(desired: &PodRulesSpec<'_>) -> Option<JoiningSockets> {
     let facts = ExceptionFacts::of_this_netns(desired);
-    let sockets = TcpSockets::of_this_netns().ok()?.connected;
-    Some(sockets.iter().filter(|socket| is_redirected(desired, facts.as_ref(), socket)).count())
+    let sockets = TcpSockets::of_this_netns().ok()?;
+    let redirected = sockets.connected.iter().filter(|socket| is_redirected(desired, facts.as_ref(), socket));
+    // A kernel that does not list UDP sockets lists those of TCP, which matter more.
+    let receivers = sockdiag::udp_receivers().ok().flatten().unwrap_or_default();
+    let taken_ports = taken_ports(desired.config, &sockets.listeners, &receivers);
+    Some(JoiningSockets { redirected: redirected.count(), taken_ports })
+}
+
+/// ztunnel listens at every address; for DNS, over TCP and UDP, on loopback alone.
+fn taken_ports(config: &InPodRulesConfig, listeners: &[SocketAddr], receivers: &[SocketAddr]) -> Vec<Port> {
+    let anywhere = [config.outbound, config.inbound, config.tunnel];
+    let is_taken = |end: &SocketAddr| {
+        let is_loopback = end.ip().is_unspecified() || end.ip().is_loopback();
+        is_loopback && end.port() == config.dns.0
+    };
+    let listeners = listeners.iter().filter(|end| anywhere.contains(&Port(end.port())) || is_taken(end));
+    let taken = listeners.chain(receivers.iter().filter(|end| is_taken(end)));
+    taken.map(|end| Port(end.port())).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Whether the rules would redirect the connection of a socket if it were opened now.
@@ -86,4 +115,25 @@ pub(crate) fn is_redirected(
     });
     let is_captured = desired.families.contains(&Family::of_ip(remote));
     is_captured && !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_taken_where_ztunnel_would_listen() {
+        let ends =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let taken = |tcp: &[&str], udp: &[&str]| -> Vec<u16> {
+            let taken = taken_ports(&InPodRulesConfig::default(), &ends(tcp), &ends(udp));
+            taken.into_iter().map(|port| port.0).collect()
+        };
+        assert_eq!(taken(&["0.0.0.0:8080", "127.0.0.1:15000"], &["0.0.0.0:15001"]), [0; 0]);
+        let all = ["10.0.0.7:15008", "[::]:15001", "[::1]:15006", "127.0.0.1:15001"];
+        assert_eq!(taken(&all, &[]), [15001, 15006, 15008]);
+        assert_eq!(taken(&["0.0.0.0:15053"], &[]), [15053]);
+        assert_eq!(taken(&[], &["[::1]:15053"]), [15053]);
+        assert_eq!(taken(&["10.0.0.7:15053"], &["[fd00::7]:15053"]), [0; 0], "its own are on loopback");
+    }
 }

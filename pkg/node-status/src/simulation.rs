@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::inpod::PodRulesSpec;
+use ::inpod::{JoiningSockets, PodRulesSpec};
 use agent::{AgentSnapshot, CaptureSnapshot, KnownPod};
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig};
 use daemon_settings::SimulatedSettings;
@@ -53,7 +53,7 @@ impl DecisionBasis<'_> {
 }
 
 /// Returns what a change of labels would do to the node's pods, and changes nothing. Open connections of pods that would join are
-/// counted, in the network namespaces that belong to the pods' addresses.
+/// counted, in the network namespaces that belong to the pods' addresses, and ports of ztunnel that are taken there are found.
 pub(super) fn simulate_labels(
     settings: &CaptureSettings,
     snapshot: &AgentSnapshot,
@@ -78,7 +78,7 @@ pub(super) fn simulate_labels(
         simulate_pod(known, &basis, &pod, namespace.as_ref(), &basis)
     });
     let pods = pods.collect();
-    let pods = count_connections(settings, records, &known, &basis, pods);
+    let pods = add_sockets(settings, records, &known, &basis, pods);
     build_simulation(settings, &basis, snapshot, snapshot.synced, pods)
 }
 
@@ -99,7 +99,7 @@ pub(super) fn simulate_settings(
         .collect();
     // Without ambient mode nobody follows namespaces.
     let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
-    let pods = count_connections(settings, records, &known, &after, pods);
+    let pods = add_sockets(settings, records, &known, &after, pods);
     let mut answer = build_simulation(settings, &after, snapshot, synced, pods);
     answer.not_simulated = other.not_simulated;
     if !is_ambient && other.ambient {
@@ -198,6 +198,7 @@ fn simulate_pod(
         after,
         reason,
         connections: None,
+        taken_ports: Vec::new(),
         resets_connections: false,
         exceptions,
         refused_exceptions,
@@ -296,8 +297,9 @@ fn ambient_off() -> StateReason {
     StateReason { code: "ambient-off".to_owned(), message: "ambient mode is off".to_owned() }
 }
 
-/// Counts connections of the pods that would join, as far as capture would concern them, and decides what becomes of these.
-fn count_connections(
+/// Counts connections of the pods that would join, as far as capture would concern them, decides what becomes of these, and looks
+/// for ports of ztunnel that the pods have themselves.
+fn add_sockets(
     settings: &CaptureSettings,
     records: &[Arc<PodRecord>],
     known: &[&KnownPod],
@@ -332,21 +334,25 @@ fn count_connections(
         let netns = all.netns_of_pod(&known.pod.status.ips(), recorded, |netns| {
             owners.is_of_another(netns, namespace, name)
         });
-        pod.connections = netns.and_then(|netns| open_connections(netns, in_pod.as_ref()));
+        let found = netns.and_then(|netns| joining_sockets(netns, in_pod.as_ref()));
+        let Some(JoiningSockets { redirected, taken_ports }) = found else { continue };
+        pod.connections = Some(redirected);
+        pod.taken_ports = taken_ports.into_iter().map(|port| port.0).collect();
     }
     pods
 }
 
-/// Connections within a pod never leave it. `None`: the kernel does not say.
-fn open_connections(netns: &Netns, in_pod: Option<&InPodDecision<'_>>) -> Option<usize> {
-    let count = || match in_pod {
-        Some(decision) => ::inpod::count_redirected(&decision.spec()),
+/// Connections within a pod never leave it. On the node, ztunnel opens no port in a pod. `None`: the kernel does not say.
+fn joining_sockets(netns: &Netns, in_pod: Option<&InPodDecision<'_>>) -> Option<JoiningSockets> {
+    let list = || match in_pod {
+        Some(decision) => ::inpod::joining_sockets(&decision.spec()),
         None => {
             let sockets = TcpSockets::of_this_netns().ok()?.connected;
-            Some(sockets.iter().filter(|socket| !socket.is_local()).count())
+            let redirected = sockets.iter().filter(|socket| !socket.is_local()).count();
+            Some(JoiningSockets { redirected, taken_ports: Vec::new() })
         }
     };
-    netns.run_in(count).ok()?
+    netns.run_in(list).ok()?
 }
 
 #[cfg(test)]

@@ -226,6 +226,9 @@ pub struct SimulatedPod {
     /// `None`: could not be determined, or the pod would not join.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
+    /// Ports that ztunnel opens in the pod's network namespace and that the pod has itself, in ascending order: ztunnel would refuse it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taken_ports: Vec<u16>,
     /// These connections would be reset; otherwise they go on outside of the mesh until they close.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resets_connections: bool,

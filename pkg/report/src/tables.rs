@@ -82,7 +82,8 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
         MembershipEffect::Unknown | MembershipEffect::Unchanged => Colour::Dim,
     };
     let why = add_exceptions(pod.reason.message.clone(), &pod.exceptions);
-    let changes = pod.changes.iter().map(|change| format!("; {change}"));
+    let taken = pod.taken_ports.iter().map(|port| format!("it has port {port}, which ztunnel needs"));
+    let changes = pod.changes.iter().cloned().chain(taken).map(|change| format!("; {change}"));
     let outcome = if pod.resets_connections { " (reset)" } else { "" };
     [
         Cell::plain(&sanitize_text(&format!("{}/{}", pod.namespace, pod.name))),

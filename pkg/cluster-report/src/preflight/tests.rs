@@ -179,6 +179,21 @@ fn a_policy_of_pods_that_no_label_brings_in_is_no_finding() {
 }
 
 #[test]
+fn a_port_of_ztunnel_that_a_container_declares_is_a_warning() {
+    let found = |change: &dyn Fn(&mut Value)| {
+        let mut pod = pod();
+        pod["spec"]["initContainers"] = json!([{"name": "proxy", "ports": [{"containerPort": 15006}]}]);
+        change(&mut pod);
+        let cluster = Cluster { pods: vec![from(pod)], ..Cluster::default() };
+        let report = check_before_installation(&cluster, &NetworkObjects::default(), None);
+        let found = report.findings.into_iter().find(|finding| finding.code == Code::ZtunnelPortTaken);
+        found.map(|finding| (finding.object.name, finding.severity))
+    };
+    assert_eq!(found(&|_| {}), Some(("web".to_owned(), Severity::Warning)));
+    assert_eq!(found(&|pod| pod["spec"]["hostNetwork"] = json!(true)), None);
+}
+
+#[test]
 fn checks_that_pods_made_on_nodes_are_findings() {
     let nodes = json!(["n1", "n2", "n3", "n4"].map(|name| node(name, "6.1.0", "containerd://2.1.4")));
     let passed = json!({"code": "clock", "severity": null});

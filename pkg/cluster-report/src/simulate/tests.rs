@@ -29,6 +29,10 @@ fn simulated(name: &str, after: Option<RedirectionMode>, connections: Option<usi
     SimulatedPod { namespace, name, after, reason, connections, ..SimulatedPod::default() }
 }
 
+fn from_json<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
 fn replies(ztunnel_ready: bool) -> BTreeMap<String, NodeReply> {
     let pods = vec![simulated("db", None, None), simulated("web", Some(RedirectionMode::InPod), Some(3))];
     let mode = Some(RedirectionMode::InPod);
@@ -130,6 +134,40 @@ fn an_exception_that_would_be_refused_is_found_and_one_that_would_apply_is_shown
     let text = simulation_text(&report, false, false);
     let row = "shop/web    n1    joins      outside  in-pod   3            why web; outside by intent: outbound TCP ports 5432";
     assert!(text.lines().any(|line| line == row), "{text}");
+}
+
+#[test]
+fn a_pod_that_has_or_declares_a_port_of_ztunnel_is_found() {
+    let mut cluster = cluster(&json!([]));
+    for pod in &mut cluster.pods {
+        let ports = json!([{"containerPort": 15008}, {"containerPort": 15001, "protocol": "UDP"}, {"containerPort": 80}]);
+        pod.spec.containers = from_json(json!([{"name": "app", "ports": ports}]));
+    }
+    let mut replies = replies(true);
+    let found =
+        |cluster: &Cluster, replies: &BTreeMap<String, NodeReply>| -> Vec<(String, Severity, String)> {
+            let findings = simulate_change(cluster, &change(), replies).findings.into_iter();
+            let found = findings.filter(|finding| finding.code == Code::ZtunnelPortTaken);
+            found.map(|finding| (finding.object.name, finding.severity, finding.message)).collect()
+        };
+    // Of web, the agent has looked. The others are on nodes without an answer.
+    let hint = "it declares port 15008, which ztunnel would open in it: only one of both can listen there";
+    let hint_at = |name: &str| (name.to_owned(), Severity::Warning, hint.to_owned());
+    assert_eq!(found(&cluster, &replies), ["alone", "lost"].map(hint_at));
+    let web = &mut replies.get_mut("n1").unwrap().as_mut().unwrap().pods[1];
+    web.connections = None;
+    assert_eq!(found(&cluster, &replies), ["alone", "lost", "web"].map(hint_at));
+    let web = &mut replies.get_mut("n1").unwrap().as_mut().unwrap().pods[1];
+    (web.connections, web.taken_ports) = (Some(0), vec![15001, 15053]);
+    let why = "it has ports 15001, 15053, which ztunnel would open in it: ztunnel would refuse it, and its traffic would be held";
+    let taken = ("web".to_owned(), Severity::Error, why.to_owned());
+    assert_eq!(found(&cluster, &replies)[2], taken);
+    let row = "shop/web    n1    joins      outside  in-pod   0            why web; it has port 15001, which ztunnel needs; \
+               it has port 15053, which ztunnel needs";
+    let text = simulation_text(&simulate_change(&cluster, &change(), &replies), false, false);
+    assert!(text.lines().any(|line| line == row), "{text}");
+    cluster.pods.iter_mut().for_each(|pod| pod.spec.host_network = true);
+    assert_eq!(found(&cluster, &replies), [taken], "what has no network namespace of its own joins nothing");
 }
 
 #[test]

@@ -147,6 +147,17 @@ fn pods_that_should_be_captured() {
             "ztunnel refused the pod shop/web: no listeners: EMFILE. Its traffic is held back",
         ),
         (
+            RedirectionMode::InPod,
+            |pod| {
+                pod.capture = Held;
+                let error = r#"failure to start proxy : Bind([::]:15008, Os { code: 98, kind: AddrInUse, message: "Address in use" })"#;
+                pod.ztunnel = Some(ZtunnelView { acknowledged: false, error: Some(error.into()) });
+            },
+            "ztunnel-refused",
+            PodVerdict::Unhealthy,
+            "ztunnel refused the pod shop/web: a process in it has port 15008, which ztunnel needs there (failure to start",
+        ),
+        (
             RedirectionMode::Sidecar,
             |pod| {
                 pod.capture = Bypassing;

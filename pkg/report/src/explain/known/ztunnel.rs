@@ -11,15 +11,27 @@ use crate::{
 };
 
 pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let why = pod.ztunnel.as_ref()?.error.as_ref()?;
-    let message = format!(
-        "ztunnel refused the pod {}: {}. {}",
-        pod_title(pod),
-        to_clause(why),
-        traffic_consequence(pod)
-    );
-    let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
+    let why = to_clause(pod.ztunnel.as_ref()?.error.as_ref()?);
+    let (why, advice) = match taken_port(&why) {
+        Some(port) => (
+            format!("a process in it has port {port}, which ztunnel needs there ({why})"),
+            [FREE_PORT, OPT_OUT],
+        ),
+        None => (why, ["Read ztunnel's log on this node: it says more about the refusal.", RESTART]),
+    };
+    let message = format!("ztunnel refused the pod {}: {why}. {}", pod_title(pod), traffic_consequence(pod));
     Some(Finding::new_unhealthy("ztunnel-refused", message, &advice))
+}
+
+const FREE_PORT: &str =
+    "Let the application listen on another port: ztunnel tries again until the port is free.";
+const OPT_OUT: &str = "Or keep the pod out of ambient mode by the label istio.io/dataplane-mode=none.";
+
+/// The port of the pod that ztunnel could not open, by its error: `Bind([::]:15008, Os { code: 98, kind: AddrInUse, .. })`.
+fn taken_port(error: &str) -> Option<u16> {
+    let (address, kind) = error.split_once("Bind(")?.1.split_once(',')?;
+    let (_, port) = address.rsplit_once(':').filter(|_| kind.contains("AddrInUse"))?;
+    port.parse().ok()
 }
 
 /// A clause about a missing ztunnel, and what to do about it.

@@ -21,7 +21,7 @@ fn a_port_in_use_is_told_and_tried_again() {
     let other = pod.run(|| TcpListener::bind("0.0.0.0:15006").unwrap());
     let connection = agent.accept();
     let error = refusal(&connection.add("a", &pod));
-    let why = "cannot listen at [::]:15006: Address already in use (os error 98)";
+    let why = "Bind([::]:15006, Os { code: 98, kind: AddrInUse, message: \"Address already in use\" })";
     assert_eq!(error, format!("failure to start proxy : {why}"));
     assert_eq!(taken(&pod), [15006], "all or nothing");
     let workload = ztunnel.wait_for_state("a", WorkloadState::Refused);

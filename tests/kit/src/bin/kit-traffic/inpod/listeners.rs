@@ -59,8 +59,9 @@ fn listen(via: &'static str, address: SocketAddr) -> Result<Listener, String> {
     listening.map(|socket| Listener::Tcp(via, socket.into())).map_err(|error| failed(address, &error))
 }
 
+/// As ztunnel prints it.
 fn failed(address: SocketAddr, error: &io::Error) -> String {
-    format!("cannot listen at {address}: {error}")
+    format!("Bind({address}, {error:?})")
 }
 
 fn bound(kind: Type, address: SocketAddr) -> io::Result<Socket> {
