@@ -99,12 +99,16 @@ fn what_is_simulated_is_what_happens() {
     assert_eq!(before["member"].0.as_deref(), Some("in-pod"));
 
     let (modes, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
+    let to_outside = format!(" to {}", outside(OUTSIDE));
     for (name, connections, resets) in [("web", 3, json!(null)), ("resets", 2, json!(true))] {
         let pod = answer["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == name).unwrap();
         assert_eq!(
             ["before", "after", "connections", "resetsConnections"].map(|key| &pod[key]),
             [&json!(null), &json!("in-pod"), &json!(connections), &resets]
         );
+        let listed = pod["listedConnections"].as_array().unwrap();
+        assert!(listed.iter().all(|one| text(one).ends_with(&to_outside)), "{pod}");
+        assert_eq!(listed.len(), connections);
     }
     assert_eq!(["synced", "ztunnelReady"].map(|fact| answer[fact].as_bool()), [Some(true); 2]);
     let sources = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];

@@ -30,7 +30,7 @@ pub use preflight::{
 };
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
 pub use sarif::render_sarif;
-pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate_change};
+pub use simulate::{NodeReply, SimulatedProbe, SimulatedRow, SimulationReport, simulate_change};
 pub use text::{
     check_text, list_text, not_known_text, partial_text, preflight_text, simulation_text, verify_text,
 };

@@ -125,7 +125,7 @@ impl Pod {
 
     /// Ports to which the kubelet's probes connect.
     pub(crate) fn probed_ports(&self) -> impl Iterator<Item = u16> {
-        self.probe_targets().filter_map(|(container, target)| match &target.port {
+        self.probe_targets().filter_map(|(container, _, target)| match &target.port {
             PortName::Number(number) => Some(*number),
             PortName::Name(name) => {
                 container.ports.iter().find(|port| port.name == *name).map(|port| port.container_port)
@@ -139,15 +139,20 @@ impl Pod {
         ports.filter(|port| ["", "TCP"].contains(&&*port.protocol)).map(|port| port.container_port)
     }
 
-    /// Where probes connect to, and the container of each.
-    pub(crate) fn probe_targets(&self) -> impl Iterator<Item = (&Container, &ProbeTarget)> {
+    /// Where probes connect to, and the container and the kind of each.
+    pub(crate) fn probe_targets(&self) -> impl Iterator<Item = (&Container, &'static str, &ProbeTarget)> {
         self.containers().flat_map(|container| {
-            let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
-            let targets = probes
-                .into_iter()
-                .flatten()
-                .flat_map(|probe| [&probe.http_get, &probe.tcp_socket, &probe.grpc]);
-            targets.flatten().map(move |target| (container, target))
+            let probes = [
+                ("startup", &container.startup_probe),
+                ("readiness", &container.readiness_probe),
+                ("liveness", &container.liveness_probe),
+            ];
+            let targets = probes.into_iter().flat_map(|(kind, probe)| {
+                let targets =
+                    probe.iter().flat_map(|probe| [&probe.http_get, &probe.tcp_socket, &probe.grpc]);
+                targets.flatten().map(move |target| (kind, target))
+            });
+            targets.map(move |(kind, target)| (container, kind, target))
         })
     }
 

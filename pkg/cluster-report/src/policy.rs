@@ -9,7 +9,7 @@ use std::{
 };
 
 use model::{IpNet, LabelRequirement, ObjectMeta};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::objects::Pod;
 
@@ -95,7 +95,7 @@ pub struct PolicyPort {
 }
 
 /// A port by number, or by the name that a container gives it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum PortName {
     /// The port number.

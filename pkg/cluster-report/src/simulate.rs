@@ -1,7 +1,7 @@
 //! `millrace simulate`: what a change of labels or of the agents' settings would do to the pods of a cluster, as their nodes' agents
 //! decide it, and what would be wrong then.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedChange, SimulatedPod,
@@ -14,8 +14,12 @@ use crate::{
     cluster::{Cluster, NodeMessage, mesh_membership},
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::Pod,
+    policy::PortName,
     ztunnel_ports::{declared_finding, taken_finding},
 };
+
+/// Probes of a pod that are listed.
+const LISTED_PROBES: usize = 20;
 
 /// The answer of a node's agent, or why there is none.
 pub type NodeReply = Result<NodeSimulation, String>;
@@ -46,6 +50,9 @@ pub struct SimulatedRow {
     pub effect: MembershipEffect,
     /// Number of its probes that would come from another address than now.
     pub probes: usize,
+    /// The first of these, at most 20.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listed_probes: Vec<SimulatedProbe>,
     /// The address from which these would come; `None`: there are none.
     pub probe_source: Option<IpAddr>,
     /// The pod as the agent on that node decides on it.
@@ -53,9 +60,32 @@ pub struct SimulatedRow {
     pub pod: SimulatedPod,
 }
 
+/// A probe that connects to a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SimulatedProbe {
+    /// The name of its container.
+    pub container: String,
+    /// `startup`, `readiness` or `liveness`.
+    pub kind: &'static str,
+    /// The port to which it connects.
+    pub port: PortName,
+}
+
+/// Such as `app liveness 8080`.
+impl fmt::Display for SimulatedProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SimulatedProbe { container, kind, port } = self;
+        match port {
+            PortName::Number(number) => write!(f, "{container} {kind} {number}"),
+            PortName::Name(name) => write!(f, "{container} {kind} {name}"),
+        }
+    }
+}
+
 impl SimulatedRow {
     fn new(node: &str, effect: MembershipEffect, pod: SimulatedPod) -> SimulatedRow {
-        SimulatedRow { node: node.to_owned(), effect, probes: 0, probe_source: None, pod }
+        let (node, listed_probes) = (node.to_owned(), Vec::new());
+        SimulatedRow { node, effect, probes: 0, listed_probes, probe_source: None, pod }
     }
 }
 
@@ -212,6 +242,10 @@ fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String
         let is_source = |source: &&IpAddr| ip.is_some_and(|ip| ip.is_ipv4() == source.is_ipv4());
         if let Some(source) = simulation.probe_sources.iter().find(is_source).filter(|_| count > 0) {
             (row.probes, row.probe_source) = (count, Some(*source));
+            let listed = pod.probe_targets().take(LISTED_PROBES).map(|(container, kind, target)| {
+                SimulatedProbe { container: container.name.clone(), kind, port: target.port.clone() }
+            });
+            row.listed_probes = listed.collect();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use report::{
-    MembershipEffect, SimulatedChange, format_count, sanitize_text, simulation_notes,
+    MembershipEffect, SimulatedChange, SimulatedPod, format_count, sanitize_text, simulation_notes,
     tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, truncate_to_seconds},
 };
 
@@ -26,6 +26,8 @@ const SHOWN: usize = 10;
 const SHOWN_PODS: usize = 50;
 /// Pods with traffic outside by intent that a check names.
 const SHOWN_EXCEPTED: usize = 3;
+/// Probes of a pod that are shown.
+const SHOWN_PROBES: usize = 4;
 /// Source addresses of probes that are shown: where they are detected, each node may have its own.
 const SHOWN_SOURCES: usize = 4;
 
@@ -168,6 +170,7 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         let rest = if sources.len() > shown.len() { ", ..." } else { "" };
         let (pods, shown) = (format_count(moved.len(), "pod"), shown.join(", "));
         let _ = writeln!(text, "{count} of {pods} that would join will come from {shown}{rest}.");
+        text.push_str(&probe_lines(&report.pods));
     }
     let later = match &report.change {
         SimulatedChange::Labels(change) => change.later_note(),
@@ -183,6 +186,22 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(&finding.hint), finding.link);
     }
     text
+}
+
+/// The first probes of the first pods, one line for each pod.
+fn probe_lines(rows: &[SimulatedRow]) -> String {
+    let probed = || rows.iter().filter(|row| !row.listed_probes.is_empty());
+    let line = |row: &SimulatedRow| {
+        let shown: Vec<String> =
+            row.listed_probes.iter().take(SHOWN_PROBES).map(ToString::to_string).collect();
+        let more = row.probes.saturating_sub(shown.len());
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let SimulatedPod { namespace, name, .. } = &row.pod;
+        sanitize_text(&format!("Probes of {namespace}/{name}: {}{more}.", shown.join(", "))) + "\n"
+    };
+    let more = probed().count().saturating_sub(SHOWN);
+    let more = (more > 0).then(|| format!("Probes of {} are in the JSON.\n", format_count(more, "more pod")));
+    probed().take(SHOWN).map(line).chain(more).collect()
 }
 
 fn excepted_clause(pods: usize) -> String {

@@ -35,7 +35,8 @@ impl LocalPorts {
     }
 
     /// Of the calling thread's namespace, which has these sockets.
-    pub(crate) fn from_sockets(sockets: &TcpSockets) -> LocalPorts {
+    #[must_use]
+    pub fn from_sockets(sockets: &TcpSockets) -> LocalPorts {
         let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
         LocalPorts::new(sockets, range.as_deref())
     }

@@ -13,7 +13,7 @@ use sockdiag::{TcpSocket, TcpSockets};
 
 use crate::pod::PodRulesSpec;
 
-/// Connections of a captured pod that bypass ztunnel until they close, because they are older than its capture.
+/// Connections of a pod that bypass ztunnel until they close, because they are older than its capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutsideConnections {
     /// How many there are.
@@ -33,6 +33,22 @@ impl OutsideConnections {
         found.sort_by_key(|connection| connection.original);
         let listed = found.iter().take(OutsideConnections::LISTED).map(|connection| connection.original);
         OutsideConnections { count: found.len(), listed: listed.collect() }
+    }
+
+    /// Connections that would bypass it if the pod were captured now.
+    fn of_sockets(sockets: &TcpSockets, would_be: impl Fn(&TcpSocket) -> bool) -> OutsideConnections {
+        let ports = LocalPorts::from_sockets(sockets);
+        let original = |TcpSocket { local, remote, .. }: &TcpSocket, accepted| match accepted {
+            true => TcpTuple { source: *remote, dest: *local },
+            false => TcpTuple { source: *local, dest: *remote },
+        };
+        let found = sockets.connected.iter().filter(|socket| would_be(socket));
+        let mut found: Vec<TcpTuple> =
+            found.map(|socket| original(socket, ports.was_accepted(socket))).collect();
+        found.sort_unstable();
+        let count = found.len();
+        found.truncate(OutsideConnections::LISTED);
+        OutsideConnections { count, listed: found }
     }
 }
 
@@ -67,23 +83,28 @@ fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
 /// Sockets of a pod that matter when it is captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoiningSockets {
-    /// Number of TCP connections that the rules would redirect if they were opened now.
-    pub redirected: usize,
+    /// TCP connections that would be redirected if they were opened now.
+    pub redirected: OutsideConnections,
     /// Ports that ztunnel opens in the network namespace of each captured pod, and that the pod has itself, in ascending order.
     pub taken_ports: Vec<Port>,
 }
 
-/// Returns the sockets of the thread's network namespace that matter when these rules are made. `None`: the kernel does not list
-/// them.
+/// Returns the sockets of the thread's network namespace that matter when these rules are made; without rules in the pod, as with
+/// node-level capture, all connections that leave it. `None`: the kernel does not list them.
 #[must_use]
-pub fn joining_sockets(desired: &PodRulesSpec<'_>) -> Option<JoiningSockets> {
-    let facts = ExceptionFacts::of_this_netns(desired);
+pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSockets> {
     let sockets = TcpSockets::of_this_netns().ok()?;
-    let redirected = sockets.connected.iter().filter(|socket| is_redirected(desired, facts.as_ref(), socket));
+    let Some(desired) = desired else {
+        let redirected = OutsideConnections::of_sockets(&sockets, |socket| !socket.is_local());
+        return Some(JoiningSockets { redirected, taken_ports: Vec::new() });
+    };
+    let facts = ExceptionFacts::of_this_netns(desired);
+    let redirected =
+        OutsideConnections::of_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
     // A kernel that does not list UDP sockets lists those of TCP, which matter more.
     let receivers = sockdiag::udp_receivers().ok().flatten().unwrap_or_default();
     let taken_ports = taken_ports(desired.config, &sockets.listeners, &receivers);
-    Some(JoiningSockets { redirected: redirected.count(), taken_ports })
+    Some(JoiningSockets { redirected, taken_ports })
 }
 
 /// ztunnel listens at every address; for DNS, over TCP and UDP, on loopback alone.

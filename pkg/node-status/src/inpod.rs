@@ -172,7 +172,7 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     view
 }
 
-fn outside_view(found: &OutsideConnections) -> OutsideView {
+pub(super) fn outside_view(found: &OutsideConnections) -> OutsideView {
     let connections = found.listed.iter().map(|one| format!("{} to {}", one.source, one.dest));
     OutsideView { count: found.count, connections: connections.collect() }
 }

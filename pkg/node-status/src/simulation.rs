@@ -18,16 +18,15 @@ use enrolment::{
     inpod::{EffectiveOptions, InPodAnnotations},
 };
 use model::{ExistingConnections, Family, Namespace, Pod, PodUid};
-use netns::Netns;
 use report::{
-    LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA, SimulatedPod,
-    StateReason,
+    LabelChange, MembershipEffect, NodeSimulation, OutsideView, RedirectionMode, SIMULATION_SCHEMA,
+    SimulatedPod, StateReason,
 };
 use rules::inpod::{PodExceptions, PodOptions};
-use sockdiag::TcpSockets;
 use wire::PodRecord;
 
 use crate::{
+    inpod::outside_view,
     mode_of,
     pods::{SidecarDecision, decide_sidecar, reason_of},
     records::{NetnsOwners, netns_by_record},
@@ -198,6 +197,7 @@ fn simulate_pod(
         after,
         reason,
         connections: None,
+        listed_connections: Vec::new(),
         taken_ports: Vec::new(),
         resets_connections: false,
         exceptions,
@@ -334,25 +334,14 @@ fn add_sockets(
         let netns = all.netns_of_pod(&known.pod.status.ips(), recorded, |netns| {
             owners.is_of_another(netns, namespace, name)
         });
-        let found = netns.and_then(|netns| joining_sockets(netns, in_pod.as_ref()));
+        let spec = in_pod.as_ref().map(InPodDecision::spec);
+        let found = netns.and_then(|netns| netns.run_in(|| ::inpod::joining_sockets(spec.as_ref())).ok()?);
         let Some(JoiningSockets { redirected, taken_ports }) = found else { continue };
-        pod.connections = Some(redirected);
+        let OutsideView { count, connections } = outside_view(&redirected);
+        (pod.connections, pod.listed_connections) = (Some(count), connections);
         pod.taken_ports = taken_ports.into_iter().map(|port| port.0).collect();
     }
     pods
-}
-
-/// Connections within a pod never leave it. On the node, ztunnel opens no port in a pod. `None`: the kernel does not say.
-fn joining_sockets(netns: &Netns, in_pod: Option<&InPodDecision<'_>>) -> Option<JoiningSockets> {
-    let list = || match in_pod {
-        Some(decision) => ::inpod::joining_sockets(&decision.spec()),
-        None => {
-            let sockets = TcpSockets::of_this_netns().ok()?.connected;
-            let redirected = sockets.iter().filter(|socket| !socket.is_local()).count();
-            Some(JoiningSockets { redirected, taken_ports: Vec::new() })
-        }
-    };
-    netns.run_in(list).ok()?
 }
 
 #[cfg(test)]

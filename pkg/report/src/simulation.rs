@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     document::known_value,
     pod::StateReason,
-    text::{format_count, is_object_name, sanitize_text},
+    text::{format_count, is_object_name, more_clause, sanitize_text},
 };
 
 pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
@@ -19,6 +19,9 @@ pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
 pub const SIMULATION_SCHEMA: &str = "millrace.simulation/v1";
 /// Labels that one change may have.
 const MOST_LABELS: usize = 16;
+/// Pods whose connections notes name, and how many of each.
+const NAMED_PODS: usize = 10;
+const NAMED_CONNECTIONS: usize = 3;
 /// Lengths that Kubernetes allows: of a prefix and a name, with the slash between them, and of a value.
 const LONGEST_KEY: usize = 253 + 1 + 63;
 const LONGEST_VALUE: usize = 63;
@@ -226,6 +229,9 @@ pub struct SimulatedPod {
     /// `None`: could not be determined, or the pod would not join.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
+    /// The first of these connections, each as `CLIENT to SERVER` with ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listed_connections: Vec<String>,
     /// Ports that ztunnel opens in the pod's network namespace and that the pod has itself, in ascending order: ztunnel would refuse it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_ports: Vec<u16>,
@@ -285,11 +291,14 @@ impl SimulatedPod {
 
 /// Returns what the table of these pods does not say, one sentence each.
 pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod>) -> Vec<String> {
-    let (mut leave, mut uncounted) = (false, 0);
+    let (mut leave, mut uncounted, mut named) = (false, 0, Vec::new());
     for pod in pods {
         match pod.effect() {
             MembershipEffect::Leaves => leave |= pod.before == Some(RedirectionMode::InPod),
-            MembershipEffect::Joins => uncounted += usize::from(pod.connections.is_none()),
+            MembershipEffect::Joins => {
+                uncounted += usize::from(pod.connections.is_none());
+                named.extend(connections_note(pod));
+            }
             _ => {}
         }
     }
@@ -297,7 +306,20 @@ pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod>) -> Vec
     let uncounted = (uncounted > 0).then(|| {
         format!("Connections of {} that would join could not be counted.", format_count(uncounted, "pod"))
     });
-    leave.then_some(ends).into_iter().chain(uncounted).collect()
+    let more = named.len().saturating_sub(NAMED_PODS);
+    named.truncate(NAMED_PODS);
+    named.extend(
+        (more > 0).then(|| format!("Connections of {} are in the JSON.", format_count(more, "more pod"))),
+    );
+    named.into_iter().chain(leave.then_some(ends)).chain(uncounted).collect()
+}
+
+/// `None`: the pod has no connections, as far as is known.
+fn connections_note(pod: &SimulatedPod) -> Option<String> {
+    let shown = pod.listed_connections.get(..NAMED_CONNECTIONS).unwrap_or(&pod.listed_connections);
+    let more = more_clause(pod.connections?.saturating_sub(shown.len()));
+    let note = format!("Connections of {}/{}: {}{more}.", pod.namespace, pod.name, shown.join(", "));
+    (!shown.is_empty()).then(|| sanitize_text(&note))
 }
 
 #[cfg(test)]
@@ -351,6 +373,29 @@ mod tests {
             "Connections of 2 pods that would join could not be counted.",
         ];
         assert_eq!(notes(&all), expected);
+    }
+
+    #[test]
+    fn the_first_connections_of_the_first_pods_are_named() {
+        let pod = |name: String, connections| SimulatedPod {
+            namespace: "shop".to_owned(),
+            name,
+            after: Some(RedirectionMode::InPod),
+            connections: Some(connections),
+            listed_connections: (0..connections.min(4))
+                .map(|at| format!("10.0.0.7:{at} to 10.0.0.9:80"))
+                .collect(),
+            ..SimulatedPod::default()
+        };
+        let one = [pod("web".to_owned(), 1), pod("idle".to_owned(), 0), pod("api".to_owned(), 25)];
+        let expected = [
+            "Connections of shop/web: 10.0.0.7:0 to 10.0.0.9:80.",
+            "Connections of shop/api: 10.0.0.7:0 to 10.0.0.9:80, 10.0.0.7:1 to 10.0.0.9:80, 10.0.0.7:2 to 10.0.0.9:80, and 22 more.",
+        ];
+        assert_eq!(simulation_notes(one.iter()), expected);
+        let many: Vec<_> = (0..12).map(|at| pod(format!("web{at}"), 1)).collect();
+        let notes = simulation_notes(many.iter());
+        assert_eq!((notes.len(), &*notes[10]), (11, "Connections of 2 more pods are in the JSON."));
     }
 
     #[test]

@@ -113,7 +113,11 @@ fn probes_of_pods_that_would_join_are_counted_with_the_address_from_which_they_w
     let probes = |name: &str| report.pods.iter().find(|row| row.pod.name == name).unwrap().probes;
     assert_eq!(["web", "db", "lost"].map(probes), [3, 0, 0], "only web would join");
     let text = simulation_text(&report, false, false);
-    assert!(text.contains("\n3 probes of 1 pod that would join will come from 169.254.7.127.\n"), "{text}");
+    let expected = "\n3 probes of 1 pod that would join will come from 169.254.7.127.\n\
+        Probes of shop/web: app readiness 1, app liveness 80, native startup 2.\n";
+    assert!(text.contains(expected), "{text}");
+    let json = serde_json::to_value(&report.pods[0]).unwrap();
+    assert_eq!(json["listed_probes"][1], json!({"container": "app", "kind": "liveness", "port": 80}));
     // With node-level capture they keep their source.
     replies.get_mut("n1").unwrap().as_mut().unwrap().probe_sources.clear();
     let text = simulation_text(&simulate_change(&cluster, &change(), &replies), false, false);
