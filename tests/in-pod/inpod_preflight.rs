@@ -273,10 +273,16 @@ fn another_agents_socket_and_rules_in_legacy_tables_are_found() {
     let listener = UnixListener::bind(run_dir.join("pluginevent.sock")).unwrap();
     fixture.node.netns().sh("iptables-legacy -t nat -N KUBE-POSTROUTING");
     fixture.node.netns().sh("iptables-legacy -t nat -A KUBE-POSTROUTING -j ACCEPT");
+    for command in
+        ["nft add table inet firewalld", "nft add table ip kube-proxy", "iptables-nft -N ufw-user-input"]
+    {
+        fixture.node.netns().sh(command);
+    }
     let (status, found) = check(&fixture, &[]);
     assert_eq!((status, failed(&found)), (1, vec![("socket-taken", "error")]), "{found:#?}");
     assert_eq!(found["socket-taken"].1, "a process serves /var/run/istio-cni/pluginevent.sock");
-    let tables = "legacy tables hold rules in 1 chain, by their names of kube-proxy or the kubelet";
+    let tables = "legacy tables hold rules in 1 chain, by their names of kube-proxy or the kubelet; \
+        nf_tables have those of firewalld, kube-proxy or the kubelet, ufw";
     assert_eq!(found["legacy-tables"].1, tables);
     // Left by an agent that has ended.
     drop(listener);

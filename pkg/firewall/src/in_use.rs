@@ -1,11 +1,16 @@
-//! Legacy tables that are in use, whoever uses them.
+//! Tables that are in use, whoever uses them.
 
 use std::collections::BTreeSet;
 
 use iptables_legacy::{IptablesTools, ToolKind, ToolVerb};
 use model::Family;
+use netlink::{ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use nftables::uapi::{CHAIN_NAME, GET_CHAIN};
 
-use crate::Error;
+use crate::{
+    Error,
+    presence::{all_nft_tables, has_no_nf_tables},
+};
 
 /// Returns the names of the chains that have rules in legacy tables of the calling thread's network namespace, in both families.
 ///
@@ -19,6 +24,33 @@ pub fn legacy_chains() -> Result<BTreeSet<String>, Error> {
         })?;
     }
     Ok(chains)
+}
+
+/// Returns the names of the tables of nf_tables in the calling thread's network namespace, and of their chains, as far as 4 MiB list
+/// these; none if the kernel has no nf_tables.
+///
+/// # Errors
+/// The kernel could not be asked, or its answer makes no sense.
+pub fn nft_names() -> Result<BTreeSet<String>, Error> {
+    let tables = all_nft_tables()?.into_iter().flatten().map(|(_, name)| name);
+    let chains = match list_nft_chains() {
+        Err(error) if has_no_nf_tables(&error) => BTreeSet::new(),
+        chains => chains.map_err(Error::Presence)?,
+    };
+    Ok(tables.chain(chains).collect())
+}
+
+fn list_nft_chains() -> Result<BTreeSet<String>, netlink::Error> {
+    let mut names = BTreeSet::new();
+    // struct nfgenmsg: any family, version 0, resource 0
+    let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
+    let socket = Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(ListBounds::POD);
+    let (replies, _) = socket.dump_head(&question, ListBounds::POD.bytes)?;
+    for reply in replies.iter() {
+        let (_, attributes) = reply.split_header::<4>()?;
+        names.extend(attributes.find(CHAIN_NAME).map(|name| name.read_name().to_owned()));
+    }
+    Ok(names)
 }
 
 /// Whether there is a tool that changes legacy tables.

@@ -32,7 +32,7 @@ pub use fingerprint::RulesFingerprint;
 pub use firewall::{Firewall, FirewallOptions, NativeTables, ObservedTables, WaitingRestore, may_use_legacy};
 pub use foreign::{foreign_effects, foreign_marks, inactive_rules};
 pub use generation::RulesGeneration;
-pub use in_use::{has_legacy_tool, legacy_chains};
+pub use in_use::{has_legacy_tool, legacy_chains, nft_names};
 pub use inside::run_inside;
 pub use iptables_legacy::{XtablesLock, become_tool};
 pub use owned::describe_owned_tables;

@@ -79,7 +79,7 @@ pub(crate) fn has_no_nf_tables(error: &netlink::Error) -> bool {
 }
 
 /// All tables of nf_tables, by family and name; none if the kernel has no nf_tables.
-fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
+pub(crate) fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
     match list_tables() {
         Ok(tables) => Ok(Some(tables)),
         Err(error) if has_no_nf_tables(&error) => Ok(None),

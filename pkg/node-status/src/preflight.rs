@@ -135,7 +135,8 @@ fn ambient_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
     facts.push(PreflightFact::Tables(in_node(ambient, || {
         let legacy_chains = firewall::legacy_chains().map_err(|error| error.to_string())?;
         let legacy_chains = legacy_chains.into_iter().collect();
-        Ok(TablesInUse { legacy_chains, has_legacy_tool: firewall::has_legacy_tool() })
+        let nft_names = firewall::nft_names().unwrap_or_default().into_iter().collect();
+        Ok(TablesInUse { legacy_chains, nft_names, has_legacy_tool: firewall::has_legacy_tool() })
     })));
     if let Some(chosen) = ambient.agent.capture.in_pod() {
         let (pods, kernel) = (pod_netns(settings), chosen.within_kernel());

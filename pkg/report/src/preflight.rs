@@ -48,6 +48,8 @@ pub enum Trial {
 pub struct TablesInUse {
     /// Chains with rules in legacy tables.
     pub legacy_chains: Vec<String>,
+    /// Tables and chains of nf_tables, as far as they could be listed.
+    pub nft_names: Vec<String>,
     /// The agent can change legacy tables.
     pub has_legacy_tool: bool,
 }
@@ -234,36 +236,49 @@ fn judge_trial(trial: &Trial, required: bool) -> Outcome {
     }
 }
 
-/// Beginnings of the names of chains, and whose they are.
-const OWNERS: [(&str, &str); 9] = [
+/// Beginnings of the names of tables and chains, and whose they are.
+const OWNERS: [(&str, &str); 14] = [
     ("KUBE-", "kube-proxy or the kubelet"),
+    ("kube-proxy", "kube-proxy or the kubelet"),
     ("cali", "Calico"),
     ("CILIUM_", "Cilium"),
     ("CNI-", "CNI plugins"),
     ("FLANNEL-", "Flannel"),
     ("DOCKER", "Docker"),
+    ("docker-", "Docker"),
+    ("firewalld", "firewalld"),
+    ("ufw", "ufw"),
+    ("ovn-kubernetes", "OVN-Kubernetes"),
     ("ANTREA-", "Antrea"),
     ("ISTIO_", "Istio or Millrace"),
     ("ztunnel-", "Istio or Millrace"),
 ];
 
 fn judge_tables(tables: &TablesInUse) -> Outcome {
+    let nft = match list_owners(&tables.nft_names) {
+        owners if owners.is_empty() => owners,
+        owners => format!("; nf_tables have those of {owners}"),
+    };
     if tables.legacy_chains.is_empty() {
-        return Ok("no legacy tables with rules".to_owned());
+        return Ok(format!("no legacy tables with rules{nft}"));
     }
-    let owner =
-        |chain: &String| OWNERS.iter().find(|(start, _)| chain.starts_with(start)).map(|(_, name)| *name);
-    let mut owners: Vec<&str> = tables.legacy_chains.iter().filter_map(owner).collect();
-    owners.sort_unstable();
-    owners.dedup();
     let number = format_count(tables.legacy_chains.len(), "chain");
-    let by =
-        if owners.is_empty() { String::new() } else { format!(", by their names of {}", owners.join(", ")) };
+    let by = match list_owners(&tables.legacy_chains) {
+        owners if owners.is_empty() => owners,
+        owners => format!(", by their names of {owners}"),
+    };
     let message = format!("legacy tables hold rules in {number}{by}");
     if tables.has_legacy_tool {
-        return Ok(message);
+        return Ok(format!("{message}{nft}"));
     }
-    Err((Severity::Warning, format!("{message}, and there is no iptables-legacy here")))
+    Err((Severity::Warning, format!("{message}, and there is no iptables-legacy here{nft}")))
+}
+
+/// Empty: nobody is known who gives such names.
+fn list_owners(names: &[String]) -> String {
+    let owner =
+        |name: &String| OWNERS.iter().find(|(start, _)| name.starts_with(start)).map(|(_, owner)| *owner);
+    names.iter().filter_map(owner).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn judge_sources(sources: &ProbeSources) -> Outcome {

@@ -7,8 +7,13 @@ fn unknown<T>() -> Observed<T> {
 }
 
 fn tables(chains: &[&str], has_legacy_tool: bool) -> PreflightFact {
-    let legacy_chains = chains.iter().map(|chain| (*chain).to_owned()).collect();
-    PreflightFact::Tables(Ok(TablesInUse { legacy_chains, has_legacy_tool }))
+    with_nft(chains, &["INPUT", "filter"], has_legacy_tool)
+}
+
+fn with_nft(chains: &[&str], nft: &[&str], has_legacy_tool: bool) -> PreflightFact {
+    let [legacy_chains, nft_names] =
+        [chains, nft].map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+    PreflightFact::Tables(Ok(TablesInUse { legacy_chains, nft_names, has_legacy_tool }))
 }
 
 fn taken_port() -> PreflightFact {
@@ -80,6 +85,23 @@ fn other_cases() -> Vec<Case> {
             Code::LegacyTables,
             warning,
             "legacy tables hold rules in 1 chain, and there is no iptables-legacy here",
+        ),
+        (
+            with_nft(
+                &[],
+                &["kube-proxy", "KUBE-IPTABLES-HINT", "firewalld", "ufw-user-input", "calico", "x"],
+                false,
+            ),
+            Code::LegacyTables,
+            None,
+            "no legacy tables with rules; nf_tables have those of Calico, firewalld, kube-proxy or the kubelet, ufw",
+        ),
+        (
+            with_nft(&["CILIUM_INPUT"], &["docker-bridges", "ovn-kubernetes"], false),
+            Code::LegacyTables,
+            warning,
+            "legacy tables hold rules in 1 chain, by their names of Cilium, and there is no iptables-legacy here; \
+             nf_tables have those of Docker, OVN-Kubernetes",
         ),
         (
             Fact::PodNumbers(Ok((2, Vec::new()))),
