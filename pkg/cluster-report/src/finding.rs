@@ -230,8 +230,8 @@ finding_codes! {
     AwsStrictGroups "aws-strict-groups" Networks Warning Installation [DaemonSets] "AWS returns answers to probes of pods with security groups"
         "For ambient mode, set POD_SECURITY_GROUP_ENFORCING_MODE=standard, or DISABLE_TCP_EARLY_DEMUX=true on the init container."
     /// OVN-Kubernetes drops answers to probes of ambient pods.
-    OvnGatewayMode "ovn-gateway-mode" Networks Warning Installation [OpenShiftNetwork] "OVN-Kubernetes returns answers to probes of ambient pods"
-        "For ambient mode, set routingViaHost: true in gatewayConfig of the Cluster Network Operator."
+    OvnGatewayMode "ovn-gateway-mode" Networks Warning Installation [OpenShiftNetwork Nodes] "OVN-Kubernetes returns answers to probes of ambient pods"
+        "For ambient mode, set routingViaHost: true in gatewayConfig of the Cluster Network Operator, or else the gateway mode local (global.gatewayMode in the chart of OVN-Kubernetes)."
     /// NetworkPolicies block HBONE.
     PolicyBlocksHbone "policy-blocks-hbone" Policies Error Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE to pods of the mesh"
         "Allow ingress to TCP port 15008 in one of these policies, from the same peers as the application's ports."

@@ -94,7 +94,7 @@ pub fn check_before_installation(
     let nodes = installation_nodes(cluster);
     let mut findings: Vec<Finding> = nodes.iter().flat_map(|node| node_findings(node)).collect();
     findings.extend(mesh_findings(objects));
-    findings.extend(networks::findings(objects));
+    findings.extend(networks::findings(objects, &nodes));
     let of_nodes = node_checks.into_iter().flatten().flat_map(|(node, checks)| match checks {
         Ok(checks) => preflight_findings(node, checks),
         Err(why) => vec![unchecked_node(node, why)],

@@ -6,15 +6,24 @@ use cni_types::ConflistEntry;
 
 use crate::network;
 
+/// The first plugin of a network, and what fails there in ambient mode (docs/networks.md).
+const LIMITS: [(&str, &str); 2] = [
+    ("macvlan", "behind macvlan, the kubelet's network probes of ambient pods fail"),
+    (
+        "ovn-k8s-cni-overlay",
+        "behind OVN-Kubernetes, the kubelet's network probes of ambient pods fail unless its gateway mode is local",
+    ),
+];
+
 /// Warning about ambient mode on a node whose networks are in this directory; `None`: nothing is known that fails.
 ///
 /// The kubelet's probes reach an ambient pod from an address of the node's own, which the pod answers by its default route. Behind
-/// macvlan that does not lead over the node.
+/// these networks that does not lead over the node, or not always.
 pub(crate) fn ambient_limit(directory: &Path) -> Option<&'static str> {
     let chains = network::plugin_chains(directory);
     let chain = chains.iter().find(|chain| chain.iter().any(|plugin| plugin == ConflistEntry::TYPE))?;
-    let is_macvlan = chain.first().is_some_and(|plugin| plugin == "macvlan");
-    is_macvlan.then_some("behind macvlan, the kubelet's network probes of ambient pods fail")
+    let limit = LIMITS.iter().find(|(plugin, _)| chain.first().is_some_and(|first| first == plugin))?;
+    Some(limit.1)
 }
 
 #[cfg(test)]
@@ -24,13 +33,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn macvlan_as_the_network_of_our_entry_is_warned_of() {
+    fn a_limited_network_that_has_our_entry_is_warned_of() {
         let list = |plugins: &[&str]| {
             let plugins: Vec<_> = plugins.iter().map(|plugin| format!(r#"{{"type": "{plugin}"}}"#)).collect();
             format!(r#"{{"cniVersion": "1.0.0", "name": "kit", "plugins": [{}]}}"#, plugins.join(", "))
         };
-        let cases: [(&[&str], bool); 4] = [
+        let cases: [(&[&str], bool); 5] = [
             (&["macvlan", "istio-cni"], true),
+            (&["ovn-k8s-cni-overlay", "istio-cni"], true),
             (&["macvlan"], false),
             (&["bridge", "istio-cni"], false),
             (&["multus", "istio-cni"], false),

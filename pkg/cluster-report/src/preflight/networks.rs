@@ -1,19 +1,24 @@
 //! Options of primary networks.
 
-use model::TemplateContainer;
+use model::{Node, TemplateContainer};
+use report::format_count;
 use serde_json::Value;
 
 use super::{NETWORKS, NetworkObjects};
 use crate::finding::{Code, Finding, ObjectName};
 
+const OVN_SECTION: &str = "ovn-kubernetes-and-openshift-sdn";
 /// The DaemonSet of the AWS VPC CNI.
 const AWS: &str = "aws-node";
 
-pub(super) fn findings(objects: &NetworkObjects) -> Vec<Finding> {
+/// Where OVN-Kubernetes notes the gateway of each node, as JSON.
+const OVN_GATEWAY: &str = "k8s.ovn.org/l3-gateway-config";
+
+pub(super) fn findings(objects: &NetworkObjects, nodes: &[&Node]) -> Vec<Finding> {
     let mut findings = cilium_findings(objects);
     findings.extend(calico_finding(objects));
     findings.extend(aws_finding(objects));
-    findings.extend(ovn_finding(objects));
+    findings.extend(openshift_finding(objects).or_else(|| ovn_finding(nodes)));
     findings
 }
 
@@ -81,13 +86,28 @@ fn aws_finding(objects: &NetworkObjects) -> Option<Finding> {
     Some(of_network(Code::AwsStrictGroups, object, message, "aws-vpc-cni"))
 }
 
-fn ovn_finding(objects: &NetworkObjects) -> Option<Finding> {
+fn openshift_finding(objects: &NetworkObjects) -> Option<Finding> {
     let network = objects.openshift.as_ref()?.pointer("/spec/defaultNetwork")?;
     let via_host = network.pointer("/ovnKubernetesConfig/gatewayConfig/routingViaHost");
     if network.get("type")? != "OVNKubernetes" || via_host == Some(&Value::Bool(true)) {
         return None;
     }
     let object = ObjectName::in_namespace("Network", "", "cluster");
-    let section = "ovn-kubernetes-and-openshift-sdn";
-    Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", section))
+    Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", OVN_SECTION))
+}
+
+/// The mode is that of the whole cluster; nodes have it one after the other when it changes.
+fn ovn_finding(nodes: &[&Node]) -> Option<Finding> {
+    let is_shared = |node: &&&Node| {
+        let gateway = node.metadata.annotations.get(OVN_GATEWAY);
+        let gateway: Option<Value> = gateway.and_then(|text| serde_json::from_str(text).ok());
+        gateway
+            .is_some_and(|gateway| gateway.pointer("/default/mode").and_then(Value::as_str) == Some("shared"))
+    };
+    let names: Vec<&str> = nodes.iter().filter(is_shared).map(|node| &*node.metadata.name).collect();
+    let message = match names.len().checked_sub(1)? {
+        0 => "its gateway mode is shared".to_owned(),
+        others => format!("its gateway mode is shared, as that of {}", format_count(others, "other node")),
+    };
+    Some(of_network(Code::OvnGatewayMode, ObjectName::node(names.first()?), &message, OVN_SECTION))
 }

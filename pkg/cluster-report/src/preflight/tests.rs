@@ -76,6 +76,24 @@ fn options_of_other_networks_are_found() {
         assert_eq!(code.severity(), Severity::Warning, "{}", code.as_str());
     }
     assert_eq!(ovn(json!({"gatewayConfig": {"routingViaHost": true}})), [""; 0]);
+    // Outside of OpenShift, each node has the mode.
+    let on_nodes = |gateways: &[&str]| {
+        let nodes = gateways.iter().enumerate().map(|(at, gateway)| {
+            let mut node = node(&format!("n{at}"), "6.1.0", "containerd://2.1.4");
+            node["metadata"]["annotations"] = json!({"k8s.ovn.org/l3-gateway-config": gateway});
+            node
+        });
+        let cluster = cluster(Value::Array(nodes.collect()));
+        let findings = check_before_installation(&cluster, &NetworkObjects::default(), None).findings;
+        let found = findings.into_iter().find(|finding| finding.code == Code::OvnGatewayMode);
+        found.map(|finding| format!("{} {}", finding.object.name, finding.message))
+    };
+    let (shared, local) =
+        (r#"{"default":{"mode":"shared","vlan-id":"0"}}"#, r#"{"default":{"mode":"local"}}"#);
+    assert_eq!(on_nodes(&[local, "{", ""]), None);
+    assert_eq!(on_nodes(&[local, shared]).unwrap(), "n1 its gateway mode is shared");
+    let three = on_nodes(&[shared, local, shared, shared]).unwrap();
+    assert_eq!(three, "n0 its gateway mode is shared, as that of 2 other nodes");
     let aws = |env: &[(&str, &str)], before: &[(&str, &str)]| {
         let variables = |env: &[(&str, &str)]| -> Vec<Value> {
             env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
