@@ -155,6 +155,15 @@ fn a_pod_with_a_port_of_ztunnel_is_found_before_it_joins_and_explained_afterward
 }
 
 #[test]
+fn sources_of_probes_that_the_node_has_are_told_apart() {
+    let fixture = InPod::new(&[("HOST_PROBE_SNAT_IP", "169.254.9.9")]);
+    let of_node = || simulated(&fixture, "a=b").1["nodeProbeSources"].clone();
+    assert_eq!(of_node(), Value::Null);
+    fixture.node.netns().sh("ip address add 169.254.9.9/32 dev lo");
+    assert_eq!(of_node(), json!(["169.254.9.9"]));
+}
+
+#[test]
 fn without_an_agent_or_a_label_nothing_is_simulated() {
     let mut fixture = InPod::new(&[]);
     let status = |fixture: &InPod, arguments: &[&str]| {

@@ -149,7 +149,7 @@ pub fn simulate_change(
     }
     let joining = pods.iter().filter(|row| row.effect == MembershipEffect::Joins);
     let sources: BTreeMap<(&str, &str), Option<IpAddr>> =
-        joining.map(|row| ((&*row.pod.namespace, &*row.pod.name), row.probe_source)).collect();
+        joining.map(|row| ((&*row.pod.namespace, &*row.pod.name), policed_source(row, replies))).collect();
     let joining = changed.pods.iter().filter_map(|pod| {
         let name = (&*pod.metadata.namespace, &*pod.metadata.name);
         Some((pod, *sources.get(&name)?))
@@ -248,6 +248,12 @@ fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String
             row.listed_probes = listed.collect();
         }
     }
+}
+
+/// The source of a pod's probes if NetworkPolicies apply to it: not to what the pod's own node sends.
+fn policed_source(row: &SimulatedRow, replies: &BTreeMap<String, NodeReply>) -> Option<IpAddr> {
+    let is_of_node = |source: &IpAddr| matches!(replies.get(&row.node), Some(Ok(node)) if node.node_probe_sources.contains(source));
+    row.probe_source.filter(|source| !is_of_node(source))
 }
 
 /// Problems of the nodes of pods that would join.

@@ -17,6 +17,7 @@ use enrolment::{
     exceptions::RequestedExceptions,
     inpod::{EffectiveOptions, InPodAnnotations},
 };
+use hostnet::RtnetlinkHandle;
 use model::{ExistingConnections, Family, Namespace, Pod, PodUid};
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, OutsideView, RedirectionMode, SIMULATION_SCHEMA,
@@ -133,13 +134,15 @@ fn build_simulation(
     synced: bool,
     pods: Vec<SimulatedPod>,
 ) -> NodeSimulation {
+    let probe_sources = probe_sources(now, basis);
     NodeSimulation {
         schema: SIMULATION_SCHEMA.to_owned(),
         mode: basis.mode,
         synced,
         ztunnel_ready: is_ztunnel_ready(&snapshot.capture),
         problem: snapshot.problem.clone(),
-        probe_sources: probe_sources(now, basis),
+        node_probe_sources: own_addresses(&probe_sources),
+        probe_sources,
         pods,
         ..NodeSimulation::default()
     }
@@ -150,6 +153,12 @@ fn probe_sources(now: &CaptureSettings, basis: &DecisionBasis<'_>) -> Vec<IpAddr
     let Some(then) = then else { return Vec::new() };
     let probes = now.capture.in_pod().unwrap_or(then).rules.probes;
     then.captured_families().into_iter().map(|family| probes.address_for(family)).collect()
+}
+
+/// Returns those that are addresses of the calling thread's network namespace, the node's; none if the kernel does not list these.
+fn own_addresses(ips: &[IpAddr]) -> Vec<IpAddr> {
+    let listed = RtnetlinkHandle::open().and_then(|mut handle| handle.list_addresses()).unwrap_or_default();
+    ips.iter().copied().filter(|ip| listed.iter().any(|address| address.ip == *ip)).collect()
 }
 
 fn is_ztunnel_ready(mode: &CaptureSnapshot) -> bool {

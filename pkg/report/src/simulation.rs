@@ -199,6 +199,9 @@ pub struct NodeSimulation {
     /// The source of the node's probes of pods with in-pod redirection, of each family that is captured; empty in other modes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe_sources: Vec<IpAddr>,
+    /// Sources among [`NodeSimulation::probe_sources`] that are addresses of the node. No NetworkPolicy applies to what a pod's own node sends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub node_probe_sources: Vec<IpAddr>,
     /// The node's pods whose labels, or whose namespace's labels, would change, by name; all, if settings would.
     pub pods: Vec<SimulatedPod>,
     /// Why an agent with these settings would not start, one mistake each; nothing else is simulated then.

@@ -184,7 +184,7 @@ fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
     // Pods that stay as they are do not count.
     assert!(found.message.ends_with("at 1 pod that would join: shop/web"), "{}", found.message);
     // Of probes, the source that the agent of the pod's node has counts.
-    let blocks = |allowed: &str, source: &str| {
+    let blocks_of = |allowed: &str, source: &str, of_node: &str| {
         let from = json!([{"ipBlock": {"cidr": allowed}}]);
         let mut cluster = cluster(&json!([{"metadata": {"namespace": "shop", "name": "web"},
             "spec": {"podSelector": {}, "ingress": [{"from": from}, {"ports": [{"port": 15008}]}]}}]));
@@ -196,15 +196,23 @@ fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
             pod.status.pod_ip = "10.0.0.7".to_owned();
         }
         let mut replies = replies(true);
-        let sources = source.split_terminator(' ').map(|ip| ip.parse().unwrap()).collect();
-        replies.get_mut("n1").unwrap().as_mut().unwrap().probe_sources = sources;
+        let [sources, of_node] =
+            [source, of_node].map(|ips| ips.split_terminator(' ').map(|ip| ip.parse().unwrap()).collect());
+        let answer = replies.get_mut("n1").unwrap().as_mut().unwrap();
+        (answer.probe_sources, answer.node_probe_sources) = (sources, of_node);
         let found = simulate_change(&cluster, &change(), &replies).findings;
         let found = found.into_iter().find(|finding| finding.code == Code::PolicyBlocksProbes);
         found.map(|finding| finding.hint.rsplit_once(" from ").unwrap().1.to_owned())
     };
+    let blocks = |allowed: &str, source: &str| blocks_of(allowed, source, "");
     let default = "169.254.7.127";
     assert_eq!(blocks("169.254.7.127/32", default), None);
     assert_eq!(blocks("169.254.7.127/32", "10.0.0.1").unwrap(), "10.0.0.1/32.");
+    assert_eq!(
+        blocks_of("169.254.7.127/32", "10.0.0.1", "10.0.0.1"),
+        None,
+        "the pod's own node is always let in"
+    );
     assert_eq!(blocks("10.0.0.1/32", "fd00::1 10.0.0.1"), None);
     assert!(
         blocks("10.0.0.1/32", default).unwrap().starts_with("fd16:"),
