@@ -136,8 +136,10 @@ fn a_pod_with_a_port_of_ztunnel_is_found_before_it_joins_and_explained_afterward
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let pod = fixture.running_pod(PLAIN, "web");
     let listener = pod.sandbox.netns.run(|| TcpListener::bind("[::]:15008").unwrap());
-    let (_, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
-    assert_eq!(answer["pods"][0]["takenPorts"], json!([15008]), "{answer}");
+    kit::until("the port is found", || {
+        let (_, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
+        answer["pods"][0]["takenPorts"] == json!([15008])
+    });
     fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
     let _ = ztunnel.wait_for_state(&pod.sandbox.pod.uid, WorkloadState::Refused);
     let advice = "Let the application listen on another port: ztunnel tries again until the port is free.";
