@@ -230,3 +230,20 @@ fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift
     let is_undone = |change: &Value| change["cause"] == "drift" && change["error"] == "removed again at once";
     assert!(changes(&fixture).iter().any(is_undone), "{:#?}", changes(&fixture));
 }
+
+#[test]
+fn a_dormant_table_of_the_nodes_probes_is_reported() {
+    let mut fixture = InPod::new(&[IPTABLES]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = fixture.mesh_pod("web");
+    fixture.wait_captured(&pod);
+    let node = fixture.node.netns().clone();
+    let _ = node.sh("nft add table ip nat { flags dormant ; }");
+    let problem = "the node's probes are not exempt: nf_tables ip nat is dormant";
+    let is_reported = |fixture: &InPod| {
+        String::from_utf8(fixture.container.exec(&["state"]).stdout).unwrap().contains(problem)
+    };
+    kit::until_within(SOON, "it is reported", || is_reported(&fixture));
+    let _ = node.sh("nft add table ip nat");
+    kit::until_within(SOON, "it is over", || !is_reported(&fixture));
+}

@@ -154,3 +154,55 @@ fn pods_are_unknown_while_passes_fail() {
     let _ = node.sh("ip rule del pref 100 fwmark 0x1 lookup 77");
     fixture.eventually("it is captured", |fixture| counted(fixture, "captured") == Some(1.0));
 }
+
+/// Returns a transaction that replaces the built-in chain of the node's rules in `filter`, and has the same jump in it.
+fn replaced_forward(chain: &str) -> String {
+    let chain_name = "chain ip filter FORWARD";
+    let jump = "ip filter FORWARD meta mark & 0x3000 != 0 counter jump ztunnel-FORWARD";
+    format!("nft flush {chain_name} ; delete {chain_name} ; add {chain_name} {chain} ; add rule {jump}")
+}
+
+/// Nothing of ours is changed, so nothing is repaired.
+fn assert_overruled(cases: &[(&str, &str, &str)]) {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let pod = fixture.pod(MESH, "web");
+    fixture.wait_enrolled(&pod, true);
+    let node = fixture.node.netns().clone();
+    let counted = |fixture: &mut Ambient, state: &str| {
+        let sample = format!("istio_cni_mesh_pods{{redirection=\"ambient\",state=\"{state}\"}}");
+        fixture.daemon().metric(&sample) == Some(1.0)
+    };
+    for (damage, undo, reason) in cases {
+        fixture.within(SOON, "it is captured", |fixture| counted(fixture, "captured"));
+        let _ = node.sh(damage);
+        fixture.within(SOON, &format!("{damage}: it bypasses the mesh"), |fixture| {
+            counted(fixture, "bypassing")
+                && fixture.daemon().metric("istio_cni_ambient_overruled_pods") == Some(1.0)
+        });
+        let explained = fixture.container.exec(&["explain", "mesh/web"]).stdout;
+        let explained = String::from_utf8(explained).unwrap();
+        assert!(explained.contains("rules of another component on the node precede them"), "{explained}");
+        assert!(explained.contains(reason), "{damage}: {explained}");
+        let listed = fixture.container.exec(&["list", "--bypassing"]);
+        assert!(String::from_utf8(listed.stdout).unwrap().contains("web") && !listed.status.success());
+        let _ = node.sh(undo);
+    }
+    fixture.within(SOON, "it is captured", |fixture| {
+        counted(fixture, "captured") && fixture.daemon().is_ready()
+    });
+}
+
+#[test]
+fn pods_bypass_the_mesh_while_the_kernel_does_not_evaluate_the_nodes_rules() {
+    let unhook = replaced_forward("");
+    let hook = replaced_forward("{ type filter hook forward priority 0 ; }");
+    assert_overruled(&[
+        (
+            "nft add table ip mangle { flags dormant ; }",
+            "nft add table ip mangle",
+            "nf_tables ip mangle is dormant, so the kernel does not evaluate our rules there",
+        ),
+        (&unhook, &hook, "nf_tables ip filter FORWARD is not at its hook"),
+    ]);
+}

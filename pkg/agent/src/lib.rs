@@ -34,7 +34,7 @@ pub use history_file::read_history;
 pub use ledger::{AttachmentLedger, PodAttachment};
 pub use mesh_pods::MeshPodMetrics;
 pub use metrics::AgentMetrics;
-pub use notice::{NoticeSink, NoticeTracker};
+pub use notice::{NoticeSink, NoticeTracker, RulesPlace};
 pub use plugin_metrics::PluginMetrics;
 pub use pod_life::life_from_phase;
 pub use pod_status::Redirection;

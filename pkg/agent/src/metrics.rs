@@ -121,7 +121,7 @@ impl AgentMetrics {
             ),
             overruled: registry.register_metric(
                 "istio_cni_ambient_overruled_pods",
-                "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
+                "Captured pods of which rules of another component precede ours, in their network namespaces or on the node, so that traffic bypasses the mesh",
             ),
             ambiguous: registry.register_metric(
                 "istio_cni_ambient_ambiguous_pods",
@@ -188,8 +188,13 @@ impl AgentMetrics {
             let pods = privileges.get(&privilege).copied().unwrap_or_default();
             self.privileges.get_or_create(&[("privilege", privilege.as_str())]).set(gauge_value(pods));
         }
-        self.overruled.set(gauge_value(overruled));
+        self.set_overruled(overruled);
         self.outside.set(gauge_value(outside));
+    }
+
+    /// Pods whose rules are overruled by those of other components.
+    pub fn set_overruled(&self, pods: usize) {
+        self.overruled.set(gauge_value(pods));
     }
 
     /// Pods of which some traffic is excepted from capture.

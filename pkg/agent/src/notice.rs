@@ -15,6 +15,7 @@ use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, Pod, PodName, Pod
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::pod_life::life_from_phase;
+pub use bypass::RulesPlace;
 
 /// Subject of a notice about the node: the agent's pod, where people look first.
 const NODE: EventSubject = EventSubject::Agent { or_node: true };

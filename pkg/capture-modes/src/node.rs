@@ -26,7 +26,7 @@ use crate::{
     node_watch::{NodeDrift, NodeNotice, NodeObjects, NodeWatch},
     settings::CaptureSettings,
 };
-use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life_from_phase};
+use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, RulesPlace, life_from_phase};
 
 pub use uninstall::observe_installed;
 pub(crate) use uninstall::{is_installed, uninstall};
@@ -141,6 +141,8 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
 
 /// Reports pods by what the kernel just showed, and counts them.
 fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
+    let reasons: Vec<String> = observed.bypass_reasons().collect();
+    let overruled = reasons.join("; ");
     state.report_pods(
         None,
         |pod, ips| {
@@ -155,12 +157,16 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
                     RulesEvidence::Incomplete { holds: false }
                 },
                 proxy: if is_served { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable },
+                overruled: !overruled.is_empty(),
                 fails_open: desired.fallback == ZtunnelFallback::Open,
                 ..Evidence::UNKNOWN
             };
             evidence.classify()
         },
-        |_| "the node's sets do not have its addresses as its own".to_owned(),
+        |_| match overruled.as_str() {
+            "" => "the node's sets do not have its addresses as its own".to_owned(),
+            overruled => overruled.to_owned(),
+        },
     );
     for family in Family::BOTH {
         state.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
@@ -177,15 +183,21 @@ fn report_unobserved(state: &mut AgentState, problem: &str) {
     );
 }
 
-/// Reports the exceptions that enrolled pods ask for, which node-level capture does not have, and returns them.
-fn report_refused_exceptions(
+/// Reports what takes the traffic of enrolled pods ahead of ours, and the exceptions that they ask for, which node-level capture does
+/// not have, and returns the latter.
+fn report_bypasses(
     state: &mut AgentState,
     desired: &DesiredState,
+    observed: &ObservedState,
 ) -> BTreeMap<PodUid, Vec<String>> {
     let enrolled: BTreeSet<&PodUid> = desired.members.values().collect();
+    let reasons: Vec<String> = observed.bypass_reasons().collect();
+    let (overruled, now) = (reasons.join("; "), Instant::now());
+    state.metrics.set_overruled(if reasons.is_empty() { 0 } else { enrolled.len() });
     let mut all = BTreeMap::new();
     for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
         let name = pod.name();
+        state.notices.report_overruled(&name, &pod.metadata.uid, (RulesPlace::Node, &overruled), now);
         let Some(asked) = state.index.pod_annotations(&name) else { continue };
         let refused = asked.refused_on_node(state.index.namespace_exceptions(&name.namespace));
         state.notices.refused_exceptions(&name, &pod.metadata.uid, &refused);
@@ -193,7 +205,7 @@ fn report_refused_exceptions(
             all.insert(pod.metadata.uid.clone(), refused);
         }
     }
-    state.notices.forget_bypasses(|uid| all.contains_key(uid));
+    state.notices.forget_bypasses(|uid| enrolled.contains(uid));
     all
 }
 

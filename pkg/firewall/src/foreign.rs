@@ -307,7 +307,7 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
     Ok(dormant)
 }
 
-/// Whether a chain of this name is a built-in one that ours are called from, and is not where iptables has it. In native tables,
+/// Whether a chain of this name is a built-in one that ours are called from in a pod, and is not where iptables has it. In native tables,
 /// whose priority differs between versions, the hook counts.
 fn is_unhooked(
     owner: ChainSet,
@@ -324,10 +324,19 @@ fn is_unhooked(
     let Some((_, number, priority)) = table.zip(known).map(|(table, hook)| base_chain(table, hook)) else {
         return Ok(false);
     };
-    let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(true) };
+    Ok(!is_at_hook(hook, number, Some(priority).filter(|_| family != INET))?)
+}
+
+/// Whether a chain is a base chain of this hook and, if one is given, of this priority.
+pub(crate) fn is_at_hook(
+    hook: Option<&Attribute<'_>>,
+    number: u32,
+    priority: Option<i32>,
+) -> Result<bool, Malformed> {
+    let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(false) };
     let read = |kind| hook.find(kind).map(|found| found.read_be32()).transpose();
-    let is_late = || Ok(family != INET && read(HOOK_PRIORITY)? != Some(priority.cast_unsigned()));
-    Ok(read(HOOK_NUMBER)? != Some(number) || is_late()?)
+    let has_priority = |priority: i32| Ok(read(HOOK_PRIORITY)? == Some(priority.cast_unsigned()));
+    Ok(read(HOOK_NUMBER)? == Some(number) && priority.map_or(Ok(true), has_priority)?)
 }
 
 /// Whether this is a native table of the owner's.

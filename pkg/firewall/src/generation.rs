@@ -6,15 +6,31 @@ use model::Family;
 use netlink::ListBounds;
 use rules::{ChainSet, SavedTables};
 
-use crate::RulesFingerprint;
+use crate::{RulesFingerprint, inactive::inactive_places};
 
 /// State of an owner's rules on the node. It costs little, whatever others have there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesGeneration {
     /// Fingerprint of all rules. `None` if the kernel could not be asked: then nothing is known.
     rules: Option<RulesFingerprint>,
-    /// The owner's rules in nf_tables, and what leads to them. `None`: they could not be read.
-    own: Option<Arc<BTreeMap<Family, SavedTables>>>,
+    /// The owner's rules in nf_tables. `None`: they could not be read.
+    own: Option<Arc<OwnRules>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct OwnRules {
+    /// The rules, and what leads to them.
+    tables: BTreeMap<Family, SavedTables>,
+    /// Where the kernel does not evaluate them.
+    inactive: Vec<String>,
+}
+
+impl OwnRules {
+    fn read(owner: ChainSet) -> Option<OwnRules> {
+        let tables = nftables::read_tables(&[owner], ListBounds::NODE).ok()?;
+        let inactive = inactive_places(owner, &tables).ok()?;
+        Some(OwnRules { tables, inactive })
+    }
 }
 
 impl RulesGeneration {
@@ -24,7 +40,7 @@ impl RulesGeneration {
         let rules = RulesFingerprint::of_node().ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
-        let own = own.or_else(|| nftables::read_tables(&[owner], ListBounds::NODE).ok().map(Arc::new));
+        let own = own.or_else(|| OwnRules::read(owner).map(Arc::new));
         RulesGeneration { rules, own }
     }
 
@@ -34,7 +50,7 @@ impl RulesGeneration {
         self.rules.is_some()
     }
 
-    /// Neither the owner's rules nor what leads to them was changed between `self` and `later`. Where the kernel cannot tell, it
+    /// Neither the owner's rules, nor what leads to them, nor whether the kernel evaluates them was changed between `self` and `later`. Where the kernel cannot tell, it
     /// is `false`.
     #[must_use]
     pub fn is_unchanged(&self, later: &RulesGeneration) -> bool {

@@ -19,6 +19,7 @@ mod foreign;
 pub mod fuzzing;
 mod generation;
 mod in_use;
+mod inactive;
 mod inside;
 mod owned;
 mod presence;

@@ -23,6 +23,9 @@ pub enum Error {
     /// A set of addresses.
     #[error(transparent)]
     Set(#[from] ipset::Error),
+    /// The rules of the node are in place, and the kernel does not evaluate them.
+    #[error("{0}")]
+    Inactive(String),
     /// The sockets of a namespace cannot be listed.
     #[error("cannot list the sockets of the network namespace in {}: {source}", path.display())]
     Sockets {

@@ -46,7 +46,14 @@ impl ProbeRules {
         }
         firewall.apply(&changes, Vec::new())?;
         // Also the native table of Istio's agent, whose set nobody maintains any more.
-        Ok([changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat())
+        let repaired = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
+        // The rules that were just made are observed next.
+        match firewall.inactive_rules(ChainSet::PROBES, &observed)? {
+            inactive if repaired.is_empty() && !inactive.is_empty() => {
+                Err(Error::Inactive(inactive.join("; ")))
+            }
+            _ => Ok(repaired),
+        }
     }
 
     /// Returns the names of the sets.

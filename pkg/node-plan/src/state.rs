@@ -226,6 +226,8 @@ pub struct ObservedInside {
     pub routes: Vec<PathRoute>,
     /// Firewall of the namespace.
     pub firewall: BTreeMap<Family, SavedTables>,
+    /// Tables and chains of ours that the kernel does not evaluate, as text.
+    pub inactive: Vec<String>,
     /// Kernel settings that we care about, by name under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
@@ -241,6 +243,8 @@ pub struct ObservedState {
     pub sets: BTreeMap<Family, BTreeMap<IpAddr, Option<PodUid>>>,
     /// The node's firewall.
     pub firewall: BTreeMap<Family, SavedTables>,
+    /// Tables and chains of ours that the kernel does not evaluate, as text.
+    pub inactive: Vec<String>,
     /// Policy rules at our priorities that could be ours.
     pub rules: Vec<PathRule>,
     /// Routes of our tables.
@@ -258,6 +262,22 @@ pub struct ObservedState {
     /// Foreign objects where ours should be, as text: default routes in our tables, rules between ours for every packet of a
     /// mark, and networks within those of our links.
     pub foreign: Vec<String>,
+    /// Policy rules and routes of other components that take captured traffic ahead of ours, as text.
+    pub overruling: Vec<String>,
     /// The namespaces of the ztunnels that should have a slot.
     pub inside: [Option<ObservedInside>; 2],
+}
+
+impl ObservedState {
+    /// Why captured traffic bypasses ztunnel although our objects are in place, as text.
+    pub fn bypass_reasons(&self) -> impl Iterator<Item = String> {
+        self.inactive_rules().chain(self.overruling.iter().cloned())
+    }
+
+    /// Tables and chains of ours that the kernel does not evaluate, on the node and in the namespaces of its ztunnels, as text.
+    pub fn inactive_rules(&self) -> impl Iterator<Item = String> {
+        let inside = self.inside.iter().flatten().flat_map(|inside| &inside.inactive);
+        let inside = inside.map(|what| format!("in the network namespace of ztunnel, {what}"));
+        self.inactive.iter().cloned().chain(inside)
+    }
 }

@@ -152,6 +152,7 @@ fn compare_network(network: &mut NetworkState, now: NetworkState) {
     network.sysctls = compare_objects(&mut network.sysctls, sysctls);
     network.firewall = compare_firewall(&mut network.firewall, now.firewall);
     network.foreign = now.foreign;
+    network.overruling = now.overruling;
 }
 
 fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(

@@ -160,6 +160,7 @@ fn compare_network(
         sysctls: all.sysctls,
         firewall,
         foreign: observed.foreign.clone(),
+        overruling: observed.bypass_reasons().collect(),
     }
 }
 

@@ -8,6 +8,7 @@ use node_plan::{
     ObservedInside, PathRule, ZtunnelSlot, inside_table, is_our_inside_rule, link_pairs,
     watched_inside_sysctls,
 };
+use rules::ChainSet;
 
 use crate::{Error, LocatedPod, convert, convert::LinkNames};
 
@@ -18,11 +19,13 @@ pub(crate) fn observe_inside(
     options: &FirewallOptions,
 ) -> Result<ObservedInside, Error> {
     let mut observed = observe_network(slot, &mut located.net)?;
-    let (opened, found, sysctls) = located.netns.run_in(|| {
+    let (opened, found, inactive, sysctls) = located.netns.run_in(|| {
         let (opened, found) = Firewall::open(options)?;
-        Ok::<_, Error>((opened, found, read_sysctls(&watched_inside_sysctls())?))
+        let inactive = opened.inactive_rules(ChainSet::NODE, &found)?;
+        Ok::<_, Error>((opened, found, inactive, read_sysctls(&watched_inside_sysctls())?))
     })??;
     located.firewall = Some(opened);
+    observed.inactive = inactive;
     observed.firewall = found.families;
     observed.sysctls = sysctls;
     Ok(observed)

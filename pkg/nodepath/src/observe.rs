@@ -14,6 +14,7 @@ use node_plan::{
     NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot, is_our_rule, link_pairs,
     watched_sysctls,
 };
+use rules::ChainSet;
 
 use crate::{Error, LocatedPod, ZtunnelWatcher, convert, convert::LinkNames, inside, locate, members};
 
@@ -217,6 +218,7 @@ impl NodePath {
     pub fn observe_slots(
         &mut self,
         observed: &mut ObservedState,
+        observed.inactive = firewall.inactive_rules(ChainSet::NODE, &found)?;
         slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         self.slots = slots.clone();

@@ -79,7 +79,7 @@ pub struct Evidence {
     pub rules: RulesEvidence,
     /// State of the proxy that serves its traffic.
     pub proxy: ProxyEvidence,
-    /// Rules of another component in its network namespace precede ours.
+    /// Rules of another component, or routes, precede ours in its network namespace or on the node.
     pub overruled: bool,
     /// Without a proxy its traffic bypasses the mesh (`--no-ztunnel-policy=open`); else it is held back.
     pub fails_open: bool,
@@ -130,7 +130,9 @@ impl Evidence {
             {
                 CaptureState::Pending
             }
-            (RulesEvidence::Incomplete { holds: true }, _) if !self.fails_open => CaptureState::Held,
+            (RulesEvidence::Incomplete { holds: true }, _) if !self.fails_open && !self.overruled => {
+                CaptureState::Held
+            }
             (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _) => CaptureState::Bypassing,
             (RulesEvidence::Unstable, _) if !self.overruled => CaptureState::Pending,
             (RulesEvidence::Unstable, _) => CaptureState::Bypassing,
@@ -141,7 +143,7 @@ impl Evidence {
                 CaptureState::Captured
             }
             (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.awaited => CaptureState::Pending,
-            (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.fails_open => {
+            (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.fails_open || self.overruled => {
                 CaptureState::Bypassing
             }
             (RulesEvidence::Applied | RulesEvidence::Verified, _) => CaptureState::Held,

@@ -29,6 +29,8 @@ pub struct NetworkState {
     pub firewall: Comparison<FirewallRule>,
     /// Objects of other components in places that ours need, as text.
     pub foreign: Vec<String>,
+    /// With node-level capture: why captured traffic bypasses ztunnel although our objects are in place, as text.
+    pub overruling: Vec<String>,
 }
 
 impl NetworkState {
@@ -43,7 +45,14 @@ impl NetworkState {
             sysctls: Comparison::compare_sets(Vec::new(), Vec::new()),
             firewall: Comparison::compare_sets(Vec::new(), Vec::new()),
             foreign: Vec::new(),
+            overruling: Vec::new(),
         }
+    }
+
+    /// What of others is in the way of our objects, each once.
+    pub fn conflicts(&self) -> impl Iterator<Item = &str> {
+        let foreign = self.foreign.iter().filter(|what| !self.overruling.contains(what));
+        self.overruling.iter().chain(foreign).map(String::as_str)
     }
 
     /// Every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.

@@ -8,10 +8,10 @@
 mod chain;
 mod change;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use crate::{
-    ir::{Chain, HookJump, JumpPlace, Rule, RuleSet, Table, TableRules, Target},
+    ir::{Chain, Hook, HookJump, JumpPlace, Rule, RuleSet, Table, TableRules, Target},
     parse::{self, SavedRule, SavedTable, SavedTables},
 };
 
@@ -114,6 +114,12 @@ pub fn remove(observed: &SavedTables) -> RuleChange {
 }
 
 impl ChainSet {
+    /// Returns the hooks from whose built-in chains rules lead to this owner's chains.
+    #[must_use]
+    pub fn hooks_in(self, table: &SavedTable) -> BTreeSet<Hook> {
+        table.rules_into_chains_of(self).filter_map(|(_, rule)| Hook::from_name(&rule.chain)).collect()
+    }
+
     /// The rules outside this owner's chains that lead there and are not understood otherwise.
     pub fn opaque_jumps(self, observed: &SavedTables) -> impl Iterator<Item = &SavedRule> {
         let jumps = observed.tables.values().flat_map(move |table| table.rules_into_chains_of(self));

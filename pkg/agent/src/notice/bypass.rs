@@ -33,6 +33,15 @@ struct UnstablePod {
     next: Instant,
 }
 
+/// The network namespace whose rules capture a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulesPlace {
+    /// The pod's own.
+    Pod,
+    /// The node's.
+    Node,
+}
+
 #[derive(Debug)]
 struct OverruledPod {
     what: String,
@@ -72,8 +81,14 @@ impl NoticeTracker {
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "ExceptionRefused", message));
     }
 
-    /// Rules of other components that precede ours in a pod, as text; empty: none.
-    pub fn report_overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
+    /// Rules of other components that precede ours in a pod's network namespace or on the node, as text; empty: none.
+    pub fn report_overruled(
+        &mut self,
+        pod: &PodName,
+        uid: &PodUid,
+        (place, what): (RulesPlace, &str),
+        now: Instant,
+    ) {
         if what.is_empty() {
             self.bypasses.overruled.remove(uid);
             return;
@@ -86,8 +101,12 @@ impl NoticeTracker {
         self.bypasses.overruled.insert(uid.clone(), entry);
         // The API server refuses longer messages than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
+        let place = match place {
+            RulesPlace::Pod => "in its network namespace",
+            RulesPlace::Node => "on the node",
+        };
         let message = format!(
-            "Rules of another component in its network namespace precede those of the mesh, so all or some of its traffic \
+            "Rules of another component {place} precede those of the mesh, so all or some of its traffic \
              bypasses the mesh: {shown}. Run `install-cni explain {pod}` on the node for details."
         );
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CaptureOverruled", message));

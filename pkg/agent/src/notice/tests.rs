@@ -365,7 +365,12 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
         (1900, "", false),
         (1940, "a rule", true),
     ] {
-        desk.notices.report_overruled(&name, &uid, what, desk.start + Duration::from_secs(second));
+        desk.notices.report_overruled(
+            &name,
+            &uid,
+            (RulesPlace::Pod, what),
+            desk.start + Duration::from_secs(second),
+        );
         let said: Vec<Notice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureOverruled" && notice.message.len() < 1024));

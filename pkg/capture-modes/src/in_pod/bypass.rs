@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use model::NetworkPrivilege;
 
 use super::InPodCapture;
-use agent::{AgentState, ChangedPods};
+use agent::{AgentState, ChangedPods, RulesPlace};
 
 impl InPodCapture {
     /// Counts them, and reports what is new. `only`: nothing changed of others.
@@ -34,7 +34,8 @@ impl InPodCapture {
                 continue; // the last result counts until the next observation
             }
             let found: Vec<&str> = enrolled_pod.overruling_rules().collect();
-            state.notices.report_overruled(&enrolled_pod.name, uid, &found.join("; "), now);
+            let what = found.join("; ");
+            state.notices.report_overruled(&enrolled_pod.name, uid, (RulesPlace::Pod, &what), now);
         }
         if only.is_none() {
             state.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));

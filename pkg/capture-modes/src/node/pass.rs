@@ -10,7 +10,7 @@ use node_plan::{
 };
 use tracing::{debug, info, warn};
 
-use super::{NodeCapture, VerifiedState, report_refused_exceptions, report_status, shared};
+use super::{NodeCapture, VerifiedState, report_bypasses, report_status, shared};
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
@@ -85,14 +85,15 @@ impl NodeCapture {
         state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
         report_status(state, &desired, &observed);
         self.unreported = 0;
-        self.refused_exceptions = report_refused_exceptions(state, &desired);
+        self.refused_exceptions = report_bypasses(state, &desired, &observed);
         // Only read while there is no agent: a file that cannot be written keeps no pod from being enrolled now.
         let unwritten = shared::write_shared_config(&self.settings, &desired).err();
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, observed });
         self.fresh.clear();
+        let inactive = observed.inactive_rules().next().map(Reason::from);
         self.path.let_go().map_err(to_message)?;
-        Ok(NodePass { lost: lost.or(unwritten), repaired })
+        Ok(NodePass { lost: inactive.or(lost).or(unwritten), repaired })
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be. Fails if the kernel does not say where one is that
@@ -190,6 +191,7 @@ impl NodeCapture {
             observed.sysctls.clone_from(&verified.sysctls);
             observed.inside.clone_from(&verified.inside);
             for (name, link) in &mut observed.links {
+            observed.inactive.clone_from(&verified.inactive);
                 link.right = verified.links.get(name).is_some_and(|verified| verified.right);
             }
             return Ok(());

@@ -109,7 +109,7 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     if !drift.is_empty() {
         all.push(finding(Code::NodeDrift, shorten_list(&drift, NAMED)));
     }
-    all.extend(state.network.foreign.iter().map(|what| finding(Code::ForeignObjects, what.clone())));
+    all.extend(state.network.conflicts().map(|what| finding(Code::ForeignObjects, what.to_owned())));
     all
 }
 

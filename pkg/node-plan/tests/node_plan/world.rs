@@ -279,6 +279,7 @@ fn inside(pod: &Netns) -> ObservedInside {
         addresses: pod.addresses_of(&names),
         rules: pod.rules_that(is_our_inside_rule),
         routes: pod.routes_of_ours(&[inside_table()]),
+        inactive: Vec::new(),
         firewall: pod.saved(),
         sysctls: pod.settings(&watched_inside_sysctls()),
         journal: pod.journal.clone(),

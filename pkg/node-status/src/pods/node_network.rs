@@ -17,6 +17,8 @@ pub(crate) struct NodeNetwork<'a> {
     broken: Vec<&'a StateDifference>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
+    /// Why captured traffic bypasses ztunnel although our objects are in place.
+    overruling: &'a [String],
     /// Not everything that concerns all pods could be observed.
     pub(crate) is_partial: bool,
     /// The families in which a ztunnel accepts new connections.
@@ -33,6 +35,7 @@ impl<'a> NodeNetwork<'a> {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).collect(),
             lost: lost_routes(&network.routes),
+            overruling: &network.overruling,
             is_partial: network.firewall.observed.is_none() && !network.firewall.desired.is_empty(),
             served: Vec::new(),
             holding: None,
@@ -128,6 +131,8 @@ pub(crate) fn judge_on_node(
     let is_served = shown.ips.iter().all(is_served);
     evidence.proxy = if is_served { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable };
     evidence.fails_open = open;
+    evidence.overruled = !network.overruling.is_empty();
+    shown.kernel.preceding_rules = network.overruling.to_vec();
     if shown.ips.is_empty() {
         evidence.life = PodLife::Starting;
     }

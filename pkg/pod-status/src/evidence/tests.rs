@@ -42,7 +42,14 @@ fn each_state_follows_from_its_evidence() {
         ("a rule was removed, and traffic is held", HOLDS, Held, Some(Unset)),
         ("a rule was removed, and the fallback is open", open(HOLDS), Bypassing, Some(Unset)),
         ("another component's rules precede ours", overruled(VERIFIED), Bypassing, Some(Enabled)),
-        ("the same, at its end", ending(overruled(VERIFIED)), Pending, Some(Enabled)),
+        ("what would hold its traffic is overruled", overruled(HOLDS), Bypassing, Some(Unset)),
+        (
+            "the same without ztunnel",
+            overruled(by(ProxyEvidence::Unavailable, VERIFIED)),
+            Bypassing,
+            Some(Enabled),
+        ),
+        ("overruled, at its end", ending(overruled(VERIFIED)), Pending, Some(Enabled)),
         ("ztunnel restarts", by(ProxyEvidence::Unavailable, VERIFIED), Held, Some(Enabled)),
         (
             "ztunnel restarts, fallback open",

@@ -113,13 +113,16 @@ fn node_drift(state: &StateReport) -> Option<Finding> {
 }
 
 fn foreign_objects(state: &StateReport) -> Option<Finding> {
-    let first = state.network.foreign.first()?;
-    let more = match state.network.foreign.len() - 1 {
+    let mut conflicts = state.network.conflicts();
+    let first = conflicts.next()?;
+    let more = match conflicts.count() {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let message = format!("Another program uses what the agent needs: {}{more}.", to_clause(first));
-    let advice = ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
+    let message = format!("Another program is in conflict with the agent: {}{more}.", to_clause(first));
+    let advice = [
+        "Remove what the message names, which the agent leaves alone, or change the settings ambient-tables or ambient-rule-priority.",
+    ];
     Some(Finding::new_unhealthy("foreign", message, &advice))
 }
 

@@ -87,7 +87,7 @@ fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
         let message = format!("{}: {}", file.path, file.message);
         summary_row(&format!("File, {}", file.kind), Cell::coloured(&message, health_color(file.correct)))
     });
-    let foreign = state.network.foreign.iter();
+    let foreign = state.network.conflicts();
     let foreign = foreign.map(|what| summary_row("Foreign", Cell::coloured(what, Colour::Red)));
     let unknown = not_known(state);
     let unknown = unknown.iter().map(|what| summary_row("Not known", Cell::coloured(what, Colour::Yellow)));

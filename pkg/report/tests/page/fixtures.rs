@@ -346,6 +346,7 @@ fn network(pods: &[PodState]) -> NetworkState {
         sysctls: same(vec![sysctl]),
         firewall: same(vec![firewall]),
         foreign: Vec::new(),
+        overruling: Vec::new(),
     }
 }
 

@@ -78,11 +78,17 @@ pub(super) fn no_netns(_: &StateReport, pod: &PodState) -> Option<Finding> {
 pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = to_clause(pod.kernel.preceding_rules.first()?);
     let more = more_clause(pod.kernel.preceding_rules.len() - 1);
+    let is_on_node = pod.mode == Some(RedirectionMode::Node);
+    let place = if is_on_node { "on the node" } else { "in its network namespace" };
     let message = format!(
-        "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
-         some of its traffic bypasses the mesh ({first}{more}).",
+        "The rules of the pod {} are in place, but rules of another component {place} precede them, so all or some of its traffic \
+         bypasses the mesh ({first}{more}).",
         pod_title(pod)
     );
+    if is_on_node {
+        let advice = ["Remove what the message names: the agent leaves objects of other components alone."];
+        return Some(Finding::new_unhealthy("overruled", message, &advice));
+    }
     let advice = [
         "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
          alone.",

@@ -120,7 +120,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
             |state| state.network.foreign = vec!["table 100 has routes of others".into()],
             "foreign",
             PodVerdict::Unhealthy,
-            "Another program uses what the agent needs: table 100 has routes of others.",
+            "Another program is in conflict with the agent: table 100 has routes of others.",
         ),
         (
             RedirectionMode::Node,

@@ -1,0 +1,106 @@
+//! Tables and built-in chains of nf_tables that the kernel does not evaluate although rules of ours are in place there.
+
+use std::collections::BTreeMap;
+
+use model::Family;
+use netlink::{Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket};
+use nftables::uapi::{
+    CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, GET_CHAIN, GET_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME,
+    base_chain, nfgenmsg_header,
+};
+use rules::{ChainSet, Hook, SavedTables, Table};
+
+use crate::{Backend, Error, Firewall, ObservedTables, foreign::is_at_hook};
+
+impl Firewall {
+    /// Returns which of the tables and built-in chains from which `observed` has jumps to the owner's chains the kernel does not
+    /// evaluate, as text. Only nf_tables has such tables.
+    ///
+    /// # Errors
+    /// The kernel could not be asked, or its answer makes no sense.
+    pub fn inactive_rules(&self, owner: ChainSet, observed: &ObservedTables) -> Result<Vec<String>, Error> {
+        match self.backend() {
+            Backend::Nft => inactive_places(owner, &observed.families),
+            Backend::Legacy | Backend::Native => Ok(Vec::new()),
+        }
+    }
+}
+
+/// As [`Firewall::inactive_rules`], for rules in tables of iptables. Each object is asked for by name, so what others have there costs
+/// nothing.
+pub(crate) fn inactive_places(
+    owner: ChainSet,
+    observed: &BTreeMap<Family, SavedTables>,
+) -> Result<Vec<String>, Error> {
+    let mut socket = None;
+    let mut found = Vec::new();
+    for (family, tables) in observed {
+        for (table, saved) in &tables.tables {
+            let hooks = owner.hooks_in(saved);
+            if hooks.is_empty() {
+                continue;
+            }
+            let socket = match &mut socket {
+                Some(socket) => socket,
+                None => {
+                    let opened = Socket::open(NetlinkProtocol::Netfilter).map_err(Error::Presence)?;
+                    socket.insert(opened)
+                }
+            };
+            if is_dormant(socket, *family, *table).map_err(Error::Presence)? {
+                found.push(describe_place(*family, *table, None, "is dormant"));
+                continue;
+            }
+            for hook in hooks {
+                if is_unhooked(socket, *family, *table, hook).map_err(Error::Presence)? {
+                    found.push(describe_place(*family, *table, Some(hook), "is not at its hook"));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn describe_place(family: Family, table: Table, hook: Option<Hook>, why: &str) -> String {
+    let family = if family == Family::V4 { "ip" } else { "ip6" };
+    let hook = hook.map_or_else(String::new, |hook| format!(" {}", hook.as_str()));
+    format!(
+        "nf_tables {family} {}{hook} {why}, so the kernel does not evaluate our rules there",
+        table.as_str()
+    )
+}
+
+/// A table that is gone meanwhile is not dormant.
+fn is_dormant(socket: &mut Socket, family: Family, table: Table) -> Result<bool, netlink::Error> {
+    let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
+    question.put_str(TABLE_NAME, table.as_str());
+    let has_flag = |reply: ReceivedMessage<'_>| {
+        let (_, attributes) = reply.split_header::<4>()?;
+        let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?;
+        Ok(flags.unwrap_or(0) & TABLE_DORMANT != 0)
+    };
+    find_object(socket, question)?.iter().next().map_or(Ok(false), has_flag)
+}
+
+fn is_unhooked(
+    socket: &mut Socket,
+    family: Family,
+    table: Table,
+    hook: Hook,
+) -> Result<bool, netlink::Error> {
+    let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
+    question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, hook.as_str());
+    let (_, number, priority) = base_chain(table, hook);
+    let is_elsewhere = |reply: ReceivedMessage<'_>| {
+        let (_, attributes) = reply.split_header::<4>()?;
+        Ok(!is_at_hook(attributes.find(CHAIN_HOOK).as_ref(), number, Some(priority))?)
+    };
+    find_object(socket, question)?.iter().next().map_or(Ok(false), is_elsewhere)
+}
+
+fn find_object(socket: &mut Socket, question: NetlinkRequest) -> Result<ReplyMessages, netlink::Error> {
+    match socket.get(question) {
+        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(ReplyMessages::default()),
+        replies => replies,
+    }
+}
