@@ -204,7 +204,7 @@ fn numbers_that_others_have_in_pods_are_found() {
         (
             "ip -6 rule add priority 40 from fd00::9 lookup 100",
             "ip -6 rule del priority 40",
-            "policy rule \"40: from (more conditions) lookup 100\" (IPv6)",
+            "policy rule \"40: from fd00::9/128 lookup 100\" (IPv6)",
         ),
         (
             "ip rule add priority 41 lookup 7",

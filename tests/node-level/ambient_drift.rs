@@ -206,3 +206,26 @@ fn pods_bypass_the_mesh_while_the_kernel_does_not_evaluate_the_nodes_rules() {
         (&unhook, &hook, "nf_tables ip filter FORWARD is not at its hook"),
     ]);
 }
+
+#[test]
+fn pods_bypass_the_mesh_while_policy_rules_or_routes_of_others_precede_ours() {
+    assert_overruled(&[
+        (
+            // As WireGuard's wg-quick makes it: ahead of the first rule but that for local addresses.
+            "ip rule add lookup main suppress_prefixlength 0",
+            "ip rule del lookup main suppress_prefixlength 0",
+            "rule 99: from all lookup main suppress_prefixlength 0",
+        ),
+        ("ip rule add pref 5 lookup main", "ip rule del pref 5", "rule 5: from all lookup main"),
+        (
+            "ip route add default dev lo table 101 metric 1",
+            "ip route del default dev lo table 101 metric 1",
+            "route default dev",
+        ),
+        (
+            "ip route add 198.51.100.0/24 dev lo table 101",
+            "ip route del 198.51.100.0/24 dev lo table 101",
+            "route 198.51.100.0/24 dev",
+        ),
+    ]);
+}

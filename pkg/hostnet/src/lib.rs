@@ -29,5 +29,5 @@ pub use link::{Link, NewVeth};
 pub use local::LocalDelivery;
 pub use model::{Family, IpNet, Mark, TableId};
 pub use route::{Route, RouteChange, RouteKind, RouteProtocol};
-pub use rule::{PolicyRule, RuleAction};
+pub use rule::{OtherConditions, PolicyRule, RuleAction};
 pub use value::{IpProtocol, LinkIndex, RouteScope};

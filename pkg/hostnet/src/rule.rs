@@ -1,6 +1,6 @@
 //! Policy rules: which table a packet is looked up in.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use netlink::{Errno, ListBounds, MessageFlags, ReplyMessages};
 
@@ -37,6 +37,27 @@ pub struct PolicyRule {
     /// Whether it has more conditions than these fields tell. Only in rules that were read: such a rule is not ours,
     /// and equals none that is.
     pub unmodelled: bool,
+    /// Which conditions these are, as far as they are known.
+    pub other: OtherConditions,
+}
+
+/// Conditions of a rule that was read which no rule of ours has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherConditions {
+    /// Only packets from these addresses.
+    pub source: Option<IpNet>,
+    /// Packets that do *not* meet the conditions.
+    pub inverted: bool,
+    /// Routes with a prefix of this length or shorter are passed over.
+    pub suppressed: Option<u32>,
+    /// Only packets of certain sockets of this host, of a VRF or of a tunnel; or something that is not known here.
+    pub narrow: bool,
+}
+
+impl OtherConditions {
+    /// No condition.
+    pub const NONE: OtherConditions =
+        OtherConditions { source: None, inverted: false, suppressed: None, narrow: false };
 }
 
 /// Action of a rule (`FR_ACT_*`).
@@ -64,7 +85,34 @@ impl PolicyRule {
     pub const fn new(family: Family, priority: Option<u32>, action: RuleAction) -> Self {
         let protocol = RouteProtocol::ANY;
         let (fwmark, iif, dest, ip_proto) = (None, None, None, None);
-        Self { family, priority, fwmark, iif, dest, ip_proto, action, protocol, unmodelled: false }
+        let (unmodelled, other) = (false, OtherConditions::NONE);
+        Self { family, priority, fwmark, iif, dest, ip_proto, action, protocol, unmodelled, other }
+    }
+
+    /// Whether packets that meet the conditions of this rule and of one at `priority`, which comes later, look for a route in other
+    /// tables than these because of this rule.
+    #[must_use]
+    pub fn leads_past(&self, priority: u32, tables: &[TableId]) -> bool {
+        match self.action {
+            RuleAction::Lookup(table) => table != TableId::LOCAL && !tables.contains(&table),
+            RuleAction::Goto(target) => target > priority,
+            _ => false,
+        }
+    }
+
+    /// Whether TCP packets with this mark and no other, from any of the `sources` or to them, that this host forwards can meet the
+    /// conditions. Those on single links are taken for conditions that they do not meet.
+    #[must_use]
+    pub fn takes_forwarded(&self, mark: u32, sources: &[IpAddr]) -> bool {
+        let OtherConditions { source, inverted, narrow, .. } = self.other;
+        let has_mark = self.fwmark.is_none_or(|own| mark & own.mask == own.value & own.mask);
+        if inverted {
+            let has_more = self.iif.is_some() || self.dest.is_some() || source.is_some() || narrow;
+            return has_more || !has_mark;
+        }
+        let has_protocol = self.ip_proto.is_none_or(|protocol| protocol == IpProtocol::TCP);
+        let has_source = source.is_none_or(|net| sources.iter().any(|ip| net.contains(ip)));
+        has_mark && has_protocol && has_source && self.iif.is_none() && !narrow
     }
 
     /// Whether this rule, read from the kernel, is the desired one.
@@ -119,7 +167,18 @@ impl fmt::Display for PolicyRule {
         if let Some(priority) = self.priority {
             write!(f, "{priority}: ")?;
         }
-        f.write_str(if self.unmodelled { "from (more conditions)" } else { "from all" })?;
+        if self.other.inverted {
+            f.write_str("not ")?;
+        }
+        match self.other {
+            OtherConditions { source: Some(source), .. } => write!(f, "from {source}")?,
+            OtherConditions { narrow: false, inverted, suppressed, .. }
+                if !self.unmodelled || inverted || suppressed.is_some() =>
+            {
+                f.write_str("from all")?;
+            }
+            _ => f.write_str("from (more conditions)")?,
+        }
         if let Some(dest) = &self.dest {
             write!(f, " to {dest}")?;
         }
@@ -132,7 +191,8 @@ impl fmt::Display for PolicyRule {
         if let Some(protocol) = self.ip_proto {
             write!(f, " ipproto {protocol}")?;
         }
-        write!(f, " {}", self.action)
+        write!(f, " {}", self.action)?;
+        self.other.suppressed.map_or(Ok(()), |length| write!(f, " suppress_prefixlength {length}"))
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hostnet::{PolicyRule, Route, RouteKind, RtnetlinkHandle, RuleAction};
-use model::{Family, Mark, TableId};
+use hostnet::{PolicyRule, Route, RouteKind, RtnetlinkHandle};
+use model::{Family, Mark};
 use rules::inpod::{InPodRulesConfig, PRIORITY};
 
-/// Of the kernel: what is delivered locally.
-const LOCAL: TableId = TableId(255);
 const TCP: u8 = 6;
 /// So many are reported: a pod may have any number.
 const MOST: usize = 8;
@@ -62,11 +60,6 @@ pub(crate) fn overruling_route(
 pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
-    let routes_elsewhere = match rule.action {
-        RuleAction::Lookup(table) => ![ours.table, LOCAL].contains(&table),
-        RuleAction::Goto(priority) => priority > PRIORITY,
-        _ => false,
-    };
     let takes_ours = match rule.fwmark {
         Some(mark) => takes_mark(mark, ours.mark),
         None => {
@@ -75,7 +68,7 @@ pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> boo
             !rule.unmodelled && any_link && any_protocol && rule.dest.is_none()
         }
     };
-    is_first && routes_elsewhere && takes_ours
+    is_first && rule.leads_past(PRIORITY, &[ours.table]) && takes_ours
 }
 
 /// Whether packets with our mark can meet this condition because of it.
@@ -86,7 +79,8 @@ pub(crate) fn takes_mark(condition: Mark, ours: Mark) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use model::Family;
+    use hostnet::RuleAction;
+    use model::{Family, TableId};
 
     use super::*;
 
@@ -103,7 +97,7 @@ mod tests {
             (rule(1, main), true),
             (rule(1, RuleAction::Goto(32766)), true),
             // The kernel's own, ours, and those that come later or are for others.
-            (rule(0, RuleAction::Lookup(LOCAL)), false),
+            (rule(0, RuleAction::Lookup(TableId::LOCAL)), false),
             (rule(100, RuleAction::Goto(200)), false),
             (rule(32766, main), false),
             (

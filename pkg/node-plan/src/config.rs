@@ -136,6 +136,13 @@ impl NodeConfig {
         [inbound, outbound].into_iter().chain(bases).map(TableId).collect()
     }
 
+    /// The tables in which only captured addresses are looked up.
+    #[must_use]
+    pub fn inbound_tables(&self) -> [TableId; 3] {
+        let RouteTables { inbound, slot_inbound, .. } = self.tables;
+        [inbound, slot_inbound, slot_inbound + 1].map(TableId)
+    }
+
     /// The networks of our links.
     #[must_use]
     pub fn link_networks(&self) -> [IpNet; 4] {

@@ -117,7 +117,8 @@ fn slot_routes(
 /// The policy rules of a family on the node, in order. They are the same whatever slots are in use. Each needs a mark: a
 /// packet that is none of our business, one of this host's own, and the kernel's question which way a source is reached
 /// (`rp_filter`) have none, and are routed as if we were not there.
-pub(super) fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
+#[must_use]
+pub fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
     let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
     let both =
@@ -139,6 +140,15 @@ pub(super) fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule>
         table: TableId(table),
     });
     rules.collect()
+}
+
+/// The marks of packets that policy rules lead to a ztunnel, or back to it.
+#[must_use]
+pub fn captured_marks(config: &NodeConfig) -> Vec<u32> {
+    let marks = &config.rules.marks;
+    let ways = [0, marks.outbound.value, marks.proxy_return.value];
+    let slots = marks.slots.iter().chain([&marks.any_slot]);
+    slots.flat_map(|slot| ways.map(|way| way | slot.value)).collect()
 }
 
 fn add_slot_mark(marks: &NodeMarks, mark: Mark, slot: ZtunnelSlot) -> Mark {

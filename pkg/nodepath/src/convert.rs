@@ -60,9 +60,12 @@ pub(crate) fn route_from(route: &Route, names: &LinkNames) -> PathRoute {
         (RouteKind::Unreachable, _) => RouteTo::Unreachable,
         _ => RouteTo::Other(route.to_string()),
     };
+    PathRoute { family: route.family, table: route.table, dst: route.dst, metric: metric_of(route), to }
+}
+
+pub(crate) fn metric_of(route: &Route) -> u32 {
     let natural = if route.family == Family::V6 { 1024 } else { 0 };
-    let metric = route.metric.unwrap_or(natural);
-    PathRoute { family: route.family, table: route.table, dst: route.dst, metric, to }
+    route.metric.unwrap_or(natural)
 }
 
 pub(crate) fn route_to(route: &PathRoute, names: &LinkNames) -> Result<Route, Error> {

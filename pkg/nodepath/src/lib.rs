@@ -10,6 +10,7 @@ mod inside;
 mod locate;
 mod members;
 mod observe;
+mod overrule;
 mod restore;
 mod ztunnel_watcher;
 

@@ -16,7 +16,12 @@ use node_plan::{
 };
 use rules::ChainSet;
 
-use crate::{Error, LocatedPod, ZtunnelWatcher, convert, convert::LinkNames, inside, locate, members};
+use crate::{
+    Error, LocatedPod, ZtunnelWatcher, convert,
+    convert::LinkNames,
+    inside, locate, members,
+    overrule::{is_overruling_route, overruling_rules},
+};
 
 /// The node's network namespace, seen from a thread in it, and those of its ztunnels.
 #[derive(Debug)]
@@ -122,13 +127,14 @@ impl NodePath {
             chains_noted: noted.has_notes(JournalPage::Chains(None)),
             ..ObservedState::default()
         };
+        let mut rules = Vec::new();
         for family in Family::BOTH {
             if let Some(found) = members::list_members(&mut self.sets, &self.config, family)? {
                 observed.sets.insert(family, found);
             }
-            let found = self.net.list_rules(family)?;
-            self.sort_rules(&found, &mut observed);
+            rules.extend(self.net.list_rules(family)?);
         }
+        self.sort_rules(&rules, &mut observed);
         observed.rules = inside::sort_unique(std::mem::take(&mut observed.rules));
         let links = self.net.list_links()?;
         let routes = self.net.list_routes(None)?;
@@ -136,7 +142,7 @@ impl NodePath {
         let ours =
             routes.iter().filter(|route| route.protocol == convert::OURS && tables.contains(&route.table));
         observed.routes = ours.map(|route| convert::route_from(route, &names)).collect();
-        self.find_foreign(&routes, &links, &mut observed);
+        self.find_foreign(&rules, &routes, &links, &mut observed);
         self.observe_links(&links, &mut observed)?;
         Ok(observed)
     }
@@ -157,8 +163,20 @@ impl NodePath {
         }
     }
 
-    /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links.
-    fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut ObservedState) {
+    /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links. Also what takes
+    /// captured traffic ahead of ours, while there is some.
+    fn find_foreign(
+        &self,
+        rules: &[PolicyRule],
+        routes: &[Route],
+        links: &[Link],
+        observed: &mut ObservedState,
+    ) {
+        let captured: Vec<IpAddr> = observed.sets.values().flat_map(BTreeMap::keys).copied().collect();
+        if !captured.is_empty() {
+            let of = |family| overruling_rules(&self.config, family, rules, routes, &captured);
+            observed.overruling = Family::BOTH.into_iter().flat_map(of).collect();
+        }
         let (tables, networks) = (self.config.all_tables(), self.config.link_networks());
         let is_ours = |link: &Link| link.name.starts_with("istioin") || link.name.starts_with("istioout");
         let uses_ours =
@@ -167,7 +185,13 @@ impl NodePath {
         let overlaps = |dst: &IpNet| networks.iter().any(|net| net.contains(dst));
         for route in routes.iter().filter(|route| route.protocol != convert::OURS) {
             let in_network = route.dst.as_ref().is_some_and(overlaps) && !uses_ours(route);
-            // A route to one destination is for whoever made it; a default route would take all of ours.
+            if tables.contains(&route.table)
+                && !uses_ours(route)
+                && is_overruling_route(&self.config, route, &observed.routes, &captured)
+            {
+                observed.overruling.push(format!("route {route}"));
+            }
+            // A default route takes all that the table is for; one to a single destination does not keep us from using the table.
             if (tables.contains(&route.table) && route.dst.is_none()) || in_network {
                 observed.foreign.push(format!("route {route}"));
             }
@@ -194,6 +218,7 @@ impl NodePath {
     /// The kernel could not be asked, or its answer makes no sense.
     pub fn observe_firewall(&mut self, observed: &mut ObservedState) -> Result<(), Error> {
         let (firewall, found) = Firewall::open(&self.options)?;
+        observed.inactive = firewall.inactive_rules(ChainSet::NODE, &found)?;
         (self.firewall, observed.firewall) = (Some(firewall), found.families);
         Ok(())
     }
@@ -218,7 +243,6 @@ impl NodePath {
     pub fn observe_slots(
         &mut self,
         observed: &mut ObservedState,
-        observed.inactive = firewall.inactive_rules(ChainSet::NODE, &found)?;
         slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         self.slots = slots.clone();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use super::{PolicyRule, RuleAction};
+use super::{OtherConditions, PolicyRule, RuleAction};
 use crate::Mark;
 use crate::wire;
 use crate::{Family, IpNet, IpProtocol, RouteProtocol, TableId};
@@ -14,6 +14,7 @@ const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
 
 const FRA_DST: u16 = 1;
+const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
 const FRA_GOTO: u16 = 4;
 const FRA_PRIORITY: u16 = 6;
@@ -25,6 +26,8 @@ const FRA_FWMASK: u16 = 16;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
 const FRA_IP_PROTO: u16 = 22;
+const FRA_SPORT_RANGE: u16 = 23;
+const FRA_DPORT_RANGE: u16 = 24;
 
 /// `FIB_RULE_INVERT`: packets that do *not* meet the conditions.
 const INVERTED: u32 = 0x2;
@@ -97,7 +100,9 @@ struct RuleParts {
     protocol: u8,
     table: Option<u32>,
     target: Option<u32>,
+    source: Option<IpAddr>,
     unmodelled: bool,
+    other: OtherConditions,
 }
 
 /// A rule that a dump answered; none for other messages and families.
@@ -110,7 +115,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, M
         parts.read_attribute(&attribute?)?;
     }
     let inverted = u32::from_ne_bytes([f0, f1, f2, f3]) & INVERTED != 0;
-    let dest = parts.dest_network(dst_len)?;
+    let (dest, source) = (network(parts.dest, dst_len)?, network(parts.source, src_len)?);
     let table = TableId(parts.table.unwrap_or(u32::from(table)));
     Ok(Some(PolicyRule {
         family,
@@ -122,6 +127,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, M
         action: action_from(action, table, parts.target),
         protocol: RouteProtocol(parts.protocol),
         unmodelled: parts.unmodelled || inverted || src_len != 0 || tos != 0,
+        other: OtherConditions { source, inverted, ..parts.other },
     }))
 }
 
@@ -136,30 +142,34 @@ impl RuleParts {
             FRA_TABLE => self.table = Some(attribute.read_u32()?),
             FRA_GOTO => self.target = Some(attribute.read_u32()?),
             // -1 is "nothing suppressed", and always there
-            FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => {
-                self.unmodelled |= attribute.read_u32()? != u32::MAX;
+            FRA_SUPPRESS_IFGROUP => self.unmodelled |= attribute.read_u32()? != u32::MAX,
+            FRA_SUPPRESS_PREFIXLEN => {
+                self.other.suppressed = Some(attribute.read_u32()?).filter(|length| *length != u32::MAX);
+                self.unmodelled |= self.other.suppressed.is_some();
             }
             FRA_PROTOCOL => self.protocol = attribute.read_u8()?,
             FRA_DST => self.dest = Some(wire::read_ip(attribute)?),
+            FRA_SRC => self.source = Some(wire::read_ip(attribute)?),
             FRA_PAD => {}
-            _ => self.unmodelled = true,
+            FRA_SPORT_RANGE | FRA_DPORT_RANGE => self.unmodelled = true,
+            _ => (self.unmodelled, self.other.narrow) = (true, true),
         }
         Ok(())
-    }
-
-    fn dest_network(&self, length: u8) -> Result<Option<IpNet>, Malformed> {
-        let net = |ip| IpNet::new(ip, length).map_err(|_| Malformed("a rule's destination is no network"));
-        match (self.dest, length) {
-            (_, 0) => Ok(None),
-            (Some(ip), _) => net(ip).map(Some),
-            (None, _) => Err(Malformed("a rule without its destination")),
-        }
     }
 
     /// The kernel leaves out a mark of 0, and the mask only if both are.
     fn fwmark(&self) -> Option<Mark> {
         let mask = self.mask.or(self.mark.map(|_| u32::MAX))?;
         Some(Mark { value: self.mark.unwrap_or(0), mask })
+    }
+}
+
+fn network(ip: Option<IpAddr>, length: u8) -> Result<Option<IpNet>, Malformed> {
+    let net = |ip| IpNet::new(ip, length).map_err(|_| Malformed("addresses of a rule that are no network"));
+    match (ip, length) {
+        (_, 0) => Ok(None),
+        (Some(ip), _) => net(ip).map(Some),
+        (None, _) => Err(Malformed("a rule without its addresses")),
     }
 }
 
