@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Output};
 use kit::NodeOptions;
 use serde_json::Value;
 
-use crate::fixtures::ambient::Ambient;
+use crate::fixtures::ambient::{Ambient, MESH};
 
 /// Exit status, and severity and message of the checks that did not pass, by code.
 fn check(fixture: &Ambient) -> (i32, BTreeMap<String, (String, String)>) {
@@ -14,12 +14,16 @@ fn check(fixture: &Ambient) -> (i32, BTreeMap<String, (String, String)>) {
 
 fn failed_checks(output: &Output) -> (i32, BTreeMap<String, (String, String)>) {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let failed = answer["checks"].as_array().unwrap().iter().filter_map(|check| {
+    // The token of the tests has no times, which is no finding.
+    (output.status.code().unwrap(), failed_among(&answer["checks"]))
+}
+
+fn failed_among(checks: &Value) -> BTreeMap<String, (String, String)> {
+    let failed = checks.as_array().unwrap().iter().filter_map(|check| {
         let text = |member: &str| Some(check[member].as_str()?.to_owned());
         Some((text("code")?, (text("severity")?, text("message")?)))
     });
-    // The token of the tests has no times, which is no finding.
-    (output.status.code().unwrap(), failed.collect())
+    failed.collect()
 }
 
 #[test]
@@ -33,6 +37,22 @@ fn a_priority_and_a_table_that_are_taken_are_found_with_and_without_an_agent() {
     let found = "rule 102: from all fwmark 0x100/0x100 lookup 7";
     let expected = ("error".to_owned(), found.to_owned());
     assert_eq!((status, failed), (1, BTreeMap::from([("numbers-taken".to_owned(), expected)])));
+}
+
+/// By default, the capture mode follows from the ztunnel that is there.
+#[test]
+fn rules_in_the_namespace_of_ztunnel_are_not_taken_for_those_of_another_component() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    let (_, failed) = check(&fixture);
+    assert!(!failed.contains_key("pod-numbers-taken"), "{failed:?}");
+    fixture.restart();
+    let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+    let state: Value = serde_json::from_slice(&state).unwrap();
+    let failed = failed_among(&state["preflight"]);
+    assert!(!failed.contains_key("pod-numbers-taken"), "{failed:?}");
 }
 
 /// As in a container that is not privileged.

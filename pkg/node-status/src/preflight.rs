@@ -14,8 +14,9 @@ use std::{
 
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig, open_path};
 use daemon_settings::{AmbientOptions, DaemonSettings, token_times};
-use hostnet::RtnetlinkHandle;
+use hostnet::{PolicyRule, RtnetlinkHandle, RuleAction};
 use model::Family;
+use node_plan::{PathRule, is_our_inside_rule};
 use report::{
     NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCheck, PreflightCode, PreflightFact, ProbeSources,
     Severity, TablesInUse, TokenTimes, judge_preflight,
@@ -183,14 +184,19 @@ fn find_addresses(ips: &[IpAddr]) -> Result<Vec<String>, hostnet::Error> {
     Ok(in_use.map(|(ip, link)| format!("{ip} is an address of {link}")).collect())
 }
 
-/// Looks into pods that run, as far as they are not captured. What cannot be examined in one is unknown unless others show something.
+/// Looks into pods that run, as far as they are not captured, and are no ztunnel of the node path. What cannot be examined in one is unknown unless others show something.
 fn taken_numbers(pods: &[PodNetns], chosen: &InPodConfig) -> Observed<(usize, Vec<String>)> {
     let (mut examined, mut taken, mut failure) = (0, Vec::new(), None);
     for (path, netns) in pods {
         if examined == MOST_PODS {
             break;
         }
-        match ::inpod::find_taken_numbers(netns, &chosen.rules, &chosen.captured_families()) {
+        let found = || ::inpod::find_taken_numbers(netns, &chosen.rules, &chosen.captured_families());
+        let found = match netns.run_in(is_node_level_ztunnel) {
+            Ok(Ok(true)) => Ok(None),
+            _ => found(),
+        };
+        match found {
             Ok(None) => {}
             Ok(Some(found)) => {
                 examined += 1;
@@ -200,6 +206,22 @@ fn taken_numbers(pods: &[PodNetns], chosen: &InPodConfig) -> Observed<(usize, Ve
         }
     }
     failure.filter(|_| taken.is_empty()).map_or(Ok((examined, taken)), Err)
+}
+
+/// Whether the calling thread's network namespace is that of a ztunnel to which node-level capture leads: it has policy rules of the
+/// agent's, ours or Istio's, and is never captured itself.
+fn is_node_level_ztunnel() -> Result<bool, hostnet::Error> {
+    let mut handle = RtnetlinkHandle::open_in_pod()?;
+    let is_inside = |rule: &PolicyRule| {
+        let (RuleAction::Lookup(table), Some(priority)) = (rule.action, rule.priority) else { return false };
+        is_our_inside_rule(&PathRule { family: rule.family, priority, mark: rule.fwmark, table })
+    };
+    for family in Family::BOTH {
+        if handle.list_rules(family)?.iter().any(is_inside) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn probe_sources(
