@@ -247,3 +247,16 @@ fn a_dormant_table_of_the_nodes_probes_is_reported() {
     let _ = node.sh("nft add table ip nat");
     kit::until_within(SOON, "it is over", || !is_reported(&fixture));
 }
+
+#[test]
+fn a_repair_of_the_probe_sets_is_in_the_history() {
+    let mut fixture = InPod::new(&[IPTABLES]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = fixture.mesh_pod("web");
+    fixture.wait_captured(&pod);
+    fixture.node.netns().sh("ipset flush istio-inpod-probes-v4");
+    kit::until_within(SOON, "the repair is in the history", || {
+        let history = String::from_utf8(fixture.container.exec(&["history"]).stdout).unwrap();
+        history.contains("restored: 1 addresses added to sets, and 0 removed")
+    });
+}

@@ -51,7 +51,7 @@ impl InPodCapture {
     }
 
     /// Reports what was changed in the sets, if another component had changed them before.
-    pub(super) fn report_sets(&mut self, state: &AgentState, added: usize, removed: usize) {
+    pub(super) fn report_sets(&mut self, state: &mut AgentState, added: usize, removed: usize) {
         let Some(noticed) = self.exemption.sets_changed.take().filter(|_| added + removed > 0) else {
             return;
         };
@@ -60,6 +60,13 @@ impl InPodCapture {
         self.metrics.count_repair("node");
         self.metrics.drift_repaired(NodeChange::Sets.metric_label(), noticed.elapsed());
         let message = format!("{added} addresses added to sets, and {removed} removed");
+        state.history.record_change(HistoryEntry {
+            cause: "drift".to_owned(),
+            what: format!("restored: {message}"),
+            pod: None,
+            took: noticed.elapsed(),
+            error: None,
+        });
         state.notices.report_repair(PROBES, &[message]);
     }
 
