@@ -50,7 +50,7 @@ fn what_was_changed_outlives_the_agent() {
     });
     drop(ztunnel);
     fixture.eventually("so is the end of ztunnel", |fixture| {
-        changes(fixture, &[]).iter().any(|(_, action)| action == "connections of ztunnel: 0, before: 1")
+        changes(fixture, &[]).iter().any(|(_, action)| action == "ztunnel connections: 1 → 0")
     });
     let before = history(&fixture, &[]);
     println!("{before}");

@@ -229,3 +229,24 @@ fn pods_bypass_the_mesh_while_policy_rules_or_routes_of_others_precede_ours() {
         ),
     ]);
 }
+
+#[test]
+fn the_history_names_pods_whose_addresses_were_added_or_removed() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let [pod, other] = ["web", "other"].map(|name| fixture.pod(MESH, name));
+    fixture.settle();
+    let history = |fixture: &Ambient, pod: &str| {
+        String::from_utf8(fixture.container.exec(&["history", pod]).stdout).unwrap()
+    };
+    let added = format!("added to the sets of captured addresses: {}", pod.ip(false));
+    assert!(history(&fixture, "mesh/web").contains(&added), "{}", history(&fixture, "mesh/web"));
+    fixture.node.netns().sh(&format!("ipset del ztunnel-pods-ips {}", other.ip(false)));
+    fixture.within(SOON, "the repair is in its history", |fixture| {
+        history(fixture, "mesh/other").lines().any(|line| line.contains("drift") && line.contains("added to"))
+    });
+    fixture.restart();
+    let explained = fixture.container.exec(&["explain", "mesh/web"]).stdout;
+    let explained = String::from_utf8(explained).unwrap();
+    assert!(explained.contains("as far as the history goes"), "{explained}");
+}

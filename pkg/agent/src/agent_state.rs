@@ -54,7 +54,8 @@ struct PodReport {
     namespace: String,
     state: CaptureState,
     /// Since when it is in that state.
-    since: SystemTime,
+    /// `None`: it was so when this agent first observed the pods.
+    since: Option<SystemTime>,
     count: PodCount,
     /// Why the mesh refuses a pod that asks for it.
     refused: Option<&'static str>,
@@ -98,6 +99,8 @@ pub struct AgentState {
     pub(crate) problem: Option<String>,
     /// Last report of each pod, by UID.
     reports: BTreeMap<PodUid, PodReport>,
+    /// Pods have been reported: what a further report shows for the first time has just become so.
+    has_reported: bool,
     /// Objects for which the API server's lists were not believed at the last pass.
     doubted: DoubtedObjects,
     watches: WatchHealth,
@@ -129,6 +132,7 @@ impl AgentState {
             history: ChangeHistory::default(),
             problem: None,
             reports: BTreeMap::new(),
+            has_reported: false,
             doubted: DoubtedObjects::default(),
             watches: WatchHealth::default(),
         }
@@ -405,7 +409,7 @@ impl AgentState {
         status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
         why: impl Fn(&PodUid) -> String,
     ) {
-        let now = SystemTime::now();
+        let now = self.has_reported.then(SystemTime::now);
         let (mut marks, mut reports) = (Vec::new(), BTreeMap::new());
         if only.is_none() {
             self.notices.begin_observation();
@@ -454,6 +458,7 @@ impl AgentState {
             }
         }
         self.store_reports(only, reports);
+        self.has_reported = true;
         self.count_pods();
         self.count_doubts();
         self.metrics.set_stale_collections(&self.watches.stale_collections(Instant::now()));
@@ -512,7 +517,7 @@ impl AgentState {
             reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
             ended: self.has_ended(pod),
             doubted: self.is_doubted(pod),
-            since: self.reports.get(&pod.metadata.uid).map(|report| report.since),
+            since: self.reports.get(&pod.metadata.uid).and_then(|report| report.since),
             pod: pod.clone(),
         }
     }

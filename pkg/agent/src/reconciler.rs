@@ -439,7 +439,11 @@ impl Reconciler {
         if is_last {
             self.core.record_sandbox_end(&gone.uid);
         }
-        self.core.history.add_cause(|| format!("DEL of container {container}"));
+        let pod = self.core.index.pods().find(|pod| pod.metadata.uid == gone.uid).map(Pod::name);
+        self.core.history.add_cause(|| match pod {
+            Some(pod) => format!("DEL of {pod}"),
+            None => format!("DEL of container {}", short_id(&container)),
+        });
         self.core.mark_pod(&gone.uid, &gone.ips);
         self.mode.release_pod(&mut self.core, &container, gone, is_last)
     }
@@ -464,6 +468,11 @@ impl Reconciler {
     pub fn unmark_all(&self) {
         self.core.unmark_all();
     }
+}
+
+/// The part of a container's ID by which runtimes show it.
+fn short_id(container: &ContainerId) -> String {
+    container.to_string().chars().take(12).collect()
 }
 
 /// A short description of a fact.

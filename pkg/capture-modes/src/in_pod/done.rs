@@ -64,7 +64,7 @@ impl InPodCapture {
             JobResult::Exempted { took, result } => self.finish_exemption(state, took, result),
             JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
                 if connected != self.connections {
-                    let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
+                    let what = format!("ztunnel connections: {} → {connected}", self.connections);
                     note_ztunnel(state, None, &what, Ok(()));
                 }
                 state.status.record_change();
@@ -83,7 +83,7 @@ impl InPodCapture {
                     .get(&uid)
                     .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refusal_reason().is_none());
                 if is_new {
-                    self.note_answer(state, &uid, "the pod was sent to ztunnel", Err(&error));
+                    self.note_answer(state, &uid, "send to ztunnel", Err(&error));
                 }
                 self.record_refusal(&uid, netns, &error);
             }
@@ -140,7 +140,7 @@ impl InPodCapture {
                 self.record_pod_change(state, uid, cause, &what, Ok(()));
             }
             Err(why) => {
-                self.record_pod_change(state, uid, cause, "its rules were to be applied", Err(why.as_str()));
+                self.record_pod_change(state, uid, cause, "apply rules", Err(why.as_str()));
             }
         }
     }
@@ -155,13 +155,7 @@ impl InPodCapture {
                 let lasted = if check.observed.is_complete() { Ok(()) } else { Err(UNDONE) };
                 self.record_pod_change(state, uid, "drift", &what, lasted);
             }
-            Err(why) => self.record_pod_change(
-                state,
-                uid,
-                "drift",
-                "its rules were to be verified",
-                Err(why.as_str()),
-            ),
+            Err(why) => self.record_pod_change(state, uid, "drift", "verify rules", Err(why.as_str())),
         }
     }
 

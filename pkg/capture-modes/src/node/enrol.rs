@@ -8,11 +8,15 @@ use std::{
 use model::{ContainerId, Family, PodUid, Reason};
 use node_plan::{ZtunnelFallback, ZtunnelSlot};
 
-use super::{NodeCapture, report_unobserved};
+use super::{
+    NodeCapture,
+    pass::{ADDED, describe_members},
+    report_unobserved,
+};
 use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
 use agent::{
-    AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
-    ReconcileScope,
+    AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, HistoryEntry, PodAttachment,
+    PodEnrolment, ReconcileScope,
 };
 
 /// A pod that was enrolled at once is verified after this time, with all that were enrolled meanwhile: with many pods a
@@ -61,12 +65,22 @@ impl CaptureMode for NodeCapture {
 
     /// Enrols at once where everything is in place, else in the next pass, which puts it in place.
     fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
-        let PodEnrolment { container, attachment, .. } = enrolment;
+        let PodEnrolment { container, attachment, pod, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
             self.verify_at.get_or_insert_with(|| Instant::now() + VERIFY_AFTER);
             self.fresh.extend(&attachment.ips);
+            let began = Instant::now();
             let done = self.members.enrol_pod(&attachment.ips, &attachment.uid, active, self.fallback);
-            drop(reply.send(done.map_err(|error| error.to_string().into())));
+            let done = done.map_err(|error| Reason::from(error.to_string()));
+            let ips: Vec<String> = attachment.ips.iter().map(IpAddr::to_string).collect();
+            state.history.record_change(HistoryEntry {
+                cause: "ADD".to_owned(),
+                what: describe_members(&ips, ADDED),
+                pod: Some(pod.name().to_string()),
+                took: began.elapsed(),
+                error: done.as_ref().err().map(ToString::to_string),
+            });
+            drop(reply.send(done));
         } else {
             state.mark_dirty(ReconcileScope::Full);
             self.joining.push(reply);

@@ -1,9 +1,9 @@
 //! One pass: observe, plan, apply, verify.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, net::IpAddr, time::Instant};
 
 use enrolment::ztunnel::{self, ZtunnelCandidate};
-use model::{MemberAddresses, PodUid, Reason};
+use model::{MemberAddresses, PodName, PodUid, Reason};
 use node_plan::{
     DesiredState, KernelSlots, ObservedState, Operation, SlotAssignment, ZtunnelFallback, ZtunnelInstance,
     ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
@@ -24,6 +24,9 @@ fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     )
     .into())
 }
+
+/// What happens to addresses of a pod that joins.
+pub(super) const ADDED: &str = "added to";
 
 /// Ztunnels that were located, and what is wrong with another one.
 type RunningZtunnels = (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>);
@@ -58,7 +61,7 @@ impl NodeCapture {
         let is_repair = self.applied.as_ref() == Some(&desired);
         let mut repaired = None;
         if !steps.is_empty() {
-            self.apply_steps(state, &steps, &desired)?;
+            self.apply_steps(state, &steps, &desired, &observed)?;
             self.applied = Some(desired.clone());
             // Our own, and foreign ones are observed next.
             let _ = scope == ReconcileScope::Full && self.ztunnels.take_changes();
@@ -88,10 +91,10 @@ impl NodeCapture {
         self.refused_exceptions = report_bypasses(state, &desired, &observed);
         // Only read while there is no agent: a file that cannot be written keeps no pod from being enrolled now.
         let unwritten = shared::write_shared_config(&self.settings, &desired).err();
+        let inactive = observed.inactive_rules().next().map(Reason::from);
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, observed });
         self.fresh.clear();
-        let inactive = observed.inactive_rules().next().map(Reason::from);
         self.path.let_go().map_err(to_message)?;
         Ok(NodePass { lost: inactive.or(lost).or(unwritten), repaired })
     }
@@ -188,10 +191,10 @@ impl NodeCapture {
             self.verified.as_ref().filter(|_| scope != ReconcileScope::Full)
         {
             observed.firewall.clone_from(&verified.firewall);
+            observed.inactive.clone_from(&verified.inactive);
             observed.sysctls.clone_from(&verified.sysctls);
             observed.inside.clone_from(&verified.inside);
             for (name, link) in &mut observed.links {
-            observed.inactive.clone_from(&verified.inactive);
                 link.right = verified.links.get(name).is_some_and(|verified| verified.right);
             }
             return Ok(());
@@ -205,6 +208,7 @@ impl NodeCapture {
         state: &mut AgentState,
         steps: &[Operation],
         desired: &DesiredState,
+        observed: &ObservedState,
     ) -> Result<(), Reason> {
         // Not only the slot counts: a successor replaces one that died.
         let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
@@ -218,6 +222,10 @@ impl NodeCapture {
             done.map_err(|error| Reason::from(format!("{step}: {error}")))
         });
         let (cause, error) = (state.history.pass_cause(), done.as_ref().err().map(ToString::to_string));
+        for (pod, what) in changed_pods(state, steps, observed) {
+            let (cause, error, pod) = (cause.clone(), error.clone(), Some(pod.to_string()));
+            state.history.record_change(HistoryEntry { cause, what, pod, took: began.elapsed(), error });
+        }
         state.history.record_change(HistoryEntry {
             cause,
             what: summarize_steps(steps),
@@ -248,6 +256,39 @@ impl NodeCapture {
             ZtunnelFallback::Open => "TCP of enrolled pods goes outside the mesh",
         }
     }
+}
+
+/// The pods whose addresses these steps add to the sets or remove, as far as they are known, and what is done.
+fn changed_pods(
+    state: &AgentState,
+    steps: &[Operation],
+    observed: &ObservedState,
+) -> BTreeMap<PodName, String> {
+    let mut changed: BTreeMap<(&PodUid, &str), Vec<String>> = BTreeMap::new();
+    let owners: BTreeMap<IpAddr, &PodUid> =
+        observed.sets.values().flatten().filter_map(|(ip, uid)| Some((*ip, uid.as_ref()?))).collect();
+    for step in steps {
+        let (verb, pairs): (_, Vec<_>) = match step {
+            Operation::AddMembers(added) => (ADDED, added.iter().map(|(ip, uid)| (ip, uid)).collect()),
+            Operation::RemoveMembers(ips) => {
+                ("removed from", ips.iter().filter_map(|ip| Some((ip, *owners.get(ip)?))).collect())
+            }
+            _ => continue,
+        };
+        for (ip, uid) in pairs {
+            changed.entry((uid, verb)).or_default().push(ip.to_string());
+        }
+    }
+    let of_pod = |((uid, verb), ips): ((&PodUid, &str), Vec<String>)| {
+        let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid)?;
+        Some((pod.name(), describe_members(&ips, verb)))
+    };
+    changed.into_iter().filter_map(of_pod).collect()
+}
+
+/// What was done with addresses of a pod, for the history.
+pub(super) fn describe_members(ips: &[String], verb: &str) -> String {
+    format!("{verb} the sets of captured addresses: {}", ips.join(", "))
 }
 
 fn report_repair(state: &AgentState, steps: &[Operation]) {
