@@ -279,7 +279,6 @@ impl Firewall {
         Firewall { backend, tools, options, presence: presence.clone() }
     }
 
-    /// Whether the host has the tool that changes the tables of this backend.
     /// Whether nothing that is missing on this host keeps its tables from being changed.
     pub(crate) fn can_be_changed(&self) -> bool {
         self.backend != Backend::Legacy || Family::BOTH.into_iter().any(|family| self.has_tool(family))
