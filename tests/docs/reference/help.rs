@@ -90,6 +90,9 @@ fn flags(text: &str) -> Vec<HelpFlag> {
     flags
 }
 
+/// Indentation by which clap sets what it says of a flag apart from the flag itself.
+const BELOW_FLAG: &str = "          ";
+
 /// As clap writes it: sections with flags, and below each flag paragraphs, values and the default.
 fn clap_flags(text: &str) -> Vec<HelpFlag> {
     let mut flags: Vec<HelpFlag> = Vec::new();
@@ -98,7 +101,7 @@ fn clap_flags(text: &str) -> Vec<HelpFlag> {
         let words = line.trim();
         if !line.starts_with(' ') {
             is_flags = ["Options:", "Flags of every command:"].contains(&line);
-        } else if is_flags && words.starts_with('-') && !words.starts_with("- ") {
+        } else if is_flags && !line.starts_with(BELOW_FLAG) {
             let names = words.split([' ', ',']).filter(|word| word.starts_with('-'));
             let names = names.map(str::to_owned).collect();
             flags.push(HelpFlag { names, variables: Vec::new(), default: None, meaning: String::new() });
@@ -158,12 +161,11 @@ fn help_is_read_as_values() {
 #[test]
 fn the_help_of_clap_is_read_as_values() {
     let text = "Does it.\n\nExit status: 0: well;\n1: not.\n\nUsage: x [OPTIONS] <POD>\n\nArguments:\n  <POD>\n          -n or not\n\nOptions:\n  \
-                -o, --output <FORMAT>\n          Output\n          format\n\n          Possible values:\n          - table: For people\n          \
+                -o, --output <FORMAT>\n          Output\n          -f or\n          format\n\n          Possible values:\n          - table: For people\n          \
                 - json:  One value\n          \n          [default: table]\n\n  -h, --help\n          Print help\n";
     let flags = clap_flags(text);
     assert_eq!(flags.len(), 1);
-    let row =
-        "| `-o`, `--output` |  | `table` | Output format. Values: table: For people; json: One value |\n";
+    let row = "| `-o`, `--output` |  | `table` | Output -f or format. Values: table: For people; json: One value |\n";
     assert_eq!(flags[0].row(), row);
     assert_eq!(exit_status(text), "0: well; 1: not");
 }
