@@ -239,13 +239,16 @@ fn a_dormant_table_of_the_nodes_probes_is_reported() {
     fixture.wait_captured(&pod);
     let node = fixture.node.netns().clone();
     let _ = node.sh("nft add table ip nat { flags dormant ; }");
-    let problem = "the node's probes are not exempt: nf_tables ip nat is dormant";
-    let is_reported = |fixture: &InPod| {
-        String::from_utf8(fixture.container.exec(&["state"]).stdout).unwrap().contains(problem)
+    let why = "nf_tables ip nat is dormant, so the kernel does not evaluate our rules there";
+    let problem = format!("the node's probes are not exempt: {why}");
+    let shown = |fixture: &InPod| {
+        let state: Value =
+            serde_json::from_slice(&fixture.container.exec(&["state", "-o", "json"]).stdout).unwrap();
+        state["node"]["problem"].clone()
     };
-    kit::until_within(SOON, "it is reported", || is_reported(&fixture));
+    kit::until_within(SOON, "it is reported", || shown(&fixture) == problem.as_str());
     let _ = node.sh("nft add table ip nat");
-    kit::until_within(SOON, "it is over", || !is_reported(&fixture));
+    kit::until_within(SOON, "it is over", || shown(&fixture).is_null());
 }
 
 #[test]
@@ -256,7 +259,9 @@ fn a_repair_of_the_probe_sets_is_in_the_history() {
     fixture.wait_captured(&pod);
     fixture.node.netns().sh("ipset flush istio-inpod-probes-v4");
     kit::until_within(SOON, "the repair is in the history", || {
-        let history = String::from_utf8(fixture.container.exec(&["history"]).stdout).unwrap();
-        history.contains("restored: 1 addresses added to sets, and 0 removed")
+        let history = fixture.container.exec(&["history", "-o", "json"]).stdout;
+        let history: Vec<Value> = serde_json::from_slice(&history).unwrap();
+        let repair = "restored: 1 addresses added to sets, and 0 removed";
+        history.iter().any(|change| change["action"] == repair)
     });
 }

@@ -180,12 +180,10 @@ fn assert_overruled(cases: &[(&str, &str, &str)]) {
             counted(fixture, "bypassing")
                 && fixture.daemon().metric("istio_cni_ambient_overruled_pods") == Some(1.0)
         });
-        let explained = fixture.container.exec(&["explain", "mesh/web"]).stdout;
-        let explained = String::from_utf8(explained).unwrap();
-        assert!(explained.contains("rules of another component on the node precede them"), "{explained}");
-        assert!(explained.contains(reason), "{damage}: {explained}");
-        let listed = fixture.container.exec(&["list", "--bypassing"]);
-        assert!(String::from_utf8(listed.stdout).unwrap().contains("web") && !listed.status.success());
+        let explained = fixture.explain("mesh/web");
+        let (code, message) = (explained.code.as_str(), explained.message);
+        assert!(code == "overruled" && message.ends_with(&format!(" ({reason}).")), "{code}: {message}");
+        assert_eq!(fixture.container.exec(&["list", "--bypassing"]).status.code(), Some(1));
         let _ = node.sh(undo);
     }
     fixture.within(SOON, "it is captured", |fixture| {
@@ -203,7 +201,11 @@ fn pods_bypass_the_mesh_while_the_kernel_does_not_evaluate_the_nodes_rules() {
             "nft add table ip mangle",
             "nf_tables ip mangle is dormant, so the kernel does not evaluate our rules there",
         ),
-        (&unhook, &hook, "nf_tables ip filter FORWARD is not at its hook"),
+        (
+            &unhook,
+            &hook,
+            "nf_tables ip filter FORWARD is not at its hook, so the kernel does not evaluate our rules there",
+        ),
     ]);
 }
 
@@ -220,12 +222,12 @@ fn pods_bypass_the_mesh_while_policy_rules_or_routes_of_others_precede_ours() {
         (
             "ip route add default dev lo table 101 metric 1",
             "ip route del default dev lo table 101 metric 1",
-            "route default dev",
+            "route default dev lo table 101 metric 1",
         ),
         (
             "ip route add 198.51.100.0/24 dev lo table 101",
             "ip route del 198.51.100.0/24 dev lo table 101",
-            "route 198.51.100.0/24 dev",
+            "route 198.51.100.0/24 dev lo table 101",
         ),
     ]);
 }
@@ -236,17 +238,26 @@ fn the_history_names_pods_whose_addresses_were_added_or_removed() {
     let _ztunnel = fixture.ztunnel("ztunnel-a");
     let [pod, other] = ["web", "other"].map(|name| fixture.pod(MESH, name));
     fixture.settle();
-    let history = |fixture: &Ambient, pod: &str| {
-        String::from_utf8(fixture.container.exec(&["history", pod]).stdout).unwrap()
+    let history = |fixture: &Ambient, pod: &str| -> Vec<(String, String)> {
+        let changes = fixture.container.exec(&["history", pod, "-o", "json"]).stdout;
+        let changes: Vec<Value> = serde_json::from_slice(&changes).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        changes.iter().map(|change| (text(&change["cause"]), text(&change["action"]))).collect()
     };
-    let added = format!("added to the sets of captured addresses: {}", pod.ip(false));
-    assert!(history(&fixture, "mesh/web").contains(&added), "{}", history(&fixture, "mesh/web"));
+    let added = |ips: &str| format!("added to the sets of captured addresses: {ips}");
+    let ips = format!("{}, {}", pod.ip(false), pod.ip(true));
+    assert_eq!(history(&fixture, "mesh/web"), [("ADD".to_owned(), added(&ips))]);
     fixture.node.netns().sh(&format!("ipset del ztunnel-pods-ips {}", other.ip(false)));
     fixture.within(SOON, "the repair is in its history", |fixture| {
-        history(fixture, "mesh/other").lines().any(|line| line.contains("drift") && line.contains("added to"))
+        let repair = ("drift".to_owned(), added(&other.ip(false).to_string()));
+        history(fixture, "mesh/other").last() == Some(&repair)
     });
     fixture.restart();
-    let explained = fixture.container.exec(&["explain", "mesh/web"]).stdout;
-    let explained = String::from_utf8(explained).unwrap();
-    assert!(explained.contains("as far as the history goes"), "{explained}");
+    let since = |fixture: &Ambient| {
+        let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+        let state: Value = serde_json::from_slice(&state).unwrap();
+        let of_pod = |pod: &Value| (pod["name"] == "web").then(|| pod["lastTransitionTime"].clone());
+        state["pods"].as_array().unwrap().iter().find_map(of_pod)
+    };
+    assert_eq!((fixture.explain("mesh/web").code.as_str(), since(&fixture)), ("captured", Some(Value::Null)));
 }

@@ -49,7 +49,7 @@ impl NetworkState {
         }
     }
 
-    /// What of others is in the way of our objects, each once.
+    /// Objects of others that are in the way of ours, each once.
     pub fn conflicts(&self) -> impl Iterator<Item = &str> {
         let foreign = self.foreign.iter().filter(|what| !self.overruling.contains(what));
         self.overruling.iter().chain(foreign).map(String::as_str)

@@ -25,7 +25,7 @@ fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     .into())
 }
 
-/// What happens to addresses of a pod that joins.
+/// The verb for addresses of a pod that joins.
 pub(super) const ADDED: &str = "added to";
 
 /// Ztunnels that were located, and what is wrong with another one.
@@ -286,7 +286,7 @@ fn changed_pods(
     changed.into_iter().filter_map(of_pod).collect()
 }
 
-/// What was done with addresses of a pod, for the history.
+/// Describes a change of the sets for the history.
 pub(super) fn describe_members(ips: &[String], verb: &str) -> String {
     format!("{verb} the sets of captured addresses: {}", ips.join(", "))
 }
