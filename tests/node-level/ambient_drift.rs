@@ -261,3 +261,19 @@ fn the_history_names_pods_whose_addresses_were_added_or_removed() {
     };
     assert_eq!((fixture.explain("mesh/web").code.as_str(), since(&fixture)), ("captured", Some(Value::Null)));
 }
+
+#[test]
+fn a_process_that_removes_the_nodes_rules_again_and_again_makes_the_pods_pending() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    let node = fixture.node.netns().clone();
+    let is_repaired = || node.sh("iptables-nft -t mangle -S ztunnel-PREROUTING").lines().count() > 1;
+    fixture.within(LATER, "it is pending", |fixture| {
+        node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
+        fixture.within(SOON, "it is repaired", |_| is_repaired());
+        fixture.explain("mesh/web").code == "unstable"
+    });
+    fixture.within(LATER, "it is captured", |fixture| fixture.explain("mesh/web").code == "captured");
+}

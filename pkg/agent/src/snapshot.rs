@@ -75,6 +75,8 @@ pub enum CaptureSnapshot {
         fallback: ZtunnelFallback,
         /// Exceptions that pods ask for and that are not applied, each in a sentence without a full stop.
         refused_exceptions: BTreeMap<PodUid, Vec<String>>,
+        /// How often in a row objects of the node path were restored; 0: they stay in place.
+        repairs: u32,
     },
     /// In-pod redirection.
     InPod {

@@ -19,7 +19,7 @@ use std::{
 use model::{Family, Pod, PodUid};
 use node_plan::{DesiredState, ObservedState, ZtunnelFallback};
 use nodepath::{EnrolledMembers, NodePath, ZtunnelWatcher};
-use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
+use pod_status::{Evidence, ProxyEvidence, RulesEvidence, lifecycle::Stability};
 use rules::ChainSet;
 
 use crate::{
@@ -66,6 +66,11 @@ pub(crate) struct NodeCapture {
     changes: Receiver<NodeNotice>,
     /// Changes by others that no pass has looked into yet.
     drift: NodeDrift,
+    started: Instant,
+    /// Whether the objects of the node path stay in place.
+    stability: Stability,
+    /// When they are to be observed again after a repair.
+    recheck_at: Option<Instant>,
     /// Passes in a row that ended before they could report the pods' status.
     unreported: u32,
 }
@@ -113,6 +118,9 @@ impl NodeCapture {
             _watch: watch,
             changes,
             drift: NodeDrift::new(Instant::now()),
+            started: Instant::now(),
+            stability: Stability::default(),
+            recheck_at: None,
             unreported: 0,
         })
     }
@@ -140,7 +148,12 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
 }
 
 /// Reports pods by what the kernel just showed, and counts them.
-fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
+fn report_status(
+    state: &mut AgentState,
+    desired: &DesiredState,
+    observed: &ObservedState,
+    is_unstable: bool,
+) {
     let reasons: Vec<String> = observed.bypass_reasons().collect();
     let overruled = reasons.join("; ");
     state.report_pods(
@@ -151,10 +164,10 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
             let is_served = ips.iter().all(|ip| desired.active_for(Family::of_ip(*ip)).is_some());
             let evidence = Evidence {
                 life: life_from_phase(pod),
-                rules: if redirected {
-                    RulesEvidence::Verified
-                } else {
-                    RulesEvidence::Incomplete { holds: false }
+                rules: match redirected {
+                    true if is_unstable => RulesEvidence::Unstable,
+                    true => RulesEvidence::Verified,
+                    false => RulesEvidence::Incomplete { holds: false },
                 },
                 proxy: if is_served { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable },
                 overruled: !overruled.is_empty(),
@@ -170,6 +183,15 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
     );
     for family in Family::BOTH {
         state.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
+    }
+}
+
+/// Reports that objects of the node path are removed repeatedly: which, by which process if that is known, and how many times in a row
+/// they were restored.
+fn report_unstable(state: &mut AgentState, desired: &DesiredState, what: (&str, Option<&str>), repairs: u32) {
+    let enrolled: BTreeSet<&PodUid> = desired.members.values().collect();
+    for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
+        state.notices.report_unstable(&pod.name(), &pod.metadata.uid, what, repairs, Instant::now());
     }
 }
 
@@ -189,6 +211,7 @@ fn report_bypasses(
     state: &mut AgentState,
     desired: &DesiredState,
     observed: &ObservedState,
+    is_unstable: bool,
 ) -> BTreeMap<PodUid, Vec<String>> {
     let enrolled: BTreeSet<&PodUid> = desired.members.values().collect();
     let reasons: Vec<String> = observed.bypass_reasons().collect();
@@ -198,6 +221,9 @@ fn report_bypasses(
     for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
         let name = pod.name();
         state.notices.report_overruled(&name, &pod.metadata.uid, (RulesPlace::Node, &overruled), now);
+        if !is_unstable {
+            state.notices.clear_unstable(&pod.metadata.uid);
+        }
         let Some(asked) = state.index.pod_annotations(&name) else { continue };
         let refused = asked.refused_on_node(state.index.namespace_exceptions(&name.namespace));
         state.notices.refused_exceptions(&name, &pod.metadata.uid, &refused);

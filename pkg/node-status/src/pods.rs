@@ -65,11 +65,15 @@ impl PodContext<'_> {
         }
         let is_in_pod = shown.mode == Some(RedirectionMode::InPod);
         match &self.snapshot.capture {
-            CaptureSnapshot::Node { refused_exceptions, .. } => {
+            CaptureSnapshot::Node { refused_exceptions, repairs, .. } => {
                 shown
                     .refused_exceptions
                     .extend(refused_exceptions.get(&shown.uid).into_iter().flatten().cloned());
                 judge_on_node(&self.network, self.is_open(), &mut shown, &mut evidence);
+                if *repairs > 0 && evidence.rules == RulesEvidence::Verified {
+                    evidence.rules = RulesEvidence::Unstable;
+                    shown.kernel.repair_count = *repairs;
+                }
             }
             CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {
                 Some(enrolled_pod) => add_enrolment(enrolled_pod, &mut shown, &mut evidence),

@@ -30,11 +30,14 @@ impl CaptureMode for NodeCapture {
         // Rules, and what is in ztunnels' namespaces, are read only by a whole pass.
         let full = [NodeChange::Rules, NodeChange::Ztunnel];
         let needs_full = |changes: &NodeDisturbance| full.into_iter().any(|kind| changes.has_kind(kind));
-        let scope = if disturbance.as_ref().is_some_and(needs_full) { ReconcileScope::Full } else { scope };
+        let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
+        let is_full = is_recheck || disturbance.as_ref().is_some_and(needs_full);
+        let scope = if is_full { ReconcileScope::Full } else { scope };
         if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::drift_cause) {
             state.history.add_cause(|| cause);
         }
-        let done = self.run_pass(state, scope);
+        let writer = disturbance.as_ref().and_then(|changes| changes.writer.clone());
+        let done = self.run_pass(state, scope, writer.as_deref());
         if let Some(NodeDisturbance { noticed, .. }) = disturbance {
             let repaired = done.as_ref().ok().and_then(|done| done.repaired);
             if let Some(kind) = repaired {
@@ -138,11 +141,12 @@ impl CaptureMode for NodeCapture {
             desired: self.desired.clone(),
             fallback: self.fallback,
             refused_exceptions: self.refused_exceptions.clone(),
+            repairs: if self.stability.is_unstable() { self.stability.repair_count() } else { 0 },
         }
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.verify_at.into_iter().chain(self.drift.next_observation()).min()
+        [self.verify_at, self.drift.next_observation(), self.recheck_at].into_iter().flatten().min()
     }
 }
 

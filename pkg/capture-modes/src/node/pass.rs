@@ -10,7 +10,7 @@ use node_plan::{
 };
 use tracing::{debug, info, warn};
 
-use super::{NodeCapture, VerifiedState, report_bypasses, report_status, shared};
+use super::{NodeCapture, VerifiedState, report_bypasses, report_status, report_unstable, shared};
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
@@ -45,6 +45,7 @@ impl NodeCapture {
         &mut self,
         state: &mut AgentState,
         scope: ReconcileScope,
+        writer: Option<&str>,
     ) -> Result<NodePass, Reason> {
         let to_message = |error: nodepath::Error| error.to_string();
         self.verify_at = None; // other passes follow one that fails
@@ -69,6 +70,10 @@ impl NodeCapture {
             self.complete_observation(scope, &mut observed, &desired)?;
             let left = plan_operations(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
+                if is_repair {
+                    self.stability.record_conflict(self.started.elapsed());
+                    self.report_conflict(state, &desired, &steps, writer);
+                }
                 return Err(format!(
                     "the node path does not stay as it was applied; the next step would be: {step}"
                 )
@@ -77,8 +82,14 @@ impl NodeCapture {
             if is_repair {
                 report_repair(state, &steps);
                 repaired = steps.first().map(kind_of);
+                self.stability.record_observation(true, self.started.elapsed());
+                self.report_conflict(state, &desired, &steps, writer);
             }
         }
+        if steps.is_empty() && scope == ReconcileScope::Full {
+            self.stability.record_observation(false, self.started.elapsed());
+        }
+        self.recheck_at = self.stability.recheck_delay().map(|delay| Instant::now() + delay);
         if !self.alone {
             for what in self.path.remove_elsewhere().map_err(to_message)? {
                 info!(target: "ambient", rules = what, "removed stale rules from the other iptables backend");
@@ -86,9 +97,10 @@ impl NodeCapture {
             self.alone = true;
         }
         state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
-        report_status(state, &desired, &observed);
+        let is_unstable = self.stability.is_unstable();
+        report_status(state, &desired, &observed, is_unstable);
         self.unreported = 0;
-        self.refused_exceptions = report_bypasses(state, &desired, &observed);
+        self.refused_exceptions = report_bypasses(state, &desired, &observed, is_unstable);
         // Only read while there is no agent: a file that cannot be written keeps no pod from being enrolled now.
         let unwritten = shared::write_shared_config(&self.settings, &desired).err();
         let inactive = observed.inactive_rules().next().map(Reason::from);
@@ -97,6 +109,20 @@ impl NodeCapture {
         self.fresh.clear();
         self.path.let_go().map_err(to_message)?;
         Ok(NodePass { lost: inactive.or(lost).or(unwritten), repaired })
+    }
+
+    /// Reports what was restored just now if that happens again and again.
+    fn report_conflict(
+        &self,
+        state: &mut AgentState,
+        desired: &DesiredState,
+        steps: &[Operation],
+        writer: Option<&str>,
+    ) {
+        if self.stability.is_unstable() {
+            let what = summarize_steps(steps);
+            report_unstable(state, desired, (&what, writer), self.stability.repair_count());
+        }
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be. Fails if the kernel does not say where one is that

@@ -176,6 +176,7 @@ impl Agent {
         snapshot.capture = match &settings.capture {
             _ if !ambient => CaptureSnapshot::None,
             CaptureConfig::Node => CaptureSnapshot::Node {
+                repairs: 0,
                 desired: None,
                 fallback: settings.fallback,
                 refused_exceptions: BTreeMap::new(),
