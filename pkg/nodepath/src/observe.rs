@@ -166,7 +166,7 @@ impl NodePath {
     /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links. Also what takes
     /// captured traffic ahead of ours, while there is some.
     fn find_foreign(
-        &self,
+        &mut self,
         rules: &[PolicyRule],
         routes: &[Route],
         links: &[Link],
@@ -189,11 +189,11 @@ impl NodePath {
                 && !uses_ours(route)
                 && is_overruling_route(&self.config, route, &observed.routes, &captured)
             {
-                observed.overruling.push(format!("route {route}"));
+                observed.overruling.push(format!("route {}", self.net.describe_route(route)));
             }
             // A default route takes all that the table is for; one to a single destination does not keep us from using the table.
             if (tables.contains(&route.table) && route.dst.is_none()) || in_network {
-                observed.foreign.push(format!("route {route}"));
+                observed.foreign.push(format!("route {}", self.net.describe_route(route)));
             }
         }
     }

@@ -20,6 +20,7 @@ fn whole() -> Vec<StateReport> {
     state.node.problem = Some("words".into());
     state.observation.unobserved = vec![Unobserved::new(StatePart::Network, "words")];
     state.preflight = judge_preflight(&[PreflightFact::Memory(Err("words".into()))]);
+    state.network.overruling = vec!["words".into()];
     state.history[0].first_started_at = Some("words".into());
     let pod: &mut PodState = &mut state.pods[0];
     pod.problem = Some("words".into());
