@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use kit::{InpodOptions, Netns, Pod};
 use serde_json::{Value, json};
@@ -358,11 +359,13 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
         };
         assert_eq!(pod(&seen, MESH, "web")["capture"], capture, "{damage}: {}", seen["network"]);
         fixture.settle();
-        fixture.eventually("it is repaired", |fixture| {
-            state(fixture)["network"][kind]["differences"] == Value::Array(Vec::new())
+        // It is pending until everything has been found in place often enough.
+        fixture.within(Duration::from_secs(60), "it is repaired", |fixture| {
+            let seen = state(fixture);
+            seen["network"][kind]["differences"] == Value::Array(Vec::new())
+                && pod(&seen, MESH, "web")["capture"] == "captured"
         });
     }
-    assert_eq!(pod(&state(&fixture), MESH, "web")["capture"], "captured");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl NodeCapture {
             self.complete_observation(scope, &mut observed, &desired)?;
             let left = plan_operations(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
-                if is_repair {
+                if is_repair && has_leaked(&left) {
                     self.stability.record_conflict(self.started.elapsed());
                     self.report_conflict(state, &desired, &steps, writer);
                 }
@@ -82,11 +82,12 @@ impl NodeCapture {
             if is_repair {
                 report_repair(state, &steps);
                 repaired = steps.first().map(kind_of);
-                self.stability.record_observation(true, self.started.elapsed());
-                self.report_conflict(state, &desired, &steps, writer);
             }
         }
-        if steps.is_empty() && scope == ReconcileScope::Full {
+        if is_repair && has_leaked(&steps) {
+            self.stability.record_observation(true, self.started.elapsed());
+            self.report_conflict(state, &desired, &steps, writer);
+        } else if scope == ReconcileScope::Full {
             self.stability.record_observation(false, self.started.elapsed());
         }
         self.recheck_at = self.stability.recheck_delay().map(|delay| Instant::now() + delay);
@@ -321,6 +322,20 @@ fn report_repair(state: &AgentState, steps: &[Operation]) {
     let messages: Vec<String> = steps.iter().map(ToString::to_string).collect();
     state.metrics.count_repair("node");
     state.notices.report_repair("traffic of the node's pods to ztunnel", &messages);
+}
+
+/// Whether traffic could bypass ztunnel for lack of what these steps restore. Without links, routes or settings it is held or lost.
+fn has_leaked(steps: &[Operation]) -> bool {
+    let leaks = |step: &Operation| {
+        matches!(
+            step,
+            Operation::Firewall { .. }
+                | Operation::AddRule(..)
+                | Operation::AddMembers(_)
+                | Operation::CreateSet(_)
+        )
+    };
+    steps.iter().any(leaks)
 }
 
 fn kind_of(step: &Operation) -> NodeChange {
