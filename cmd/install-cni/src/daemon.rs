@@ -386,7 +386,7 @@ async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()
     let Ok(Ok(mut owner)) = timeout(LAST_PASS, ended).await else {
         return Err("the agent does not stop, so the node path stays".to_owned());
     };
-    owner.unmark_all();
+    owner.remove_annotations();
     let finished = spawn_blocking(move || {
         owner.finish_work();
         drop(owner); // with it ends the list of annotations

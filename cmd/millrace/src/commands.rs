@@ -17,9 +17,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap_complete::Shell;
 use cluster_report::{
-    CheckLine, Cluster, Finding, NodeMessage, Severity, Unread, check, check_before_installation, check_text,
-    installation_nodes, list_text, not_known_text, partial_text, pod_list, preflight_text, render_junit,
-    render_sarif, verify_cluster, verify_text,
+    CheckLine, Cluster, Finding, NodeMessage, Severity, UnreadObjects, check, check_before_installation,
+    check_text, installation_nodes, list_text, not_known_text, partial_text, pod_list, preflight_text,
+    render_junit, render_sarif, verify_cluster, verify_text,
 };
 use console::OutputFormat;
 use report::CaptureState;
@@ -192,9 +192,9 @@ async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&
     Ok(ExitCode::from(report.status()))
 }
 
-fn complain_partial(unanswered: &[NodeMessage], unread: &[Unread]) {
+fn complain_partial(unanswered: &[NodeMessage], unread: &[UnreadObjects]) {
     output::print_message(&partial_text(unanswered));
-    for Unread { what, why } in unread {
+    for UnreadObjects { what, why } in unread {
         output::print_message(&format!("partial: nodes without an agent are not known: {what}: {why}"));
     }
 }

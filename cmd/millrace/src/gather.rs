@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use cluster_report::{
-    Cluster, NetworkObjects, NodeAnswer, NodeMessage, NodeReply, Pod, Unread, uncovered_nodes,
+    Cluster, NetworkObjects, NodeAnswer, NodeMessage, NodeReply, Pod, UnreadObjects, uncovered_nodes,
 };
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
@@ -106,7 +106,7 @@ impl<'a> ClusterSource<'a> {
         agents: &[Pod],
         namespace: Option<&str>,
         node: Option<&str>,
-    ) -> (Vec<NodeMessage>, Vec<Unread>) {
+    ) -> (Vec<NodeMessage>, Vec<UnreadObjects>) {
         let (mut cluster, with_agent) = (Cluster::default(), agents_by_node(agents));
         let nodes = self.list_objects("nodes", "/api/v1/nodes", &name_selector("metadata.name", node)).await;
         cluster.nodes = value_or_default(nodes, &mut cluster.unread);
@@ -169,7 +169,7 @@ impl<'a> ClusterSource<'a> {
         &self,
         namespace: Option<&str>,
         node: Option<&str>,
-    ) -> Result<(BTreeMap<String, Result<Vec<Proof>, String>>, Vec<Unread>)> {
+    ) -> Result<(BTreeMap<String, Result<Vec<Proof>, String>>, Vec<UnreadObjects>)> {
         let agents = self.list_agents(node).await?;
         let (mut answers, (uncovered, unread)) = tokio::join!(
             self.ask_each_node(&agents, async |query, agent| query.prove_all(agent, namespace).await),
@@ -207,7 +207,9 @@ impl<'a> ClusterSource<'a> {
 
     /// Returns all DaemonSets, and Cilium's configuration, which is beside its agents; clouds that give these another name have it
     /// in kube-system. None is absent where Cilium may run.
-    async fn find_cilium(&self) -> (Result<Vec<DaemonSet>, Unread>, Result<Option<Value>, Unread>) {
+    async fn find_cilium(
+        &self,
+    ) -> (Result<Vec<DaemonSet>, UnreadObjects>, Result<Option<Value>, UnreadObjects>) {
         let listed = self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", "").await;
         let agent = listed.iter().flatten().find(|found: &&DaemonSet| found.metadata.name == "cilium");
         let namespace = agent.map_or("kube-system", |found| found.metadata.namespace.as_str());
@@ -220,7 +222,7 @@ impl<'a> ClusterSource<'a> {
             Err(_) => Some(format!("{namespace} has none, and where Cilium runs is not known")),
         };
         let config = match (config, absent) {
-            (Ok(None), Some(why)) => Err(Unread { what: CILIUM.to_owned(), why }),
+            (Ok(None), Some(why)) => Err(UnreadObjects { what: CILIUM.to_owned(), why }),
             (config, _) => config,
         };
         (listed, config)
@@ -260,11 +262,15 @@ impl<'a> ClusterSource<'a> {
     }
 
     /// Returns an object that may not exist, nor its kind.
-    async fn find_object<T: DeserializeOwned>(&self, what: &str, path: &str) -> Result<Option<T>, Unread> {
+    async fn find_object<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        path: &str,
+    ) -> Result<Option<T>, UnreadObjects> {
         match self.session.client.get(what, path, self.options.request_timeout).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Unread { what: what.to_owned(), why: error.to_string() }),
+            Err(error) => Err(UnreadObjects { what: what.to_owned(), why: error.to_string() }),
         }
     }
 
@@ -273,9 +279,9 @@ impl<'a> ClusterSource<'a> {
         what: &str,
         path: &str,
         query: &str,
-    ) -> Result<Vec<T>, Unread> {
+    ) -> Result<Vec<T>, UnreadObjects> {
         let listed = self.session.client.list_all(what, path, query, self.options.request_timeout).await;
-        listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
+        listed.map_err(|error| UnreadObjects { what: what.to_owned(), why: error.to_string() })
     }
 
     async fn query_answers(&self, agents: &[Pod]) -> BTreeMap<String, NodeAnswer> {
@@ -325,7 +331,7 @@ fn add_uncovered<T>(answers: &mut BTreeMap<String, Result<T, String>>, uncovered
     }
 }
 
-fn value_or_default<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {
+fn value_or_default<T: Default>(read: Result<T, UnreadObjects>, unread: &mut Vec<UnreadObjects>) -> T {
     read.unwrap_or_else(|why| {
         unread.push(why);
         T::default()

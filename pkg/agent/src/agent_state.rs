@@ -533,7 +533,7 @@ impl AgentState {
     }
 
     /// Marks every pod as not captured: none of our rules will be left.
-    pub(crate) fn unmark_all(&self) {
+    pub(crate) fn remove_annotations(&self) {
         let unmark = |pod: &Pod| AnnotationUpdate::for_pod(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| self.annotations.submit(mark));
     }

@@ -465,8 +465,8 @@ impl Reconciler {
     }
 
     /// Marks every pod as not captured: none of our rules will be left.
-    pub fn unmark_all(&self) {
-        self.core.unmark_all();
+    pub fn remove_annotations(&self) {
+        self.core.remove_annotations();
     }
 }
 

@@ -28,14 +28,14 @@ pub struct ServerUrl {
 
 /// A text that is no such URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no URL of the form https://host:port")]
-pub struct NotAServer;
+#[error("is not a URL of the form https://host:port")]
+pub struct InvalidServerUrl;
 
 impl FromStr for ServerUrl {
-    type Err = NotAServer;
+    type Err = InvalidServerUrl;
 
-    fn from_str(text: &str) -> Result<Self, NotAServer> {
-        parse_url(text.trim()).ok_or(NotAServer)
+    fn from_str(text: &str) -> Result<Self, InvalidServerUrl> {
+        parse_url(text.trim()).ok_or(InvalidServerUrl)
     }
 }
 

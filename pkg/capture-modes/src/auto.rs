@@ -196,7 +196,7 @@ impl AutoCapture {
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
             return Ok(Some(true));
         }
-        let speaks = ztunnel::newest_speaks_in_pod(&state.index, &state.policy.ztunnel);
+        let speaks = ztunnel::newest_supports_in_pod(&state.index, &state.policy.ztunnel);
         let is_announced = speaks == Some(true) && !self.is_in_pod;
         if is_announced && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel) {
             self.open_in_pod().map_err(|error| error.to_string())?;

@@ -18,7 +18,7 @@ use std::{
 
 use firewall::RulesGeneration;
 use ipset::{IpsetHandle, SetName};
-use netlink::{NetlinkProtocol, StandingQuestions};
+use netlink::{NetlinkProtocol, RepeatedRequests};
 use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
@@ -210,7 +210,7 @@ struct NodeObserver {
     reader: GenerationReader,
     /// Generation and sets, to which the answers are the same most of the time. `None`: there are many sets, or the next look opens
     /// them again.
-    questions: Option<StandingQuestions>,
+    questions: Option<RepeatedRequests>,
     /// `None`: no notifications are read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     /// `None`: the kernel could not be asked, or has no nf_tables.
@@ -299,7 +299,7 @@ impl NodeObserver {
         }
         let questions = self.questions.take().or_else(|| open_questions(&self.handle).ok());
         let Some(mut questions) = questions else { return false };
-        let Ok(same) = questions.have_same_answers() else { return false };
+        let Ok(same) = questions.are_replies_unchanged() else { return false };
         self.questions = Some(questions);
         let now = Instant::now();
         same && now < self.legacy_due.min(self.members_due) && self.rules_retry.is_none_or(|due| now < due)
@@ -359,7 +359,7 @@ impl NodeObserver {
     /// Whether a set changed; `None`: the kernel could not be asked, and what changed since the last look counts in the next one.
     fn sets_changed(&mut self) -> Option<bool> {
         let before = self.sets.clone();
-        self.sets = Some(self.handle.members_of_others(&self.objects.sets).ok()?);
+        self.sets = Some(self.handle.foreign_member_counts(&self.objects.sets).ok()?);
         Some(before.is_some() && before != self.sets)
     }
 
@@ -369,7 +369,7 @@ impl NodeObserver {
             return Some(false);
         }
         let began = processor_time();
-        let hashes = self.objects.sets.iter().map(|set| self.handle.hash_of_others(set));
+        let hashes = self.objects.sets.iter().map(|set| self.handle.foreign_member_hash(set));
         let now = hashes.collect::<Result<Vec<u64>, _>>().ok();
         self.members_due = list_due(began);
         let before = self.members.replace(now?);
@@ -377,9 +377,9 @@ impl NodeObserver {
     }
 }
 
-fn open_questions(handle: &IpsetHandle) -> Result<StandingQuestions, netlink::Error> {
+fn open_questions(handle: &IpsetHandle) -> Result<RepeatedRequests, netlink::Error> {
     let (generation, list) = (nftables::generation_request(), handle.headers_request());
-    StandingQuestions::open(NetlinkProtocol::Netfilter, generation, list)
+    RepeatedRequests::open(NetlinkProtocol::Netfilter, generation, list)
 }
 
 /// When something is to be listed again, of which the list began at this time of the processor.

@@ -32,7 +32,7 @@ pub struct Cluster {
     /// The agents' answers, by node.
     pub answers: BTreeMap<String, NodeAnswer>,
     /// Kinds of objects that could not be read.
-    pub unread: Vec<Unread>,
+    pub unread: Vec<UnreadObjects>,
 }
 
 /// The answer of a node's agent: the document with its state, or why there is none that can be used.
@@ -40,7 +40,7 @@ pub type NodeAnswer = Result<StateReport, String>;
 
 /// A kind of objects that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unread {
+pub struct UnreadObjects {
     /// Such as `networkpolicies`.
     pub what: String,
     /// Why.

@@ -5,7 +5,7 @@ use std::iter;
 pub use report::Severity;
 use serde::Serialize;
 
-use crate::cluster::Unread;
+use crate::cluster::UnreadObjects;
 
 /// The page that describes each code below an anchor of the same name.
 pub const DOCS: &str = "docs/millrace.md";
@@ -31,7 +31,7 @@ model::word_enum! {
 }
 
 model::word_enum! {
-    /// Data that a check rests on. The words of objects of the API are those of [`crate::Unread::what`].
+    /// Data that a check rests on. The words of objects of the API are those of [`crate::UnreadObjects::what`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Basis {
         Pods = "pods",
@@ -373,8 +373,8 @@ impl Finding {
 }
 
 /// Adds findings about what could not be read, and sorts all by code and object.
-pub(crate) fn complete_findings(mut findings: Vec<Finding>, unread: &[Unread]) -> Vec<Finding> {
-    findings.extend(unread.iter().map(|Unread { what, why }| {
+pub(crate) fn complete_findings(mut findings: Vec<Finding>, unread: &[UnreadObjects]) -> Vec<Finding> {
+    findings.extend(unread.iter().map(|UnreadObjects { what, why }| {
         Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{what}: {why}"))
     }));
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));

@@ -17,7 +17,7 @@ mod text;
 mod ztunnel_ports;
 
 pub use check::{CheckLine, CheckReport, Counts, ExceptedPod, Verdict, check, uncovered_nodes};
-pub use cluster::{Cluster, NodeAnswer, NodeMessage, Unread, mesh_membership};
+pub use cluster::{Cluster, NodeAnswer, NodeMessage, UnreadObjects, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;
 pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec, Probe, ProbeTarget};

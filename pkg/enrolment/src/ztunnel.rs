@@ -75,10 +75,10 @@ fn living_ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> i
 /// if there is no ztunnel. Each that does has the variable `INPOD_ENABLED` in Istio's chart, to this day; of one without, it
 /// is known when it is ready, which those that speak with us are only when they do.
 #[must_use]
-pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
+pub fn newest_supports_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
     let remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
     let newest = remaining.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
-    let speaks = speaks_in_pod(newest);
+    let speaks = supports_in_pod(newest);
     (speaks || is_ready(newest)).then_some(speaks)
 }
 
@@ -86,10 +86,10 @@ pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Op
 #[must_use]
 pub fn is_served_on_node(index: &FactIndex, selector: &ZtunnelSelector) -> bool {
     let mut remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
-    remaining.any(|pod| is_ready(pod) && !speaks_in_pod(pod))
+    remaining.any(|pod| is_ready(pod) && !supports_in_pod(pod))
 }
 
-fn speaks_in_pod(ztunnel: &Pod) -> bool {
+fn supports_in_pod(ztunnel: &Pod) -> bool {
     let mut env = ztunnel.spec.containers.iter().flat_map(|container| &container.env);
     let is_true = |value: &str| model::parse_go_bool(value) == Some(true);
     env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(is_true))

@@ -3,7 +3,7 @@
 
 use enrolment::{
     Fact, FactIndex, ZtunnelCandidate, ZtunnelSelector,
-    ztunnel::{active_candidate, list_candidates, newest_speaks_in_pod, next_candidate},
+    ztunnel::{active_candidate, list_candidates, newest_supports_in_pod, next_candidate},
 };
 use model::Pod;
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ fn the_newest_ztunnel_says_how_pods_are_captured() {
         (vec![starting(new()), old()], None),
         (vec![speaking(starting(new()), "true"), old()], Some(true)),
     ] {
-        let spoken = newest_speaks_in_pod(&index(&pods), &ZtunnelSelector::default());
+        let spoken = newest_supports_in_pod(&index(&pods), &ZtunnelSelector::default());
         assert_eq!(spoken, expected, "{pods:?}");
     }
 }

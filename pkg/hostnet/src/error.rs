@@ -71,9 +71,9 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A policy rule was still there after many deletions: somebody adds it again.
-    #[error("cannot delete rule {rule}: it comes back, {attempts} times in a row")]
-    RuleComesBack {
+    /// A policy rule was still there after many deletions: another component adds it again.
+    #[error("cannot delete rule {rule}: it reappeared {attempts} times")]
+    RuleReappears {
         /// The rule.
         rule: String,
         /// How often it was deleted.

@@ -297,7 +297,7 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// As [`RtnetlinkHandle::ensure_rule`]; [`Error::ConflictingRule`] if the kernel would pick a rule
-    /// that is not equal, [`Error::RuleComesBack`] if there is no end to it.
+    /// that is not equal, [`Error::RuleReappears`] if there is no end to it.
     pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.check_supported()?;
         let mut changed = ChangeOutcome::No;
@@ -324,7 +324,7 @@ impl RtnetlinkHandle {
                 return Ok(changed);
             }
         }
-        Err(Error::RuleComesBack { rule: rule.to_string(), attempts: DELETIONS })
+        Err(Error::RuleReappears { rule: rule.to_string(), attempts: DELETIONS })
     }
 }
 

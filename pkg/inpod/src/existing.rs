@@ -15,28 +15,28 @@ use crate::pod::PodRulesSpec;
 
 /// Connections of a pod that bypass ztunnel until they close, because they are older than its capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutsideConnections {
+pub struct BypassingConnections {
     /// How many there are.
     pub count: usize,
-    /// The first of them, at most [`OutsideConnections::LISTED`], from whoever opened them.
+    /// The first of them, at most [`BypassingConnections::LISTED`], from whoever opened them.
     pub listed: Vec<TcpTuple>,
 }
 
-impl OutsideConnections {
+impl BypassingConnections {
     /// Maximum number of connections that are listed.
     pub const LISTED: usize = 20;
-    pub(crate) const NONE: OutsideConnections = OutsideConnections { count: 0, listed: Vec::new() };
+    pub(crate) const NONE: BypassingConnections = BypassingConnections { count: 0, listed: Vec::new() };
 
     /// Without tracking that can be asked there are none: none could be kept.
-    pub(crate) fn of_this_netns() -> OutsideConnections {
-        let Ok(mut found) = conntrack::outside_connections() else { return OutsideConnections::NONE };
+    pub(crate) fn of_this_netns() -> BypassingConnections {
+        let Ok(mut found) = conntrack::outside_connections() else { return BypassingConnections::NONE };
         found.sort_by_key(|connection| connection.original);
-        let listed = found.iter().take(OutsideConnections::LISTED).map(|connection| connection.original);
-        OutsideConnections { count: found.len(), listed: listed.collect() }
+        let listed = found.iter().take(BypassingConnections::LISTED).map(|connection| connection.original);
+        BypassingConnections { count: found.len(), listed: listed.collect() }
     }
 
     /// Connections that would bypass it if the pod were captured now.
-    fn of_sockets(sockets: &TcpSockets, would_be: impl Fn(&TcpSocket) -> bool) -> OutsideConnections {
+    fn of_sockets(sockets: &TcpSockets, would_be: impl Fn(&TcpSocket) -> bool) -> BypassingConnections {
         let ports = LocalPorts::from_sockets(sockets);
         let original = |TcpSocket { local, remote, .. }: &TcpSocket, accepted| match accepted {
             true => TcpTuple { source: *remote, dest: *local },
@@ -47,8 +47,8 @@ impl OutsideConnections {
             found.map(|socket| original(socket, ports.was_accepted(socket))).collect();
         found.sort_unstable();
         let count = found.len();
-        found.truncate(OutsideConnections::LISTED);
-        OutsideConnections { count, listed: found }
+        found.truncate(BypassingConnections::LISTED);
+        BypassingConnections { count, listed: found }
     }
 }
 
@@ -84,7 +84,7 @@ fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoiningSockets {
     /// TCP connections that would be redirected if they were opened now.
-    pub redirected: OutsideConnections,
+    pub redirected: BypassingConnections,
     /// Ports that ztunnel opens in the network namespace of each captured pod, and that the pod has itself, in ascending order.
     pub taken_ports: Vec<Port>,
 }
@@ -95,12 +95,12 @@ pub struct JoiningSockets {
 pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSockets> {
     let sockets = TcpSockets::of_this_netns().ok()?;
     let Some(desired) = desired else {
-        let redirected = OutsideConnections::of_sockets(&sockets, |socket| !socket.is_local());
+        let redirected = BypassingConnections::of_sockets(&sockets, |socket| !socket.is_local());
         return Some(JoiningSockets { redirected, taken_ports: Vec::new() });
     };
     let facts = ExceptionFacts::of_this_netns(desired);
     let redirected =
-        OutsideConnections::of_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
+        BypassingConnections::of_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
     // A kernel that does not list UDP sockets lists those of TCP, which matter more.
     let receivers = sockdiag::udp_receivers().ok().flatten().unwrap_or_default();
     let taken_ports = taken_ports(desired.config, &sockets.listeners, &receivers);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use firewall::{Backend, FamilyChanges, Firewall, FirewallOptions, NativeTables, ObservedTables};
 use ipset::{SetName, SetSpec};
-use journal::{Journal, JournalPage};
+use journal::{Journal, JournalSection};
 use model::{Family, PodUid};
 use rules::{ChainSet, RuleSet, inpod};
 
@@ -42,7 +42,7 @@ impl ProbeRules {
         let changes = self.plan_changes(&observed);
         if firewall.backend() == Backend::Nft {
             // A legacy table that was used once stays until its namespace ends.
-            self.journal.note_chains(JournalPage::ProbeChains, &changes.changed_tables())?;
+            self.journal.note_chains(JournalSection::ProbeChains, &changes.changed_tables())?;
         }
         firewall.apply(&changes, Vec::new())?;
         // Also the native table of Istio's agent, whose set nobody maintains any more.
@@ -146,7 +146,7 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses to list.
-    pub fn are_there(&mut self) -> Result<bool, Error> {
+    pub fn sets_exist(&mut self) -> Result<bool, Error> {
         for family in Family::BOTH {
             if self.sets.member_owners(&probe_set_spec(family)?.name)?.is_some() {
                 return Ok(true);
@@ -213,7 +213,7 @@ impl NodeProbes {
         let changes = observed.plan_removal(ChainSet::PROBES);
         firewall.apply(&changes, Vec::new())?;
         let mut removed = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
-        self.rules.journal.remove_chains(JournalPage::ProbeChains)?;
+        self.rules.journal.remove_chains(JournalSection::ProbeChains)?;
         removed.extend(BranchRules::remove_rules()?);
         for family in Family::BOTH {
             let name = probe_set_spec(family)?.name;

@@ -18,7 +18,7 @@ use rules::{
 use sockdiag::TcpSocket;
 
 use crate::{
-    Error, OutsideConnections,
+    BypassingConnections, Error,
     existing::{self, ExceptionFacts},
     overrule::{overruling_route, overruling_rules, unread_rules},
 };
@@ -63,7 +63,7 @@ pub struct PodRulesSnapshot {
     /// Effects of other components' firewall rules ahead of ours, as text.
     foreign: Vec<String>,
     /// Connections that bypass ztunnel.
-    outside: OutsideConnections,
+    outside: BypassingConnections,
 }
 
 impl PodRulesSnapshot {
@@ -94,7 +94,7 @@ impl PodRulesSnapshot {
 
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
     #[must_use]
-    pub fn outside_connections(&self) -> &OutsideConnections {
+    pub fn bypassing_connections(&self) -> &BypassingConnections {
         &self.outside
     }
 
@@ -320,7 +320,7 @@ fn observe_netns(
     };
     // There are new ones only when it is captured.
     let known = before.map(|before| &before.outside).filter(|outside| outside.count == 0);
-    let outside = known.cloned().unwrap_or_else(OutsideConnections::of_this_netns);
+    let outside = known.cloned().unwrap_or_else(BypassingConnections::of_this_netns);
     let options = desired.pod.clone();
     Ok(PodRulesSnapshot { rules, options, missing, differing, overruling: overruled, foreign, outside })
 }

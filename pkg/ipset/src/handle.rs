@@ -89,7 +89,7 @@ impl IpsetHandle {
         self.requests.headers(None)
     }
 
-    /// Whether [`IpsetHandle::members_of_others`] has found more than sixteen sets, so that a list of them is no small one.
+    /// Whether [`IpsetHandle::foreign_member_counts`] has found more than sixteen sets, so that a list of them is no small one.
     #[must_use]
     pub fn has_many_sets(&self) -> bool {
         self.has_many_sets
@@ -105,7 +105,7 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub fn members_of_others(&mut self, sets: &[SetName]) -> Result<Vec<i64>, Error> {
+    pub fn foreign_member_counts(&mut self, sets: &[SetName]) -> Result<Vec<i64>, Error> {
         let own = OwnMembers::lock();
         let mut all = if self.has_many_sets { Vec::new() } else { self.list_sets()? };
         if all.len() > FEW_SETS {
@@ -121,13 +121,13 @@ impl IpsetHandle {
         Ok(sets.iter().map(of_others).collect())
     }
 
-    /// Like [`IpsetHandle::members_of_others`], but returns a hash of these members, so that one that another replaced shows, too. It
+    /// Like [`IpsetHandle::foreign_member_counts`], but returns a hash of these members, so that one that another replaced shows, too. It
     /// lists the set.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub fn hash_of_others(&mut self, set: &SetName) -> Result<u64, Error> {
+    pub fn foreign_member_hash(&mut self, set: &SetName) -> Result<u64, Error> {
         let own = OwnMembers::lock();
         let mut all = MemberSum::default();
         let mut malformed = None;

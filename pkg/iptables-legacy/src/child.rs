@@ -34,7 +34,7 @@ pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<Stri
     let (Some(path), Some(tool)) = (arguments.next(), arguments.next()) else {
         return Some(format!("{BECOME_TOOL} needs a user namespace and a tool"));
     };
-    if let Err(error) = UserNamespace::enter_for_good(Path::new(&path)) {
+    if let Err(error) = UserNamespace::enter_permanently(Path::new(&path)) {
         return Some(error.to_string());
     }
     let error = Command::new(&tool).args(arguments).exec();

@@ -4,7 +4,7 @@
 //! Every change reads the file anew, so that capture on the node and in-pod capture can share it during a migration. Only the
 //! agent that holds the node's lock may use it.
 
-mod page;
+mod section;
 
 use std::{
     collections::BTreeMap,
@@ -17,9 +17,9 @@ use model::Family;
 use netns::NetnsId;
 use serde_json::{Value, json};
 
-use page::{counterpart_page, is_ours, page_key, parse_entry, table_entry};
+use section::{counterpart_section, is_ours, parse_entry, section_key, table_entry};
 
-pub use page::{JournalPage, PageOwner};
+pub use section::{JournalSection, SectionOwner};
 
 /// A journal is small; a larger file is none.
 const MAX: usize = 1 << 20;
@@ -61,16 +61,16 @@ pub struct Journal {
 pub struct JournalSnapshot(JournalEntries);
 
 impl JournalSnapshot {
-    /// Returns the notes on a page, by name.
+    /// Returns the notes in a section, by name.
     #[must_use]
-    pub fn page_entries(&self, page: JournalPage) -> BTreeMap<String, String> {
-        self.0.get(&page_key(page)).cloned().unwrap_or_default()
+    pub fn section_entries(&self, section: JournalSection) -> BTreeMap<String, String> {
+        self.0.get(&section_key(section)).cloned().unwrap_or_default()
     }
 
     /// Whether anything is.
     #[must_use]
-    pub fn has_notes(&self, page: JournalPage) -> bool {
-        self.0.contains_key(&page_key(page))
+    pub fn has_notes(&self, section: JournalSection) -> bool {
+        self.0.contains_key(&section_key(section))
     }
 }
 
@@ -93,17 +93,17 @@ impl Journal {
     /// The file cannot be written; nothing is noted then.
     pub fn note_values(
         &self,
-        page: JournalPage,
+        section: JournalSection,
         old: impl Iterator<Item = (String, String)>,
     ) -> Result<(), Error> {
         self.update_entries(|entries| {
             let new: Vec<_> = old
                 .filter(|(name, _)| {
-                    entries.get(&page_key(page)).is_none_or(|noted| !noted.contains_key(name))
+                    entries.get(&section_key(section)).is_none_or(|noted| !noted.contains_key(name))
                 })
                 .collect();
             if !new.is_empty() {
-                entries.entry(page_key(page)).or_default().extend(new);
+                entries.entry(section_key(section)).or_default().extend(new);
             }
         })
     }
@@ -112,9 +112,9 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn forget_value(&self, page: JournalPage, name: &str) -> Result<(), Error> {
+    pub fn forget_value(&self, section: JournalSection, name: &str) -> Result<(), Error> {
         self.update_entries(|entries| {
-            if let Some(noted) = entries.get_mut(&page_key(page)) {
+            if let Some(noted) = entries.get_mut(&section_key(section)) {
                 noted.remove(name);
             }
         })
@@ -127,9 +127,9 @@ impl Journal {
     pub fn keep_only(&self, whose: &[NetnsId]) -> Result<(), Error> {
         let kept: Vec<String> = std::iter::once(None)
             .chain(whose.iter().copied().map(Some))
-            .flat_map(|whose| [JournalPage::Settings(whose), JournalPage::Chains(whose)])
-            .chain([JournalPage::ProbeChains])
-            .map(page_key)
+            .flat_map(|whose| [JournalSection::Settings(whose), JournalSection::Chains(whose)])
+            .chain([JournalSection::ProbeChains])
+            .map(section_key)
             .collect();
         self.update_entries(|entries| entries.retain(|key, _| kept.contains(key) || !is_ours(key)))
     }
@@ -139,11 +139,11 @@ impl Journal {
     ///
     /// # Errors
     /// The kernel refuses to answer, or the file cannot be written.
-    pub fn note_chains(&self, page: JournalPage, tables: &[(Family, &str)]) -> Result<(), Error> {
+    pub fn note_chains(&self, section: JournalSection, tables: &[(Family, &str)]) -> Result<(), Error> {
         let all = self.read_snapshot();
         let (noted, earlier) = (
-            all.page_entries(page),
-            counterpart_page(page).map(|other| all.page_entries(other)).unwrap_or_default(),
+            all.section_entries(section),
+            counterpart_section(section).map(|other| all.section_entries(other)).unwrap_or_default(),
         );
         let mut noticed = Vec::new();
         for (family, table) in tables {
@@ -157,20 +157,20 @@ impl Journal {
             };
             noticed.push((name, before));
         }
-        if noticed.is_empty() { Ok(()) } else { self.note_values(page, noticed.into_iter()) }
+        if noticed.is_empty() { Ok(()) } else { self.note_values(section, noticed.into_iter()) }
     }
 
     /// Removes the built-in chains that came since they were noted and that nobody uses, and forgets what was noted. In the
-    /// namespace that the page is about.
+    /// namespace that the section is about.
     ///
     /// # Errors
     /// The kernel refuses, or the file cannot be written.
-    pub fn remove_chains(&self, page: JournalPage) -> Result<(), Error> {
-        for (name, before) in self.read_snapshot().page_entries(page) {
+    pub fn remove_chains(&self, section: JournalSection) -> Result<(), Error> {
+        for (name, before) in self.read_snapshot().section_entries(section) {
             if let Some((family, table)) = parse_entry(&name) {
                 BuiltIn::parse(&before).restore_chains(family, table)?;
             }
-            self.forget_value(page, &name)?;
+            self.forget_value(section, &name)?;
         }
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Journal {
 mod tests {
     use super::*;
 
-    const NODES: JournalPage = JournalPage::Settings(None);
+    const NODES: JournalSection = JournalSection::Settings(None);
 
     fn directory(name: &str) -> PathBuf {
         let directory = std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id()));
@@ -262,7 +262,7 @@ mod tests {
         journal.note_values(NODES, [("a".to_owned(), "1".to_owned())].into_iter()).unwrap();
         assert_eq!(std::fs::read_to_string(path.with_extension("unread")).unwrap(), "[9]");
         assert_eq!(
-            Journal::for_file(&path).read_snapshot().page_entries(NODES),
+            Journal::for_file(&path).read_snapshot().section_entries(NODES),
             BTreeMap::from([("a".to_owned(), "1".to_owned())])
         );
         std::fs::remove_dir_all(directory).unwrap();
@@ -282,13 +282,13 @@ mod tests {
             let refused = note(&journal, &[("a", "1")]);
             assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
         }
-        assert!(journal.read_snapshot().page_entries(NODES).is_empty());
+        assert!(journal.read_snapshot().section_entries(NODES).is_empty());
         std::fs::create_dir(&directory).unwrap();
         note(&journal, &[("a", "1"), ("b", "2")]).unwrap();
         note(&journal, &[("b", "3"), ("c", "4")]).unwrap();
         let wanted =
             [("a", "1"), ("b", "2"), ("c", "4")].map(|(name, old)| (name.to_owned(), old.to_owned()));
-        assert_eq!(Journal::for_file(&path).read_snapshot().page_entries(NODES), wanted.into());
+        assert_eq!(Journal::for_file(&path).read_snapshot().section_entries(NODES), wanted.into());
         for name in ["a", "b", "c"] {
             assert!(path.exists(), "{name} is noted");
             journal.forget_value(NODES, name).unwrap();
@@ -302,20 +302,20 @@ mod tests {
         let path = std::env::temp_dir().join(format!("journal-kept-{}", std::process::id()));
         let journal = Journal::for_file(&path);
         let pod = |ino| Some(NetnsId { dev: 4, ino });
-        let pages = [
+        let sections = [
             NODES,
-            JournalPage::ProbeChains,
-            JournalPage::Chains(None),
-            JournalPage::Chains(pod(7)),
-            JournalPage::Settings(pod(8)),
+            JournalSection::ProbeChains,
+            JournalSection::Chains(None),
+            JournalSection::Chains(pod(7)),
+            JournalSection::Settings(pod(8)),
         ];
-        for page in pages {
-            journal.note_values(page, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
+        for section in sections {
+            journal.note_values(section, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
         }
         journal.keep_only(&[NetnsId { dev: 4, ino: 7 }]).unwrap();
         let kept: Vec<_> =
-            pages.into_iter().filter(|page| journal.read_snapshot().has_notes(*page)).collect();
-        assert_eq!(kept, pages[..4]);
+            sections.into_iter().filter(|section| journal.read_snapshot().has_notes(*section)).collect();
+        assert_eq!(kept, sections[..4]);
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -25,8 +25,8 @@ pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
 pub use socket::{
-    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, ReceivedDatagram, ReplyMessages,
-    Socket, StandingQuestions,
+    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, ReceivedDatagram, RepeatedRequests,
+    ReplyMessages, Socket,
 };
 
 /// Size of `struct nlmsghdr`.

@@ -19,12 +19,12 @@ mod changes;
 mod list;
 mod notifications;
 mod options;
+mod repeated;
 mod replies;
-mod standing;
 
 pub use notifications::{NotificationSocket, ReceivedDatagram};
+pub use repeated::RepeatedRequests;
 pub use replies::{ParseReply, ReplyMessages};
-pub use standing::StandingQuestions;
 
 /// How long the kernel may be silent before a request fails. It answers within microseconds, unless another holder
 /// of its configuration lock (rtnl) keeps it; seconds of that happen on nodes with thousands of interfaces.

@@ -62,7 +62,7 @@ impl UserNamespace {
     /// # Errors
     /// [`Error::Missing`], [`Error::Denied`], [`Error::Kernel`].
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
-    pub fn enter_for_good(path: &Path) -> Result<(), Error> {
+    pub fn enter_permanently(path: &Path) -> Result<(), Error> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;

@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, probe_set_name};
+use ::inpod::{BypassingConnections, NodeProbes, PodRulesSpec, ProbeRules, probe_set_name};
 use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
 use conntrack::ConntrackHandle;
@@ -15,7 +15,7 @@ use model::{Family, MemberAddresses, PodUid};
 use netns::{Netns, NetnsId};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, OutsideView, PlanStep, PodState,
+    BypassView, Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, PlanStep, PodState,
     StateDifference, StatePart, StateReport, Unobserved,
 };
 use rules::ChainSet;
@@ -152,7 +152,7 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
         bypassing_connections: enrolled_pod
             .observed_rules
             .as_ref()
-            .map(|rules| outside_view(rules.outside_connections()))
+            .map(|rules| bypass_view(rules.bypassing_connections()))
             .unwrap_or_default(),
         ..KernelView::default()
     };
@@ -172,9 +172,9 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     view
 }
 
-pub(super) fn outside_view(found: &OutsideConnections) -> OutsideView {
+pub(super) fn bypass_view(found: &BypassingConnections) -> BypassView {
     let connections = found.listed.iter().map(|one| format!("{} to {}", one.source, one.dest));
-    OutsideView { count: found.count, connections: connections.collect() }
+    BypassView { count: found.count, connections: connections.collect() }
 }
 
 /// Returns from which addresses the node reaches a pod by its routes, in the calling thread's namespace; none of those that it does
@@ -270,7 +270,7 @@ pub(super) fn verify_rules(
                     pod.kernel.observed.extend(observed_probes(netns, chosen, node));
                 }
             }
-            pod.kernel.bypassing_connections = outside_view(snapshot.outside_connections());
+            pod.kernel.bypassing_connections = bypass_view(snapshot.bypassing_connections());
             pod.kernel.preceding_rules = snapshot.bypass_reasons().map(str::to_owned).collect();
             let is_complete = snapshot.is_complete();
             let rules = match is_complete {

@@ -20,14 +20,14 @@ use enrolment::{
 use hostnet::RtnetlinkHandle;
 use model::{ExistingConnections, Family, Namespace, Pod, PodUid};
 use report::{
-    LabelChange, MembershipEffect, NodeSimulation, OutsideView, RedirectionMode, SIMULATION_SCHEMA,
+    BypassView, LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA,
     SimulatedPod, StateReason,
 };
 use rules::inpod::{PodExceptions, PodOptions};
 use wire::PodRecord;
 
 use crate::{
-    inpod::outside_view,
+    inpod::bypass_view,
     mode_of,
     pods::{SidecarDecision, decide_sidecar, reason_of},
     records::{NetnsOwners, netns_by_record},
@@ -346,7 +346,7 @@ fn add_sockets(
         let spec = in_pod.as_ref().map(InPodDecision::spec);
         let found = netns.and_then(|netns| netns.run_in(|| ::inpod::joining_sockets(spec.as_ref())).ok()?);
         let Some(JoiningSockets { redirected, taken_ports }) = found else { continue };
-        let OutsideView { count, connections } = outside_view(&redirected);
+        let BypassView { count, connections } = bypass_view(&redirected);
         (pod.connections, pod.listed_connections) = (Some(count), connections);
         pod.taken_ports = taken_ports.into_iter().map(|port| port.0).collect();
     }

@@ -2,7 +2,7 @@
 
 use hostnet::{NewVeth, RouteChange, RtnetlinkHandle, sysctl};
 use ipset::SetName;
-use journal::{JournalPage, PageOwner};
+use journal::{JournalSection, SectionOwner};
 use node_plan::{LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
 
 use crate::{Error, LocatedPod, NodePath, PendingRestores, convert, convert::LinkNames, members};
@@ -105,7 +105,7 @@ impl NodePath {
         }
     }
 
-    pub(crate) fn page_owner(&mut self, place: NetnsPlace) -> Result<PageOwner, Error> {
+    pub(crate) fn section_owner(&mut self, place: NetnsPlace) -> Result<SectionOwner, Error> {
         match place {
             NetnsPlace::Node => Ok(None),
             NetnsPlace::Ztunnel(slot) => Ok(Some(self.located_ztunnel(slot)?.netns.id())),
@@ -114,22 +114,22 @@ impl NodePath {
 
     /// All old values are written down before the first is changed.
     fn set_sysctls(&mut self, place: NetnsPlace, settings: &[(String, String)]) -> Result<(), Error> {
-        let whose = self.page_owner(place)?;
+        let whose = self.section_owner(place)?;
         let read = |(name, _): &(String, String)| Ok(sysctl::read(name)?.map(|old| (name.clone(), old)));
         let read_all = || settings.iter().map(read).collect::<Result<_, hostnet::Error>>();
         let old: Vec<_> = self.run_at(place, read_all)?;
-        self.journal.note_values(JournalPage::Settings(whose), old.into_iter().flatten())?;
+        self.journal.note_values(JournalSection::Settings(whose), old.into_iter().flatten())?;
         self.run_at(place, || {
             settings.iter().try_for_each(|(name, value)| sysctl::write(name, value).map(drop))
         })
     }
 
     fn restore_sysctl(&mut self, place: NetnsPlace, name: &str, value: &str) -> Result<(), Error> {
-        let whose = self.page_owner(place)?;
+        let whose = self.section_owner(place)?;
         if self.run_at(place, || sysctl::read(name))?.is_some() {
             let _ = self.run_at(place, || sysctl::write(name, value))?;
         }
-        Ok(self.journal.forget_value(JournalPage::Settings(whose), name)?)
+        Ok(self.journal.forget_value(JournalSection::Settings(whose), name)?)
     }
 
     fn edit_routes(&mut self, place: NetnsPlace, edits: &[RouteEdit]) -> Result<(), Error> {

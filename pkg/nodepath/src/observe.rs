@@ -8,7 +8,7 @@ use std::{
 
 use firewall::{Firewall, FirewallOptions, NativeTables};
 use hostnet::{IpNet, Link, PolicyRule, Route, RtnetlinkHandle};
-use journal::{Journal, JournalPage};
+use journal::{Journal, JournalSection};
 use model::{Family, PodUid};
 use node_plan::{
     NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot, is_our_rule, link_pairs,
@@ -103,7 +103,7 @@ impl NodePath {
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn let_go(&mut self) -> Result<(), Error> {
+    pub fn close_ztunnel_netns(&mut self) -> Result<(), Error> {
         let located = std::mem::take(&mut self.located);
         let is_complete = self.slots.iter().flatten().all(|slot| located.contains_key(&slot.uid));
         if located.is_empty() || !is_complete {
@@ -123,8 +123,8 @@ impl NodePath {
     pub fn observe_network(&mut self) -> Result<ObservedState, Error> {
         let noted = self.journal.read_snapshot();
         let mut observed = ObservedState {
-            journal: noted.page_entries(JournalPage::Settings(None)),
-            chains_noted: noted.has_notes(JournalPage::Chains(None)),
+            journal: noted.section_entries(JournalSection::Settings(None)),
+            chains_noted: noted.has_notes(JournalSection::Chains(None)),
             ..ObservedState::default()
         };
         let mut rules = Vec::new();
@@ -264,8 +264,8 @@ impl NodePath {
             }
             let mut inside_state = inside::observe_inside(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
-            inside_state.journal = noted.page_entries(JournalPage::Settings(whose));
-            inside_state.chains_noted = noted.has_notes(JournalPage::Chains(whose));
+            inside_state.journal = noted.section_entries(JournalSection::Settings(whose));
+            inside_state.chains_noted = noted.has_notes(JournalSection::Chains(whose));
             *slot.of_mut(&mut observed.inside) = Some(inside_state);
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::{
 };
 
 use firewall::{Backend, FamilyChanges, Firewall, WaitingRestore};
-use journal::JournalPage;
+use journal::JournalSection;
 use netns::Netns;
 use node_plan::{NetnsPlace, Operation, ZtunnelSlot};
 use rules::ChainSet;
@@ -94,18 +94,18 @@ impl NodePath {
         if backend != Backend::Nft {
             return Ok(()); // a legacy table that was used once stays until its namespace ends
         }
-        let page = JournalPage::Chains(self.page_owner(place)?);
+        let section = JournalSection::Chains(self.section_owner(place)?);
         let journal = self.journal.clone();
         let tables = changes.changed_tables();
-        self.run_at(place, || journal.note_chains(page, &tables))
+        self.run_at(place, || journal.note_chains(section, &tables))
     }
 
     /// Removes the built-in chains that were not there before our rules and that are unused. This restores the earlier
     /// state as far as we can.
     pub(crate) fn remove_chains(&mut self, place: NetnsPlace) -> Result<(), Error> {
-        let page = JournalPage::Chains(self.page_owner(place)?);
+        let section = JournalSection::Chains(self.section_owner(place)?);
         let journal = self.journal.clone();
-        self.run_at(place, || journal.remove_chains(page))
+        self.run_at(place, || journal.remove_chains(section))
     }
 
     /// Takes our rules out of the tables of the backend that is not in use, where a run that used it has left them: on

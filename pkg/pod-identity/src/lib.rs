@@ -1,7 +1,7 @@
 //! Whose network namespace is it? The answer for a pod, from witnesses that neither a pod nor its author can make.
 //!
 //! Everything that looks for a pod's network namespace asks here: netns discovery of in-pod redirection, the records of
-//! ADDs, repair in place and the rule keeper. Nothing here observes anything: the callers hand in what the
+//! ADDs, repair in place and the reconciler of sidecar rules. Nothing here observes anything: the callers hand in what the
 //! runtime recorded, what the node's network shows, and which processes are where.
 //!
 //! A wrong answer gives one pod's traffic the identity of another, so nothing is guessed: a namespace that cannot be

@@ -3,7 +3,7 @@
 //!
 //! [`RepairCriteria`] defines which pods those are, [`RepairQueue`] when each is handled (both compute only), and
 //! [`RepairController`] follows the node's pods at the API server and labels them, deletes them, or repairs them in place.
-//! In the last case it also maintains the rules of running pods (`rule_keeper`), whatever removed them.
+//! In the last case it also maintains the rules of running pods (`sidecar_rules`), whatever removed them.
 
 mod controller;
 mod criteria;
@@ -11,8 +11,8 @@ mod in_place;
 mod metrics;
 mod observed_pod;
 mod queue;
-mod rule_keeper;
 mod sidecar_pods;
+mod sidecar_rules;
 mod sidecar_watch;
 
 pub use controller::{RepairController, RepairOptions, RepairReport, RepairedPod};

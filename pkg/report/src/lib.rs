@@ -31,7 +31,7 @@ pub use junit::{JunitCase, render_junit};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
-pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
+pub use pod::{BypassView, KernelView, NetnsRef, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use preflight::{
     AppArmorProfile, NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, ProbeSources,

@@ -87,7 +87,7 @@ pub struct KernelView {
     /// How many times in a row the pod's rules were restored because they are removed repeatedly; 0 if they stay in place.
     pub repair_count: u32,
     /// Connections that are older than its capture.
-    pub bypassing_connections: OutsideView,
+    pub bypassing_connections: BypassView,
     /// Why it could not be observed; `None`: it was, or it is none of our business.
     pub unobserved: Option<String>,
 }
@@ -95,8 +95,8 @@ pub struct KernelView {
 /// TCP connections that a pod had before it was captured, and that bypass the proxy until they close.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct OutsideView {
-    /// How many there were when it was looked at.
+pub struct BypassView {
+    /// How many there were at the observation.
     pub count: usize,
     /// The first of them, each as `CLIENT to SERVER` with ports.
     pub connections: Vec<String>,

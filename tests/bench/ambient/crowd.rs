@@ -59,7 +59,7 @@ fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
         }
         let first = Instant::now();
         let set = [ipset::SetName::new(SET).unwrap()];
-        let mut members = || sets.members_of_others(&set).unwrap()[0];
+        let mut members = || sets.foreign_member_counts(&set).unwrap()[0];
         while members() < i64::from(PODS) {
             pause();
         }

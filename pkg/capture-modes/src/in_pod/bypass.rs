@@ -23,7 +23,7 @@ impl InPodCapture {
             outside += enrolled_pod
                 .observed_rules
                 .iter()
-                .map(|rules| rules.outside_connections().count)
+                .map(|rules| rules.bypassing_connections().count)
                 .sum::<usize>();
             if only.is_some_and(|changed| !changed.pods.contains_key(uid)) {
                 continue;

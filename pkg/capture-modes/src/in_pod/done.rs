@@ -302,7 +302,7 @@ impl InPodCapture {
                     let before = enrolled_pod.observed_rules.as_ref();
                     differs = before.is_none_or(|before| {
                         !before.bypass_reasons().eq(observed.bypass_reasons())
-                            || before.outside_connections() != observed.outside_connections()
+                            || before.bypassing_connections() != observed.bypassing_connections()
                     });
                     enrolled_pod.observed_rules = Some(observed);
                     enrolled_pod.observed_at = Some(SystemTime::now());

@@ -34,7 +34,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         Err(error) => return vec![error.to_string()],
     };
     // With node-level capture each start calls this: it must not examine every pod in vain.
-    if settings.capture.in_pod().is_none() && matches!(probes.are_there(), Ok(false)) {
+    if settings.capture.in_pod().is_none() && matches!(probes.sets_exist(), Ok(false)) {
         return problems;
     }
     // Only in-pod redirection needs a list of processes: without one, the runtime's directory has to suffice.
@@ -42,7 +42,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let optional = !matches!(settings.capture, CaptureConfig::InPod(_));
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
     let directory = &settings.netns_directory;
-    if proc.is_none() && !directory.is_dir() && !matches!(probes.are_there(), Ok(false)) {
+    if proc.is_none() && !directory.is_dir() && !matches!(probes.sets_exist(), Ok(false)) {
         return vec![format!(
             "pods' rules: there is no list of processes here, and no {}",
             directory.display()

@@ -108,7 +108,7 @@ impl NodeCapture {
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, observed });
         self.fresh.clear();
-        self.path.let_go().map_err(to_message)?;
+        self.path.close_ztunnel_netns().map_err(to_message)?;
         Ok(NodePass { lost: inactive.or(lost).or(unwritten), repaired })
     }
 

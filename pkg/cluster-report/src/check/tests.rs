@@ -7,7 +7,7 @@ use report::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::Unread;
+use crate::cluster::UnreadObjects;
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -119,7 +119,7 @@ fn each_finding_has_its_cause() {
     let table: Vec<(Code, Change, &str, &str)> = vec![
         (
             Code::NotReadable,
-            |c| c.unread.push(Unread { what: "networkpolicies".into(), why: "forbidden".into() }),
+            |c| c.unread.push(UnreadObjects { what: "networkpolicies".into(), why: "forbidden".into() }),
             "",
             "networkpolicies: forbidden",
         ),
@@ -404,7 +404,7 @@ fn no_check_passes_that_rests_on_something_missing() {
         Code::NodeTainted,
         Code::PodLabels,
     ];
-    let unread = |kind: &str| Unread { what: kind.into(), why: "forbidden".into() };
+    let unread = |kind: &str| UnreadObjects { what: kind.into(), why: "forbidden".into() };
     let silent = |c: &mut Cluster| drop(c.answers.insert("n1".into(), Err("no".into())));
     let passed = |change: &dyn Fn(&mut Cluster)| {
         let mut cluster = healthy();

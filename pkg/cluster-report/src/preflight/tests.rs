@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{Unread, preflight_text, render_junit, render_sarif};
+use crate::{UnreadObjects, preflight_text, render_junit, render_sarif};
 
 fn node(name: &str, kernel: &str, runtime: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
@@ -274,7 +274,7 @@ fn checks_that_pods_made_on_nodes_are_findings() {
 
 #[test]
 fn nodes_that_cannot_be_listed_have_passed_no_check() {
-    let unread = Unread { what: "nodes".to_owned(), why: "forbidden".to_owned() };
+    let unread = UnreadObjects { what: "nodes".to_owned(), why: "forbidden".to_owned() };
     let cluster = Cluster { unread: vec![unread], ..Cluster::default() };
     let report =
         check_before_installation(&cluster, &NetworkObjects::default(), Some(&NodeChecks::default()));
@@ -284,7 +284,7 @@ fn nodes_that_cannot_be_listed_have_passed_no_check() {
 
 #[test]
 fn what_cannot_be_read_is_unknown() {
-    let unread = Unread { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
+    let unread = UnreadObjects { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
     let report = check_before_installation(
         &Cluster { unread: vec![unread], ..Cluster::default() },
         &NetworkObjects::default(),

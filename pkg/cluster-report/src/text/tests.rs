@@ -110,7 +110,7 @@ fn no_pod_is_no_answer_while_some_may_be_missing() {
     assert_eq!(status(&node(&|_| {})), (0, 0, false, String::new(), true));
     let captured = node(&|state| state.pods = vec![pod(report::CaptureState::Captured)]);
     assert_eq!(status(&captured), (0, 0, false, String::new(), true));
-    let unread = crate::Unread { what: "nodes".to_owned(), why: "forbidden".to_owned() };
+    let unread = crate::UnreadObjects { what: "nodes".to_owned(), why: "forbidden".to_owned() };
     let unread = Cluster { unread: vec![unread], ..captured };
     assert_eq!(status(&unread), (2, 2, true, String::new(), false));
     let unsynced = node(&|state| {

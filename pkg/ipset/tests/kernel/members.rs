@@ -2,7 +2,7 @@
 
 use ipset::{Family, IpsetHandle, RemoveOutcome};
 use model::PodUid;
-use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, StandingQuestions};
+use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, RepeatedRequests};
 
 use crate::{Owners, add_ips, addresses, in_fresh_netns, made, name, owned, saved, shown};
 
@@ -34,7 +34,7 @@ fn changes_of_others_are_told_from_our_own() {
             let [spec, none] = names.map(name);
             let sets = [none, spec.clone()];
             let counted = |handle: &mut IpsetHandle| {
-                let counts = handle.members_of_others(&sets).unwrap();
+                let counts = handle.foreign_member_counts(&sets).unwrap();
                 assert_eq!((counts.len(), counts[0]), (2, 0), "there is no other set");
                 counts[1]
             };
@@ -73,19 +73,19 @@ fn standing_questions_show_that_others_changed_the_number_of_members_and_a_hash_
     in_fresh_netns(|handle| {
         let generation = NetlinkRequest::new(0x0a10, MessageFlags::NONE, &[0; 4]); // NFT_MSG_GETGEN
         let list = handle.headers_request();
-        let mut questions = StandingQuestions::open(NetlinkProtocol::Netfilter, generation, list).unwrap();
+        let mut questions = RepeatedRequests::open(NetlinkProtocol::Netfilter, generation, list).unwrap();
         let set = made(handle, "watched", Family::V6);
-        let empty = handle.hash_of_others(&set).unwrap();
-        assert_eq!(handle.hash_of_others(&name("none")).unwrap(), empty);
-        let mut changed = || !questions.have_same_answers().unwrap();
+        let empty = handle.foreign_member_hash(&set).unwrap();
+        assert_eq!(handle.foreign_member_hash(&name("none")).unwrap(), empty);
+        let mut changed = || !questions.are_replies_unchanged().unwrap();
         assert!(changed() && !changed() && !changed());
         let _ = shown("ipset add watched fd00::1 comment x");
         assert!(changed() && !changed());
-        let one = handle.hash_of_others(&set).unwrap();
+        let one = handle.foreign_member_hash(&set).unwrap();
         let _ = shown("ipset del watched fd00::1");
         let _ = shown("ipset add watched fd00::2 comment y");
         assert!(!changed(), "as many members as before");
-        assert_ne!(handle.hash_of_others(&set).unwrap(), one);
+        assert_ne!(handle.foreign_member_hash(&set).unwrap(), one);
         for command in [
             "ipset add watched fd00::3",
             "ipset create t hash:net",

@@ -51,18 +51,18 @@ fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
 }
 
 #[test]
-fn a_standing_question_is_answered_as_before_until_something_changes() {
+fn a_repeated_request_has_the_same_replies_until_something_changes() {
     const GET_NETNS_ID: u16 = 90;
     let mut own = NetlinkRequest::new(GET_NETNS_ID, MessageFlags::NONE, &[0; 4]);
     own.put_u32(3, std::process::id()); // NETNSA_PID: this netns has no number in itself
-    let open = || StandingQuestions::open(NetlinkProtocol::Route, own.clone(), links());
+    let open = || RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), links());
     let mut questions = open().unwrap();
-    assert!(!questions.have_same_answers().unwrap(), "there is nothing before the first answer");
+    assert!(!questions.are_replies_unchanged().unwrap(), "there is nothing before the first answer");
     // Counters of links are in the answers, so some of them may differ.
-    assert!((0..20).any(|_| questions.have_same_answers().unwrap()));
+    assert!((0..20).any(|_| questions.are_replies_unchanged().unwrap()));
     let refused = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, 1, 0, 1, 0, 0, 0]);
-    let mut refused = StandingQuestions::open(NetlinkProtocol::Route, own.clone(), refused).unwrap();
-    assert_eq!(refused.have_same_answers().unwrap_err().errno(), Some(Errno::INVAL));
+    let mut refused = RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), refused).unwrap();
+    assert_eq!(refused.are_replies_unchanged().unwrap_err().errno(), Some(Errno::INVAL));
 }
 
 #[test]

@@ -11,22 +11,22 @@ use tracing::{debug, info, warn};
 
 use super::{RepairController, RepairReport, RepairedPod};
 use crate::{
-    rule_keeper::{RuleKeeper, RulesReport},
     sidecar_pods::SidecarPods,
+    sidecar_rules::{RulesReport, SidecarRuleReconciler},
 };
 
 /// The rules of running pods, as they are known.
 #[derive(Debug, Default)]
 pub(super) struct KeptRules {
     /// `None` before the first pass, and after a panic.
-    keeper: Option<RuleKeeper>,
+    reconciler: Option<SidecarRuleReconciler>,
     last_pass: LastError,
 }
 
 impl KeptRules {
     /// When rules are to be compared without a change, because they were restored before.
     pub(super) fn next_recheck(&self) -> Option<Instant> {
-        self.keeper.as_ref()?.next_recheck().map(Instant::from_std)
+        self.reconciler.as_ref()?.next_recheck().map(Instant::from_std)
     }
 }
 
@@ -39,9 +39,9 @@ impl RepairController {
         watcher: Option<ChangeWatcher<PodUid>>,
     ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let keeper = self.take_keeper(rules, watcher);
-        self.run_pass(rules, keeper, move |keeper| {
-            keeper.pass_all(&all, &pods).map_err(|error| error.to_string())
+        let reconciler = self.take_reconciler(rules, watcher);
+        self.run_pass(rules, reconciler, move |reconciler| {
+            reconciler.pass_all(&all, &pods).map_err(|error| error.to_string())
         })
         .await;
     }
@@ -54,16 +54,20 @@ impl RepairController {
         watcher: Option<ChangeWatcher<PodUid>>,
     ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let keeper = self.take_keeper(rules, watcher);
-        self.run_pass(rules, keeper, move |keeper| {
-            keeper.pass_new(&all, &pods).map_err(|error| error.to_string())
+        let reconciler = self.take_reconciler(rules, watcher);
+        self.run_pass(rules, reconciler, move |reconciler| {
+            reconciler.pass_new(&all, &pods).map_err(|error| error.to_string())
         })
         .await;
     }
 
-    fn take_keeper(&self, rules: &mut KeptRules, watcher: Option<ChangeWatcher<PodUid>>) -> RuleKeeper {
-        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watcher);
-        rules.keeper.take().unwrap_or_else(new)
+    fn take_reconciler(
+        &self,
+        rules: &mut KeptRules,
+        watcher: Option<ChangeWatcher<PodUid>>,
+    ) -> SidecarRuleReconciler {
+        let new = || SidecarRuleReconciler::new(self.in_place.clone(), self.options.dry_run, watcher);
+        rules.reconciler.take().unwrap_or_else(new)
     }
 
     /// Restores what is missing of the rules of those pods whose network namespaces changed, or that are due.
@@ -74,25 +78,26 @@ impl RepairController {
         pods: &SidecarPods,
     ) {
         let pods = pods.all_pods();
-        if let Some(keeper) = rules.keeper.take() {
-            self.run_pass(rules, keeper, move |keeper| Ok(keeper.pass_changed(changed, &pods))).await;
+        if let Some(reconciler) = rules.reconciler.take() {
+            self.run_pass(rules, reconciler, move |reconciler| Ok(reconciler.pass_changed(changed, &pods)))
+                .await;
         }
     }
 
     async fn run_pass(
         &self,
         rules: &mut KeptRules,
-        mut keeper: RuleKeeper,
-        pass: impl FnOnce(&mut RuleKeeper) -> Result<Vec<RulesReport>, String> + Send + 'static,
+        mut reconciler: SidecarRuleReconciler,
+        pass: impl FnOnce(&mut SidecarRuleReconciler) -> Result<Vec<RulesReport>, String> + Send + 'static,
     ) {
         let pass = tokio::task::spawn_blocking(move || {
-            let reports = pass(&mut keeper);
-            (keeper, reports)
+            let reports = pass(&mut reconciler);
+            (reconciler, reports)
         });
         let reports = match pass.await {
-            Ok((keeper, reports)) => {
-                self.unstable.send_replace(keeper.unstable_pods());
-                rules.keeper = Some(keeper);
+            Ok((reconciler, reports)) => {
+                self.unstable.send_replace(reconciler.unstable_pods());
+                rules.reconciler = Some(reconciler);
                 reports
             }
             Err(error) => Err(format!("defect: {error}")),

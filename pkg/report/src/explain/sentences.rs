@@ -4,7 +4,7 @@ use pod_status::{CaptureState, RedirectionMode};
 
 use super::known::has_no_api;
 use crate::{
-    pod::{OutsideView, PodState, ZtunnelView},
+    pod::{BypassView, PodState, ZtunnelView},
     state::{ChangeRecord, ChangeStatus, StateReport},
     text::{more_clause, to_clause, to_sentence},
 };
@@ -78,7 +78,7 @@ fn mode_clause(mode: Option<RedirectionMode>) -> &'static str {
     }
 }
 
-fn bypass_sentence(outside: &OutsideView) -> Option<String> {
+fn bypass_sentence(outside: &BypassView) -> Option<String> {
     let (count, listed) = (outside.count, outside.connections.join(", "));
     let more = more_clause(count.saturating_sub(outside.connections.len()));
     match count {

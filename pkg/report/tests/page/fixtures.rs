@@ -6,8 +6,8 @@ mod troubled;
 use std::net::IpAddr;
 
 use report::{
-    CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting, FirewallRule,
-    InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer, OutsideView,
+    BypassView, CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting,
+    FirewallRule, InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer,
     PartHealth, PlanStep, PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA,
     SetMember, StateDifference, StatePart, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState,
     ZtunnelView,
@@ -228,7 +228,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
             ],
             preceding_rules: Vec::new(),
             repair_count: 0,
-            bypassing_connections: OutsideView::default(),
+            bypassing_connections: BypassView::default(),
             unobserved: None,
         },
         ztunnel: None,

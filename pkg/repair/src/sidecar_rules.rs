@@ -63,7 +63,7 @@ struct KnownPod {
 /// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
 /// changed.
 #[derive(Debug)]
-pub(crate) struct RuleKeeper {
+pub(crate) struct SidecarRuleReconciler {
     in_place: InPlaceRepair,
     dry_run: bool,
     started: Instant,
@@ -73,19 +73,19 @@ pub(crate) struct RuleKeeper {
     ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
 
-impl RuleKeeper {
+impl SidecarRuleReconciler {
     /// `watcher`: watches the pods' namespaces; `None`: nobody does.
     pub(crate) fn new(
         in_place: InPlaceRepair,
         dry_run: bool,
         watcher: Option<ChangeWatcher<PodUid>>,
-    ) -> RuleKeeper {
+    ) -> SidecarRuleReconciler {
         let (known, ambiguous, started) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
-        RuleKeeper { in_place, dry_run, started, watcher, known, ambiguous }
+        SidecarRuleReconciler { in_place, dry_run, started, watcher, known, ambiguous }
     }
 
     /// Observes the rules of these pods, if their namespaces are known, and of those that are due after a repair, and restores what
-    /// is missing. Blocks as [`RuleKeeper::pass_all`].
+    /// is missing. Blocks as [`SidecarRuleReconciler::pass_all`].
     pub(crate) fn pass_changed(
         &mut self,
         changed: BTreeMap<PodUid, NetnsDisturbance>,
@@ -105,7 +105,7 @@ impl RuleKeeper {
     }
 
     /// Looks for the pods' namespaces, observes the rules in those that are new, and restores what is missing. Blocks as
-    /// [`RuleKeeper::pass_all`].
+    /// [`SidecarRuleReconciler::pass_all`].
     ///
     /// # Errors
     /// The node's processes cannot be listed.
