@@ -223,14 +223,14 @@ fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
     }
 }
 
-fn doubted(fixture: &Ambient) -> Option<f64> {
-    fixture.daemon.as_ref().unwrap().metric("istio_cni_ambient_doubted_objects")
+fn unconfirmed(fixture: &Ambient) -> Option<f64> {
+    fixture.daemon.as_ref().unwrap().metric("istio_cni_ambient_unconfirmed_objects")
 }
 
-/// The API server lists what is true again, and nothing is doubted any more.
+/// The API server lists what is true again, and nothing is unconfirmed any more.
 fn recovers(fixture: &Ambient, store: &Store) {
     store.tell_the_truth();
-    fixture.eventually("nothing is doubted", |fixture| doubted(fixture) == Some(0.0));
+    fixture.eventually("nothing is unconfirmed", |fixture| unconfirmed(fixture) == Some(0.0));
 }
 
 /// The agent has got a list of all that is true: what was only told by an ADD is kept anyhow.
@@ -263,9 +263,9 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     wait_listed(&fixture, &store);
     for (what, kind, list) in lies(&store) {
         hold(&store, kind, &list, || is_served(&fixture, &ztunnel, &one, what));
-        let doubted = doubted(&fixture);
+        let unconfirmed = unconfirmed(&fixture);
         let is_settled = what.contains("before it had") || what.contains("predecessor");
-        assert!(is_settled || doubted.is_some_and(|number| number >= 1.0), "{what}: {doubted:?}");
+        assert!(is_settled || unconfirmed.is_some_and(|number| number >= 1.0), "{what}: {unconfirmed:?}");
         let _ = one.tcp(outside).unwrap();
         let _ = ztunnel.wait_seen(|seen| seen.src.ip() == one.ip(false) && seen.dst == outside);
         recovers(&fixture, &store);
@@ -276,7 +276,7 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     // One that is really gone, though its DEL never came: the list lacks all, the API server denies only this one.
     hold(&store, "Pod", &[], || is_served(&fixture, &ztunnel, &two, "before it is gone"));
     let told = fixture.explain("mesh/two");
-    let doubt = "It is in doubt: the API server's list lacks it, or shows it as it was before, and the API server has not \
+    let doubt = "Not confirmed by the API server: the API server's list lacks it, or shows it as it was before, and the API server has not \
                  reported that it is gone: it stays as it was.";
     assert!(told.details.iter().any(|detail| detail == doubt), "{told}");
     fixture.manifests.remove_pod(MESH, "two");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use enrolment::{
-    AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
+    AmbientStanding, EnrolmentPolicy, SkipReason, UnconfirmedObjects,
     ambient::pod_standing,
     facts::{ChangedPod, Fact, FactChange, FactIndex, WatchedCollection},
     ztunnel,
@@ -102,7 +102,7 @@ pub struct AgentState {
     /// Pods have been reported: what a further report shows for the first time has just become so.
     has_reported: bool,
     /// Objects for which the API server's lists were not believed at the last pass.
-    doubted: DoubtedObjects,
+    unconfirmed: UnconfirmedObjects,
     watches: WatchHealth,
 }
 
@@ -133,7 +133,7 @@ impl AgentState {
             problem: None,
             reports: BTreeMap::new(),
             has_reported: false,
-            doubted: DoubtedObjects::default(),
+            unconfirmed: UnconfirmedObjects::default(),
             watches: WatchHealth::default(),
         }
     }
@@ -382,23 +382,23 @@ impl AgentState {
     /// Whether the pod's sandbox was deleted and there will be no other one: the pod is being deleted, or the API server's
     /// list lacks it.
     fn is_gone(&self, pod: &Pod) -> bool {
-        (pod.metadata.deleted.is_some() || self.is_doubted(pod)) && self.has_ended(pod)
+        (pod.metadata.deleted.is_some() || self.is_unconfirmed(pod)) && self.has_ended(pod)
     }
 
-    fn count_doubts(&mut self) {
-        let doubted = self.index.doubted_objects();
-        if *doubted == self.doubted {
+    fn count_unconfirmed(&mut self) {
+        let unconfirmed = self.index.unconfirmed_objects();
+        if *unconfirmed == self.unconfirmed {
             return;
         }
-        let new = doubted.pods.difference(&self.doubted.pods).count()
-            + doubted.namespaces.difference(&self.doubted.namespaces).count();
-        self.metrics.record_doubts(doubted.pods.len() + doubted.namespaces.len(), new);
-        self.doubted = doubted.clone();
+        let new = unconfirmed.pods.difference(&self.unconfirmed.pods).count()
+            + unconfirmed.namespaces.difference(&self.unconfirmed.namespaces).count();
+        self.metrics.record_unconfirmed(unconfirmed.pods.len() + unconfirmed.namespaces.len(), new);
+        self.unconfirmed = unconfirmed.clone();
     }
 
     /// Whether the pod is kept as it is known, although the API server's list differs.
-    fn is_doubted(&self, pod: &Pod) -> bool {
-        self.index.doubted_objects().pods.contains(&pod.name())
+    fn is_unconfirmed(&self, pod: &Pod) -> bool {
+        self.index.unconfirmed_objects().pods.contains(&pod.name())
     }
 
     /// Publishes the status of pods: annotations, Events and metrics. `only`: what was published of others stands. `status` is
@@ -460,7 +460,7 @@ impl AgentState {
         self.store_reports(only, reports);
         self.has_reported = true;
         self.count_pods();
-        self.count_doubts();
+        self.count_unconfirmed();
         self.metrics.set_stale_collections(&self.watches.stale_collections(Instant::now()));
         self.annotations.publish_updates(only, marks, Instant::now());
     }
@@ -516,7 +516,7 @@ impl AgentState {
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
             reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
             ended: self.has_ended(pod),
-            doubted: self.is_doubted(pod),
+            unconfirmed: self.is_unconfirmed(pod),
             since: self.reports.get(&pod.metadata.uid).and_then(|report| report.since),
             pod: pod.clone(),
         }

@@ -29,8 +29,8 @@ pub struct AgentMetrics {
     switches: Counter,
     switching: Histogram,
     steps: Family<Labels<2>, Counter>,
-    doubted: Gauge,
-    doubts: Counter,
+    unconfirmed: Gauge,
+    unconfirmed_total: Counter,
     age: Gauge<f64, std::sync::atomic::AtomicU64>,
     members: Labelled<Gauge>,
     ready: Gauge,
@@ -44,7 +44,7 @@ pub struct AgentMetrics {
     overruled: Gauge,
     ambiguous: Gauge,
     excepted: Gauge,
-    outside: Gauge,
+    bypassing: Gauge,
 }
 
 impl AgentMetrics {
@@ -85,12 +85,12 @@ impl AgentMetrics {
                 "istio_cni_ambient_queue_age_seconds",
                 "Age of the oldest change that the last reconcile pass handled",
             ),
-            doubted: registry.register_metric(
-                "istio_cni_ambient_doubted_objects",
+            unconfirmed: registry.register_metric(
+                "istio_cni_ambient_unconfirmed_objects",
                 "Pods and namespaces that are kept although the API server's list lacks them or is older",
             ),
-            doubts: registry.register_metric(
-                "istio_cni_ambient_doubted",
+            unconfirmed_total: registry.register_metric(
+                "istio_cni_ambient_unconfirmed",
                 "Times that a pod or namespace was kept although the API server's list lacked it or was older",
             ),
             members: registry.register_metric("istio_cni_ambient_set_size", "Addresses in the node's sets"),
@@ -117,7 +117,7 @@ impl AgentMetrics {
             ),
             privileges: registry.register_metric(
                 "istio_cni_ambient_privileged_pods",
-                "Pods with in-pod redirection, by what their strongest container may do in the pod's network namespace",
+                "Pods with in-pod redirection, by what their most privileged container may do in the pod's network namespace",
             ),
             overruled: registry.register_metric(
                 "istio_cni_ambient_overruled_pods",
@@ -131,8 +131,8 @@ impl AgentMetrics {
                 "istio_cni_ambient_excepted_pods",
                 "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it",
             ),
-            outside: registry.register_metric(
-                "istio_cni_ambient_outside_connections",
+            bypassing: registry.register_metric(
+                "istio_cni_ambient_bypassing_connections",
                 "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
             ),
             // Istio's own names.
@@ -189,7 +189,7 @@ impl AgentMetrics {
             self.privileges.get_or_create(&[("privilege", privilege.as_str())]).set(gauge_value(pods));
         }
         self.set_overruled(overruled);
-        self.outside.set(gauge_value(outside));
+        self.bypassing.set(gauge_value(outside));
     }
 
     /// Pods whose rules are overruled by those of other components.
@@ -241,10 +241,10 @@ impl AgentMetrics {
         }
     }
 
-    /// So many objects are doubted, of which so many were not before.
-    pub(crate) fn record_doubts(&self, number: usize, new: usize) {
-        self.doubted.set(gauge_value(number));
-        self.doubts.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
+    /// So many objects are unconfirmed, of which so many were not before.
+    pub(crate) fn record_unconfirmed(&self, number: usize, new: usize) {
+        self.unconfirmed.set(gauge_value(number));
+        self.unconfirmed_total.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn set_refused_pods(&self, reasons: &std::collections::BTreeMap<&'static str, usize>) {

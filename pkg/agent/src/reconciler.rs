@@ -486,8 +486,8 @@ fn describe_fact(fact: &Fact) -> String {
         Fact::NamespaceGone(name) => format!("namespace {name} is gone"),
         Fact::Watched(collection, _) => format!("watch of {}", collection.as_str()),
         Fact::PodsUnknown => "pods are not followed any more".to_owned(),
-        Fact::Doubted(doubted) => {
-            format!("{} objects are doubted", doubted.pods.len() + doubted.namespaces.len())
+        Fact::Unconfirmed(unconfirmed) => {
+            format!("{} objects are unconfirmed", unconfirmed.pods.len() + unconfirmed.namespaces.len())
         }
     }
 }

@@ -48,7 +48,7 @@ pub struct KnownPod {
     /// Whether the pod's sandbox was deleted and it has no other one.
     pub ended: bool,
     /// The API server's list lacks it, or shows it as it was before.
-    pub doubted: bool,
+    pub unconfirmed: bool,
     /// Since when it is captured, or not, as far as the reconciler knows.
     pub since: Option<SystemTime>,
 }
@@ -57,7 +57,7 @@ impl KnownPod {
     /// Whether the pod's sandbox was deleted and there will be no other one: the agent decides on it no more.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.ended && (self.doubted || self.pod.metadata.deleted.is_some())
+        self.ended && (self.unconfirmed || self.pod.metadata.deleted.is_some())
     }
 }
 

@@ -36,7 +36,7 @@ pub enum Fact {
     NamespaceGone(String),
     /// A list lacks these, or shows them as they were before, and nothing confirms it. Lists say nothing of them until the
     /// next such fact: they stay as they are known.
-    Doubted(DoubtedObjects),
+    Unconfirmed(UnconfirmedObjects),
     /// The watch of a collection showed something, or failed, and why; it goes on. While it fails, changes are not known.
     Watched(WatchedCollection, Result<(), String>),
     /// The pods are not followed any more, so which ones there are is not known.
@@ -65,7 +65,7 @@ impl WatchedCollection {
 
 /// Known objects on which the lists are not believed, because nothing confirms what they show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DoubtedObjects {
+pub struct UnconfirmedObjects {
     /// Pods of this node.
     pub pods: BTreeSet<PodName>,
     /// Namespaces.
@@ -99,7 +99,7 @@ pub struct FactIndex {
     namespaces: BTreeMap<String, NamespaceEntry>,
     has_pods: bool,
     has_namespaces: bool,
-    doubted: DoubtedObjects,
+    unconfirmed: UnconfirmedObjects,
 }
 
 /// A namespace, and what it asks for its pods.
@@ -145,9 +145,9 @@ impl FactIndex {
             }
             Fact::Namespaces(namespaces) => {
                 let namespaces = namespaces.into_iter().map(named_namespace).collect();
-                let doubted = self.doubted.namespaces.iter();
+                let unconfirmed = self.unconfirmed.namespaces.iter();
                 let kept =
-                    doubted.filter_map(|name| Some((name.clone(), self.namespaces.get(name)?.clone())));
+                    unconfirmed.filter_map(|name| Some((name.clone(), self.namespaces.get(name)?.clone())));
                 let namespaces = but_for(namespaces, kept);
                 replace_all(&mut self.namespaces, namespaces, &mut self.has_namespaces)
             }
@@ -156,7 +156,9 @@ impl FactIndex {
                 insert_entry(&mut self.namespaces, name, namespace)
             }
             Fact::NamespaceGone(name) => self.namespaces.remove(&name).is_some(),
-            Fact::Doubted(doubted) => std::mem::replace(&mut self.doubted, doubted.clone()) != doubted,
+            Fact::Unconfirmed(unconfirmed) => {
+                std::mem::replace(&mut self.unconfirmed, unconfirmed.clone()) != unconfirmed
+            }
             Fact::Watched(..) => false,
             Fact::PodsUnknown => {
                 self.pods.clear();
@@ -167,8 +169,8 @@ impl FactIndex {
     }
 
     fn apply_pod_list(&mut self, pods: Vec<Pod>) -> FactChange {
-        let doubted = self.doubted.pods.iter();
-        let kept = doubted.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
+        let unconfirmed = self.unconfirmed.pods.iter();
+        let kept = unconfirmed.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
         let pods = but_for(pods.into_iter().map(named_pod).collect(), kept);
         let mut before = std::mem::take(&mut self.pods);
         let mut changed = Vec::new();
@@ -230,8 +232,8 @@ impl FactIndex {
 
     /// Of whom the lists are not believed.
     #[must_use]
-    pub fn doubted_objects(&self) -> &DoubtedObjects {
-        &self.doubted
+    pub fn unconfirmed_objects(&self) -> &UnconfirmedObjects {
+        &self.unconfirmed
     }
 
     /// All pods were told once.

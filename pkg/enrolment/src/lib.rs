@@ -24,6 +24,6 @@ pub use decision::{
     EnrolmentPolicy, INJECT, PodDecision, RuntimeCall, STATUS, SidecarRedirect, decide, decide_early,
     needs_namespace,
 };
-pub use facts::{DoubtedObjects, Fact, FactIndex, WatchedCollection};
+pub use facts::{Fact, FactIndex, UnconfirmedObjects, WatchedCollection};
 pub use reason::{EnrolmentReason, SkipReason};
 pub use ztunnel::{ZtunnelCandidate, ZtunnelSelector};

@@ -7,7 +7,7 @@ mod fixture;
 use std::collections::{BTreeMap, BTreeSet};
 
 use enrolment::{
-    DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, PodDecision, WatchedCollection, ambient, decide,
+    EnrolmentPolicy, Fact, FactIndex, PodDecision, UnconfirmedObjects, WatchedCollection, ambient, decide,
     facts::{FactChange, trim_namespace, trim_pod, trim_to_sidecar},
     ztunnel::{ZtunnelSelector, list_candidates},
 };
@@ -149,7 +149,7 @@ fn retell(pods: &mut Vec<Pod>, namespaces: &mut Vec<Namespace>, fact: Fact) {
             namespaces.push(*namespace);
         }
         Fact::NamespaceGone(name) => namespaces.retain(|namespace| namespace.metadata.name != name),
-        Fact::Doubted(_) | Fact::Watched(..) => {}
+        Fact::Unconfirmed(_) | Fact::Watched(..) => {}
         Fact::PodsUnknown => pods.clear(),
     }
 }
@@ -239,20 +239,22 @@ fn an_index_of_nothing_has_no_candidates() {
 
 /// What lists say otherwise of does not count until somebody confirms it; single changes do.
 #[test]
-fn of_whom_there_is_doubt_lists_say_nothing() {
+fn lists_do_not_change_unconfirmed_objects() {
     let mut index = FactIndex::default();
     index.apply(Fact::Pods(vec![pod("a", "1", "x"), pod("b", "2", "x")]));
     index.apply(Fact::Namespaces(vec![named("shop", "ambient"), named("other", "")]));
-    let doubted = DoubtedObjects { pods: [name("a")].into(), namespaces: ["shop".to_owned()].into() };
-    assert!(index.apply(Fact::Doubted(doubted.clone())) && !index.apply(Fact::Doubted(doubted)));
+    let unconfirmed = UnconfirmedObjects { pods: [name("a")].into(), namespaces: ["shop".to_owned()].into() };
+    assert!(
+        index.apply(Fact::Unconfirmed(unconfirmed.clone())) && !index.apply(Fact::Unconfirmed(unconfirmed))
+    );
     let uids =
         |index: &FactIndex| index.pods().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>().join(",");
     assert!(index.apply(Fact::Pods(vec![])), "the other one is gone");
     assert!(index.apply(Fact::Namespaces(vec![])) && index.namespace("shop").is_some());
     assert!(!index.apply(Fact::Pods(vec![pod("a", "0", "before")])), "an older list");
-    assert_eq!((uids(&index).as_str(), index.doubted_objects().pods.len()), ("1", 1));
+    assert_eq!((uids(&index).as_str(), index.unconfirmed_objects().pods.len()), ("1", 1));
     assert!(index.apply(Fact::Pod(Box::new(pod("a", "1", "y")))));
-    assert!(index.apply(gone("a", "1")) && index.apply(Fact::Doubted(DoubtedObjects::default())));
+    assert!(index.apply(gone("a", "1")) && index.apply(Fact::Unconfirmed(UnconfirmedObjects::default())));
     assert!(index.apply(Fact::Pods(vec![pod("a", "3", "x")])) && index.apply(Fact::Namespaces(vec![])));
     assert!(index.namespace("shop").is_none());
 }

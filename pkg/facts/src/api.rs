@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enrolment::{DoubtedObjects, Fact, WatchedCollection};
+use enrolment::{Fact, UnconfirmedObjects, WatchedCollection};
 use futures_util::{Stream, future::Either, stream};
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, ObjectMeta, Pod, PodName, PodUid};
@@ -34,7 +34,7 @@ const LAST_RELIST: Duration = Duration::from_secs(30);
 /// server is unavailable nothing is sent; afterwards all is sent again if need be.
 ///
 /// A list comes from a cache, which may be older than what was told before. What is known and is not in it stays as it is,
-/// and so does what it shows as it was before, both as [`Fact::Doubted`], until a question for that object alone settles it.
+/// and so does what it shows as it was before, both as [`Fact::Unconfirmed`], until a question for that object alone settles it.
 /// `own` is our pod, if the API server knows it: a first list without it is not told, and while it is missing, nothing else
 /// counts as gone because it is.
 ///
@@ -108,7 +108,7 @@ struct ApiFollower<F> {
     send: F,
     pods: CollectionCache<PodName>,
     namespaces: CollectionCache<String>,
-    reported_doubts: DoubtedObjects,
+    reported_unconfirmed: UnconfirmedObjects,
     synced: bool,
     /// The API server has shown our own pod, and when it did so last.
     has_own: bool,
@@ -130,7 +130,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             send,
             pods: CollectionCache::default(),
             namespaces: CollectionCache::default(),
-            reported_doubts: DoubtedObjects::default(),
+            reported_unconfirmed: UnconfirmedObjects::default(),
             synced: false,
             has_own: false,
             witnessed: None,
@@ -261,13 +261,13 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 self.pods.apply_list(versions, |_| true, now);
                 self.synced = true;
                 self.notice_own();
-                others = self.report_doubts();
+                others = self.report_unconfirmed();
                 (self.send)(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()));
             }
             ListEvent::Applied(slim) => {
                 let counts = self.pods.apply_event(slim.object.name(), slim.version(), now);
                 self.notice_own();
-                others = self.report_doubts();
+                others = self.report_unconfirmed();
                 if counts {
                     (self.send)(Fact::Pod(Box::new(slim.object)));
                 }
@@ -275,7 +275,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             ListEvent::Deleted(slim) => {
                 let (name, uid) = (slim.object.name(), slim.object.metadata.uid);
                 self.pods.apply_delete(&name, &uid);
-                others = self.report_doubts();
+                others = self.report_unconfirmed();
                 (self.send)(Fact::PodGone { name, uid });
             }
         }
@@ -294,13 +294,13 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                     |name| pods.known_names().any(|pod| pod.namespace == *name),
                     now,
                 );
-                others = self.report_doubts();
+                others = self.report_unconfirmed();
                 (self.send)(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()));
             }
             ListEvent::Applied(slim) => {
                 let name = slim.object.metadata.name.clone();
                 let counts = self.namespaces.apply_event(name, slim.version(), now);
-                others = self.report_doubts();
+                others = self.report_unconfirmed();
                 if counts {
                     (self.send)(Fact::Namespace(Box::new(slim.object)));
                 }
@@ -308,7 +308,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             ListEvent::Deleted(slim) => {
                 let meta = slim.object.metadata;
                 self.namespaces.apply_delete(&meta.name, &meta.uid);
-                others = self.report_doubts();
+                others = self.report_unconfirmed();
                 (self.send)(Fact::NamespaceGone(meta.name));
             }
         }
@@ -320,24 +320,26 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 
     /// Before the list that is meant, so that it is not taken for more than it is. True if they are others than before.
-    fn report_doubts(&mut self) -> bool {
-        let doubted =
-            DoubtedObjects { pods: self.pods.doubted_names(), namespaces: self.namespaces.doubted_names() };
-        if doubted == self.reported_doubts {
+    fn report_unconfirmed(&mut self) -> bool {
+        let unconfirmed = UnconfirmedObjects {
+            pods: self.pods.unconfirmed_names(),
+            namespaces: self.namespaces.unconfirmed_names(),
+        };
+        if unconfirmed == self.reported_unconfirmed {
             return false;
         }
-        let number = doubted.pods.len() + doubted.namespaces.len();
-        let first = doubted.pods.first().map(|pod| format!("pod {pod}"));
-        let first = first.or_else(|| doubted.namespaces.first().map(|name| format!("namespace {name}")));
+        let number = unconfirmed.pods.len() + unconfirmed.namespaces.len();
+        let first = unconfirmed.pods.first().map(|pod| format!("pod {pod}"));
+        let first = first.or_else(|| unconfirmed.namespaces.first().map(|name| format!("namespace {name}")));
         match first {
-            Some(first) if self.reported_doubts == DoubtedObjects::default() => {
+            Some(first) if self.reported_unconfirmed == UnconfirmedObjects::default() => {
                 warn!(target: "ambient", objects = number, first, "the API server's list is stale or lacks known objects; keeping them until each is confirmed");
             }
             Some(_) => {}
             None => info!(target: "ambient", "all known objects are confirmed"),
         }
-        self.reported_doubts = doubted.clone();
-        (self.send)(Fact::Doubted(doubted));
+        self.reported_unconfirmed = unconfirmed.clone();
+        (self.send)(Fact::Unconfirmed(unconfirmed));
         true
     }
 
@@ -396,7 +398,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 }
             }
         }
-        self.report_doubts();
+        self.report_unconfirmed();
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the lists of an API server may say of what is known already.
 //!
 //! A list comes from the cache of any one of the servers, which may be older than what another one has shown before; a
-//! restored store, too, is of another time. So a list that lacks an object, or shows it as it was before, is doubted: the
+//! restored store, too, is of another time. So a list that lacks an object, or shows it as it was before, is unconfirmed: the
 //! object stays as it is known until the API server was asked for it alone, which is answered from the store itself. Changes
 //! that a watch tells count at once, but for those that are older than what is known.
 //!
@@ -81,7 +81,7 @@ impl<K> Default for CollectionCache<K> {
 }
 
 impl<K: Ord + Clone> CollectionCache<K> {
-    /// These are listed. What is known otherwise is doubted, unless it does not `matter`: then the list counts.
+    /// These are listed. What is known otherwise is unconfirmed, unless it does not `matter`: then the list counts.
     pub(crate) fn apply_list(
         &mut self,
         list: impl Iterator<Item = (K, ObjectVersion)>,
@@ -123,8 +123,8 @@ impl<K: Ord + Clone> CollectionCache<K> {
         }
     }
 
-    /// Returns the names of the objects that are doubted.
-    pub(crate) fn doubted_names(&self) -> BTreeSet<K> {
+    /// Returns the names of the objects that are unconfirmed.
+    pub(crate) fn unconfirmed_names(&self) -> BTreeSet<K> {
         self.open_doubts().map(|(name, _, _)| name.clone()).collect()
     }
 
@@ -234,8 +234,8 @@ mod tests {
         belief.apply_list(list, |name| *name != "none of ours", now);
     }
 
-    fn doubted(belief: &CollectionCache<&'static str>) -> Vec<&'static str> {
-        belief.doubted_names().into_iter().collect()
+    fn unconfirmed(belief: &CollectionCache<&'static str>) -> Vec<&'static str> {
+        belief.unconfirmed_names().into_iter().collect()
     }
 
     #[test]
@@ -252,9 +252,9 @@ mod tests {
         ] {
             let mut belief = belief(&[("a", "1", 5), ("b", "2", 6), ("none of ours", "3", 7)], now);
             list_again(&mut belief, list, now);
-            assert_eq!(doubted(&belief), expected, "{what}");
+            assert_eq!(unconfirmed(&belief), expected, "{what}");
             list_again(&mut belief, &[("a", "1", 5), ("b", "2", 6)], now);
-            assert!(doubted(&belief).is_empty() || what == "newer" || what == "a successor", "{what}");
+            assert!(unconfirmed(&belief).is_empty() || what == "newer" || what == "a successor", "{what}");
         }
     }
 
@@ -265,9 +265,9 @@ mod tests {
         let other = |uid: &str| ObjectVersion { uid: uid.into(), number: None };
         belief.apply_list([("a", other("1")), ("b", other("2"))].into_iter(), |_| true, now);
         belief.apply_list([("a", other("1")), ("b", other("0"))].into_iter(), |_| true, now);
-        assert_eq!(doubted(&belief), ["b"]);
+        assert_eq!(unconfirmed(&belief), ["b"]);
         assert!(
-            belief.apply_event("b", other("3"), now) && doubted(&belief).is_empty(),
+            belief.apply_event("b", other("3"), now) && unconfirmed(&belief).is_empty(),
             "a watch is believed"
         );
     }
@@ -277,11 +277,11 @@ mod tests {
         let now = Instant::now();
         let mut belief = belief(&[("a", "1", 5)], now);
         assert!(!belief.apply_event("a", version("0", 3), now), "history told once more");
-        assert_eq!(doubted(&belief), ["a"]);
-        assert!(belief.apply_event("a", version("1", 6), now) && doubted(&belief).is_empty());
+        assert_eq!(unconfirmed(&belief), ["a"]);
+        assert!(belief.apply_event("a", version("1", 6), now) && unconfirmed(&belief).is_empty());
         list_again(&mut belief, &[], now);
         assert!(
-            belief.apply_event("a", version("1", 6), now) && doubted(&belief).is_empty(),
+            belief.apply_event("a", version("1", 6), now) && unconfirmed(&belief).is_empty(),
             "it is caught up"
         );
         belief.apply_delete(&"a", &"0".into());
@@ -308,7 +308,7 @@ mod tests {
             replaced.apply_answer(&"a", &"1".into(), ObjectAnswer::There(version("2", 9)), now),
             DoubtOutcome::Replaced
         );
-        assert!(doubted(&replaced).is_empty());
+        assert!(unconfirmed(&replaced).is_empty());
         for answer in [ObjectAnswer::There(version("1", 5)), ObjectAnswer::Unknown] {
             let (mut belief, mut at, mut pauses) = (empty(now), now, Vec::new());
             for _ in 0..9 {
@@ -318,7 +318,7 @@ mod tests {
                 at = next;
             }
             assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
-            assert_eq!(doubted(&belief), ["a"], "the list lacks it still");
+            assert_eq!(unconfirmed(&belief), ["a"], "the list lacks it still");
         }
         // A restored store: all is older, and true.
         let mut restored = belief(&[("a", "1", 5)], now);
@@ -327,6 +327,6 @@ mod tests {
             restored.apply_answer(&"a", &"1".into(), ObjectAnswer::There(version("1", 2)), now),
             DoubtOutcome::There
         );
-        assert!(doubted(&restored).is_empty() && restored.apply_event("a", version("1", 3), now));
+        assert!(unconfirmed(&restored).is_empty() && restored.apply_event("a", version("1", 3), now));
     }
 }

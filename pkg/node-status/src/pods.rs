@@ -125,7 +125,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         reason: reason_of(&known.standing),
         last_transition_time: known.since.map(wire::rfc3339),
         redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
-        unconfirmed: known.doubted.then(|| DOUBT.to_owned()),
+        unconfirmed: known.unconfirmed.then(|| DOUBT.to_owned()),
         ..PodState::default()
     }
 }

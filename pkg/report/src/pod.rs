@@ -45,7 +45,7 @@ pub struct PodState {
     pub unconfirmed: Option<String>,
     /// The last failure, in a sentence; `None` if nothing failed, or if it was overcome.
     pub problem: Option<String>,
-    /// With in-pod capture: what its strongest container may do in its network namespace, such as `net-admin`; `None`: it is
+    /// With in-pod capture: what its most privileged container may do in its network namespace, such as `net-admin`; `None`: it is
     /// not captured so, or nobody says.
     pub privilege: Option<String>,
     /// Traffic that stays outside of the mesh by intent, because annotations ask for it and the administrator allows it; each

@@ -283,7 +283,7 @@ fn a_pod_whose_sandbox_is_gone_for_good_is_left_out() {
             standing: AmbientStanding::Out(SkipReason::NotLabelled),
             reported_ips: Vec::new(),
             ended,
-            doubted: false,
+            unconfirmed: false,
             since: None,
         };
         assert_eq!(known.is_gone(), is_left_out, "{deleted:?} {ended}");

@@ -20,7 +20,11 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     all.extend(kernel_sentences(pod, answer));
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_sentence(ztunnel, pod.capture, answer)));
     all.extend(annotation_sentence(state, pod));
-    all.extend(pod.unconfirmed.as_ref().map(|doubt| format!("It is in doubt: {}.", to_clause(doubt))));
+    all.extend(
+        pod.unconfirmed
+            .as_ref()
+            .map(|doubt| format!("Not confirmed by the API server: {}.", to_clause(doubt))),
+    );
     all.extend(privilege_sentence(pod));
     all.extend(exception_sentences(pod));
     let problem = pod.problem.as_ref().filter(is_new);
