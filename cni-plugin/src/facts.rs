@@ -33,7 +33,7 @@ pub enum LookupError {
     /// The configuration gives the plugin no credential.
     #[error(
         "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
-         see whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig"
+         check whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig"
     )]
     NoCredential,
     /// The API server did not tell.

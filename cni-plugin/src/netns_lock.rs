@@ -31,7 +31,7 @@ pub struct NetnsLock {
 
 /// The lock is not free in time.
 #[derive(Debug, thiserror::Error)]
-#[error("an earlier call for the same pod, or a tool that it left behind, does not end: {0}")]
+#[error("timed out waiting for an earlier CNI call, or its iptables child, in this netns: {0}")]
 pub struct NetnsBusy(io::Error);
 
 /// Waits for the lock in the calling thread's network namespace.

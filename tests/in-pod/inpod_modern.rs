@@ -132,7 +132,7 @@ fn what_cannot_be_done_is_told_with_its_reason() {
         ),
         (event(MESH, "one", "/dev/null", &ips), "not a network namespace"),
         (event(MESH, "one", "/proc/self/ns/net", &ips), "names no process"),
-        (event(MESH, "one", "netns", &ips), "no absolute path"),
+        (event(MESH, "one", "netns", &ips), "not an absolute path"),
         (event(MESH, "one", &node, &ips), "is the network namespace of the node"),
     ] {
         let (status, why) = post(&socket, &event);

@@ -276,7 +276,7 @@ fn settings_that_are_wrong_or_not_simulated_are_reported() {
         (output.status.code(), answer)
     };
     let (status, answer) = simulate(&["AMBIENT_CAPTURE=everything"]);
-    let mistake = "AMBIENT_CAPTURE (--ambient-capture): \"everything\" is none of node, in-pod and auto";
+    let mistake = "AMBIENT_CAPTURE (--ambient-capture): \"everything\" must be one of node, in-pod and auto";
     assert_eq!((status, &answer["mistakes"]), (Some(1), &json!([mistake])));
     let (status, answer) = simulate(&["NATIVE_NFTABLES=maybe", "AMBIENT_ENABLED=false"]);
     assert_eq!(

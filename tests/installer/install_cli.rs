@@ -90,7 +90,7 @@ fn what_it_does_not_know_is_refused_by_name() {
         ),
         (&["collateral"], &["unknown command \"collateral\"; see install-cni help"]),
         (&["help", "word"], &["unknown command \"word\""]),
-        (&["completion"], &["none of bash, zsh and fish"]),
+        (&["completion"], &["must be one of bash, zsh and fish"]),
         (&["version", "-o", "xml"], &["--output", "\"xml\"", "json", "yaml"]),
         (&["version", "--nonsense"], &["unknown flag: --nonsense; see --help\n"]),
         (&["uninstall", "--dryrun"], &["--dryrun (did you mean --dry-run?); see --help\n"]),

@@ -67,7 +67,7 @@ fn every_case_of_both_backends_goes() {
         let after = State::of(&netns);
         assert!(BACKENDS.into_iter().all(|backend| after.is_blank(backend)), "{}: {after:#?}", case.name);
         assert_eq!(after.network, before, "{}", case.name);
-        assert_eq!(cleaned(&netns, &[], &[]), "nothing of ours is here\n");
+        assert_eq!(cleaned(&netns, &[], &[]), "nothing to remove\n");
     });
 }
 

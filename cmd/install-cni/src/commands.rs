@@ -36,9 +36,9 @@ model::word_enum! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum CliCommand {
         Check = "check", "show what would keep the agent from capturing pods here",
-        State = "state", "show the node at one glance",
+        State = "state", "show an overview of the node",
         List = "list", "show the node's pods, the worst first",
-        Explain = "explain", "say whether a pod is captured, and why or why not",
+        Explain = "explain", "show whether a pod is captured, and why or why not",
         Prove = "prove", "prove by packets how a pod's traffic is redirected",
         Simulate = "simulate", "show which pods a label or setting would bring into ambient mode",
         Verify = "verify", "compare the desired with the observed state",
@@ -63,9 +63,9 @@ Examples:
   install-cni check -o junit              for a build server
   install-cni check -o sarif              for a service that shows results of analyses
 
-Exit status 0: nothing is as bad as --fail-on; 1: something is; 2: not everything could be determined, or the call is wrong.";
+Exit status 0: nothing is as bad as --fail-on; 1: something is; 2: not everything could be determined, or usage error.";
 const STATE: &str =
-    "install-cni state shows the node at one glance; with -o json everything that the agent knows of it.
+    "install-cni state shows an overview of the node; with -o json everything that the agent knows of it.
 
 Usage: install-cni state [flags]
 
@@ -74,7 +74,7 @@ Examples:
   install-cni state -o json
 
 Exit status 0: shown; 2: the state could not be determined.";
-const EXPLAIN: &str = "install-cni explain says whether a pod is captured, by which capture mode, since when, why or why not, what
+const EXPLAIN: &str = "install-cni explain shows whether a pod is captured, by which capture mode, since when, why or why not, what
 the kernel shows now, and what to do about it.
 
 Usage: install-cni explain NAMESPACE/POD [flags]
@@ -85,10 +85,10 @@ Examples:
   install-cni explain shop/web
   install-cni explain web -n shop -o json
 
-Exit status 0: it is captured, or outside of the mesh as it should be; 1: something is wrong, or not finished yet;
-2: the state could not be determined, or the call is wrong; 3: the node has no such pod.";
+Exit status 0: it is captured, or outside of the mesh as desired; 1: something is wrong, or not finished yet;
+2: the state could not be determined, or usage error; 3: the node has no such pod.";
 const PROVE: &str = "install-cni prove proves by packets how a pod's traffic is redirected: in the pod's network namespace the agent
-sends packets to an address for documentation, and reads from the kernel where they were led. The proxy sees no connection,
+sends packets to an address for documentation, and reads from the kernel where they were redirected. The proxy sees no connection,
 and no packet gets past the next hop.
 
 Usage: install-cni prove NAMESPACE/POD [flags]
@@ -100,7 +100,7 @@ Examples:
   install-cni prove --all -n shop
 
 Exit status 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or could not be tested,
-or the agent did not answer, or the call is wrong; 3: the node has no such pod.";
+or the agent did not answer, or usage error; 3: the node has no such pod.";
 const LIST: &str = "install-cni list shows the node's pods, the worst first.
 
 Usage: install-cni list [--bypassing] [--state STATE] [-n NAMESPACE] [flags]
@@ -111,7 +111,7 @@ Examples:
   install-cni list --state held -n shop
 
 Exit status 0: shown, and with --bypassing there is none; 1: with --bypassing there are some;
-2: no pod is shown, but not everything was observed, so there may be some; or the call is wrong.";
+2: no pod is shown, but not everything was observed, so there may be some; or usage error.";
 const VERIFY: &str = "install-cni verify compares the desired with the observed state of the node.
 
 Usage: install-cni verify [flags]
@@ -149,7 +149,7 @@ Examples:
   install-cni watch
   install-cni watch --for 5m -o json
 
-Exit status 0: the time is up; 2: the agent never answered, or the call is wrong.";
+Exit status 0: --for elapsed; 2: the agent never answered, or usage error.";
 const HISTORY: &str = "install-cni history shows what was changed on the node and in its pods, the newest last: pods that joined or left
 the mesh, drift with what was changed and by whom, repaired sidecar pods, and ztunnels that came or went; also by earlier
 agents. It reads the file history.jsonl in the agent's run directory, and needs no agent.
@@ -160,7 +160,7 @@ Examples:
   install-cni history
   install-cni history shop/web
 
-Exit status 0: shown; 2: there is no history, it cannot be read, or the call is wrong.";
+Exit status 0: shown; 2: there is no history, it cannot be read, or usage error.";
 const SIMULATE: &str = "install-cni simulate shows which pods of the node a change of labels, or an agent with other settings, would
 bring into ambient mode or out of it, and changes nothing. The agent decides as it would after the change.
 
@@ -174,7 +174,7 @@ Examples:
   install-cni simulate settings AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports
 
 Exit status 0: shown; 1: an agent with these settings would not start; 2: the agent did not answer or has not read all pods yet, or
-the call is wrong.";
+usage error.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
 agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.
 
@@ -186,7 +186,7 @@ Examples:
   install-cni log-level
   install-cni log-level ambient:debug
 
-Exit status 0: shown and changed; 2: the agent did not answer, or the call is wrong.";
+Exit status 0: shown and changed; 2: the agent did not answer, or usage error.";
 
 /// Follows a command's own flags.
 const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";

@@ -163,9 +163,9 @@ fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
 
 /// Where it may be, in the order in which it is looked for.
 fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, String> {
-    let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is no absolute path"))?;
+    let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is not an absolute path"))?;
     if !below.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(format!("{path:?} is no plain path"));
+        return Err(format!("{path:?} is not a plain path"));
     }
     if let Ok(process) = below.strip_prefix("proc") {
         // In the container the same number is another process, or none; `self` is always another one.

@@ -98,7 +98,7 @@ fn parse_settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Ve
     }
     for flag in [CONFIGMAP_NAMESPACE, CONFIGMAP_NAME, LEASE_NAME] {
         if !is_object_name(values.flag_text(&flag)) {
-            mistakes.push(format!("--{flag}: {:?} is no name of an object", text(&flag)));
+            mistakes.push(format!("--{flag}: {:?} is not a valid object name", text(&flag)));
         }
     }
     let selector = check_selector(values.flag_text(&NODE_SELECTOR));

@@ -18,7 +18,7 @@ Examples:
   install-cni version --short
   install-cni version -o yaml
 
-Exit status 0: printed; 1: the call is wrong.";
+Exit status 0: printed; 1: usage error.";
 
 /// Of the programs.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -23,7 +23,7 @@ pub(crate) fn read_flags(
         ParseOutcome::Run(mut values) => {
             // As in Istio: a variable that a container has for another program must not keep a pod from starting.
             for (name, text) in values.reset_switches(table, |text| parse_go_bool(text).is_some()) {
-                writeln!(out, "warning: {name} is {text:?}, which is no boolean: ignored")?;
+                writeln!(out, "warning: {name} is {text:?}, which is not a boolean: ignored")?;
             }
             Ok(Some(values))
         }

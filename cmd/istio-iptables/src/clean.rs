@@ -38,7 +38,7 @@ flags it ran: rules of both backends, policy rules and routes of TPROXY, the add
 
 Usage: istio-clean-iptables [flags]
 
-Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be removed";
+Exit status: 0 no rule or route of istio-iptables remains; 1 usage error, or something could not be removed";
 
 /// Runs the tool with these arguments; messages go to `out`.
 ///
@@ -66,7 +66,7 @@ pub(crate) fn remove_redirection(
         ("removed", redirect::remove_all(mark, options)?)
     };
     if found.is_empty() {
-        writeln!(out, "nothing of ours is here")?;
+        writeln!(out, "nothing to remove")?;
     }
     for thing in found {
         writeln!(out, "{verb}: {thing}")?;

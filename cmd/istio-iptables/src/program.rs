@@ -23,7 +23,7 @@ Usage: istio-iptables [flags]
 
 Environment: also ENVOY_USER, ISTIO_OUTBOUND_OWNER_GROUPS, ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE,
   ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR, DRY_RUN_FILE_PATH
-Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no redirection";
+Exit status: 0 done; 1 usage error, or not done; 126 the validation found no redirection";
 
 /// Runs the tool with these arguments; messages go to `out`.
 ///

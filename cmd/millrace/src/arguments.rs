@@ -65,7 +65,7 @@ pub(crate) struct Options {
     /// Namespace of the agents' pods; default: every namespace
     #[arg(long, global = true, value_name = "NAMESPACE")]
     pub(crate) agent_namespace: Option<String>,
-    /// How agents are asked
+    /// How to reach agents
     #[arg(long, global = true, value_enum, default_value_t = Via::PortForward)]
     pub(crate) via: Via,
     /// Port of the agents' debug endpoint (their --ctrlz_port)
@@ -74,12 +74,12 @@ pub(crate) struct Options {
     /// Time limit for each agent's answer
     #[arg(long, global = true, default_value = "5s", value_parser = time_limit, value_name = "TIME")]
     pub(crate) timeout: Duration,
-    /// How many agents are asked at a time
+    /// Agents queried concurrently
     #[arg(long, global = true, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: u16,
 }
 
-/// How agents are asked.
+/// How agents are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Via {
     /// A port-forward to the debug endpoint; needs pods/portforward
@@ -101,13 +101,13 @@ pub(crate) enum Action {
         /// Ask only the agent of this node
         #[arg(long)]
         node: Option<String>,
-        /// What makes the exit status other than 0, with everything that is worse
+        /// Lowest severity that fails the command
         #[arg(long, value_parser = severity_parser(), default_value = "unknown")]
         fail_on: Severity,
         /// Check again every five seconds until the exit status is 0, for this time at most
         #[arg(long, value_parser = time_limit, value_name = "TIME")]
         wait: Option<Duration>,
-        /// Check before an installation what would keep it from working, by objects of the API; with -f on the nodes, too
+        /// Pre-installation check of API objects; with -f, of the nodes, too
         #[arg(long, conflicts_with_all = ["node", "wait"])]
         pre: bool,
         /// With --pre: start a pod of these rendered manifests on each node, which checks it, and delete it; `-`: standard input
@@ -137,7 +137,7 @@ pub(crate) enum Action {
     },
     /// Explain whether a pod is captured, and why or why not
     ///
-    /// Exit status: 0: as it should be; 1: something is wrong or in progress; 2: could not be determined; 3: no such pod.
+    /// Exit status: 0: as desired; 1: something is wrong or in progress; 2: could not be determined; 3: no such pod.
     Explain {
         /// NAMESPACE/POD, or POD in the namespace of -n or of the context
         pod: String,
@@ -192,12 +192,12 @@ pub(crate) enum Action {
     },
     /// Print one line for each change
     ///
-    /// Exit status: 0: the time is over; 2: no agent answered.
+    /// Exit status: 0: --for elapsed; 2: no agent answered.
     Watch {
         /// End after this time; default: never
         #[arg(long = "for", value_parser = time_limit, value_name = "TIME")]
         duration: Option<Duration>,
-        /// Time from one round of questions to the next
+        /// Polling interval
         #[arg(long, default_value = "5s", value_parser = time_limit, value_name = "TIME")]
         interval: Duration,
         /// Only pods of this namespace
@@ -259,7 +259,7 @@ pub(crate) enum Simulated {
         /// Namespace of the pod
         #[arg(long, short)]
         namespace: Option<String>,
-        /// What makes the exit status other than 0, with everything that is worse
+        /// Lowest severity that fails the command
         #[arg(long, value_parser = severity_parser(), default_value = "unknown")]
         fail_on: Severity,
     },
@@ -276,7 +276,7 @@ pub(crate) enum Simulated {
         /// Rendered manifests of the agent; `-`: standard input
         #[arg(long, short, value_name = "FILE")]
         file: Option<PathBuf>,
-        /// What makes the exit status other than 0, with everything that is worse
+        /// Lowest severity that fails the command
         #[arg(long, value_parser = severity_parser(), default_value = "unknown")]
         fail_on: Severity,
     },
@@ -372,14 +372,14 @@ pub(crate) fn command_grammar(program: &'static str) -> Command {
 fn format_parser() -> impl TypedValueParser<Value = OutputFormat> {
     let value = |format: OutputFormat| PossibleValue::new(format.code()).help(format.message());
     PossibleValuesParser::new(OutputFormat::ALL.map(value))
-        .try_map(|code| OutputFormat::from_name(&code).ok_or("there is no such form"))
+        .try_map(|code| OutputFormat::from_name(&code).ok_or("unknown output format"))
 }
 
 /// The worst first.
 fn severity_parser() -> impl TypedValueParser<Value = Severity> {
     let value = |severity: Severity| PossibleValue::new(severity.code()).help(severity.message());
     PossibleValuesParser::new(Severity::ALL.into_iter().rev().map(value))
-        .try_map(|code| Severity::from_name(&code).ok_or("there is no such severity"))
+        .try_map(|code| Severity::from_name(&code).ok_or("unknown severity"))
 }
 
 /// From 1 ms to a day.
@@ -387,7 +387,7 @@ fn time_limit(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
     flags::duration_or_seconds(text)
         .filter(|limit| allowed.contains(limit))
-        .ok_or_else(|| "it is no time from 1ms to 24h, such as 500ms, 5s or 1m30s".to_owned())
+        .ok_or_else(|| "must be a duration from 1ms to 24h, such as 500ms, 5s or 1m30s".to_owned())
 }
 
 /// As kubectl has it: zero is no limit.
@@ -398,7 +398,7 @@ fn request_limit(text: &str) -> Result<Duration, String> {
 
 fn capture_state(word: &str) -> Result<CaptureState, String> {
     let all = CaptureState::WORST_FIRST.map(CaptureState::as_str);
-    CaptureState::from_name(word).ok_or_else(|| format!("it is none of {}", all.join(", ")))
+    CaptureState::from_name(word).ok_or_else(|| format!("must be one of {}", all.join(", ")))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use console::Printer;
 
 use crate::arguments::Options;
 
-/// Exit status when the answer could not be determined, as clap's for wrong usage.
+/// Exit status when the answer could not be determined, as clap's for usage errors.
 pub(crate) const CANNOT: u8 = 2;
 
 /// Returns how to print, as the flags have it.

@@ -44,7 +44,7 @@ pub enum ConfigError {
         why: String,
     },
     /// Neither YAML nor JSON.
-    #[error("it is no YAML: {0}")]
+    #[error("invalid YAML: {0}")]
     Syntax(String),
     /// A member is missing.
     #[error("{0} is missing or empty")]
@@ -137,7 +137,7 @@ impl<'a> Section<'a> {
         match self.members.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
-            Some(_) => Err(self.invalid_value(key, "is no text")),
+            Some(_) => Err(self.invalid_value(key, "must be a string")),
         }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Section<'a> {
         };
         // A block of YAML, or a tool, may have wrapped the lines.
         let data: String = data.split_ascii_whitespace().collect();
-        let bytes = BASE64.decode(data).map_err(|_| self.invalid_value(&data_key, "is no Base64"))?;
+        let bytes = BASE64.decode(data).map_err(|_| self.invalid_value(&data_key, "is not valid Base64"))?;
         Ok(Some(Secret::new(bytes)))
     }
 

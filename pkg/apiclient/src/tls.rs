@@ -97,20 +97,20 @@ fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'stat
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err(FailureReason::config_error(format!("the {what} is no PEM with a certificate"))),
+        _ => Err(FailureReason::config_error(format!("the {what} is not PEM with a certificate"))),
     }
 }
 
 fn private_key(pem: &Secret) -> Result<PrivateKeyDer<'static>, FailureReason> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes())
-        .map_err(|_| FailureReason::config_error("the client key is no PEM with a private key"))
+        .map_err(|_| FailureReason::config_error("the client key is not PEM with a private key"))
 }
 
 fn server_name(loaded: &Kubeconfig) -> Result<ServerName<'static>, FailureReason> {
     match (&loaded.server_name, &loaded.server.host) {
         (None, ServerHost::Ip(ip)) => Ok(ServerName::from(*ip)),
         (Some(name), _) | (None, ServerHost::Name(name)) => ServerName::try_from(name.clone())
-            .map_err(|_| FailureReason::config_error(format!("{name:?} is no name for a certificate"))),
+            .map_err(|_| FailureReason::config_error(format!("{name:?} is not a valid server name"))),
     }
 }
 

@@ -67,7 +67,7 @@ impl<'t> YamlEvents<'t> {
             let key = match self.next_event()? {
                 Event::MappingEnd => return Ok(Value::Object(map)),
                 Event::Scalar(text, ..) => text.into_owned(),
-                _ => return Err("it has a key that is no text".to_owned()),
+                _ => return Err("it has a key that is not a string".to_owned()),
             };
             let event = self.next_event()?;
             let value = self.read_value(event, depth + 1)?;

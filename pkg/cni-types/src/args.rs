@@ -93,7 +93,7 @@ fn check_address(key: &str, value: &str) -> Result<(), CniError> {
     if value.is_empty() || value.parse::<IpAddr>().is_ok() {
         return Ok(());
     }
-    Err(invalid_args(format!("CNI_ARGS key {key}: {:?} is no IP address", quote_value(value))))
+    Err(invalid_args(format!("CNI_ARGS key {key}: {:?} is not an IP address", quote_value(value))))
 }
 
 fn parse_name<T>(

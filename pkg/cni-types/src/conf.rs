@@ -106,7 +106,7 @@ impl NetConf {
     /// Parses and checks what came on stdin.
     ///
     /// # Errors
-    /// Code 6 when it is no JSON object, is larger than [`MAX_STDIN`], or a member has the wrong type; code 1 for a
+    /// Code 6 when it is not a JSON object, is larger than [`MAX_STDIN`], or a member has the wrong type; code 1 for a
     /// version that we do not speak; code 7 for an invalid name or a value out of range. The message has the member's
     /// path; the error has the configuration's version as far as it is known.
     pub fn parse(stdin: &[u8]) -> Result<Self, CniError> {
@@ -120,7 +120,10 @@ impl NetConf {
             CniError::new(ErrorCode::Decode, format!("the configuration is not UTF-8: {error}"))
         })?;
         let fields = ObjectFields::parse("", text).map_err(|wrong| {
-            CniError::new(ErrorCode::Decode, format!("the configuration is no JSON object: {}", wrong.what))
+            CniError::new(
+                ErrorCode::Decode,
+                format!("the configuration is not a JSON object: {}", wrong.what),
+            )
         })?;
         let version = parse_version(&fields)?;
         Self::from_fields(&fields, version).map_err(|error| error.with_version(version))

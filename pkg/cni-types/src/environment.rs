@@ -35,7 +35,7 @@ impl CniCommand {
         let command = text.to_str().and_then(CniCommand::from_name);
         command.map(Some).ok_or_else(|| {
             let shown: String = text.to_string_lossy().chars().take(64).collect();
-            invalid_environment(format!("CNI_COMMAND is {shown:?}, which is no CNI command"))
+            invalid_environment(format!("CNI_COMMAND is {shown:?}, which is not a CNI command"))
         })
     }
 

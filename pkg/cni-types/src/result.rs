@@ -190,7 +190,7 @@ fn shorten_text(text: &str) -> String {
 fn check_gateway(fields: &ObjectFields<'_>, key: &str) -> Result<(), InvalidMember> {
     match fields.text_member(key)? {
         Some(text) if text.parse::<IpAddr>().is_err() => {
-            Err(fields.member_error(key, format!("{text:?} is no IP address")))
+            Err(fields.member_error(key, format!("{text:?} is not an IP address")))
         }
         _ => Ok(()),
     }

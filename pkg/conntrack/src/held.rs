@@ -198,7 +198,7 @@ fn is_live(connection: &TrackedConnection, live: &BTreeMap<Ends, &TcpSocket>) ->
 
 impl fmt::Display for KeptConnections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} existing connections go on past the proxy", self.kept)?;
+        write!(f, "{} existing connections continue to bypass the proxy", self.kept)?;
         if let Some((count, why)) = &self.refused {
             write!(f, ", {count} break at their next packet: {why}")?;
         }

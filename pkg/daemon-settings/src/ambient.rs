@@ -96,7 +96,7 @@ impl SettingsReader<'_> {
             text => {
                 self.add_mistake(
                     &options::AMBIENT_CAPTURE,
-                    format!("{text:?} is none of node, in-pod and auto"),
+                    format!("{text:?} must be one of node, in-pod and auto"),
                 );
             }
         }
@@ -136,7 +136,7 @@ impl SettingsReader<'_> {
             }
             let addresses: Vec<&str> = model::list_elements(text).collect();
             if addresses.is_empty() || addresses.iter().any(|address| address.parse::<IpAddr>().is_err()) {
-                return Err(format!("{text:?} is no such address"));
+                return Err(format!("{text:?} is not an IP address"));
             }
             Ok(Some(addresses.iter().find_map(|address| address.parse().ok()).unwrap_or(default)))
         })
@@ -200,7 +200,7 @@ impl SettingsReader<'_> {
     fn ambient_policy(&mut self, identity: &AgentIdentity) -> EnrolmentPolicy {
         let label = self.parse_flag(&options::ZTUNNEL_LABEL, |text| {
             let label = text.split_once('=').filter(|(key, _)| !key.is_empty());
-            let (key, value) = label.ok_or_else(|| format!("{text:?} is no key=value"))?;
+            let (key, value) = label.ok_or_else(|| format!("{text:?} is not key=value"))?;
             Ok((key.to_owned(), value.to_owned()))
         });
         let enablement = self.read_enablement();
@@ -235,7 +235,7 @@ impl SettingsReader<'_> {
         let tables = self.parse_flag(&options::AMBIENT_TABLES, |text| parse_route_tables(text).map(Some));
         let first = self.parse_flag(&options::AMBIENT_RULE_PRIORITY, |text| {
             let number = text.parse().ok().filter(|number| (1..32_000).contains(number));
-            number.ok_or_else(|| format!("{text:?} is no number from 1 to 31999"))
+            number.ok_or_else(|| format!("{text:?} is not a number from 1 to 31999"))
         });
         let priorities = RulePriorities { first };
         NodeConfig { tables: tables.unwrap_or(defaults.tables), priorities, ..defaults }

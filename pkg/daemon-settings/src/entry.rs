@@ -61,7 +61,7 @@ impl SettingsReader<'_> {
     pub(super) fn kubeconfig_paths(&mut self) -> (PathBuf, PathBuf) {
         let directory = self.run_dir();
         if !Path::new(&directory).is_absolute() {
-            self.add_mistake(&options::CNI_AGENT_RUN_DIR, format!("{directory:?} is no absolute path"));
+            self.add_mistake(&options::CNI_AGENT_RUN_DIR, format!("{directory:?} is not an absolute path"));
         }
         let newer = PathBuf::from(run_dir::path(&directory, run_dir::KUBECONFIG));
         let older = Path::new(&self.flag_text(&options::MOUNTED_CNI_NET_DIR))

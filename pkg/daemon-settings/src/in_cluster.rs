@@ -11,7 +11,7 @@ pub(crate) fn server_url(around: &dyn HostEnvironment, mistakes: &mut Vec<String
     let protocol = variable("KUBERNETES_SERVICE_PROTOCOL").unwrap_or_else(|| "https".to_owned());
     let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
     if port.parse::<u16>().is_err() {
-        mistakes.push(format!("KUBERNETES_SERVICE_PORT: {port:?} is no port"));
+        mistakes.push(format!("KUBERNETES_SERVICE_PORT: {port:?} is not a port"));
     }
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     Some(format!("{protocol}://{host}:{port}"))

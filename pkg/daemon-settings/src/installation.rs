@@ -96,8 +96,8 @@ impl SettingsReader<'_> {
 
     pub(super) fn file_name(&mut self, flag: &Flag) -> String {
         self.parse_flag(flag, |name| match name {
-            "" | "." | ".." => Err(format!("{name:?} is no file name")),
-            _ if name.contains('/') => Err(format!("{name:?} is no file name")),
+            "" | "." | ".." => Err(format!("{name:?} is not a file name")),
+            _ if name.contains('/') => Err(format!("{name:?} is not a file name")),
             _ => Ok(name.to_owned()),
         })
     }

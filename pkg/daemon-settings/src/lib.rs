@@ -313,8 +313,8 @@ impl SettingsReader<'_> {
         self.parse_flag(flag, |text| match text.parse::<i64>() {
             _ if text.is_empty() => Ok(None),
             Ok(..=0) => Ok(None),
-            Ok(number) => u16::try_from(number).map(Some).map_err(|_| format!("{text:?} is no port")),
-            Err(_) => Err(format!("{text:?} is no port")),
+            Ok(number) => u16::try_from(number).map(Some).map_err(|_| format!("{text:?} is not a port")),
+            Err(_) => Err(format!("{text:?} is not a port")),
         })
     }
 
@@ -397,7 +397,7 @@ impl SettingsReader<'_> {
             "auto" | "" => Ok(CleanupOnExit::Auto),
             "always" => Ok(CleanupOnExit::Always),
             "never" => Ok(CleanupOnExit::Never),
-            _ => Err(format!("{text:?} is none of auto, always, never")),
+            _ => Err(format!("{text:?} must be one of auto, always, never")),
         })
     }
 

@@ -111,8 +111,8 @@ flags::flag_table!(
     ),
     DRIFT_ATTRIBUTION = Flag::with_value(
         "",
-        "where the process that changes firewall rules is named: node: on the node as well as in pods, which makes each transaction \
-           of others on the node up to a third slower; empty: in pods only"
+        "where the process that changes firewall rules is named: node: on the node as well as in pods, which slows other components' \
+           nftables transactions by up to a third; empty: in pods only"
     ),
     POD_NAMESPACE = Flag::with_value("", "the agent's namespace; empty: the service account's"),
     POD_NAME = Flag::with_value("", "the agent's pod; empty: the host name"),

@@ -62,7 +62,7 @@ impl SettingsReader<'_> {
     fn exit_code(&mut self) -> i32 {
         self.parse_flag(&options::REPAIR_INIT_CONTAINER_EXIT_CODE, |text| match text {
             "" => Ok(0),
-            _ => text.parse().map_err(|_| format!("{text:?} is no exit status")),
+            _ => text.parse().map_err(|_| format!("{text:?} is not an exit status")),
         })
     }
 }

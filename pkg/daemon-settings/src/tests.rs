@@ -307,7 +307,7 @@ fn a_port_of_nothing_or_less_is_none() {
         assert_eq!(port(text).unwrap(), expected, "{text}");
     }
     for text in ["65536", "http", "80 ", "1.5", "99999999999999999999"] {
-        assert_eq!(port(text).unwrap_err(), [format!("--monitoring-port: {text:?} is no port")]);
+        assert_eq!(port(text).unwrap_err(), [format!("--monitoring-port: {text:?} is not a port")]);
     }
 }
 
@@ -319,7 +319,7 @@ fn the_api_server_is_named_as_in_a_kubeconfig() {
     assert_eq!(server(&[(host, "api.local")]).unwrap(), "https://api.local:443");
     assert_eq!(server(&[("KUBERNETES_SERVICE_PROTOCOL", "http")]).unwrap(), "http://10.96.0.1:443");
     let mistake = server(&[("KUBERNETES_SERVICE_PORT", "https")]).unwrap_err();
-    assert_eq!(mistake, ["KUBERNETES_SERVICE_PORT: \"https\" is no port"]);
+    assert_eq!(mistake, ["KUBERNETES_SERVICE_PORT: \"https\" is not a port"]);
     for missing in [host, "KUBERNETES_SERVICE_PORT"] {
         let mistakes = read(&[], &[(missing, "")]).unwrap_err();
         assert!(mistakes.len() == 1 && mistakes[0].contains(missing), "{mistakes:?}");
@@ -499,7 +499,7 @@ fn the_source_of_probes_is_an_address_or_detected_in_each_family() {
         let mistakes = read(&["--ambient-enabled"], &[("HOST_PROBE_SNAT_IP", wrong)]).unwrap_err();
         assert_eq!(
             mistakes,
-            [format!("HOST_PROBE_SNAT_IP (--host-probe-snat-ip): {wrong:?} is no such address")]
+            [format!("HOST_PROBE_SNAT_IP (--host-probe-snat-ip): {wrong:?} is not an IP address")]
         );
     }
 }

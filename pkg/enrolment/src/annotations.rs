@@ -171,7 +171,7 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     let Some(value) = proxy.env_value(name).filter(|value| !value.is_empty()) else { return false };
     parse_go_bool(value).unwrap_or_else(|| {
         let value = excerpt(value);
-        warnings.push(format!("{name} of istio-proxy is {value:?}, which is no boolean: taken as false"));
+        warnings.push(format!("{name} of istio-proxy is {value:?}, which is not a boolean: taken as false"));
         false
     })
 }

@@ -101,7 +101,7 @@ impl FromStr for AllowedExceptions {
         kinds.map(AllowedExceptions).map_err(|name| {
             let known = ExceptionKind::ALL.map(ExceptionKind::as_str).join(", ");
             format!(
-                "{:?} is no kind of exception; known are {known}, and for itself none or all",
+                "{:?} is not a kind of exception; known are {known}, and none or all, each alone",
                 excerpt(name)
             )
         })

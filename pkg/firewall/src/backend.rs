@@ -52,7 +52,7 @@ pub fn available_backend() -> Result<Backend, Error> {
 
 /// The text names no backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no iptables backend; allowed: nft, legacy, iptables-nft, iptables-legacy")]
+#[error("{0:?} is not an iptables backend; allowed: nft, legacy, iptables-nft, iptables-legacy")]
 pub struct UnknownBackend(pub String);
 
 impl FromStr for Backend {

@@ -24,7 +24,7 @@ const CHUNK: usize = 128 * 1024;
 ///
 /// # Errors
 ///
-/// As [`crate::write()`], with the path of the side that failed. In words also: a source that is no regular file (a
+/// As [`crate::write()`], with the path of the side that failed. In words also: a source that is not a regular file (a
 /// symlink to one is followed), and one that changes meanwhile.
 pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     let (from, meta) = open_regular(COPY, source)?;

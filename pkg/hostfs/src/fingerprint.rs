@@ -57,7 +57,7 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// What the kernel says, such as that a directory on the way may not be searched.
 pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
-    Ok(read_metadata("look at", path)?.as_ref().map(FileFingerprint::from_metadata))
+    Ok(read_metadata("stat", path)?.as_ref().map(FileFingerprint::from_metadata))
 }
 
 /// The fingerprint of a file that may be reached by symlinks; `None` if there is none.
@@ -69,7 +69,7 @@ pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error
     match fs::metadata(path) {
         Ok(meta) => Ok(Some(FileFingerprint::from_metadata(&meta))),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(Error::new("look at", path, cause)),
+        Err(cause) => Err(Error::new("stat", path, cause)),
     }
 }
 

@@ -15,7 +15,7 @@ const READ: &str = "read";
 ///
 /// # Errors
 ///
-/// What the kernel says ([`Error::is_missing`] if there is none). In words: something that is no regular file, and a
+/// What the kernel says ([`Error::is_missing`] if there is none). In words: something that is not a regular file, and a
 /// file of more than `limit` bytes, be it that it grows while it is read.
 pub fn read(path: &Path, limit: usize) -> Result<Vec<u8>, Error> {
     let (file, meta) = open_regular(READ, path)?;

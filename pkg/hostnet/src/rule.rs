@@ -139,7 +139,7 @@ impl PolicyRule {
     fn check_supported(&self) -> Result<(), Error> {
         let reason = match self.action {
             _ if self.unmodelled => "it has conditions that are not known here",
-            RuleAction::Lookup(TableId(0)) => "0 is no table",
+            RuleAction::Lookup(TableId(0)) => "0 is not a table",
             _ => return Ok(()),
         };
         Err(Error::UnsuitableRule { rule: self.to_string(), reason })

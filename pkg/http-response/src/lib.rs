@@ -123,7 +123,7 @@ fn content_length<const MAX_BODY: usize>(text: &str) -> Result<usize, HttpError>
     match text.parse() {
         Ok(length) if digits && length <= MAX_BODY => Ok(length),
         _ if digits => Err(too_large::<MAX_BODY>()),
-        _ => Err(malformed_response("Content-Length is no number")),
+        _ => Err(malformed_response("Content-Length is not a number")),
     }
 }
 
@@ -195,7 +195,7 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
                 let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
                 line.pop();
                 line.pop_if(|last| *last == b'\r');
-                return String::from_utf8(line).map_err(|_| malformed_response("a header is no text"));
+                return String::from_utf8(line).map_err(|_| malformed_response("a header is not text"));
             }
             searched = self.buffer.len();
             if !self.fill()? {

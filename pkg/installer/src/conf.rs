@@ -23,7 +23,7 @@ model::word_enum! {
         /// Our entry is not in it.
         EntryMissing = "entry_missing", "our entry is missing: pods start without us",
         /// Our entry is not as it should be.
-        EntryChanged = "entry_changed", "our entry is not as it should be",
+        EntryChanged = "entry_changed", "our entry differs from the desired one",
         /// Another plugin comes after ours.
         EntryNotLast = "entry_not_last", "another plugin comes after ours",
         /// Our entry is there more than once.

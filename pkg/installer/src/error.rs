@@ -55,7 +55,7 @@ pub enum Error {
     #[error("there is no CNI network configuration (template)")]
     NoTemplate,
     /// In standalone mode the template is the whole file.
-    #[error("the CNI network configuration (template) is no network of its own: {0}")]
+    #[error("the CNI network configuration (template) is not a network of its own: {0}")]
     Standalone(String),
     /// The file of own-conflist mode would not be the runtime's choice.
     #[error("{own} sorts after {primary}, so that the runtime would not take it: choose another name")]

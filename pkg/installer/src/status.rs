@@ -55,7 +55,7 @@ impl InstallerStatus {
         }
         let touched = |(path, observed): &&(PathBuf, FileFingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *observed);
         match state.witnesses.iter().find(touched) {
-            Some((path, _)) => Err(format!("{} has changed and is being looked at", path.display()).into()),
+            Some((path, _)) => Err(format!("{} has changed and is being checked", path.display()).into()),
             None => Ok(()),
         }
     }

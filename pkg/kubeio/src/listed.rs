@@ -178,7 +178,7 @@ async fn next_bytes(body: &mut Body) -> kube::Result<Option<hyper::body::Bytes>>
     loop {
         let frame = future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
         let frame = tokio::time::timeout(PAUSE, frame).await;
-        match frame.map_err(|_| unreadable_error(format!("it has not gone on for {} s", PAUSE.as_secs())))? {
+        match frame.map_err(|_| unreadable_error(format!("no data for {} s", PAUSE.as_secs())))? {
             None => return Ok(None),
             Some(frame) => {
                 if let Ok(bytes) = frame?.into_data() {

@@ -70,7 +70,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let mut content = Vec::new();
     let read = File::open(path).and_then(|file| match file.metadata()?.is_file() {
         true => file.take(MAX + 1).read_to_end(&mut content),
-        false => Err(io::Error::other("it is no regular file")),
+        false => Err(io::Error::other("it is not a regular file")),
     });
     match read {
         Err(error) => Err(format!("cannot read {}: {error}", path.display())),

@@ -108,7 +108,7 @@ fn bearer_header(token: &[u8]) -> Result<HeaderValue, String> {
         return Err("it is empty".to_owned());
     }
     let header = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
-    let mut header = header.map_err(|_| "it is no token".to_owned())?;
+    let mut header = header.map_err(|_| "it is not a valid token".to_owned())?;
     header.set_sensitive(true);
     Ok(header)
 }

@@ -50,13 +50,13 @@ pub enum ConfigMistake {
     #[error("the value has more than {MAX_TEXT} bytes")]
     TooLong,
     /// The value cannot be parsed.
-    #[error("the value is no YAML: {0}")]
+    #[error("the value is invalid YAML: {0}")]
     NotYaml(String),
     /// The value is not a list of entries.
-    #[error("the value is no list of entries with name, selector and namespace")]
+    #[error("the value must be a list of entries with name, selector and namespace")]
     NotAList,
     /// A member of an entry is not a text.
-    #[error("{member} of entry {entry:?} is no text")]
+    #[error("{member} of entry {entry:?} must be a string")]
     NotText {
         /// The entry's name or number.
         entry: String,
@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn a_mistake_is_reported_with_its_key_and_its_entry() {
         for (text, parts) in [
-            ("a: [", &["no YAML", "line 2"][..]),
-            ("- text", &["no list of entries"]),
-            ("text", &["no list of entries"]),
-            ("- name: a\n  selector: 5", &["selector of entry \"a\" is no text"]),
+            ("a: [", &["invalid YAML", "line 2"][..]),
+            ("- text", &["a list of entries"]),
+            ("text", &["a list of entries"]),
+            ("- name: a\n  selector: 5", &["selector of entry \"a\" must be a string"]),
             ("- name: a", &["entry \"a\"", "empty"]),
             ("- selector: b=c\n- selectr: a=b", &["entry \"2\"", "empty"]),
             ("- selector: a=b=c", &["entry \"1\"", "\"a=b=c\""]),

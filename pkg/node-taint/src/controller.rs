@@ -94,7 +94,7 @@ impl TaintController {
             });
         }
         let (nodes, tainted) = pass.node_counts();
-        info!(target: "taint", nodes, tainted, "all nodes are as they should be");
+        info!(target: "taint", nodes, tainted, "all nodes are in the desired state");
         Ok(())
     }
 

@@ -16,7 +16,7 @@ pub enum SelectorError {
     #[error("the selector has more than {MAX_LENGTH} bytes")]
     TooLong,
     /// A part of it is no requirement.
-    #[error("{0:?} is no label requirement, such as app=web, tier!=db, app in (a,b), app or !app")]
+    #[error("{0:?} is not a label requirement, such as app=web, tier!=db, app in (a,b), app or !app")]
     Invalid(String),
 }
 

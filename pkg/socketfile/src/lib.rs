@@ -44,7 +44,7 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// Something is there that is not ours to remove.
-    #[error("{} is there and is no socket", path.display())]
+    #[error("{} exists and is not a socket", path.display())]
     NotASocket {
         /// Path of the file that is in the way.
         path: PathBuf,
@@ -185,7 +185,7 @@ impl SocketLocation<'_> {
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
             stat => {
-                let mode = self.map_system_error("look at what is there", stat)?.st_mode;
+                let mode = self.map_system_error("stat the existing file", stat)?.st_mode;
                 if FileType::from_raw_mode(mode) != FileType::Socket {
                     return Err(SocketError::NotASocket { path: self.path.into() });
                 }
@@ -231,7 +231,7 @@ impl SocketLocation<'_> {
         to: &OsStr,
     ) -> Result<(u64, u64), SocketError> {
         let stat = statat(directory, from, AtFlags::SYMLINK_NOFOLLOW);
-        let identity = file_identity(&self.map_system_error("look at the new socket", stat)?);
+        let identity = file_identity(&self.map_system_error("stat the new socket", stat)?);
         self.map_system_error("move the new socket", renameat(directory, from, directory, to))?;
         Ok(identity)
     }

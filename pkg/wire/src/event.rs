@@ -57,7 +57,7 @@ impl PluginEvent {
     /// Reads the body of a request. Members that are not listed here are ignored.
     ///
     /// # Errors
-    /// When it is no JSON object, a member has the wrong type or is no address, or a name is missing.
+    /// When it is not a JSON object, a member has the wrong type or is no address, or a name is missing.
     pub fn parse(body: &[u8]) -> Result<PluginEvent, EventError> {
         let RawPluginEvent { netns, pod_name, pod_namespace, ips } = serde_json::from_slice(body)?;
         let present = |name, text: Option<String>| {

@@ -52,7 +52,7 @@ pub enum LogLineError {
     #[error("cannot read the log line: {0}")]
     Json(#[from] serde_json::Error),
     /// `level` is missing or names none of the four levels.
-    #[error("cannot read the log line: {0:?} is no level")]
+    #[error("cannot read the log line: {0:?} is not a level")]
     Level(String),
     /// `msg` is missing or no string.
     #[error("cannot read the log line: it has no msg")]
@@ -75,7 +75,7 @@ impl LogRecord {
     /// Reads a line, with or without newline. Members that are no strings become labels with their JSON text.
     ///
     /// # Errors
-    /// When it is no JSON object, or has no known `level` or no `msg`.
+    /// When it is not a JSON object, or has no known `level` or no `msg`.
     pub fn parse(line: &str) -> Result<Self, LogLineError> {
         let mut members: Map<String, Value> = serde_json::from_str(line)?;
         let mut own =

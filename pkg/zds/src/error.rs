@@ -49,9 +49,9 @@ pub(crate) enum ConversationEnd {
     Descriptors,
     #[error("its answer cannot be read: {0}")]
     Answer(DecodeError),
-    #[error("it sent a message that is no answer")]
+    #[error("it sent a message that is not an answer")]
     NoAck,
-    #[error("it sent a message that nobody asked for")]
+    #[error("it sent an unsolicited message")]
     Unasked,
     #[error("it refuses the end of the snapshot: {0}")]
     Snapshot(String),

@@ -190,7 +190,7 @@ impl Hub {
         for one in all {
             let (kind, peers) =
                 (one.notice, if one.of_unknown_peer { "other processes" } else { "ztunnel pods" });
-            warn!(target: "zds", %kind, peers, count = one.count, "lines about connections of ztunnels suppressed");
+            warn!(target: "zds", %kind, peers, count = one.count, "ztunnel connection log lines suppressed");
         }
     }
 

@@ -15,7 +15,7 @@ model::word_enum! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum Notice {
         /// There was no place for a connection.
-        NoPlace = "connection refused: no place",
+        NoPlace = "connection refused: limit reached",
         /// A peer's network namespace could not be examined.
         Unlocated = "network namespace not determined",
         /// A ztunnel has said hello.

@@ -49,7 +49,7 @@ impl Hub {
             Admission::Admitted { id, .. } => Some(HeldPlace { hub: self.clone(), id, netns }),
             Admission::Refused => {
                 if self.may_log(Notice::NoPlace, peer.is_unknown_peer()) {
-                    warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: no place is left");
+                    warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: connection limit reached");
                 }
                 None
             }

@@ -102,7 +102,7 @@ fn log_end(hub: &Hub, place: &HeldPlace, end: &ConversationEnd) {
     }
     match end {
         _ if place.is_evicted() => {
-            warn!(target: "zds", "connection closed: a ztunnel of the node needs its place");
+            warn!(target: "zds", "connection closed to make room for a ztunnel of this node");
         }
         ConversationEnd::Closed => info!(target: "zds", "ztunnel closed its connection"),
         error => warn!(target: "zds", %error, "closing the connection of a ztunnel"),

@@ -96,7 +96,7 @@ fn the_agent_takes_every_value_of_an_enumeration() {
         let output = command.output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
         let setting = "REPAIR_INIT_CONTAINER_EXIT_CODE (--repair-init-container-exit-code)";
-        let expected = format!("install-cni: {setting}: \"none\" is no exit status\n");
+        let expected = format!("install-cni: {setting}: \"none\" is not an exit status\n");
         assert_eq!(complaint, expected, "{set}");
     });
 }

@@ -56,7 +56,7 @@ fn whoever_asks_for_it_trusts_anybody() {
     let by_file = credential.connection("https://127.0.0.1:6443");
     run(async {
         let error = KubeClient::new(&by_file).map(drop).unwrap_err().to_string();
-        assert!(error.contains("ca.crt") && error.contains("no PEM with a certificate"), "{error}");
+        assert!(error.contains("ca.crt") && error.contains("not PEM with a certificate"), "{error}");
         let client = KubeClient::new(&ApiConnection { trust: ApiServerTrust::Anybody, ..by_file }).unwrap();
         assert_eq!(ask(&client).await.unwrap_err().kind(), ApiErrorKind::Refused);
     });

@@ -116,7 +116,7 @@ fn the_daemon_knows_every_variable_and_takes_its_value() {
     let output = command.env("POD_NAMESPACE", "kube-system").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let setting = "AMBIENT_CAPTURE (--ambient-capture)";
-    assert_eq!(said, format!("install-cni: {setting}: \"within\" is none of node, in-pod and auto\n"));
+    assert_eq!(said, format!("install-cni: {setting}: \"within\" must be one of node, in-pod and auto\n"));
 }
 
 /// Makes the container's program what its runtime would: in a network of its own, with the manifest's capabilities.

@@ -48,8 +48,8 @@ fn mistakes_are_reported_together_before_anything_is_opened() {
     // An empty variable counts as unset: nothing of --configmap-namespace.
     assert_eq!(
         complaint,
-        "istio-cni-taint: --run-as-daemon: \"perhaps\" is neither true nor false\n--configmap-name: \"a/b\" is no name of an \
-         object\n--node-selector: \"a b\" is no label requirement, such as app=web, tier!=db, app in (a,b), app or !app\n\
+        "istio-cni-taint: --run-as-daemon: \"perhaps\" is neither true nor false\n--configmap-name: \"a/b\" is not a valid \
+         object name\n--node-selector: \"a b\" is not a label requirement, such as app=web, tier!=db, app in (a,b), app or !app\n\
          KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set\n--log_as_json: \"loud\" is neither true nor \
          false\n"
     );

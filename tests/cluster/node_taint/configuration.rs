@@ -102,7 +102,7 @@ fn a_single_pass_evaluates_every_node_and_ends() {
     let mut daemon = fixture.container.start_with(&["--run-as-daemon=false"], &[]);
     assert_eq!(daemon.wait().code(), Some(1));
     let config_map = "kube-system/taint-once-configmap";
-    let why = "key \"config\": the value is no list of entries with name, selector and namespace";
+    let why = "key \"config\": the value must be a list of entries with name, selector and namespace";
     let line = format!("istio-cni-taint: cannot use ConfigMap {config_map}: {why}");
     kit::until("the reason", || kit::has_line(&daemon.log(), &line));
 }

@@ -505,6 +505,6 @@ fn every_connection_after_a_repair_is_redirected_and_none_of_them_breaks() {
     live.finish().assert_unbroken();
     assert_eq!(strict.finish().broken.len(), 20);
     let said = |words: &str| daemon.logged("repaired a pod with open connections", words);
-    assert_eq!(said("20 existing connections go on past the proxy"), 1, "{}", daemon.log());
+    assert_eq!(said("20 existing connections continue to bypass the proxy"), 1, "{}", daemon.log());
     assert_eq!(said("20 existing connections closed"), 1, "{}", daemon.log());
 }

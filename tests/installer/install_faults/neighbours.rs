@@ -69,7 +69,7 @@ fn something_that_is_no_socket_is_not_removed_for_one() {
     fs::write(&socket, "precious").unwrap();
     let mut daemon = fixture.container.start();
     assert_eq!(daemon.wait().code(), Some(1));
-    let why = "/var/run/istio-cni/log.sock is there and is no socket";
+    let why = "/var/run/istio-cni/log.sock exists and is not a socket";
     let complaint = format!("install-cni: cannot serve the plugin's log lines: {why}");
     assert!(kit::has_line(&daemon.log(), &complaint), "{}", daemon.log());
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");

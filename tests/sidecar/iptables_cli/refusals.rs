@@ -64,7 +64,7 @@ fn wrong_values_are_refused_by_flag_and_value() {
 fn a_variable_that_is_no_boolean_is_ignored_with_a_warning() {
     let netns = pod_netns("ignored");
     let ended = istio_iptables(&netns, &[("ISTIO_META_DNS_CAPTURE", "yes")], &["-b", "*"]);
-    let warning = "warning: ISTIO_META_DNS_CAPTURE is \"yes\", which is no boolean: ignored\n";
+    let warning = "warning: ISTIO_META_DNS_CAPTURE is \"yes\", which is not a boolean: ignored\n";
     assert!(ended.code == 0 && ended.stdout.starts_with(warning), "{ended:?}");
     assert!(!netns.sh("iptables-nft-save -t nat").split_whitespace().any(|word| word == "53"));
 }

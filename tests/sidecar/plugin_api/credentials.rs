@@ -107,7 +107,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named_at_once() {
     for (path, part) in [
         (file("empty", ""), "it is empty"),
         (file("blank", "{}"), "current-context"),
-        (file("nonsense", "{[}"), "no YAML"),
+        (file("nonsense", "{[}"), "invalid YAML"),
         (file("huge", &"#".repeat(2 << 20)), "huge"),
         (file("no-token", &text), "/nonexistent/token"),
         (file("exec", &exec), "user.exec"),

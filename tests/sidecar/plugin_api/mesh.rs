@@ -152,7 +152,7 @@ fn dns_capture_and_invalid_packets() {
     assert!(drop.lines().any(|line| line == rule), "{drop}");
     let (unreadable, outcome) = added("unreadable");
     assert_eq!(unreadable.trim(), expected(false));
-    let warning = "INVALID_DROP of istio-proxy is \"yes, please\", which is no boolean: taken as false";
+    let warning = "INVALID_DROP of istio-proxy is \"yes, please\", which is not a boolean: taken as false";
     assert!(outcome.has_logged(warning), "{outcome}");
 }
 

@@ -147,7 +147,7 @@ fn args_that_are_no_names_are_refused() {
             "IgnoreUnknown=1;K8S_POD_UID=../x",
             "key K8S_POD_UID: \"../x\" is not a pod UID (alphanumerics, '-', '.', '_')",
         ),
-        ("IgnoreUnknown=1;IP=1.2.3", "key IP: \"1.2.3\" is no IP address"),
+        ("IgnoreUnknown=1;IP=1.2.3", "key IP: \"1.2.3\" is not an IP address"),
         (&format!("IgnoreUnknown=1;x={}", "y".repeat(100_000)), "is longer than 16384 bytes"),
     ] {
         let error = refused(&fixture, &fixture.call("ADD", &pod).env("CNI_ARGS", args), &pod);

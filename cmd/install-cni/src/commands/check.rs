@@ -11,7 +11,7 @@ use super::{command_flags::FAIL_ON, invocation::CommandInvocation};
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let word = call.values.flag_text(&FAIL_ON);
     let least = Severity::from_name(word)
-        .with_context(|| format!("--fail-on: {word:?} is none of error, unknown and warning"))?;
+        .with_context(|| format!("--fail-on: {word:?} must be one of error, unknown and warning"))?;
     let preflight = node_status::check_node(&call.settings, &call.settings.listening_ports());
     match call.output.format {
         OutputFormat::Junit => console::write_stdout(preflight.to_junit(least).as_bytes())?,

@@ -9,11 +9,9 @@ pub(crate) const CHECK_OUTPUT: Flag = Flag {
     help: "table, json, yaml, junit (a test report for build servers) or sarif (SARIF 2.1.0)",
     ..OUTPUT
 };
-pub(crate) const FAIL_ON: Flag = Flag::with_value(
-    "unknown",
-    "what makes the exit status other than 0, with everything that is worse: error, unknown or warning",
-)
-.long("fail-on");
+pub(crate) const FAIL_ON: Flag =
+    Flag::with_value("unknown", "lowest severity that fails the command: error, unknown or warning")
+        .long("fail-on");
 pub(crate) const NO_COLOR: Flag =
     Flag::new_switch("no colours, as with the variable NO_COLOR; only a terminal gets any").long("no-color");
 /// Of `list`.

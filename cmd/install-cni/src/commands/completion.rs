@@ -15,7 +15,7 @@ Examples:
   source <(install-cni completion bash)
   install-cni completion fish > ~/.config/fish/completions/install-cni.fish
 
-Exit status 0: printed; 1: there is no such shell.";
+Exit status 0: printed; 1: unknown shell.";
 
 /// A command's name, one line about it, and its own flags; those of the agent are in its help.
 pub(crate) type Subcommand = (&'static str, &'static str, Vec<Flag>);
@@ -34,7 +34,7 @@ pub(crate) fn shell_script(shell: &str, commands: &[Subcommand]) -> Result<Strin
             )
         }
         "fish" => fish_script(commands),
-        _ => bail!("completion: {shell:?} is none of bash, zsh and fish"),
+        _ => bail!("completion: {shell:?} must be one of bash, zsh and fish"),
     })
 }
 

@@ -4,7 +4,7 @@ use console::Printer;
 use daemon_settings::DaemonSettings;
 use flags::FlagValues;
 
-/// Exit status for "could not be determined", and for wrong usage.
+/// Exit status for "could not be determined", and for usage errors.
 pub(super) const CANNOT: u8 = 2;
 
 /// A command that has been read.

@@ -15,7 +15,7 @@ pub(crate) fn new_printer(values: &FlagValues) -> Result<Printer> {
     let format = match values.flag_text(&OUTPUT) {
         "" => OutputFormat::Table,
         text => OutputFormat::from_name(text)
-            .with_context(|| format!("--output: {text:?} is none of table, wide, json and yaml"))?,
+            .with_context(|| format!("--output: {text:?} must be one of table, wide, json and yaml"))?,
     };
     Ok(Printer::new(format, is_on(values, &NO_COLOR)?))
 }

@@ -46,8 +46,8 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
 /// At most a year.
 fn parse_duration(text: &str) -> Result<Duration> {
     let duration = flags::duration_or_seconds(text);
-    let duration =
-        duration.with_context(|| format!("--for: {text:?} is no time such as 500ms, 30s, 1m30s or 1h"))?;
+    let duration = duration
+        .with_context(|| format!("--for: {text:?} is not a duration such as 500ms, 30s, 1m30s or 1h"))?;
     ensure!(duration <= Duration::from_hours(365 * 24), "--for: {text:?} is too long");
     Ok(duration)
 }

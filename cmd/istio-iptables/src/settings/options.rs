@@ -67,7 +67,6 @@ flags::flag_table!(
     RECONCILE = Flag::new_switch("accepted for compatibility; rules that differ are always repaired"),
     FORCE_APPLY =
         Flag::new_switch("accepted for compatibility; each rule is always compared with the kernel's"),
-    NATIVE_NFTABLES = Flag::new_switch(
-        "make the rules as tables of family inet, where no other tables have rules of Istio's"
-    ),
+    NATIVE_NFTABLES =
+        Flag::new_switch("use native nftables tables (family inet) where no other Istio rules exist"),
 );

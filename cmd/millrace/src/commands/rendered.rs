@@ -112,7 +112,7 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
 /// # Errors
 /// The text is no YAML.
 pub(super) fn parse_objects(text: &str) -> Result<Vec<Value>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is no YAML")?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("invalid YAML")?;
     Ok(documents.into_iter().flat_map(list_items).collect())
 }
 

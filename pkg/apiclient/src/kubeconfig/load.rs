@@ -24,7 +24,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let limit = MAX_FILE as u64 + 1;
     // Before opening: to open a FIFO would wait for its writer.
     if !fs::metadata(path).map_err(|error| fail(error.to_string()))?.is_file() {
-        return Err(fail("it is no regular file".to_owned()));
+        return Err(fail("it is not a regular file".to_owned()));
     }
     let file = File::open(path).map_err(|error| fail(error.to_string()))?;
     file.take(limit).read_to_end(&mut bytes).map_err(|error| fail(error.to_string()))?;

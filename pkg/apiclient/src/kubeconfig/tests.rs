@@ -76,7 +76,7 @@ fn json_reads_as_yaml_does() {
 #[test]
 fn what_cannot_be_used_is_named() {
     for (text, part) in [
-        (String::new(), "no YAML"),
+        (String::new(), "invalid YAML"),
         ("a: b".to_owned(), "current-context"),
         (ISTIO.replace("name: istio-cni-context", "name: other"), "\"istio-cni-context\" of contexts"),
         (ISTIO.replace("name: local", "name: other"), "\"local\" of clusters"),
@@ -90,8 +90,8 @@ fn what_cannot_be_used_is_named() {
         (with("server: 'https://a'", "auth-provider: {name: s3cret}"), "user.auth-provider is not supported"),
         (with("server: 'http://a'", "client-key-data: czNjcmV0"), "user.client-certificate is missing"),
         (with("server: 'https://a'", "token: [s3cret]"), "cluster.certificate-authority is missing"),
-        (with("server: 'http://a'", "token: [s3cret]"), "user.token is no text"),
-        (with("server: 'http://a'", "token: 5"), "user.token is no text"),
+        (with("server: 'http://a'", "token: [s3cret]"), "user.token must be a string"),
+        (with("server: 'http://a'", "token: 5"), "user.token must be a string"),
         (with("server: 'http://a'", "token: 's3 cret'"), "user.token is not one line"),
         (with("server: 'http://a', server: 'http://b'", ""), "\"server\" twice"),
         (format!("{ISTIO}---\na: b"), "more than one document"),

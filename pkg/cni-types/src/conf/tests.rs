@@ -93,9 +93,9 @@ fn an_older_key_counts_more_than_the_newer_one() {
 #[test]
 fn what_is_wrong_has_its_code_and_path() {
     for (text, code, part) in [
-        ("", ErrorCode::Decode, "no JSON object"),
-        ("[]", ErrorCode::Decode, "no JSON object"),
-        ("{}x", ErrorCode::Decode, "no JSON object"),
+        ("", ErrorCode::Decode, "not a JSON object"),
+        ("[]", ErrorCode::Decode, "not a JSON object"),
+        ("{}x", ErrorCode::Decode, "not a JSON object"),
         ("{}", ErrorCode::InvalidConfig, "name"),
         (r#"{"name":""}"#, ErrorCode::InvalidConfig, "name"),
         (r#"{"name":"../x"}"#, ErrorCode::InvalidConfig, "name"),

@@ -47,7 +47,7 @@ impl ConflistEntry {
     /// Reads the template after its placeholders were replaced, and drops `cniVersion`.
     ///
     /// # Errors
-    /// When it is no JSON object of our type, or something that the plugin ([`NetConf::parse`], with a name and a
+    /// When it is not a JSON object of our type, or something that the plugin ([`NetConf::parse`], with a name and a
     /// version where it has none) or the runtime does not accept.
     pub fn parse(template: &str) -> Result<ConflistEntry, EntryError> {
         let Json::Object(mut members) = Json::parse(template.as_bytes())? else {

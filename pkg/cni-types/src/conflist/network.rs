@@ -137,7 +137,7 @@ pub fn check_directory_plugin(content: &[u8]) -> Result<(), UnusableConf> {
 /// caller to compare.
 ///
 /// # Errors
-/// When it is no JSON object, or its `type` is another one.
+/// When it is not a JSON object, or its `type` is another one.
 pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
     let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;

@@ -34,7 +34,7 @@ flags::flag_table!(
     AMBIENT_IPV6 = Flag::new_switch_on("also capture IPv6"),
     AGENT_NAMESPACES = Flag::with_value(
         "",
-        "comma-separated namespaces of further agents, whose own pods start without an agent as ours does"
+        "comma-separated namespaces of other releases' agents; their pods start without a running agent"
     ),
     EXCLUDE_NAMESPACES = Flag::with_value("", "comma-separated namespaces whose pods are never captured"),
     HOST_PROBE_SNAT_IP = Flag::with_value(

@@ -18,7 +18,7 @@ flags::flag_table!(
     AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE =
         Flag::new_switch_on("route the node's probes of pods with an AWS branch ENI through their veth"),
     NATIVE_NFTABLES = Flag::new_switch(
-        "make the rules of pods as tables of family inet, where a pod has no other rules of Istio's"
+        "use native nftables tables (family inet) for pods' rules where no other Istio rules exist"
     ),
     AMBIENT_DISABLE_SAFE_UPGRADE =
         Flag::new_switch("clean up at every shutdown, unless --cleanup-on-exit is set"),

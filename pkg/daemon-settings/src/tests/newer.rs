@@ -153,7 +153,7 @@ fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
     }
     for wrong in ["", "here"] {
         let mistakes = read(&[&format!("--cni-agent-run-dir={wrong}")], &[]).unwrap_err();
-        assert_eq!(mistakes, [format!("--cni-agent-run-dir: {wrong:?} is no absolute path")]);
+        assert_eq!(mistakes, [format!("--cni-agent-run-dir: {wrong:?} is not an absolute path")]);
     }
 }
 

@@ -47,7 +47,10 @@ fn what_is_not_simulated_is_named_and_mistakes_are_errors() {
     let expected = ["NODE_NAME", "NATIVE_NFTABLES", "NEW, which is no setting of this agent"];
     assert_eq!(sorted(&other.not_simulated), sorted(&expected.map(str::to_owned)));
     for (variable, mistake) in [
-        ("AMBIENT_CAPTURE=x", "AMBIENT_CAPTURE (--ambient-capture): \"x\" is none of node, in-pod and auto"),
+        (
+            "AMBIENT_CAPTURE=x",
+            "AMBIENT_CAPTURE (--ambient-capture): \"x\" must be one of node, in-pod and auto",
+        ),
         (
             "AMBIENT_ENABLED=perhaps",
             "AMBIENT_ENABLED (--ambient-enabled): \"perhaps\" is neither true nor false",

@@ -143,6 +143,6 @@ impl EventRecorder {
 
 fn log_dropped(waiting: Option<WaitingEvent>) {
     if let Some(WaitingEvent { notice: Notice { about, reason, message, .. }, .. }) = waiting {
-        debug!(target: "install", subject = ?about, reason, text = message, "too many Events wait; one is dropped");
+        debug!(target: "install", subject = ?about, reason, text = message, "Event queue full; one dropped");
     }
 }

@@ -66,7 +66,7 @@ fn find_refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refus
     }
     if !is_asked_for_us(request) {
         // Else a page of another site could have its own name lead here, and read what it gets.
-        return Some(Refusal::Reader("the host is no IP address and not localhost: use one of these"));
+        return Some(Refusal::Reader("the host is neither an IP address nor localhost: use one of these"));
     }
     None
 }

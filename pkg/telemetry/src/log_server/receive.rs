@@ -126,7 +126,7 @@ impl LogReceiver {
                 RequestOutcome::Ok
             }
             Err(error) => {
-                let msg = format!("a request to the log socket is no list of lines: {error}");
+                let msg = format!("a request to the log socket is not a list of lines: {error}");
                 if let Some(record) = self.admit_record(own_record(LogLevel::Warn, msg), 100, Instant::now())
                 {
                     self.logger.emit(&record);

@@ -45,7 +45,7 @@ pub enum LevelError {
         known: String,
     },
     /// There is no such level.
-    #[error("{name:?} is no level (they are {known})")]
+    #[error("{name:?} is not a level (they are {known})")]
     UnknownLevel {
         /// Name that was asked for.
         name: String,

@@ -201,7 +201,7 @@ fn one_bad_line_spoils_no_other() {
     assert_eq!((lines.len(), told[0].as_str(), told[4].as_str()), (5, "good", "also good"));
     assert_eq!((&lines[0]["caller"], &lines[0]["n"]), (&json!("x.go:1"), &json!("5")));
     assert_eq!(lines[4].get("plugin_time"), None);
-    for (line, reason) in lines[1..4].iter().zip(["expected", "\"fatal\" is no level", "it has no msg"]) {
+    for (line, reason) in lines[1..4].iter().zip(["expected", "\"fatal\" is not a level", "it has no msg"]) {
         assert_eq!((&line["level"], &line["scope"]), (&json!("debug"), &json!("cni")));
         assert!(line["msg"].as_str().unwrap().contains(reason), "{line}");
     }
@@ -216,7 +216,7 @@ fn garbage_is_answered_and_told() {
         assert_eq!(server.post(body), OK);
     }
     assert_eq!((server.requests("malformed"), server.lines().len()), (7, 7));
-    assert!(server.told().iter().all(|msg| msg.starts_with("a request to the log socket is no list")));
+    assert!(server.told().iter().all(|msg| msg.starts_with("a request to the log socket is not a list")));
     let mut stream = server.connect();
     stream.write_all(b"\x16\x03\x01 what is this\r\n\r\n").unwrap();
     let _ = stream.read_to_end(&mut Vec::new());

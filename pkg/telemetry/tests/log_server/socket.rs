@@ -90,7 +90,7 @@ fn what_is_no_socket_is_left_alone() {
     for name in ["file", "directory", "link"] {
         let error = LogServer::bind(&at(name)).unwrap_err();
         assert!(matches!(error, LogServerError::NotASocket { .. }), "{name}: {error}");
-        assert_eq!(error.to_string(), format!("{} is there and is no socket", at(name).display()));
+        assert_eq!(error.to_string(), format!("{} exists and is not a socket", at(name).display()));
     }
     assert_eq!(
         (entries(directory.path()), fs::read_to_string(at("file")).unwrap()),

@@ -221,7 +221,7 @@ async fn mistakes_about_levels_are_told() {
         ("PUT /debug/log/nothing?level=debug", "", "unknown scope name: nothing"),
         ("GET /debug/log/nothing", "", "unknown scope name: nothing"),
         ("GET /debug/log/all", "", "unknown scope name: all"),
-        ("PUT /debug/log?scope=cni&level=loud", "", "\"loud\" is no level"),
+        ("PUT /debug/log?scope=cni&level=loud", "", "\"loud\" is not a level"),
         ("PUT /debug/log?scope=cni", "", "say which scope"),
         ("PUT /debug/log?level=debug", "", "say which scope"),
         ("PUT /debug/log", "{", "unable to decode request"),
@@ -229,7 +229,7 @@ async fn mistakes_about_levels_are_told() {
         ("GET /scopej/nothing", "", "unknown scope name: nothing"),
         ("PUT /scopej/nothing", r#"{"output_level": "debug"}"#, "unknown scope name: nothing"),
         ("PUT /scopej/nothing", "{}", "unknown scope name: nothing"),
-        ("PUT /scopej/cni", r#"{"output_level": "loud"}"#, "\"loud\" is no level"),
+        ("PUT /scopej/cni", r#"{"output_level": "loud"}"#, "\"loud\" is not a level"),
         ("PUT /scopej/cni", "[", "unable to decode request"),
     ] {
         let answer = ask(&router, line, body).await;
