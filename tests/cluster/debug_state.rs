@@ -380,7 +380,7 @@ fn a_pod_with_a_sidecar_is_compared_with_what_the_plugin_made() {
     let told = pod(&state(&fixture), PLAIN, "injected").clone();
     assert_eq!(told["capture"], "bypassing", "{told:#}");
     let [first, second] = ["-p tcp -m tcp --dport 15020 -j RETURN", "-s 127.0.0.6/32 -o lo -j RETURN"];
-    let difference = format!("IPv4 nat: chain ISTIO_OUTPUT has as rule 1: {second}, not: {first}");
+    let difference = format!("IPv4 nat: chain ISTIO_OUTPUT rule 1 is {second}, expected {first}");
     assert_eq!(told["kernel"]["differences"], json!([difference]), "{told:#}");
 }
 

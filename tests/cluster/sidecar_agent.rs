@@ -282,7 +282,7 @@ fn a_record_of_another_add_hides_no_pod_that_runs_without_rules() {
     let title = |name: &str| format!("{}/{name}", cluster.fixture.name);
     let bare = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
     let answer = comes_to_say(container, &title("bare"), || (), bare, &["bypasses the mesh"]);
-    let last = |text: &String| text.starts_with("What failed last: its last ADD failed at ");
+    let last = |text: &String| text.starts_with("Last error: its last ADD failed at ");
     assert!(answer.details.iter().any(last), "{answer}");
     assert_eq!(list(container, &["--bypassing"]), (1, vec![title("bare")]));
     let _ = says(container, &title("whole"), ("captured-sidecar", "captured", "sidecar", 0), &[]);
@@ -318,7 +318,7 @@ fn pods_from_before_the_plugin_are_unknown_where_the_agent_may_not_watch_pods() 
     let (status, text) = verify(container);
     let unseen = "3 network namespaces in /netns have no record of an ADD: whether their pods belong to the mesh only the API \
                   server could tell";
-    let line = format!("Not known: Pods that started before the plugin was installed: {unseen}.");
+    let line = format!("Unknown: Pods that started before the plugin was installed: {unseen}.");
     assert!(status == 2 && kit::has_line(&text, &line), "{status}: {text}");
     drop(pods);
 }
@@ -411,7 +411,7 @@ fn without_a_kubeconfig_the_agent_is_the_only_source_and_is_waited_for() {
     let outcome = cluster.call("ADD", &netns, "one", &uid).run();
     let refusal = outcome.refused();
     assert_eq!(refusal.code, 11, "{outcome}");
-    for words in ["the node agent is unavailable (nothing is listening on", "see whether the node agent"] {
+    for words in ["the node agent is unavailable (nothing is listening on", "check whether the node agent"] {
         assert!(refusal.msg.contains(words), "{outcome}");
     }
     assert!(outcome.wall() >= SUCCESSOR && outcome.wall() < SUCCESSOR + BUSY, "{outcome}");

@@ -78,7 +78,7 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     workplace.ask(fixture, "kubectl get pods --all-namespaces", &["shop", "web", "Running"]);
     workplace.ask(fixture, "kubectl millrace check --wait 1m", &["√"]);
     let test = "helm test istio-cni -n istio-system --logs";
-    workplace.ask(fixture, test, &["Succeeded", "The kernel and the files are as they should be."]);
+    workplace.ask(fixture, test, &["Succeeded", "The kernel and the files match the desired state."]);
     workplace.ask(fixture, "kubectl millrace list", &["mesh/ledger", "shop/web", "captured"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
     for place in ["mesh/ledger", "shop/web"] {

@@ -345,7 +345,7 @@ fn a_pod_that_may_goes_on_without_ztunnel_and_is_captured_again_with_it() {
     let expected = "Outside by intent, as annotations ask for it: everything while no ztunnel is connected.";
     assert_eq!((answer.code.as_str(), said(&answer)), ("ztunnel-not-connected", vec![expected]), "{answer}");
     assert_eq!(mesh.explain(&closed).code, "ztunnel-not-connected");
-    let why = "no ztunnel is there, and the pod is open without one";
+    let why = "no ztunnel is available, and the pod is not captured without one";
     assert_eq!(mesh.proof(&open), Err(why.to_owned()));
     // Pods that start meanwhile, too.
     let late = mesh.pod("late", &[(WITHOUT, "open")]);

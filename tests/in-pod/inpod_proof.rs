@@ -143,9 +143,9 @@ fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Bypasses);
     assert_eq!(result(&proof.paths, "proxy-tcp"), ProofResult::Held);
     let led = ["127.0.0.1", "[::1]"].map(|lo| {
-        let way = format!("led to {lo}:9999");
+        let way = format!("redirected to {lo}:9999");
         [
-            format!("{way} instead of port 15001: a foreign rule precedes"),
+            format!("{way} instead of port 15001 by another component's rule"),
             format!("{way}: the proxy cannot reach its destination"),
         ]
     });

@@ -32,7 +32,7 @@ fn explain_answers_with_sentences_and_a_status() {
         ),
         "{text}"
     );
-    assert!(kit::has_line(&text, "This has been so since 2026-11-21T01:00:00.5Z."), "{text}");
+    assert!(kit::has_line(&text, "In this state since 2026-11-21T01:00:00.5Z."), "{text}");
     assert_eq!(fixture.said(0, &["explain", "shop", "cart"]), text);
     assert_eq!(fixture.said(0, &["explain", "cart"]), text, "only one has this name");
     assert_eq!(fixture.said(0, &["explain", "-n", "shop", "cart"]), text);
@@ -54,12 +54,12 @@ fn wrong_calls_end_with_two_and_say_why() {
         (&["explain", "a/b/c"], "names no pod"),
         (
             &["list", "--state", "lost"],
-            "none of bypassing, held, unknown, leaving, pending, captured, outside",
+            "must be one of bypassing, held, unknown, leaving, pending, captured, outside",
         ),
         (&["list", "--bypassing", "--state", "held"], "cannot be used together"),
         (&["list", "word"], "unexpected argument \"word\"; see --help\n"),
-        (&["state", "-o", "xml"], "none of table, wide, json and yaml"),
-        (&["watch", "--for", "soon"], "no time such as"),
+        (&["state", "-o", "xml"], "must be one of table, wide, json and yaml"),
+        (&["watch", "--for", "soon"], "not a duration such as"),
         (&["verify", "--nonsense"], "unknown flag: --nonsense; see --help\n"),
         (&["state", "--cni-net-dir"], "; see --help\n"),
         (&["prove"], "which pod?"),
@@ -112,7 +112,7 @@ fn pods_are_listed_as_asked() {
     unknown.pods[0].capture = CaptureState::Unknown;
     fixture.set(&unknown);
     let (status, _, complaint) = fixture.call(&["list", "--bypassing"]);
-    let expected = "install-cni: not known: Pod shop/cart: nobody has looked at it.\n";
+    let expected = "install-cni: unknown: Pod shop/cart: not observed yet.\n";
     assert_eq!((status, complaint.as_str()), (2, expected));
     assert_eq!(fixture.said(0, &["list", "--bypassing", "-n", "other"]), "No pods.\n");
 }
@@ -150,7 +150,7 @@ fn no_pod_is_no_answer_while_some_may_be_missing() {
                 (2, "Unknown: the node could not be observed completely.\n"),
                 "{why}"
             );
-            assert_eq!(complaint, format!("install-cni: not known: {why}\n"));
+            assert_eq!(complaint, format!("install-cni: unknown: {why}\n"));
         }
         assert_eq!(names(&fixture.json(0, &["list"]), "name"), ["cart", "web"], "it has pods to show");
         let status = if unproven.is_empty() { 0 } else { 2 };
@@ -186,13 +186,13 @@ fn pods_that_no_packet_can_prove_are_not_left_out() {
 #[test]
 fn verify_is_content_only_when_all_was_seen_and_is_right() {
     let fixture = Fixture::new(&document());
-    assert_eq!(fixture.said(0, &["verify"]), "The kernel and the files are as they should be.\n");
+    assert_eq!(fixture.said(0, &["verify"]), "The kernel and the files match the desired state.\n");
     assert_eq!(fixture.json(0, &["verify"])["equal"], true);
     let mut blind = document();
     blind.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
     fixture.set(&blind);
-    let unseen = "Not known: The node's firewall: no iptables-save.\n";
-    let first = "No difference was found, but not everything could be seen.\n";
+    let unseen = "Unknown: The node's firewall: no iptables-save.\n";
+    let first = "No difference was found, but not everything could be observed.\n";
     assert_eq!(fixture.said(2, &["verify"]), format!("{first}{unseen}"));
     let what = "ip -4 rule priority 100 lookup 100".into();
     blind.network.rules.differences =
@@ -223,7 +223,7 @@ fn state_and_plan_are_shown_in_three_forms() {
     assert_eq!(json, document());
     let yaml = from_yaml(&fixture.said(0, &["state", "-o", "yaml"]));
     assert_eq!(serde_json::from_value::<StateReport>(yaml).unwrap(), document());
-    assert_eq!(fixture.said(0, &["plan"]), "Nothing is to be done.\n");
+    assert_eq!(fixture.said(0, &["plan"]), "Nothing to do.\n");
     let mut planned = document();
     let operations = vec!["ipset add s 10.0.0.7".into()];
     planned.plan = vec![PlanStep { kind: "members".into(), message: "adds 10.0.0.7".into(), operations }];
@@ -248,7 +248,7 @@ fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
     let record = fixture.directory.join("last-state.json");
     let why = format!("the agent does not answer, and there is no record of it ({})", record.display());
     let text = fixture.said(2, &with(&["verify"]));
-    assert!(kit::has_line(&text, &format!("Not known: The desired state: {why}.")), "{text}");
+    assert!(kit::has_line(&text, &format!("Unknown: The desired state: {why}.")), "{text}");
     assert_eq!(fixture.json(2, &with(&["explain", "shop/cart"]))["code"], "agent-down");
     let path = record;
     let mut record = document();
@@ -290,15 +290,12 @@ fn a_record_that_cannot_be_read_is_one_thing_unknown() {
             );
             assert_eq!(said, expected);
             let text = fixture.said(2, &with(&["verify"]));
-            assert!(kit::has_line(&text, &format!("Not known: The desired state: {expected}.")), "{text}");
+            assert!(kit::has_line(&text, &format!("Unknown: The desired state: {expected}.")), "{text}");
             assert_eq!(fixture.json(2, &with(&["explain", "shop/cart"]))["code"], "agent-down", "{record}");
             let (status, _, complaint) = fixture.call(&with(&["list"]));
             assert_eq!(status, 2, "{complaint}");
-            assert!(
-                complaint.lines().all(|line| line.starts_with("install-cni: not known: ")),
-                "{complaint}"
-            );
-            let line = format!("install-cni: not known: The desired state: {expected}.");
+            assert!(complaint.lines().all(|line| line.starts_with("install-cni: unknown: ")), "{complaint}");
+            let line = format!("install-cni: unknown: The desired state: {expected}.");
             assert!(kit::has_line(&complaint, &line), "{complaint}");
         }
     }

@@ -328,7 +328,7 @@ fn the_page_says_when_it_is_out_of_date() {
     is("document.getElementById('stale').hidden");
     server.fail();
     browser.until("!document.getElementById('stale').hidden");
-    is("document.getElementById('stale').textContent.includes('it answers 503')");
+    is("document.getElementById('stale').textContent.includes('HTTP status 503')");
     is("document.getElementById('stale').textContent.includes('from 2026-11-22 03:14:15 UTC')");
     is("document.querySelectorAll('#pods-table tr[data-state]').length === 12");
     server.show(fixtures::bypassing());

@@ -120,7 +120,7 @@ finding_codes! {
         "Read its log: kubectl logs -n NAMESPACE POD."
     /// An agent did not answer.
     AgentSilent "agent-silent" Agents Unknown Check [Agents] "every agent answers"
-        "Nothing is known of the pods of this node; look at its kubelet. If the agent's debug port is closed (by default with hostNetwork), set millrace.debugPort or use --via exec."
+        "The state of the pods of this node is unknown; check its kubelet. If the agent's debug port is closed (by default with hostNetwork), set millrace.debugPort or use --via exec."
     /// A part of an agent is unhealthy.
     AgentUnhealthy "agent-unhealthy" Agents Error Check [Agents Answers] "every agent is healthy"
         "Run install-cni state in the agent's container."
@@ -240,7 +240,7 @@ finding_codes! {
         "Allow ingress to TCP port 15008 from these peers too."
     /// NetworkPolicies block all that comes in.
     PolicyBlocksAll "policy-blocks-all" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks everything to pods of the mesh"
-        "If the pod shall be reached, allow ingress to TCP port 15008."
+        "If the pod must accept traffic, allow ingress to TCP port 15008."
     /// NetworkPolicies block HBONE to peers.
     PolicyBlocksOutbound "policy-blocks-outbound" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE from pods of the mesh"
         "Allow egress to TCP port 15008 of the same peers, as far as they are in the mesh."

@@ -295,7 +295,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     render_table(titles, &rows, colour)
 }
 
-/// `millrace verify`: differences, one line each, then what is not known.
+/// `millrace verify`: differences, one line each, then what is unknown.
 #[must_use]
 pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
     let mut rows = Vec::new();
@@ -321,10 +321,10 @@ pub fn partial_text(unanswered: &[NodeMessage]) -> String {
     shortened_lines(&format!("partial: {} nodes did not answer", unanswered.len()), unanswered)
 }
 
-/// Parts of nodes that are not known, in lines for standard error; empty: there are none.
+/// Parts of nodes that are unknown, in lines for standard error; empty: there are none.
 #[must_use]
 pub fn not_known_text(unknown: &[NodeMessage]) -> String {
-    shortened_lines("not known:", unknown)
+    shortened_lines("unknown:", unknown)
 }
 
 /// A head and the first messages; empty if there are none.

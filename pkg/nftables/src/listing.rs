@@ -275,7 +275,7 @@ impl ChainReader<'_> {
                 read.extend(rule.handle.map(|handle| (chain.table, handle)));
             })?;
             if !is_complete {
-                // In a chain of ours it is one rule too many.
+                // In a chain of ours it is an unexpected rule.
                 let text = "(more rules than are read)".to_owned();
                 let unread = || SavedRule { chain: chain.name.clone(), text, rule: None, handle: None };
                 builder.add_rule(chain.table, &chain.name, |_| false, unread);

@@ -54,7 +54,7 @@ impl NodeInspector {
             .and_then(|(netns, spec)| ::proof::prove(&netns, node, &spec).map_err(|error| error.to_string()));
         Ok(match proven {
             Ok(paths) if paths.is_empty() => {
-                Proof::untested(title, true, "nothing of it is to be redirected".to_owned())
+                Proof::untested(title, true, "none of its traffic is to be redirected".to_owned())
             }
             Ok(paths) => Proof { pod: title, found: true, message: None, paths },
             Err(why) => Proof::untested(title, true, why),
@@ -72,7 +72,7 @@ impl NodeInspector {
             return Err("the agent does not capture it".to_owned());
         };
         if enrolled_pod.options.open {
-            return Err("no ztunnel is there, and the pod is open without one".to_owned());
+            return Err("no ztunnel is available, and the pod is not captured without one".to_owned());
         }
         let netns = enrolled_pod.netns.clone().ok_or_else(|| unobserved_reason(pod))?;
         let rules = |family| (family, rules::inpod::pod_rules(&chosen.rules, &enrolled_pod.options, family));

@@ -7,7 +7,7 @@ use crate::state::{CaptureState, CaptureStatus, Redirection};
 pub enum MeshMembership {
     /// The pod should be captured.
     Member,
-    /// The pod should not be captured. `remains`: rules or addresses of ours are still there for it.
+    /// The pod should not be captured. `remains`: our rules or addresses for it still exist.
     Outside {
         /// Something of ours is still there.
         remains: bool,

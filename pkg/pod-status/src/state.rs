@@ -17,7 +17,7 @@ model::word_enum! {
         Held = "held",
         /// The pod should not be captured, and is not.
         Outside = "outside",
-        /// The pod should not be captured, and rules or addresses of ours are still there for it.
+        /// The pod should not be captured, and our rules or addresses for it still exist.
         Leaving = "leaving",
         /// The state could not be determined.
         #[default]

@@ -52,7 +52,7 @@ impl NodeSocket {
         let link = link.filter(|link| link.kind.as_deref() == Some("veth"));
         let (peer, number) = link
             .and_then(|link| link.peer.zip(link.peer_netns))
-            .ok_or_else(|| format!("its {interface} is no veth pair between it and the node"))?;
+            .ok_or_else(|| format!("its {interface} is not a veth pair between it and the node"))?;
         let node = pod.netns_number(self.netns.as_fd()).map_err(|error| error.to_string())?;
         let is_here = node == Some(number);
         is_here.then_some(peer).ok_or_else(|| {

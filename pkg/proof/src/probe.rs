@@ -64,7 +64,7 @@ impl Prober {
     /// Sends the packet of a path, and observes what becomes of it.
     pub(crate) fn observe_path(&mut self, path: &PlannedPath, until: Instant) -> Observation {
         if Instant::now() >= until {
-            return Observation::Failed("the time for packets was over".to_owned());
+            return Observation::Failed("timed out".to_owned());
         }
         self.port = self.port.saturating_add(1);
         let observed = match path.packet.source {

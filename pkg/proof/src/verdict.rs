@@ -65,9 +65,10 @@ fn judge_redirected(
         Observation::Tracked { to, .. } if *to == dest => {
             (ProofResult::Bypasses, format!("{bypasses}: no rule redirects it"))
         }
-        Observation::Tracked { to, .. } => {
-            (ProofResult::Bypasses, format!("led to {to} instead of port {port}: a foreign rule precedes"))
-        }
+        Observation::Tracked { to, .. } => (
+            ProofResult::Bypasses,
+            format!("redirected to {to} instead of port {port} by another component's rule"),
+        ),
         Observation::Untracked => {
             let why = "no connection is tracked, so no rule redirects it";
             (ProofResult::Bypasses, format!("{bypasses}: {why}"))
@@ -81,10 +82,10 @@ fn judge_passing(dest: SocketAddr, observed: &Observation) -> (ProofResult, Stri
     match observed {
         Observation::Tracked { to, .. } if *to == dest => (
             ProofResult::Proven,
-            "reaches the application, as it is to: it is excluded from redirection".to_owned(),
+            "reaches the application, as expected: excluded from redirection".to_owned(),
         ),
         Observation::Tracked { to, .. } => {
-            (ProofResult::Held, format!("led to {to}, though it is excluded from redirection"))
+            (ProofResult::Held, format!("redirected to {to}, although it is excluded from redirection"))
         }
         other => judge_undelivered(other),
     }
@@ -98,7 +99,7 @@ fn judge_untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, St
             (ProofResult::Proven, "leaves the pod untouched".to_owned())
         }
         Observation::Tracked { to, .. } => {
-            (ProofResult::Held, format!("led to {to}: the proxy cannot reach its destination"))
+            (ProofResult::Held, format!("redirected to {to}: the proxy cannot reach its destination"))
         }
         other => judge_undelivered(other),
     }
@@ -214,7 +215,7 @@ mod tests {
             (led("10.0.0.2:9999", None), Bypasses),
             (led("10.0.0.2:80", None), Bypasses),
             (Observation::Discarded, Held),
-            (Observation::Failed("its eth0 is no veth pair".to_owned()), NotTestable),
+            (Observation::Failed("its eth0 is not a veth pair".to_owned()), NotTestable),
         ] {
             for verdict in [PacketVerdict::Redirected(Port(15006)), PacketVerdict::Tproxied(Port(15006))] {
                 let found = judged_arriving(verdict, &observed);

@@ -251,7 +251,7 @@ impl fmt::Display for LinkState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "link {} {}", self.name, if self.up { "up" } else { "down" })?;
         if !self.correct {
-            f.write_str(", not the right one")?;
+            f.write_str(", wrong kind or peer")?;
         }
         if !self.addresses.is_empty() {
             write!(f, " with {}", self.addresses.join(", "))?;

@@ -165,20 +165,17 @@ fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) ->
     ] {
         let is_listed = |unobserved: &Unobserved| [part, StatePart::Network].contains(&unobserved.part);
         if is_unobserved && !state.observation.unobserved.iter().any(is_listed) {
-            all.push(format!("{kind}: the kernel could not be asked"));
+            all.push(format!("{kind}: the kernel could not be queried"));
         }
     }
     let is_reported = state.health.iter().any(|part| part.message == NOT_SYNCED);
     let is_unread =
         state.observation.observer == Observer::Agent && state.node.ambient_enabled && !state.node.synced;
     if is_unread && !is_reported {
-        all.push(
-            "which pods belong to the mesh: the agent has not read them whole since its start".to_owned(),
-        );
+        all.push("which pods belong to the mesh: the agent has not synced since its start".to_owned());
     }
     all.extend(state.pods.iter().filter(|pod| is_unknown(pod)).map(|pod| {
-        let why =
-            pod.kernel.unobserved.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), to_clause);
+        let why = pod.kernel.unobserved.as_deref().map_or_else(|| "not observed yet".to_owned(), to_clause);
         format!("pod {}: {why}", sanitize_text(&pod.title()))
     }));
     all.iter().map(|text| to_sentence(text)).collect()
@@ -252,11 +249,11 @@ pub fn differences_table(state: &StateReport, colour: bool) -> String {
     let unknown = not_known(state);
     for what in &unknown {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "Not known: {what}");
+        let _ = writeln!(text, "Unknown: {what}");
     }
     match (rows.is_empty(), unknown.is_empty()) {
-        (true, true) => "The kernel and the files are as they should be.\n".to_owned(),
-        (true, false) => format!("No difference was found, but not everything could be seen.\n{text}"),
+        (true, true) => "The kernel and the files match the desired state.\n".to_owned(),
+        (true, false) => format!("No difference was found, but not everything could be observed.\n{text}"),
         (false, _) => text,
     }
 }
@@ -296,7 +293,7 @@ fn build_history_row(change: &ChangeRecord) -> Vec<Cell> {
 #[must_use]
 pub fn render_plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {
-        return if state.knows_plan() { "Nothing is to be done.\n" } else { UNKNOWN }.to_owned();
+        return if state.knows_plan() { "Nothing to do.\n" } else { UNKNOWN }.to_owned();
     }
     let mut text = String::new();
     for (at, step) in state.plan.iter().enumerate() {

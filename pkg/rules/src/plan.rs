@@ -143,7 +143,7 @@ impl ChainSet {
             stale.into_iter().partition(|chain| have.has_unnamed_jump(&chain.0));
         kept.retain(|chain| have.rules_of(&chain.0).next().is_some());
         let unwanted = kept.iter().chain(&stale);
-        why.extend(unwanted.map(|chain| format!("{}: chain {chain} is not wanted", table.as_str())));
+        why.extend(unwanted.map(|chain| format!("{}: chain {chain} should not exist", table.as_str())));
         let (deletes, jumps) = self.edit_jumps(table, want, have, &mut why);
         if why.is_empty() {
             return None;
@@ -175,7 +175,7 @@ impl ChainSet {
                 Some(kept) if !*kept => *kept = true,
                 _ => {
                     why.push(format!(
-                        "{}: {} has a rule that is not wanted: {}",
+                        "{}: {} has an unexpected rule: {}",
                         table.as_str(),
                         found.chain,
                         found.text

@@ -51,11 +51,11 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
         &fixture.container,
         "mesh/other",
         ("agent-down", "-", "-", 2),
-        &["no record that it left mentions this pod"],
+        &["no record on the node mentions this pod"],
     );
     assert_eq!(list(&fixture.container, &["--bypassing"]), (2, Vec::new()), "pods may have started since");
     let (status, text) = verify(&fixture.container);
-    let first = "No difference was found, but not everything could be seen.";
+    let first = "No difference was found, but not everything could be observed.";
     assert_eq!((status, text.lines().next()), (2, Some(first)), "{text}");
 
     // What the agent repaired when it ran.
@@ -170,7 +170,7 @@ fn nobody_has_ever_run_here() {
         &fixture.container,
         "mesh/web",
         ("agent-down", "-", "-", 2),
-        &["no record that it left mentions this pod"],
+        &["no record on the node mentions this pod"],
     );
     assert!(answer.node_problems.iter().any(|text| text.contains(DOWN)), "{answer}");
     assert_eq!((list(&fixture.container, &["--bypassing"]).0, verify(&fixture.container).0), (2, 1));

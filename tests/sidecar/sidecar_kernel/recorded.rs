@@ -64,7 +64,7 @@ fn shows_what_changed(case: &Case, backend: Backend) {
         assert_eq!(differences(), [missing], "{what}");
         iptables(&netns, backend, family, "-t nat -A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15002");
         let [other, ours] = ["15002", "15001"].map(|port| format!("-p tcp -j REDIRECT --to-ports {port}"));
-        let changed = format!("{family} nat: chain ISTIO_REDIRECT has as rule 1: {other}, not: {ours}");
+        let changed = format!("{family} nat: chain ISTIO_REDIRECT rule 1 is {other}, expected {ours}");
         assert_eq!(differences(), [changed], "{what}");
         apply(&netns, case, backend);
         assert_eq!(differences(), [""; 0], "{what}: repaired");
@@ -74,10 +74,7 @@ fn shows_what_changed(case: &Case, backend: Backend) {
     apply(&netns, case, backend);
     iptables(&netns, backend, Family::V6, "-t nat -A PREROUTING -p tcp -j ISTIO_REDIRECT");
     let [added] = differences().try_into().unwrap();
-    assert_eq!(
-        added, "IPv6 nat: PREROUTING has a rule that is not wanted: -p tcp -j ISTIO_REDIRECT",
-        "{what}"
-    );
+    assert_eq!(added, "IPv6 nat: PREROUTING has an unexpected rule: -p tcp -j ISTIO_REDIRECT", "{what}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl RemovalPlan {
     fn to_table(&self) -> String {
         let mut text = String::new();
         let parts = [("Files", &self.files), ("Network of the node", &self.network), ("Pods", &self.pods)];
-        for (title, list) in parts.into_iter().chain([("Not known", &self.unknown)]) {
+        for (title, list) in parts.into_iter().chain([("Unknown", &self.unknown)]) {
             if !list.is_empty() {
                 text.extend([title, ":\n"]);
                 text.extend(list.iter().map(|line| format!("  {line}\n")));

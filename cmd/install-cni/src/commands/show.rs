@@ -41,7 +41,7 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
 
 fn complain_unknown(doubts: &[String]) -> ExitCode {
     for unknown in doubts {
-        console::print_message(crate::PROGRAM, &format!("not known: {unknown}"));
+        console::print_message(crate::PROGRAM, &format!("unknown: {unknown}"));
     }
     if doubts.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) }
 }
@@ -49,7 +49,7 @@ fn complain_unknown(doubts: &[String]) -> ExitCode {
 fn parse_capture_state(word: &str) -> Result<CaptureState> {
     let known = CaptureState::WORST_FIRST.map(CaptureState::as_str);
     CaptureState::from_name(word)
-        .with_context(|| format!("--state: {word:?} is none of {}", known.join(", ")))
+        .with_context(|| format!("--state: {word:?} must be one of {}", known.join(", ")))
 }
 
 pub(super) fn verify_node(call: &CommandInvocation) -> Result<ExitCode> {

@@ -102,7 +102,7 @@ fn hbone_effect(blocked: Blocked) -> Option<Effect> {
     match blocked {
         Blocked::No => None,
         Blocked::Hbone => {
-            Some((Code::PolicyBlocksHbone, "TCP port 15008 is open to no one, and other ports are"))
+            Some((Code::PolicyBlocksHbone, "TCP port 15008 is open to no peer, and other ports are"))
         }
         Blocked::SomePeers => {
             Some((Code::PolicyBlocksSome, "some peers may connect to other ports, and not to TCP port 15008"))

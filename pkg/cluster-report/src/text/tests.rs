@@ -25,7 +25,7 @@ fn a_check_shows_marks_findings_and_where_to_read_on() {
     for part in [
         "agents\n------\n× every agent is ready\n",
         "? every agent answers\n    node n01: no answer within 5s\n    node n02:",
-        "    and 2 more: -o wide shows all\n    Nothing is known of the pods of this node",
+        "    and 2 more: -o wide shows all\n    The state of the pods of this node is unknown",
         "\n    see docs/millrace.md#agent-silent for hints\n",
         "× every node can capture pods\n    node n00: iptables cannot be run\\u{1b}[31m\n",
         "? no pod bypasses the mesh\n    unknown: 12 of 13 agents did not answer\n",
@@ -119,9 +119,9 @@ fn no_pod_is_no_answer_while_some_may_be_missing() {
     });
     let (all, bypassing, partial, text, equal) = status(&unsynced);
     assert_eq!((all, bypassing, partial, equal), (2, 2, true, false));
-    assert!(text.starts_with("not known:\n  n1: Which pods belong to the mesh: "), "{text}");
+    assert!(text.starts_with("unknown:\n  n1: Which pods belong to the mesh: "), "{text}");
     let unknown = node(&|state| state.pods = vec![pod(report::CaptureState::Unknown)]);
     let (all, bypassing, partial, text, equal) = status(&unknown);
     assert_eq!((all, bypassing, partial, equal), (0, 2, false, false));
-    assert_eq!(text, "not known:\n  n1: Pod shop/web: nobody has looked at it.\n");
+    assert_eq!(text, "unknown:\n  n1: Pod shop/web: not observed yet.\n");
 }

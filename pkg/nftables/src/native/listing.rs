@@ -190,7 +190,7 @@ impl ListedChain {
         let differing =
             expected.rules.iter().enumerate().find(|(index, rule)| self.rules.get(*index) != Some(rule));
         let Some((index, _)) = differing else {
-            return (self.rules.len() > expected.rules.len()).then(|| "has one rule too many".to_owned());
+            return (self.rules.len() > expected.rules.len()).then(|| "has an unexpected rule".to_owned());
         };
         let text = desired.rules.get(index).map(|desired| desired.rule.to_string()).unwrap_or_default();
         let found = self.rules.get(index);
@@ -199,7 +199,7 @@ impl ListedChain {
         let number = index + 1;
         Some(match is_missing {
             true => format!("lacks rule {number}: {text}"),
-            false => format!("has another rule {number}, not: {text}"),
+            false => format!("rule {number} differs, expected {text}"),
         })
     }
 }

@@ -92,11 +92,11 @@ fn node_degraded(state: &StateReport) -> Option<Finding> {
     Some(Finding::new_unhealthy(
         "node-degraded",
         message,
-        &["Fix what the message names; the agent goes on by itself."],
+        &["Fix the problem named above; the agent retries."],
     ))
 }
 
-/// Objects of ours that are not as they should be; of files there is more to say.
+/// Objects of ours that differ from the desired state; files have findings of their own.
 fn node_drift(state: &StateReport) -> Option<Finding> {
     let all: Vec<String> = state
         .network
@@ -129,8 +129,8 @@ fn foreign_objects(state: &StateReport) -> Option<Finding> {
 fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
     let (part_, why) = (sanitize_text(&part.component), to_clause(&part.message));
     let (code, message) = match part.component.as_str() {
-        "live" | "ready" => ("agent-unwell".to_owned(), format!("The agent is not {part_}: {why}.")),
-        _ => (format!("{part_}-unwell"), format!("The {part_} is not well: {why}.")),
+        "live" | "ready" => ("agent-unhealthy".to_owned(), format!("The agent is not {part_}: {why}.")),
+        _ => (format!("{part_}-unhealthy"), format!("The {part_} is unhealthy: {why}.")),
     };
     (!part.message.is_empty())
         .then(|| Finding::new_unhealthy(&code, message, &["Read the agent's log of the last minutes."]))
@@ -151,7 +151,7 @@ fn of_file(file: &InstalledFile) -> Finding {
             "The container runtime's network configuration lacks our entry, or has it changed, so new pods will start \
              outside of the mesh, or not at all",
             &[
-                "Find out who else writes to the node's directory of network configurations.",
+                "Find out which other program writes to the node's directory of network configurations.",
                 "Pods that started meanwhile have to be restarted if they have a sidecar.",
             ],
         ),

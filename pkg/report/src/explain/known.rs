@@ -103,7 +103,7 @@ fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let message =
         format!("The pod {} {what}: {}. {}", pod_title(pod), to_clause(problem), traffic_consequence(pod));
     let advice =
-        ["Fix what the message names; the agent, or the kubelet at the next start, tries again.", RESTART];
+        ["Fix the problem named above; the agent, or the kubelet at the next start, retries.", RESTART];
     Some(Finding::new_unhealthy("failed", message, &advice))
 }
 
@@ -121,7 +121,7 @@ fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
     );
     let advice = [
         "Wait some seconds and ask again.",
-        "If it does not pass, see whether the agent's service account may patch pods, and whether the API server can be reached.",
+        "If it does not pass, check whether the agent's service account may patch pods, and whether the API server can be reached.",
     ];
     Some(Finding::new_unhealthy("annotation-missing", message, &advice))
 }
@@ -164,14 +164,10 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
             let message = format!(
                 "The pod {title} should be captured, and its traffic is held back: it reaches nothing through the mesh."
             );
-            Finding::new_unhealthy(
-                "held",
-                message,
-                &["Check whether a ztunnel of this node is ready and well.", WAIT],
-            )
+            Finding::new_unhealthy("held", message, &["Check whether a ztunnel of this node is ready.", WAIT])
         }
         _ => {
-            let message = format!("The pod {title} is on its way into the mesh and not captured yet.");
+            let message = format!("The pod {title} is being captured.");
             Finding::new_unhealthy("pending", message, &["Wait some seconds and ask again.", RESTART])
         }
     }
@@ -184,13 +180,13 @@ fn leaving_finding(pod: &PodState) -> Finding {
         None => String::new(),
     };
     let message = format!(
-        "The pod {} should not be captured, and rules or addresses of ours are still there for it{left}: {}.",
+        "The pod {} should not be captured, and the agent's rules or addresses for it still exist{left}: {}.",
         pod_title(pod),
         outside::reason_clause(pod)
     );
     let advice = [
         "Wait a minute and ask again: the agent removes them by itself.",
-        "If they stay, the agent's log says why; install-cni plan shows what it would do.",
+        "If they stay, the agent's log has the reason; install-cni plan shows what it would do.",
     ];
     Finding::new_unhealthy("leaving", message, &advice)
 }

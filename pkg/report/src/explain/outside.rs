@@ -10,7 +10,7 @@ use crate::{
 /// Why it is outside, as a clause.
 pub(super) fn reason_clause(pod: &PodState) -> String {
     match pod.reason.message.as_str() {
-        "" => "nobody says why".to_owned(),
+        "" => "no reason recorded".to_owned(),
         message => to_clause(message),
     }
 }
@@ -19,8 +19,8 @@ pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
     let title = sanitize_text(&pod.title());
     if pod.reason.code == "namespace-unknown" {
         let message = format!(
-            "The pod {title} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh cannot \
-             be said.",
+            "The pod {title} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh could \
+             not be determined.",
             sanitize_text(&pod.namespace)
         );
         let advice = [
@@ -70,14 +70,14 @@ fn capture_advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
         ],
         "envoy-disabled" => vec!["To capture it, remove DISABLE_ENVOY and restart the pod."],
         "no-proxy" => {
-            vec!["Check whether the injection succeeded, and whether somebody removed the container."]
+            vec!["Check whether the injection succeeded, and whether the container was removed."]
         }
         "injection-refused" => {
             vec!["To capture it, remove that label or annotation from the pod's template and restart it."]
         }
         "not-injected" => vec![
             "To give it a sidecar, label its namespace for injection and restart the pod.",
-            "If it should have one, see whether istiod's webhook was reachable when the pod was made.",
+            "If it should have one, check whether istiod's webhook was reachable when the pod was created.",
         ],
         "interception-none" => {
             vec!["To capture it, remove that annotation from the pod's template and restart it."]

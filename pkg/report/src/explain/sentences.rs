@@ -28,7 +28,7 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     all.extend(privilege_sentence(pod));
     all.extend(exception_sentences(pod));
     let problem = pod.problem.as_ref().filter(is_new);
-    all.extend(problem.map(|problem| format!("What failed last: {}.", to_clause(problem))));
+    all.extend(problem.map(|problem| format!("Last error: {}.", to_clause(problem))));
     let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
     let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
     all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| change_sentence(which, change)));
@@ -42,17 +42,19 @@ fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     let recorded =
         changes.find(|change| change.outcome == ChangeStatus::Succeeded && change.cause != "ztunnel");
     match (&pod.last_transition_time, &state.node.agent_started_at, recorded) {
-        (Some(since), ..) => format!("This has been so since {since}."),
+        (Some(since), ..) => format!("In this state since {since}."),
         // An earlier agent changed it, and this one found it like that.
         (None, _, Some(change)) if pod.capture == CaptureState::Captured => {
-            format!("This has been so since {}, as far as the history goes.", change.started_at)
+            format!("In this state since {}, as far as the history goes.", change.started_at)
         }
         (None, Some(started), _) => {
             format!(
-                "Since when is unknown: unchanged since the agent started at {started}, or the change was not observed."
+                "Time of the last transition unknown: unchanged since the agent started at {started}, or the change was not observed."
             )
         }
-        (None, None, _) => "Since when is unknown: only the agent keeps this history.".to_owned(),
+        (None, None, _) => {
+            "Time of the last transition unknown: only the agent keeps this history.".to_owned()
+        }
     }
 }
 
@@ -63,7 +65,7 @@ fn reason_sentence(pod: &PodState) -> Option<String> {
     }
     let clause = match to_clause(&pod.reason.message) {
         clause if clause.is_empty() => {
-            return Some("Why it should be captured, or why not, is not known.".to_owned());
+            return Some("The reason for its desired state is unknown.".to_owned());
         }
         clause => clause,
     };
@@ -120,7 +122,7 @@ fn kernel_sentences(pod: &PodState, answer: &str) -> Vec<String> {
             all.push("The kernel has not been queried for it yet.".to_owned());
         }
         (None, Some(at)) if kernel.observed.is_empty() && kernel.differences.is_empty() => {
-            all.push(format!("The kernel showed nothing of ours for it at {at}."));
+            all.push(format!("The kernel had none of the agent's objects for it at {at}."));
         }
         _ => {}
     }

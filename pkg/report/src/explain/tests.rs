@@ -112,7 +112,7 @@ fn pods_that_should_be_captured() {
             |pod| pod.capture = Pending,
             "pending",
             PodVerdict::Unhealthy,
-            "on its way into the mesh",
+            "is being captured",
         ),
         (
             RedirectionMode::Node,
@@ -268,7 +268,7 @@ fn pods_that_should_be_captured() {
             },
             "leaving",
             PodVerdict::Unhealthy,
-            "still there for it (10.0.0.7 is still in the set): it is labelled none itself.",
+            "for it still exist (10.0.0.7 is still in the set): it is labelled none itself.",
         ),
     ];
     for (way, change, code, verdict, words) in cases {
@@ -340,7 +340,7 @@ fn pods_that_nobody_knows() {
             |state| state.observation.observer = Observer::Command,
             "agent-down",
             PodVerdict::Unknown,
-            "no record that it left mentions this pod",
+            "no record on the node mentions this pod",
         ),
         (
             RedirectionMode::Node,
@@ -398,7 +398,7 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
     assert!(text.contains(expected), "{text}");
     let text = asked(&state).to_string();
     for part in [
-        "This has been so since 2026-11-21T01:00:00Z.",
+        "In this state since 2026-11-21T01:00:00Z.",
         "It should be captured on the node: its namespace is labelled istio.io/dataplane-mode=ambient.",
         "The kernel showed at 2026-11-21T03:00:00Z: 10.0.0.7 is in the set of enrolled addresses.",
         "Its annotation ambient.istio.io/redirection is enabled.",
@@ -424,17 +424,17 @@ fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the
         ..ChangeRecord::default()
     };
     state.history = vec![change("2026-11-21T02:00:00Z", "ztunnel"), change("2026-11-19T01:00:00Z", "drift")];
-    assert!(asked(&state).to_string().contains("This has been so since 2026-11-21T01:00:00Z."));
+    assert!(asked(&state).to_string().contains("In this state since 2026-11-21T01:00:00Z."));
     state.pods[0].last_transition_time = None;
     let text = asked(&state).to_string();
-    assert!(text.contains("so since 2026-11-19T01:00:00Z, as far as the history goes"), "{text}");
+    assert!(text.contains("In this state since 2026-11-19T01:00:00Z, as far as the history goes"), "{text}");
     assert!(
         text.contains("The last change, at 2026-11-21T02:00:00Z: ")
             && text.contains("Before that, at 2026-11-19"),
         "{text}"
     );
     state.history.truncate(1);
-    assert!(asked(&state).to_string().contains("Since when is unknown"));
+    assert!(asked(&state).to_string().contains("Time of the last transition unknown"));
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
     let title = format!("{namespace}/{name}");
     if is_namespace_excluded(state, &namespace) {
         let message = format!(
-            "Nothing is known of the pod {title}, and nothing would be done for it: the namespace {namespace} is excluded \
+            "The agent does not know the pod {title} and would not capture it: the namespace {namespace} is excluded \
              by the setting exclude-namespaces."
         );
         let advice = format!(
@@ -32,13 +32,13 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
     }
     if state.observation.observer == Observer::Command {
         let message = format!(
-            "Nothing is known of the pod {title}: the agent does not answer, and no record that it left mentions this pod."
+            "The state of the pod {title} is unknown: the agent does not answer, and no record on the node mentions this pod."
         );
         return Finding::new_unknown("agent-down", message, &[]);
     }
     if !state.node.ambient_enabled && !state.node.synced {
         let message = format!(
-            "Nothing is known of the pod {title}: ambient mode is off and the agent does not follow the node's pods, so it knows only those of which \
+            "The state of the pod {title} is unknown: ambient mode is off and the agent does not follow the node's pods, so it knows only those of which \
              the plugin recorded an ADD."
         );
         let advice = format!("Check whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
@@ -46,12 +46,12 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
     }
     if !state.node.synced {
         let message = format!(
-            "Nothing is known of the pod {title} yet: the agent has not been able to read the list of pods since it started."
+            "The state of the pod {title} is not known yet: the agent has not been able to read the list of pods since it started."
         );
         return Finding::new_unknown("not-synced", message, &[]);
     }
     if let Some(stale) = faults::watch_failed(state) {
-        let message = format!("Nothing is known of the pod {title}. {}", stale.message);
+        let message = format!("The state of the pod {title} is unknown. {}", stale.message);
         return Finding { message, ..stale };
     }
     let message = format!(

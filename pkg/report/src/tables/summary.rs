@@ -61,7 +61,7 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
         summary_row("Pods", Cell::coloured(&state_counts(state.pods.iter()), health_color(are_well))),
         summary_row("Ztunnel", Cell::coloured(&ztunnel_states(state), health_color(has_ztunnel))),
         summary_row("Differences", Cell::coloured(&differences.to_string(), health_color(differences == 0))),
-        summary_row("To be done", Cell::plain(&format_count(state.plan.len(), "step"))),
+        summary_row("Planned", Cell::plain(&format_count(state.plan.len(), "step"))),
     ]
 }
 
@@ -69,7 +69,7 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
 fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let facts = (node.ambient_enabled && !node.synced)
-        .then(|| summary_row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
+        .then(|| summary_row("Facts", Cell::coloured("not synced since the agent's start", Colour::Red)));
     let problem = node.problem.iter().map(|why| summary_row("Problem", Cell::coloured(why, Colour::Red)));
     let health = state.health.iter().map(|part| {
         let message = if part.healthy { "healthy" } else { part.message.as_str() };
@@ -90,7 +90,7 @@ fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     let foreign = state.network.conflicts();
     let foreign = foreign.map(|what| summary_row("Foreign", Cell::coloured(what, Colour::Red)));
     let unknown = not_known(state);
-    let unknown = unknown.iter().map(|what| summary_row("Not known", Cell::coloured(what, Colour::Yellow)));
+    let unknown = unknown.iter().map(|what| summary_row("Unknown", Cell::coloured(what, Colour::Yellow)));
     files.chain(foreign).chain(unknown).collect()
 }
 

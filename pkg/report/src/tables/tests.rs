@@ -94,7 +94,7 @@ fn the_summary_has_all_that_is_wrong() {
         "1 bypassing, 1 captured, 1 outside",
         "zt (active, ready)",
         "Differences   3\n",
-        "not read whole",
+        "not synced",
         "no ipset",
         "/e: gone",
         "table 100 is another's",
@@ -106,11 +106,11 @@ fn the_summary_has_all_that_is_wrong() {
 #[test]
 fn differences_and_what_is_not_known_are_told_apart() {
     let mut state = StateReport::default();
-    assert_eq!(differences_table(&state, false), "The kernel and the files are as they should be.\n");
+    assert_eq!(differences_table(&state, false), "The kernel and the files match the desired state.\n");
     state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save.")];
     let text = differences_table(&state, false);
     assert!(
-        text.contains("not everything could be seen.\nNot known: The node's firewall: no iptables-save.\n"),
+        text.contains("not everything could be observed.\nUnknown: The node's firewall: no iptables-save.\n"),
         "{text}"
     );
     state.network.links.differences =
@@ -120,7 +120,7 @@ fn differences_and_what_is_not_known_are_told_apart() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[1], "missing     links     link x");
     assert_eq!(lines[2], "pod         shop/bad  a rule is missing.");
-    assert!(lines.last().unwrap().starts_with("Not known: "), "{text}");
+    assert!(lines.last().unwrap().starts_with("Unknown: "), "{text}");
 }
 
 /// Nothing reaches such a pod, and all rules are as they should be.
@@ -182,11 +182,8 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
     state.pods = vec![pod("web", CaptureState::Unknown)];
     state.node.ambient_enabled = true;
     let all = not_known(&state);
-    assert_eq!(all[0], "Sysctls: the kernel could not be asked.");
-    assert!(
-        all[1].contains("not read them whole") && all[2] == "Pod shop/web: nobody has looked at it.",
-        "{all:?}"
-    );
+    assert_eq!(all[0], "Sysctls: the kernel could not be queried.");
+    assert!(all[1].contains("has not synced") && all[2] == "Pod shop/web: not observed yet.", "{all:?}");
     let message = NOT_SYNCED.to_owned();
     state.health = vec![PartHealth { component: "agent".to_owned(), healthy: false, message }];
     assert_eq!(
@@ -200,7 +197,7 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
 #[test]
 fn a_plan_is_told_in_words_and_operations() {
     let mut state = StateReport::default();
-    assert_eq!(render_plan(&state, true), "Nothing is to be done.\n");
+    assert_eq!(render_plan(&state, true), "Nothing to do.\n");
     let operations = vec!["ipset add s 10.0.0.7".into(), "*nat\n-A X".into()];
     state.plan = vec![PlanStep { kind: "members".into(), message: "adds 10.0.0.7".into(), operations }];
     assert_eq!(

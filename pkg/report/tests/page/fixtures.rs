@@ -104,7 +104,7 @@ pub(crate) fn bypassing() -> StateReport {
         network.ipsets.desired.iter().filter(|it| !gone.contains(&it.ip)).cloned().collect();
     network.ipsets = Comparison::compare_sets(network.ipsets.desired.clone(), members);
     network.routes = Comparison::compare_sets(network.routes.desired.clone(), vec![]);
-    network.foreign = vec!["a bridge br0 of somebody else has 10.244.3.20's link".into()];
+    network.foreign = vec!["a bridge br0 of another component has 10.244.3.20's link".into()];
     state.plan = vec![PlanStep {
         kind: "members".into(),
         message: "Put two addresses into the set of enrolled addresses.".into(),

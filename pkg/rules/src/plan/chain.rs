@@ -62,14 +62,14 @@ fn missing_rules(found: &[&SavedRule], desired: &[Rule]) -> Option<Vec<(RulePlac
     rest.peek().is_none().then_some(missing)
 }
 
-/// The first rule of a chain that is not what it should be, in words.
+/// Returns how the first rule that differs from the desired one does so, as text.
 fn first_difference(found: &[&SavedRule], desired: &[Rule]) -> Option<String> {
     for (index, rule) in desired.iter().enumerate() {
         match found.get(index) {
             Some(found) if found.rule.as_ref() == Some(rule) => {}
-            Some(found) => return Some(format!("has as rule {}: {}, not: {rule}", index + 1, found.text)),
+            Some(found) => return Some(format!("rule {} is {}, expected {rule}", index + 1, found.text)),
             None => return Some(format!("lacks rule {}: {rule}", index + 1)),
         }
     }
-    found.get(desired.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
+    found.get(desired.len()).map(|surplus| format!("has an unexpected rule: {}", surplus.text))
 }

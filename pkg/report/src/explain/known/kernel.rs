@@ -125,7 +125,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
         );
         let advice = [
             "Delete the pod: its owner starts another one, which goes through the plugin.",
-            "If the next one is the same, the plugin is not called: see the files of the installation in install-cni state.",
+            "If the next one is the same, the plugin is not called: check the files of the installation in install-cni state.",
         ];
         return Some(Finding::new_unhealthy("sidecar-rules-missing", message, &advice));
     }

@@ -72,7 +72,7 @@ pub(crate) fn node_without_ztunnel(state: &StateReport) -> Option<MissingZtunnel
 
 const READY: &str =
     "Find out why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.";
-const TAINTS: &str = "If there is none, see whether its DaemonSet tolerates this node's taints.";
+const TAINTS: &str = "If there is none, check whether its DaemonSet tolerates this node's taints.";
 const SOCKET: &str =
     "Check whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.";
 

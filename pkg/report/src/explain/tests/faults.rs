@@ -183,9 +183,9 @@ fn faults_of_the_node_are_told_with_the_pod() {
                     message: "the disk is full".into(),
                 }];
             },
-            "installer-unwell",
+            "installer-unhealthy",
             PodVerdict::Unhealthy,
-            "The pod shop/web is captured: rules of the node redirect its traffic to ztunnel. But the installer is not well: the disk is full.",
+            "The pod shop/web is captured: rules of the node redirect its traffic to ztunnel. But the installer is unhealthy: the disk is full.",
         ),
     ];
     for (way, change, code, verdict, words) in cases {
