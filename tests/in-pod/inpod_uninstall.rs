@@ -141,7 +141,8 @@ fn the_command_finds_what_a_killed_agent_left_without_its_settings() {
         let status = command.wait();
         let log = command.log();
         assert!(
-            status.success() && kit::logged(&log, "nothing of ours is left on this node", "") == 1,
+            status.success()
+                && kit::logged(&log, "no file or rule of Millrace remains on this node", "") == 1,
             "{attempt}: {log}"
         );
         killed.assert_removed(&log);

@@ -190,7 +190,8 @@ fn the_command_removes_an_orphaned_entry_after_a_reboot() {
         let mut command = container.start_with(&["uninstall"], &[]);
         let (status, log) = (command.wait(), command.log());
         assert!(
-            status.success() && kit::logged(&log, "nothing of ours is left on this node", "") == 1,
+            status.success()
+                && kit::logged(&log, "no file or rule of Millrace remains on this node", "") == 1,
             "{attempt}: {log}"
         );
         assert_eq!((fs::read(&original).unwrap(), names(&node.net_d()).len()), (before.clone(), 1), "{log}");

@@ -271,7 +271,10 @@ fn the_command_takes_everything_away_unless_an_agent_runs() {
         fixture.base.container.set_env(setting, "");
     }
     let (status, log) = command(&fixture);
-    assert!(status == Some(0) && kit::logged(&log, "nothing of ours is left on this node", "") == 1, "{log}");
+    assert!(
+        status == Some(0) && kit::logged(&log, "no file or rule of Millrace remains on this node", "") == 1,
+        "{log}"
+    );
     assert_same(&fixture.dumps(), &before, "after the command");
     let chain = std::fs::read(fixture.base.node.net_d().join("10-kit.conflist")).unwrap();
     let chain: Value = serde_json::from_slice(&chain).unwrap();

@@ -15,7 +15,7 @@ use crate::{cluster::ClusterAccess, health::HealthProbe};
 
 /// Type of the condition.
 const KIND: &str = "IstioCNIReady";
-/// Why it is `False`: the plugin's files are not as they should be.
+/// Why it is `False`: the plugin's files differ from the desired state.
 pub(crate) const NOT_INSTALLED: &str = "NotInstalled";
 /// Why it is `False`: the node's network is not.
 pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
@@ -38,7 +38,7 @@ fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) ->
         (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why.into()),
         (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why.into()),
         (Ok(()), Ok(())) => {
-            let message = "the plugin is installed, and the node's network is as it should be";
+            let message = "the plugin is installed, and the node's network matches the desired state";
             (ConditionStatus::True, "Ready", message.to_owned())
         }
     };

@@ -374,7 +374,7 @@ async fn remove_capture(uninstallation: &Uninstallation, agent: Option<AgentThre
     if let Some(left) = withdrawing
         && timeout(LAST_PASS, left).await.is_err()
     {
-        warn!(target: "ambient", "not all annotations could be withdrawn");
+        warn!(target: "ambient", "annotations of some pods were not removed");
     }
     removed.unwrap_or_else(|error| vec![error.to_string()])
 }
@@ -415,7 +415,7 @@ async fn wait_for_shutdown(
 ) -> Result<&'static str> {
     tokio::select! {
         signal = signals.next_signal() => Ok(signal),
-        _ = ended => bail!("the installer has ended by itself, which it never should"),
+        _ = ended => bail!("the installer ended unexpectedly"),
         Some(what) = dead.recv() => bail!("{what}: the process ends, to begin anew"),
     }
 }

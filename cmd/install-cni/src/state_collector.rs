@@ -257,7 +257,7 @@ impl StateCollector {
                     self.clean_records(&mut unrecordable).await;
                     for notice in checker.due_notices(&state, Instant::now()) {
                         if let EventSubject::Pod { name, .. } = &notice.about {
-                            warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
+                            warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as desired");
                         }
                         drop(notices.try_send(notice)); // more than can be published are in the log
                     }
@@ -280,10 +280,10 @@ impl StateCollector {
         });
         match checked.await {
             Ok(Err(error)) if last.replace(&error) => {
-                warn!(target: "install", error, "ADDs leave no records, so the next agent may not know the pods that start now");
+                warn!(target: "install", error, "cannot write ADD records, so the next agent may not know the pods that start now");
             }
             Ok(Ok(())) if last.clear() => {
-                info!(target: "install", "ADDs leave records again");
+                info!(target: "install", "ADD records can be written again");
             }
             _ => {} // a panic is logged where it is
         }

@@ -238,7 +238,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     errors.iter().for_each(|error| error!(target: "install", error, "not removed"));
     name_annotated_pods(last);
     if errors.is_empty() {
-        info!(target: "install", "nothing of ours is left on this node");
+        info!(target: "install", "no file or rule of Millrace remains on this node");
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::FAILURE)

@@ -110,7 +110,7 @@ pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, Enroll
         let title = pod.title();
         match enrolled_pod {
             EnrolledPodView { netns: None, .. } => {
-                step("search", format!("find the network namespace of {title}"), Vec::new());
+                step("find-netns", format!("find the network namespace of {title}"), Vec::new());
             }
             EnrolledPodView { leaving: true, .. } => {
                 step("release-pod", format!("remove the rules of {title}, then notify ztunnel"), Vec::new());
@@ -122,7 +122,7 @@ pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, Enroll
                 step("notify-ztunnel", format!("send {title} to ztunnel"), Vec::new());
             }
             EnrolledPodView { verified: false, .. } => {
-                step("look", format!("verify the rules of {title}"), Vec::new());
+                step("verify-pod", format!("verify the rules of {title}"), Vec::new());
             }
             _ if !pod.kernel.differences.is_empty() => {
                 step("capture-pod", format!("restore what {title} lacks"), pod.kernel.differences.clone());

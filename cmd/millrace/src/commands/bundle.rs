@@ -17,7 +17,7 @@ use crate::{
 
 /// Names in an archive have at most 100 bytes.
 const MAX_NODE: usize = 48;
-const README: &str = "What the agents of a cluster knew when somebody asked. Credentials have been removed.
+const README: &str = "State of a cluster, as its agents reported it when the bundle was written. Credentials have been removed.
 
 check.txt, check.json    the cluster checked
 nodes.txt                which directory is of which node, and which nodes did not answer
@@ -61,7 +61,7 @@ async fn agent_logs(
         let query = &query;
         async move {
             let lines = query.log_lines(agent).await;
-            (node, lines.unwrap_or_else(|error| format!("its last lines are not known: {error}\n")))
+            (node, lines.unwrap_or_else(|error| format!("its last lines are unknown: {error}\n")))
         }
     });
     stream::iter(questions).buffer_unordered(usize::from(options.concurrency)).collect().await

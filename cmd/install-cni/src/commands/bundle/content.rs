@@ -15,13 +15,13 @@ use report::{Comparison, FirewallRule, StateReport, explain_pod, tables};
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;
 
-const README: &str = "What install-cni knew of this node when somebody asked. Secrets have been left out.
+const README: &str = "State of this node when the bundle was written. Secrets have been left out.
 
 state.json        everything, as /debug/state has it
 summary.txt       the node at one glance
 pods.txt          its pods, the worst first
 explanations.txt  each pod explained
-differences.txt   what is not as it should be, and what is not known
+differences.txt   differences from the desired state, and what is unknown
 plan.txt          what would be done
 history.txt       what was done, newest first
 config.txt        effective settings
@@ -64,7 +64,7 @@ pub(super) fn archive_files(
 
 fn versions_text(state: &StateReport, time: &str) -> String {
     format!(
-        "this program   {}\nthe document   {} by {} ({:?} looked at {})\nkernel         {} {}\nmachine        {}\ntime           {time}\n",
+        "this program   {}\nthe document   {} by {} ({:?} observed at {})\nkernel         {} {}\nmachine        {}\ntime           {time}\n",
         env!("CARGO_PKG_VERSION"),
         state.schema,
         state.version,
@@ -78,7 +78,7 @@ fn versions_text(state: &StateReport, time: &str) -> String {
 
 fn read_kernel_setting(name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
-    text.map_or_else(|error| format!("not known: {error}"), |text| text.trim().to_owned())
+    text.map_or_else(|error| format!("unknown: {error}"), |text| text.trim().to_owned())
 }
 
 fn history_text(state: &StateReport) -> String {
@@ -121,7 +121,7 @@ fn network_files(state: &StateReport) -> Vec<(String, String)> {
 fn comparison_text<T: Display>(compared: &Comparison<T>) -> String {
     let observed = match &compared.observed {
         Some(observed) => format!("# observed\n{}", join_lines(observed)),
-        None => "# observed: not known\n".to_owned(),
+        None => "# observed: unknown\n".to_owned(),
     };
     format!(
         "# desired\n{}{observed}# difference\n{}",
@@ -156,7 +156,7 @@ fn agent_log(settings: &DaemonSettings) -> String {
     match node_status::fetch(&settings.debug_socket, "/debug/lines", node_status::LIMIT) {
         Ok(lines) => String::from_utf8_lossy(&lines).into_owned(),
         Err(error) => format!(
-            "the agent's last lines are not known: {}\nkubectl logs, or the container runtime's log on the node, has them\n",
+            "the agent's last lines are unknown: {}\nkubectl logs, or the container runtime's log on the node, has them\n",
             node_status::error_text(&anyhow::Error::new(error))
         ),
     }
