@@ -69,11 +69,8 @@ fn proxy_owners(
 
 fn parse_ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
     let id = |name: &str| name.parse().ok().or_else(|| host::id_of(name, file));
-    let find = |name: &str| {
-        id(name).ok_or_else(|| {
-            invalid_value(flag, list, format!("{name:?} is neither a number nor a local name"))
-        })
-    };
+    let mistake = |name: &str| format!("{name:?} is neither a number nor a local name");
+    let find = |name: &str| id(name).ok_or_else(|| invalid_value(flag, list, mistake(name)));
     list_elements(list).map(find).collect()
 }
 
