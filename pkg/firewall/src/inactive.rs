@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::Family;
-use netlink::{Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket};
+use netlink::{Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 use nftables::uapi::{
     CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, GET_CHAIN, GET_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME,
     base_chain, nfgenmsg_header,
@@ -74,12 +74,11 @@ fn describe_place(family: Family, table: Table, hook: Option<Hook>, why: &str) -
 fn is_dormant(socket: &mut Socket, family: Family, table: Table) -> Result<bool, netlink::Error> {
     let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
     question.put_str(TABLE_NAME, table.as_str());
-    let has_flag = |reply: ReceivedMessage<'_>| {
-        let (_, attributes) = reply.split_header::<4>()?;
-        let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?;
-        Ok(flags.unwrap_or(0) & TABLE_DORMANT != 0)
-    };
-    find_object(socket, question)?.iter().next().map_or(Ok(false), has_flag)
+    let replies = find_object(socket, question)?;
+    let Some(reply) = replies.iter().next() else { return Ok(false) };
+    let (_, attributes) = reply.split_header::<4>()?;
+    let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?;
+    Ok(flags.unwrap_or(0) & TABLE_DORMANT != 0)
 }
 
 fn is_unhooked(
@@ -91,11 +90,10 @@ fn is_unhooked(
     let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
     question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, hook.as_str());
     let (_, number, priority) = base_chain(table, hook);
-    let is_elsewhere = |reply: ReceivedMessage<'_>| {
-        let (_, attributes) = reply.split_header::<4>()?;
-        Ok(!is_at_hook(attributes.find(CHAIN_HOOK).as_ref(), number, Some(priority))?)
-    };
-    find_object(socket, question)?.iter().next().map_or(Ok(false), is_elsewhere)
+    let replies = find_object(socket, question)?;
+    let Some(reply) = replies.iter().next() else { return Ok(false) };
+    let (_, attributes) = reply.split_header::<4>()?;
+    Ok(!is_at_hook(attributes.find(CHAIN_HOOK).as_ref(), number, Some(priority))?)
 }
 
 fn find_object(socket: &mut Socket, question: NetlinkRequest) -> Result<ReplyMessages, netlink::Error> {

@@ -306,11 +306,11 @@ fn changed_pods(
             changed.entry((uid, verb)).or_default().push(ip.to_string());
         }
     }
-    let of_pod = |((uid, verb), ips): ((&PodUid, &str), Vec<String>)| {
+    let changed = changed.into_iter().filter_map(|((uid, verb), ips)| {
         let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid)?;
         Some((pod.name(), describe_members(&ips, verb)))
-    };
-    changed.into_iter().filter_map(of_pod).collect()
+    });
+    changed.collect()
 }
 
 /// Describes a change of the sets for the history.
@@ -326,16 +326,10 @@ fn report_repair(state: &AgentState, steps: &[Operation]) {
 
 /// Whether traffic could bypass ztunnel for lack of what these steps restore. Without links, routes or settings it is held or lost.
 fn has_leaked(steps: &[Operation]) -> bool {
-    let leaks = |step: &Operation| {
-        matches!(
-            step,
-            Operation::Firewall { .. }
-                | Operation::AddRule(..)
-                | Operation::AddMembers(_)
-                | Operation::CreateSet(_)
-        )
-    };
-    steps.iter().any(leaks)
+    steps.iter().any(|step| {
+        use Operation::{AddMembers, AddRule, CreateSet, Firewall};
+        matches!(step, Firewall { .. } | AddRule(..) | AddMembers(_) | CreateSet(_))
+    })
 }
 
 fn kind_of(step: &Operation) -> NodeChange {

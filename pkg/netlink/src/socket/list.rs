@@ -63,11 +63,14 @@ impl Socket {
     ) -> Result<(), Error> {
         let (bytes, deadline) = (self.bounds.bytes, Instant::now() + self.bounds.time);
         self.send(message.clone(), MessageFlags::DUMP)?;
-        let mut take = |reply: &ReceivedMessage<'_>| {
-            each(reply);
-            true
-        };
-        self.receive_list(&mut take, bytes, deadline)
+        self.receive_list(
+            &mut |reply| {
+                each(reply);
+                true
+            },
+            bytes,
+            deadline,
+        )
     }
 
     /// Asks for the beginning of a list: what comes before it has more than `bytes`. If that is all of it, the socket is in the
@@ -95,11 +98,10 @@ impl Socket {
         message: &NetlinkRequest,
         bounds: ListBounds,
     ) -> Result<(ReplyMessages, bool), Error> {
-        let take = |replies: &mut ReplyMessages, reply: &ReceivedMessage<'_>| {
+        self.dump_into(message, bounds, |replies: &mut ReplyMessages, reply| {
             replies.push(reply);
             true
-        };
-        self.dump_into(message, bounds, take)
+        })
     }
 
     /// Has `take` put a list's messages into a collection, and say which of them count towards the bytes. Whether that is all of the
