@@ -19,6 +19,7 @@ mod error;
 pub mod fuzzing;
 mod notification;
 mod reporter;
+mod rest;
 mod sockets;
 mod watcher;
 

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use crate::{Change, ChangeWatcher};
 
-/// Changes within this time after a notification are reported together, so that a pod that changes its namespace all the time
-/// wakes the process no more often.
+/// Changes within this time after a notification are reported together, so that all namespaces wake the process no more often.
 const COALESCE: Duration = Duration::from_millis(20);
 const STACK: usize = 256 * 1024;
 
-/// A thread that reports the changes of a watcher's namespaces, at the latest 20 ms after they happened. It ends when this is
-/// dropped.
+/// A thread that reports the changes of a watcher's namespaces, at the latest 20 ms after they happened; those of a namespace
+/// that changes all the time after a pause, which doubles up to 640 ms. It ends when this is dropped.
 #[derive(Debug)]
 pub struct ChangeReporter<K>(ChangeWatcher<K>);
 
@@ -44,7 +43,7 @@ impl<K: Clone + Send + 'static> ChangeReporter<K> {
 /// Ends when the watcher is closed.
 fn report_changes<K: Clone>(watcher: &ChangeWatcher<K>, mut report: impl FnMut(io::Result<Change<K>>)) {
     loop {
-        match watcher.wait_for_changes(None) {
+        match watcher.wait_at_pace() {
             Ok(Some(changes)) => changes.into_iter().map(Ok).for_each(&mut report),
             Ok(None) => return,
             Err(error) => return report(Err(error)),

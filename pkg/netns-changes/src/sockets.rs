@@ -1,6 +1,7 @@
 //! The two sockets in a watched namespace.
 
 use std::io;
+use std::mem;
 use std::os::fd::BorrowedFd;
 
 use netlink::{NetlinkProtocol, NotificationSocket};
@@ -15,6 +16,8 @@ use crate::notification::{NEW_GENERATION, Observed, generation_request};
 const RECEIVE_BUFFER: usize = 32 * 1024;
 /// One busy namespace does not keep others waiting for longer than this takes.
 const DATAGRAMS_AT_A_TIME: usize = 32;
+/// More than the queue can hold.
+const DATAGRAMS_AFTER_LOSS: usize = 1024;
 
 /// `NFNLGRP_NFTABLES`.
 const FIREWALL_GROUPS: u32 = group_mask(7);
@@ -89,15 +92,24 @@ impl Sockets {
         }
     }
 
-    /// Reads pending notifications of one socket: a bounded number of them, and those after a loss another time.
+    /// Reads pending notifications of one socket: a bounded number of them. After a loss it reads all, because after an overflow the
+    /// kernel queues nothing before the queue has been empty once: who observes the namespace before that would never learn of
+    /// a change that follows the observation.
     pub(crate) fn read_notifications(&self, source: Source, buffer: &mut [u8], observed: &mut Observed) {
         let Some((_, socket)) = self.0.iter().find(|(of, _)| *of == source) else { return };
-        for _ in 0..DATAGRAMS_AT_A_TIME {
+        let (mut left, mut is_complete) = (DATAGRAMS_AT_A_TIME, true);
+        while left > 0 {
+            left -= 1;
             match socket.receive(buffer) {
                 Ok(None) => return,
                 Ok(Some(datagram)) => observed.add_messages(datagram),
                 // The error itself says no more than this, and the socket goes on.
-                Err(_) => return observed.add_loss(),
+                Err(_) => {
+                    observed.add_loss();
+                    if mem::take(&mut is_complete) {
+                        left = DATAGRAMS_AFTER_LOSS;
+                    }
+                }
             }
         }
     }

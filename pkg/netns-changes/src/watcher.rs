@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netns::Netns;
 use rustix::buffer::spare_capacity;
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::notification::Observed;
+use crate::rest::Rest;
 use crate::sockets::{Sockets, Source};
 use crate::{Change, Error};
 
@@ -24,7 +25,8 @@ const EVENTS: usize = 64;
 const BUFFER: usize = 16 * 1024;
 /// The value of the eventfd in the epoll set, which no namespace has.
 const CLOSED: u64 = u64::MAX;
-/// Of the process's limit of descriptors, all watches together take at most one in so many: the rest is for its other work.
+/// Of the process's limit of descriptors, the watches of all watchers together take at most one in so many: the rest is for its
+/// other work.
 const SHARE: u64 = 2;
 
 /// Watches any number of network namespaces. All clones are the same watcher.
@@ -54,9 +56,17 @@ struct EpollSet<K> {
 }
 
 struct WatchedNamespaces<K> {
-    namespaces: BTreeMap<WatchId, (K, Sockets)>,
+    namespaces: BTreeMap<WatchId, Watched<K>>,
     next_id: u64,
     buffer: Vec<u8>,
+}
+
+struct Watched<K> {
+    key: K,
+    sockets: Sockets,
+    rest: Rest,
+    /// The sockets are not in the epoll set until the rest is over.
+    is_resting: bool,
 }
 
 impl<K: Clone> ChangeWatcher<K> {
@@ -78,8 +88,8 @@ impl<K: Clone> ChangeWatcher<K> {
     ///
     /// # Errors
     ///
-    /// If the namespace cannot be entered, if the sockets cannot be opened in it, or if all watches together would take more than
-    /// half of the descriptors that the process may open.
+    /// If the namespace cannot be entered, if the sockets cannot be opened in it, or if the watches of all watchers together
+    /// would take more than half of the descriptors that the process may open.
     pub fn watch(&self, key: K, netns: &Netns) -> Result<NetnsWatch<K>, Error> {
         self.watch_sources(key, netns, &Source::ALL)
     }
@@ -104,7 +114,7 @@ impl<K: Clone> ChangeWatcher<K> {
         let id = WatchId(watched.next_id);
         watched.next_id += 1;
         sockets.register(self.0.epoll.as_fd(), |source| event_data(id, source))?;
-        watched.namespaces.insert(id, (key, sockets));
+        watched.namespaces.insert(id, Watched { key, sockets, rest: Rest::default(), is_resting: false });
         drop(watched);
         Ok(NetnsWatch { set: Arc::clone(&self.0), id })
     }
@@ -120,17 +130,19 @@ impl<K: Clone> ChangeWatcher<K> {
     ///
     /// If the kernel refuses to wait, which it has no reason for.
     pub fn wait_for_changes(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Change<K>>>> {
-        // A timeout beyond what the kernel can count is none.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut events = Vec::with_capacity(EVENTS);
-        match epoll::wait(&self.0.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        if events.iter().any(|event| event.data.u64() == CLOSED) {
-            return Ok(None);
-        }
+        let Some(events) = self.0.wait(timeout)? else { return Ok(None) };
         Ok(Some(self.0.lock_watched().read_events(&events)))
+    }
+
+    /// Waits as [`ChangeWatcher::wait_for_changes`] does, but reads no namespace before its rest after the last time is over.
+    /// What comes meanwhile waits in the kernel, or is lost, which is one more change.
+    pub(crate) fn wait_at_pace(&self) -> io::Result<Option<Vec<Change<K>>>> {
+        let (epoll, now) = (self.0.epoll.as_fd(), Instant::now());
+        let next = self.0.lock_watched().end_rests(epoll, now);
+        let Some(events) = self.0.wait(next.map(|next| next - now))? else { return Ok(None) };
+        let mut watched = self.0.lock_watched();
+        watched.begin_rests(epoll, &events, Instant::now());
+        Ok(Some(watched.read_events(&events)))
     }
 
     /// Asks for the generation of nf_tables' rules in each of these watched namespaces, at the cost of one small request each:
@@ -143,7 +155,7 @@ impl<K: Clone> ChangeWatcher<K> {
         let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
         let mut changes = Vec::new();
         let generations = watches.iter().map(|id| {
-            let (key, sockets) = namespaces.get(id)?;
+            let Watched { key, sockets, .. } = namespaces.get(id)?;
             let mut observed = Observed::default();
             sockets.ask_generation(buffer, &mut observed);
             let answer = observed.answer;
@@ -190,7 +202,7 @@ impl<K> NetnsWatch<K> {
 impl<K> Drop for NetnsWatch<K> {
     fn drop(&mut self) {
         let removed = self.set.lock_watched().namespaces.remove(&self.id);
-        if let Some((_, sockets)) = removed {
+        if let Some(Watched { sockets, .. }) = removed {
             sockets.deregister(self.set.epoll.as_fd());
         }
     }
@@ -200,6 +212,18 @@ impl<K> EpollSet<K> {
     fn lock_watched(&self) -> MutexGuard<'_, WatchedNamespaces<K>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// `None` after [`ChangeWatcher::close`].
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Event>>> {
+        // A timeout beyond what the kernel can count is none.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut events = Vec::with_capacity(EVENTS);
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok((!events.iter().any(|event| event.data.u64() == CLOSED)).then_some(events))
+    }
 }
 
 impl<K: Clone> WatchedNamespaces<K> {
@@ -208,14 +232,42 @@ impl<K: Clone> WatchedNamespaces<K> {
         let mut observed: BTreeMap<WatchId, Observed> = BTreeMap::new();
         for event in events {
             let (id, source) = id_and_source(event.data.u64());
-            if let Some((_, sockets)) = self.namespaces.get(&id) {
+            if let Some(Watched { sockets, .. }) = self.namespaces.get(&id) {
                 sockets.read_notifications(source, &mut self.buffer, observed.entry(id).or_default());
             }
         }
         let change = |(id, observed): (WatchId, Observed)| {
-            self.namespaces.get(&id).and_then(|(key, _)| observed.into_change(key.clone(), id))
+            self.namespaces.get(&id).and_then(|watched| observed.into_change(watched.key.clone(), id))
         };
         observed.into_iter().filter_map(change).collect()
+    }
+
+    /// Takes the namespaces that have something out of the epoll set for a while.
+    fn begin_rests(&mut self, epoll: BorrowedFd<'_>, events: &[Event], now: Instant) {
+        for event in events {
+            let (id, _) = id_and_source(event.data.u64());
+            if let Some(watched) = self.namespaces.get_mut(&id).filter(|watched| !watched.is_resting) {
+                watched.sockets.deregister(epoll);
+                watched.rest.begin(now);
+                watched.is_resting = true;
+            }
+        }
+    }
+
+    /// Returns when the next rest is over.
+    fn end_rests(&mut self, epoll: BorrowedFd<'_>, now: Instant) -> Option<Instant> {
+        for (id, watched) in self.namespaces.iter_mut().filter(|(_, watched)| watched.is_resting) {
+            if watched.rest.ends().is_some_and(|ends| ends > now) {
+                continue;
+            }
+            watched.is_resting = watched.sockets.register(epoll, |source| event_data(*id, source)).is_err();
+            if watched.is_resting {
+                watched.sockets.deregister(epoll); // the one that could be added
+                watched.rest.begin(now);
+            }
+        }
+        let resting = self.namespaces.values().filter(|watched| watched.is_resting);
+        resting.filter_map(|watched| watched.rest.ends()).min()
     }
 }
 

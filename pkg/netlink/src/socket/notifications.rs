@@ -9,9 +9,6 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use super::{NetlinkProtocol, groups_of_kernel, io_error, open_fd, options};
 use crate::{Error, MessageFlags, MessageIter, NetlinkRequest};
 
-/// Bounds the search for the end of a queue that has overflowed; a queue of 64 KiB has some hundred datagrams at most.
-const MAX_DISCARDED: usize = 1024;
-
 /// A netlink socket that receives notifications and never blocks. It belongs to the netns in which it was opened, wherever it
 /// is used from later, and keeps that netns alive.
 #[derive(Debug)]
@@ -74,17 +71,15 @@ impl NotificationSocket {
     /// # Errors
     ///
     /// After any error, anything may have happened unreported: [`Error::Io`] with `ENOBUFS` after an overflow, and
-    /// [`Error::Truncated`]. The next call continues with what happens after this one.
+    /// [`Error::Truncated`]. After an overflow the kernel queues nothing, and reports no further overflow, until the queue has been
+    /// empty once (`NETLINK_S_CONGESTED` in net/netlink/af_netlink.c), so read until nothing is pending.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<ReceivedDatagram<'a>>, Error> {
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recvfrom(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
         });
         let (received, length, sender) = match received {
             Err(Errno::AGAIN) => return Ok(None),
-            Err(errno) => {
-                self.discard_pending(buffer);
-                return Err(io_error("receive notifications of netlink")(errno));
-            }
+            Err(errno) => return Err(io_error("receive notifications of netlink")(errno)),
             Ok(received) => received,
         };
         let groups = groups_of_kernel(sender);
@@ -93,17 +88,6 @@ impl NotificationSocket {
         }
         let bytes = groups.and(buffer.get(..length)).unwrap_or_default();
         Ok(Some(ReceivedDatagram { messages: MessageIter::new(bytes), is_reply: groups == Some(0) }))
-    }
-
-    /// Empties the queue. After an overflow the kernel queues nothing, and reports no further overflow, until the queue has
-    /// been empty once (`NETLINK_S_CONGESTED` in net/netlink/af_netlink.c): who observes the objects before that would
-    /// never learn of a change that follows the observation.
-    fn discard_pending(&self, buffer: &mut [u8]) {
-        for _ in 0..MAX_DISCARDED {
-            if rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT) == Err(Errno::AGAIN) {
-                return;
-            }
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! How long a namespace is watched, and that it ends then.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -112,6 +113,42 @@ fn a_thread_reports_changes_until_its_owner_drops_it() {
         }
     };
     assert_eq!(end, mpsc::RecvTimeoutError::Disconnected, "the thread has ended");
+}
+
+/// A process that makes transactions without a pause; others' changes are reported at once meanwhile.
+#[test]
+fn a_thread_reads_a_namespace_that_changes_all_the_time_ever_more_rarely() {
+    let (Some(busy), Some(other)) = (fresh_netns(), fresh_netns()) else { return };
+    let (sender, changes) = mpsc::channel();
+    let reporter =
+        ChangeReporter::start("test", move |change| sender.send(change.unwrap()).unwrap()).unwrap();
+    let _watches = [("busy", &busy), ("other", &other)]
+        .map(|(key, netns)| reporter.watcher().watch(key, netns).unwrap());
+    let (mut seen, ends) = (Vec::new(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let (ends, busy) = (&ends, &busy);
+        scope.spawn(move || {
+            for sequence in 0.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                make_table(busy, &format!("t{sequence}"), sequence);
+                thread::sleep(Duration::from_micros(500)); // far shorter than a rest
+            }
+        });
+        for number in 0..5 {
+            thread::sleep(Duration::from_millis(700));
+            seen.extend(changes.try_iter());
+            run_in(&other, &format!("ip rule add fwmark {} lookup 133", 100 + number), "");
+            let began = Instant::now();
+            while !changes.recv_timeout(LIMIT).is_ok_and(|change| change.key == "other") {}
+            assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    let of_busy: Vec<_> = seen.iter().filter(|change| change.key == "busy").collect();
+    assert!((3..20).contains(&of_busy.len()), "{}", of_busy.len());
+    assert!(of_busy.iter().all(|change| change.writer.is_some()), "{of_busy:?}");
 }
 
 /// As a process with CAP_NET_ADMIN in the pod can do.

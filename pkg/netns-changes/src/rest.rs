@@ -1,0 +1,66 @@
+//! How long a namespace is not read after its changes were. Computes only.
+
+use std::time::{Duration, Instant};
+
+use retry::Backoff;
+
+/// Far below the longest pause between two observations of a namespace that changes all the time (`retry::ChangePace`), which
+/// it hardly prolongs.
+const REST: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(640));
+/// The longest rest is reached by then.
+const LAST_STEP: u32 = 6;
+/// After a time without changes that is so many times as long as the last rest, the next one is the first again.
+const CALM: u32 = 8;
+
+/// Rests of one namespace, each twice as long as the one before while its changes follow one another.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    step: u32,
+    ends: Option<Instant>,
+}
+
+impl Rest {
+    /// Begins one: changes were read now.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        let calm = self.ends.map(|ends| now.saturating_duration_since(ends));
+        let follows = calm.is_some_and(|calm| calm < REST.delay_after(self.step) * CALM);
+        self.step = if follows { (self.step + 1).min(LAST_STEP) } else { 1 };
+        self.ends = Some(now + REST.delay_after(self.step));
+    }
+
+    /// Returns when the last one ends; `None`: there was none.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        self.ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rests in milliseconds, if a change comes each `period`, and how many there are.
+    fn rests(period: u64, number: u32) -> Vec<u128> {
+        let period = Duration::from_millis(period);
+        let (began, mut rest) = (Instant::now(), Rest::default());
+        let changes = (0..number).map(|number| began + period * number);
+        let mut rests = Vec::new();
+        for change in changes {
+            if rest.ends().is_none_or(|ends| ends <= change) {
+                rest.begin(change);
+                rests.push((rest.ends().unwrap() - change).as_millis());
+            }
+        }
+        rests
+    }
+
+    #[test]
+    fn changes_that_do_not_end_are_read_ever_more_rarely() {
+        assert_eq!(rests(1, 3000), [20, 40, 80, 160, 320, 640, 640, 640, 640]);
+        assert_eq!(rests(100, 30), [20, 40, 80, 160, 320, 640, 640, 640]);
+    }
+
+    #[test]
+    fn changes_that_come_alone_are_read_at_once() {
+        assert_eq!(rests(200, 100), [20; 100]);
+    }
+}
