@@ -133,6 +133,7 @@ impl RepairController {
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
             sidecars.set_excluded(excluded());
+            rules.start_comparisons(&sidecars);
             let (due, recheck) = (queue.next_due().map(Instant::from_std), rules.next_recheck());
             tokio::select! {
                 biased;
@@ -166,14 +167,9 @@ impl RepairController {
                     self.keep_new(&mut rules, &sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
                     (search, has_new) = (Instant::now() + SEARCH.max(began.elapsed() * SEARCH_RELIEF), false);
                 }
-                changed = next_changed(watch.as_mut()) => {
-                    sidecars.set_excluded(excluded());
-                    self.keep_changed(&mut rules, changed, &sidecars).await;
-                }
-                () = wait_until(recheck) => {
-                    sidecars.set_excluded(excluded());
-                    self.keep_changed(&mut rules, BTreeMap::new(), &sidecars).await;
-                }
+                changed = next_changed(watch.as_mut()) => rules.compare_changed(changed),
+                () = wait_until(recheck) => rules.compare_changed(BTreeMap::new()),
+                compared = rules.next_compared() => self.finish_comparison(&mut rules, compared).await,
                 () = sleep(GATE), if keeps_rules && !sidecars.is_complete() => {}
                 (task, outcome) = finish_attempt(&mut attempt) => {
                     queue.finish_task(&task, outcome, std::time::Instant::now());

@@ -105,6 +105,11 @@ impl SidecarPods {
         self.excluded.iter().flatten().any(|namespace| *namespace == pod.namespace)
     }
 
+    /// One of [`SidecarPods::all_pods`].
+    pub(crate) fn pod(&self, uid: &PodUid) -> Option<Arc<SidecarPod>> {
+        self.pods.get(uid).filter(|pod| !self.is_excluded(&pod.ids.name)).cloned()
+    }
+
     /// All pods to which a process may belong.
     pub(crate) fn known_pods(&self) -> KnownPods {
         KnownPods::new(self.observed.values().cloned())

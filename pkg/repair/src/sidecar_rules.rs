@@ -4,7 +4,11 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
@@ -19,7 +23,11 @@ use rules::{ChainSet, RecordedRules};
 use tracing::{debug, info};
 use wire::PodRecord;
 
-use crate::{InPlaceError, InPlaceRepair, in_place::family_choice, sidecar_pods::SidecarPod};
+use crate::{
+    InPlaceError, InPlaceRepair,
+    in_place::family_choice,
+    sidecar_pods::{SidecarPod, SidecarPods},
+};
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -39,14 +47,14 @@ pub(crate) struct RulesReport {
 }
 
 /// A pod's namespace, and what is known of its rules.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct KnownPod {
     netns: Arc<Netns>,
     /// The watch over it; `None`: the clock alone leads to comparisons.
-    _watch: Option<NetnsWatch<PodUid>>,
+    watch: Option<Arc<NetnsWatch<PodUid>>>,
     /// Rules that the pod has to have; `None`: its ADD did not record them, and those that it has are not understood, or redirect
     /// nothing yet.
-    baseline: Option<RecordedRules>,
+    baseline: Option<Arc<RecordedRules>>,
     /// Fingerprint of the pod's tables when all rules were in place.
     verified: Option<RulesFingerprint>,
     /// Result that was last reported. A failure, or a difference in a dry run, is reported again only after all rules were in
@@ -58,6 +66,33 @@ struct KnownPod {
     recheck: Option<AgentTime>,
     /// When a conflict may be reported again: at most once in [`NOTICE_INTERVAL`].
     next_conflict: AgentTime,
+    /// Whether its last comparison took longer than [`SLOW`].
+    is_slow: bool,
+}
+
+/// So many pods are compared at a time, and so many of those whose last comparison was slow: a process in a pod can make the
+/// kernel need seconds for a list, and no other pod waits for that.
+const COMPARISONS: usize = 4;
+const SLOW_COMPARISONS: usize = 2;
+const SLOW: Duration = Duration::from_millis(500);
+
+/// The comparison of a pod's rules, which restores what is missing.
+pub(crate) struct Comparison {
+    pub(crate) uid: PodUid,
+    pod: Arc<SidecarPod>,
+    known: KnownPod,
+    /// `None` in a dry run.
+    repair: Option<InPlaceRepair>,
+    /// The clock of the reconciler.
+    started: Instant,
+    disturbance: Option<NetnsDisturbance>,
+}
+
+/// The result of a comparison.
+pub(crate) struct Compared {
+    known: KnownPod,
+    /// `None`: its rules are all in place.
+    report: Option<RulesReport>,
 }
 
 /// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
@@ -69,6 +104,10 @@ pub(crate) struct SidecarRuleReconciler {
     started: Instant,
     watcher: Option<ChangeWatcher<PodUid>>,
     known: BTreeMap<PodUid, KnownPod>,
+    /// Pods that wait for a comparison, in the order in which they came, with what changed.
+    waiting: VecDeque<(PodUid, Option<NetnsDisturbance>)>,
+    /// Pods that are being compared, and whether they are slow.
+    running: BTreeMap<PodUid, bool>,
     /// The last passes that could not determine a pod's namespace.
     ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
@@ -81,22 +120,18 @@ impl SidecarRuleReconciler {
         watcher: Option<ChangeWatcher<PodUid>>,
     ) -> SidecarRuleReconciler {
         let (known, ambiguous, started) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
-        SidecarRuleReconciler { in_place, dry_run, started, watcher, known, ambiguous }
+        let (waiting, running) = (VecDeque::new(), BTreeMap::new());
+        SidecarRuleReconciler { in_place, dry_run, started, watcher, known, waiting, running, ambiguous }
     }
 
-    /// Observes the rules of these pods, if their namespaces are known, and of those that are due after a repair, and restores what
-    /// is missing. Blocks as [`SidecarRuleReconciler::pass_all`].
-    pub(crate) fn pass_changed(
-        &mut self,
-        changed: BTreeMap<PodUid, NetnsDisturbance>,
-        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
-    ) -> Vec<RulesReport> {
+    /// Has the rules of these pods compared, if their namespaces are known, and of those that are due after a repair.
+    pub(crate) fn compare_changed(&mut self, changed: BTreeMap<PodUid, NetnsDisturbance>) {
         let now = self.started.elapsed();
         let is_due = |known: &mut KnownPod| known.recheck.take_if(|recheck| *recheck <= now).is_some();
         let due = self.known.iter_mut().filter_map(|(uid, known)| is_due(known).then(|| (uid.clone(), None)));
-        let mut due: BTreeMap<_, _> = due.collect();
-        due.extend(changed.into_iter().map(|(uid, disturbance)| (uid, Some(disturbance))));
-        due.into_iter().filter_map(|(uid, disturbance)| self.compare_pod(uid, pods, disturbance)).collect()
+        let due: Vec<_> = due.collect();
+        let changed = changed.into_iter().map(|(uid, disturbance)| (uid, Some(disturbance)));
+        due.into_iter().chain(changed).for_each(|(uid, disturbance)| self.compare_pod(uid, disturbance));
     }
 
     /// When the next pod is due after a repair.
@@ -104,8 +139,7 @@ impl SidecarRuleReconciler {
         self.known.values().filter_map(|known| known.recheck).min().map(|recheck| self.started + recheck)
     }
 
-    /// Looks for the pods' namespaces, observes the rules in those that are new, and restores what is missing. Blocks as
-    /// [`SidecarRuleReconciler::pass_all`].
+    /// Looks for the pods' namespaces, and has the rules compared in those that are new. Blocks as [`SidecarRuleReconciler::pass_all`].
     ///
     /// # Errors
     /// The node's processes cannot be listed.
@@ -118,7 +152,8 @@ impl SidecarRuleReconciler {
         let streaks = self.ambiguous.clone();
         let new = self.find_netns(all, pods)?;
         self.ambiguous = streaks;
-        Ok(new.into_iter().filter_map(|uid| self.compare_pod(uid, pods, None)).collect())
+        new.into_iter().for_each(|uid| self.compare_pod(uid, None));
+        Ok(Vec::new())
     }
 
     /// How many times in a row the rules of pods were restored that are removed repeatedly. Pods whose rules cannot be restored
@@ -130,37 +165,62 @@ impl SidecarRuleReconciler {
         unstable.map(|(uid, known)| (uid.clone(), known.stability.repair_count())).collect()
     }
 
-    /// Observes the rules of a pod; `None`: they are all in place, or it is not known.
-    fn compare_pod(
-        &mut self,
-        uid: PodUid,
-        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
-        disturbance: Option<NetnsDisturbance>,
-    ) -> Option<RulesReport> {
-        let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
-        let was_unstable = known.stability.is_unstable();
-        let repair = (!self.dry_run).then_some(&self.in_place);
-        let now = self.started.elapsed();
-        let compared = known.compare_rules(pod, repair, now);
-        known.recheck = known.stability.recheck_delay().map(|delay| now + delay);
-        if was_unstable && !known.stability.is_unstable() {
-            let PodName { namespace, name } = &pod.ids.name;
-            info!(target: "repair", %namespace, pod = %name, "rules of a running pod stay in place again");
+    /// Has the rules of a pod compared.
+    fn compare_pod(&mut self, uid: PodUid, disturbance: Option<NetnsDisturbance>) {
+        match self.waiting.iter_mut().find(|(waiting, _)| *waiting == uid) {
+            Some((_, earlier)) => {
+                *earlier = match (earlier.take(), disturbance) {
+                    (Some(earlier), Some(later)) => Some(earlier.merge_with(later)),
+                    (earlier, later) => earlier.or(later),
+                };
+            }
+            None => self.waiting.push_back((uid, disturbance)),
         }
-        let (result, is_contested) = compared?;
-        let is_unstable = known.stability.is_unstable();
-        let is_due = is_unstable && result.is_ok() && now >= known.next_conflict;
-        let conflict = is_due.then(|| known.stability.repair_count());
-        if conflict.is_some() {
-            known.next_conflict = now + NOTICE_INTERVAL;
-        }
-        let name = pod.ids.name.clone();
-        Some(RulesReport { name, uid, result, is_contested, is_unstable, conflict, disturbance })
     }
 
-    /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
-    /// pod that is repaired. A pod without a process is skipped; the next pass looks for it again. `all`: all pods of the node
-    /// that are known.
+    /// Returns the next comparison that may begin now. It belongs to a thread of its own; its result to
+    /// [`SidecarRuleReconciler::finish_comparison`].
+    pub(crate) fn next_comparison(&mut self, pods: &SidecarPods) -> Option<Comparison> {
+        while self.running.len() < COMPARISONS {
+            let at = self.waiting.iter().position(|(uid, _)| self.may_begin(uid))?;
+            let (uid, disturbance) = self.waiting.remove(at)?;
+            // Otherwise it has ended, or its namespace is not known.
+            if let (Some(pod), Some(known)) = (pods.pod(&uid), self.known.get(&uid).cloned()) {
+                self.running.insert(uid.clone(), known.is_slow);
+                let repair = (!self.dry_run).then(|| self.in_place.clone());
+                return Some(Comparison { uid, pod, known, repair, started: self.started, disturbance });
+            }
+        }
+        None
+    }
+
+    /// Whether a pod can be compared now, because it is not being compared, and slow ones do not take more than their share.
+    fn may_begin(&self, uid: &PodUid) -> bool {
+        let slow = self.running.values().filter(|is_slow| **is_slow).count();
+        let is_slow = self.known.get(uid).is_some_and(|known| known.is_slow);
+        !self.running.contains_key(uid) && (slow < SLOW_COMPARISONS || !is_slow)
+    }
+
+    /// Takes the result of a comparison; `None`: it panicked, and the pod is looked for anew.
+    pub(crate) fn finish_comparison(
+        &mut self,
+        uid: &PodUid,
+        compared: Option<Compared>,
+    ) -> Option<RulesReport> {
+        self.running.remove(uid);
+        let Some(Compared { known, report }) = compared else {
+            self.known.remove(uid);
+            return None;
+        };
+        // Otherwise the pod has ended, or its sandbox was replaced.
+        let current = self.known.get_mut(uid).filter(|current| Arc::ptr_eq(&current.netns, &known.netns))?;
+        *current = KnownPod { watch: current.watch.take(), ..known };
+        report
+    }
+
+    /// Looks for the pods' namespaces, and has all pods compared once. Blocks for some milliseconds. A pod without a process is
+    /// skipped; the next pass looks for it again. `all`: all pods of the node that are known. Returns pods whose namespaces could
+    /// not be determined.
     ///
     /// # Errors
     /// The node's processes cannot be listed.
@@ -190,7 +250,7 @@ impl SidecarRuleReconciler {
                 None if !self.known.contains_key(uid) => {
                     debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
                 }
-                Some(_) | None => reports.extend(self.compare_pod(uid.clone(), pods, None)),
+                Some(_) | None => self.compare_pod(uid.clone(), None),
             }
         }
         Ok(reports)
@@ -217,16 +277,18 @@ impl SidecarRuleReconciler {
                 NetnsAnswer::Found(found) => {
                     let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
                     let netns = Arc::new(found.netns);
-                    let _watch = self.watcher.as_ref().and_then(|watcher| watch_netns(watcher, &uid, &netns));
+                    let watch =
+                        self.watcher.as_ref().and_then(|watcher| watcher.watch(uid.clone(), &netns).ok());
                     let known = KnownPod {
                         netns,
-                        _watch,
-                        baseline,
+                        watch: watch.map(Arc::new),
+                        baseline: baseline.map(Arc::new),
                         verified: None,
                         reported: None,
                         stability: Stability::default(),
                         recheck: None,
                         next_conflict: AgentTime::ZERO,
+                        is_slow: false,
                     };
                     self.known.insert(uid.clone(), known);
                     new.push(uid);
@@ -242,13 +304,32 @@ impl SidecarRuleReconciler {
     }
 }
 
-/// `None`, with a line in the log: the clock alone leads to comparisons.
-fn watch_netns(watcher: &ChangeWatcher<PodUid>, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
-    let watch = watcher.watch(uid.clone(), netns);
-    let watch = watch.map_err(|error| {
-        debug!(target: "repair", pod_uid = %uid, %error, "the pod's network namespace cannot be watched for changes");
-    });
-    watch.ok()
+impl Comparison {
+    /// Compares, and restores what is missing. Blocks for some milliseconds, for some tens if it repairs, and for seconds if the
+    /// pod keeps the kernel busy.
+    pub(crate) fn run(self) -> Compared {
+        let Comparison { uid, pod, mut known, repair, started, disturbance } = self;
+        let was_unstable = known.stability.is_unstable();
+        let now = started.elapsed();
+        let compared = known.compare_rules(&pod, repair.as_ref(), now);
+        known.is_slow = started.elapsed() - now > SLOW;
+        known.recheck = known.stability.recheck_delay().map(|delay| now + delay);
+        let is_unstable = known.stability.is_unstable();
+        if was_unstable && !is_unstable {
+            let PodName { namespace, name } = &pod.ids.name;
+            info!(target: "repair", %namespace, pod = %name, "rules of a running pod stay in place again");
+        }
+        let report = compared.map(|(result, is_contested)| {
+            let is_due = is_unstable && result.is_ok() && now >= known.next_conflict;
+            let conflict = is_due.then(|| known.stability.repair_count());
+            if conflict.is_some() {
+                known.next_conflict = now + NOTICE_INTERVAL;
+            }
+            let name = pod.ids.name.clone();
+            RulesReport { name, uid, result, is_contested, is_unstable, conflict, disturbance }
+        });
+        Compared { known, report }
+    }
 }
 
 /// The rules that a pod's ADD left; `None`: it recorded none that this version understands.
@@ -306,10 +387,10 @@ impl KnownPod {
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
     ) -> Result<Vec<String>, InPlaceError> {
-        let missing = self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_ref()))??;
+        let missing = self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_deref()))??;
         if missing.is_empty() {
             if self.baseline.is_none() {
-                self.baseline = self.netns.run_in(redirect::found_rules)??;
+                self.baseline = self.netns.run_in(redirect::found_rules)??.map(Arc::new);
             }
             return Ok(missing);
         }
@@ -317,7 +398,7 @@ impl KnownPod {
         let restored = repair.restore_pod(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
         let families = family_choice(&pod.redirect);
         let families = self.netns.run_in(|| redirect::redirected_families(families))??;
-        self.baseline = Some(DesiredRules::for_families(&pod.redirect.config, &families).rules);
+        self.baseline = Some(Arc::new(DesiredRules::for_families(&pod.redirect.config, &families).rules));
         Ok(restored)
     }
 
@@ -347,4 +428,103 @@ fn missing_rules(
         return Ok(firewall::inactive_rules(ChainSet::SIDECAR)?);
     }
     Ok(missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use firewall::FirewallOptions;
+    use kubeio::ListEvent;
+    use model::{ExistingConnections, Pod};
+    use serde_json::json;
+
+    use super::*;
+    use crate::AddRecords;
+
+    /// A reconciler that knows a running pod for each of these characters; capital letters are slow ones.
+    fn reconciler_of(uids: &str) -> (SidecarRuleReconciler, SidecarPods) {
+        let (policy, existing) = (enrolment::EnrolmentPolicy::default(), ExistingConnections::default());
+        let records = AddRecords(Arc::new(Vec::new));
+        let in_place = InPlaceRepair::new(
+            "/proc".as_ref(),
+            FirewallOptions::default(),
+            policy.clone(),
+            existing,
+            records,
+        );
+        let mut reconciler = SidecarRuleReconciler::new(in_place, false, None);
+        let pods = uids.chars().map(|uid| {
+            let pod = json!({
+                "metadata": {"name": uid, "namespace": "shop", "uid": uid, "resourceVersion": "1",
+                    "annotations": {"sidecar.istio.io/status": "{}"}},
+                "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app"}]},
+                "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]},
+            });
+            serde_json::from_value::<Pod>(pod).unwrap().into()
+        });
+        let mut all = SidecarPods::new(policy);
+        all.observe_event(&mut ListEvent::Reset(pods.collect()));
+        let netns = Arc::new(Netns::open("/proc/self/ns/net").unwrap());
+        for uid in all.all_pods().keys() {
+            let known = KnownPod {
+                netns: Arc::clone(&netns),
+                watch: None,
+                baseline: None,
+                verified: None,
+                reported: None,
+                stability: Stability::default(),
+                recheck: None,
+                next_conflict: AgentTime::ZERO,
+                is_slow: uid.as_str().chars().all(char::is_uppercase),
+            };
+            reconciler.known.insert(uid.clone(), known);
+        }
+        uids.chars().for_each(|uid| reconciler.compare_pod(uid.to_string().into(), None));
+        (reconciler, all)
+    }
+
+    fn begin_all(reconciler: &mut SidecarRuleReconciler, pods: &SidecarPods) -> BTreeMap<String, Comparison> {
+        let begun = std::iter::from_fn(|| reconciler.next_comparison(pods));
+        begun.map(|comparison| (comparison.uid.as_str().to_owned(), comparison)).collect()
+    }
+
+    fn finish(reconciler: &mut SidecarRuleReconciler, comparison: Comparison, is_slow: bool) {
+        let known = KnownPod { is_slow, ..comparison.known };
+        let _ = reconciler.finish_comparison(&comparison.uid, Some(Compared { known, report: None }));
+    }
+
+    #[test]
+    fn slow_pods_keep_no_others_waiting() {
+        let (mut reconciler, pods) = reconciler_of("ABCDefg");
+        let mut running = begin_all(&mut reconciler, &pods);
+        assert_eq!(running.keys().collect::<Vec<_>>(), ["A", "B", "e", "f"]);
+        finish(&mut reconciler, running.remove("e").unwrap(), false);
+        assert_eq!(begin_all(&mut reconciler, &pods).into_keys().collect::<Vec<_>>(), ["g"]);
+        finish(&mut reconciler, running.remove("f").unwrap(), false);
+        assert!(begin_all(&mut reconciler, &pods).is_empty(), "two slow ones at a time");
+        finish(&mut reconciler, running.remove("A").unwrap(), false);
+        assert_eq!(begin_all(&mut reconciler, &pods).into_keys().collect::<Vec<_>>(), ["C"]);
+    }
+
+    #[test]
+    fn a_pod_that_changes_during_its_comparison_is_compared_once_more_afterwards() {
+        let (mut reconciler, pods) = reconciler_of("a");
+        let mut running = begin_all(&mut reconciler, &pods);
+        (0..2).for_each(|_| reconciler.compare_pod("a".into(), None));
+        assert!(begin_all(&mut reconciler, &pods).is_empty());
+        finish(&mut reconciler, running.remove("a").unwrap(), true);
+        assert!(reconciler.known.values().all(|known| known.is_slow), "the result is kept");
+        assert_eq!(begin_all(&mut reconciler, &pods).len(), 1);
+        assert!(reconciler.waiting.is_empty());
+    }
+
+    #[test]
+    fn the_result_of_a_sandbox_that_was_replaced_meanwhile_is_dropped() {
+        let (mut reconciler, pods) = reconciler_of("a");
+        let mut running = begin_all(&mut reconciler, &pods);
+        for known in reconciler.known.values_mut() {
+            known.netns = Arc::new(Netns::open("/proc/self/ns/net").unwrap());
+        }
+        finish(&mut reconciler, running.remove("a").unwrap(), true);
+        assert!(reconciler.known.values().all(|known| !known.is_slow));
+    }
 }

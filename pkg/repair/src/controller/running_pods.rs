@@ -2,17 +2,18 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
 use pod_status::lifecycle::{UNDONE, UNSTABLE, describe_conflict, writer_clause};
 use retry::LastError;
-use tokio::time::Instant;
+use tokio::{task::JoinError, time::Instant};
 use tracing::{debug, info, warn};
 
 use super::{RepairController, RepairReport, RepairedPod};
 use crate::{
     sidecar_pods::SidecarPods,
-    sidecar_rules::{RulesReport, SidecarRuleReconciler},
+    sidecar_rules::{Compared, RulesReport, SidecarRuleReconciler},
 };
 
 /// The rules of running pods, as they are known.
@@ -21,6 +22,8 @@ pub(super) struct KeptRules {
     /// `None` before the first pass, and after a panic.
     reconciler: Option<SidecarRuleReconciler>,
     last_pass: LastError,
+    /// Comparisons under way.
+    running: FuturesUnordered<BoxFuture<'static, (PodUid, Result<Compared, JoinError>)>>,
 }
 
 impl KeptRules {
@@ -28,10 +31,35 @@ impl KeptRules {
     pub(super) fn next_recheck(&self) -> Option<Instant> {
         self.reconciler.as_ref()?.next_recheck().map(Instant::from_std)
     }
+
+    /// Has the rules of those pods compared whose network namespaces changed, or that are due.
+    pub(super) fn compare_changed(&mut self, changed: BTreeMap<PodUid, NetnsDisturbance>) {
+        if let Some(reconciler) = &mut self.reconciler {
+            reconciler.compare_changed(changed);
+        }
+    }
+
+    /// Begins the comparisons that may begin now.
+    pub(super) fn start_comparisons(&mut self, pods: &SidecarPods) {
+        let Some(reconciler) = &mut self.reconciler else { return };
+        while let Some(comparison) = reconciler.next_comparison(pods) {
+            let uid = comparison.uid.clone();
+            let compared = tokio::task::spawn_blocking(move || comparison.run());
+            self.running.push(Box::pin(async move { (uid, compared.await) }));
+        }
+    }
+
+    /// Waits for the end of a comparison; forever if there is none.
+    pub(super) async fn next_compared(&mut self) -> (PodUid, Result<Compared, JoinError>) {
+        match self.running.next().await {
+            Some(compared) => compared,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl RepairController {
-    /// Restores what is missing of the rules of running pods.
+    /// Finds running pods, and has the rules of all compared.
     pub(super) async fn keep_rules(
         &self,
         rules: &mut KeptRules,
@@ -46,7 +74,7 @@ impl RepairController {
         .await;
     }
 
-    /// Finds pods that have just started, so that changes of their rules are noticed from now on, and restores what is missing there.
+    /// Finds pods that have just started, so that changes of their rules are noticed from now on, and has their rules compared.
     pub(super) async fn keep_new(
         &self,
         rules: &mut KeptRules,
@@ -70,17 +98,25 @@ impl RepairController {
         rules.reconciler.take().unwrap_or_else(new)
     }
 
-    /// Restores what is missing of the rules of those pods whose network namespaces changed, or that are due.
-    pub(super) async fn keep_changed(
+    /// Takes the result of a comparison.
+    pub(super) async fn finish_comparison(
         &self,
         rules: &mut KeptRules,
-        changed: BTreeMap<PodUid, NetnsDisturbance>,
-        pods: &SidecarPods,
+        (uid, compared): (PodUid, Result<Compared, JoinError>),
     ) {
-        let pods = pods.all_pods();
-        if let Some(reconciler) = rules.reconciler.take() {
-            self.run_pass(rules, reconciler, move |reconciler| Ok(reconciler.pass_changed(changed, &pods)))
-                .await;
+        let Some(reconciler) = &mut rules.reconciler else { return };
+        if let Err(error) = &compared {
+            warn!(target: "repair", %uid, %error, "defect: cannot compare the rules of a running pod");
+        }
+        let report = reconciler.finish_comparison(&uid, compared.ok());
+        let now = reconciler.unstable_pods();
+        self.unstable.send_if_modified(|unstable| {
+            let is_other = *unstable != now;
+            *unstable = now;
+            is_other
+        });
+        if let Some(report) = report {
+            self.report_rules(report).await;
         }
     }
 
