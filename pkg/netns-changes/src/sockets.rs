@@ -3,6 +3,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netlink::{NetlinkProtocol, NotificationSocket};
 use netns::Netns;
@@ -34,6 +35,12 @@ const fn group_mask(number: u32) -> u32 {
     1 << (number - 1)
 }
 
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(self.0.len(), Ordering::Relaxed);
+    }
+}
+
 /// One of the two sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -58,6 +65,9 @@ impl Source {
     }
 }
 
+/// The sockets of all watches of the process: their share of its descriptors is one for all watchers.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
 /// The sockets of one watch. They keep the namespace alive.
 #[derive(Debug)]
 pub(crate) struct Sockets(Vec<(Source, NotificationSocket)>);
@@ -65,7 +75,14 @@ pub(crate) struct Sockets(Vec<(Source, NotificationSocket)>);
 impl Sockets {
     pub(crate) fn open_in(netns: &Netns, sources: &[Source]) -> Result<Self, Error> {
         let open = |source: &Source| Ok((*source, source.open_socket()?));
-        netns.run_in(|| sources.iter().map(open).collect::<Result<_, Error>>())?.map(Self)
+        let sockets = netns.run_in(|| sources.iter().map(open).collect::<Result<Vec<_>, Error>>())??;
+        OPEN.fetch_add(sockets.len(), Ordering::Relaxed);
+        Ok(Self(sockets))
+    }
+
+    /// Returns how many sockets all watches of the process have.
+    pub(crate) fn open_count() -> usize {
+        OPEN.load(Ordering::Relaxed)
     }
 
     /// Adds all to an epoll set, each with the value that `data` gives for it.

@@ -105,7 +105,7 @@ impl<K: Clone> ChangeWatcher<K> {
 
     fn watch_sources(&self, key: K, netns: &Netns, sources: &[Source]) -> Result<NetnsWatch<K>, Error> {
         let most = getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit / SHARE);
-        let needed = (self.len() + 1) * Source::ALL.len();
+        let needed = Sockets::open_count() + sources.len();
         if u64::try_from(needed).is_ok_and(|needed| needed > most) {
             return Err(Error::DescriptorShare { most });
         }

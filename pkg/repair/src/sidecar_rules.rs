@@ -20,7 +20,7 @@ use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use pod_status::lifecycle::{AgentTime, Stability};
 use redirect::DesiredRules;
 use rules::{ChainSet, RecordedRules};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use wire::PodRecord;
 
 use crate::{
@@ -108,6 +108,8 @@ pub(crate) struct SidecarRuleReconciler {
     waiting: VecDeque<(PodUid, Option<NetnsDisturbance>)>,
     /// Pods that are being compared, and whether they are slow.
     running: BTreeMap<PodUid, bool>,
+    /// How many pods could not be watched at the last regular pass.
+    unwatched: usize,
     /// The last passes that could not determine a pod's namespace.
     ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
@@ -120,8 +122,18 @@ impl SidecarRuleReconciler {
         watcher: Option<ChangeWatcher<PodUid>>,
     ) -> SidecarRuleReconciler {
         let (known, ambiguous, started) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
-        let (waiting, running) = (VecDeque::new(), BTreeMap::new());
-        SidecarRuleReconciler { in_place, dry_run, started, watcher, known, waiting, running, ambiguous }
+        let (waiting, running, unwatched) = (VecDeque::new(), BTreeMap::new(), 0);
+        SidecarRuleReconciler {
+            in_place,
+            dry_run,
+            started,
+            watcher,
+            known,
+            waiting,
+            running,
+            unwatched,
+            ambiguous,
+        }
     }
 
     /// Has the rules of these pods compared, if their namespaces are known, and of those that are due after a repair.
@@ -253,7 +265,29 @@ impl SidecarRuleReconciler {
                 Some(_) | None => self.compare_pod(uid.clone(), None),
             }
         }
+        self.watch_missing();
         Ok(reports)
+    }
+
+    /// Watches pods that could not be watched before, and logs it if their number has changed.
+    fn watch_missing(&mut self) {
+        let Some(watcher) = &self.watcher else { return };
+        let missing = self.known.iter_mut().filter(|(_, known)| known.watch.is_none());
+        let (mut pods, mut last) = (0, None);
+        for (uid, known) in missing {
+            match watcher.watch(uid.clone(), &known.netns) {
+                Ok(watch) => known.watch = Some(Arc::new(watch)),
+                Err(error) => (pods, last) = (pods + 1, Some(error)),
+            }
+        }
+        match last {
+            _ if pods == self.unwatched => {}
+            Some(error) => {
+                warn!(target: "repair", pods, %error, "network namespaces of running pods cannot be watched; comparing their rules at intervals");
+            }
+            None => info!(target: "repair", "network namespaces of all running pods are watched again"),
+        }
+        self.unwatched = pods;
     }
 
     /// Returns pods that are new, or whose network namespace is another one than before: their sandboxes were replaced.
@@ -435,6 +469,7 @@ mod tests {
     use firewall::FirewallOptions;
     use kubeio::ListEvent;
     use model::{ExistingConnections, Pod};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use serde_json::json;
 
     use super::*;
@@ -526,5 +561,19 @@ mod tests {
         }
         finish(&mut reconciler, running.remove("a").unwrap(), true);
         assert!(reconciler.known.values().all(|known| !known.is_slow));
+    }
+
+    /// As long as half of the descriptors do not suffice.
+    #[test]
+    fn a_pod_that_could_not_be_watched_is_watched_at_a_later_pass() {
+        let (mut reconciler, pods) = reconciler_of("abcdefghijklmnopqrstuvwxyz0123456789");
+        reconciler.watcher = Some(ChangeWatcher::new().unwrap());
+        let limits = getrlimit(Resource::Nofile);
+        for (limit, unwatched) in [(Some(128), 4), (Some(128), 4), (limits.current, 0)] {
+            setrlimit(Resource::Nofile, Rlimit { current: limit, ..limits }).unwrap();
+            assert_eq!(reconciler.pass_all(&pods.known_pods(), &pods.all_pods()).unwrap().len(), 0);
+            let missing = reconciler.known.values().filter(|known| known.watch.is_none()).count();
+            assert_eq!((missing, reconciler.unwatched), (unwatched, unwatched), "{limit:?}");
+        }
     }
 }

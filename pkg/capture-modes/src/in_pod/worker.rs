@@ -8,7 +8,7 @@ use std::{
     io,
     net::IpAddr,
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +19,7 @@ use model::{ExistingConnections, Family, PodUid, Reason};
 use netns::Netns;
 use netns_changes::{Change, ChangeWatcher, NetnsWatch, WatchId};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
+use retry::LastError;
 
 use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
@@ -80,6 +81,7 @@ impl WorkerPool {
             records: PodRecordStore::new(settings),
             probes: probes.clone(),
             watcher,
+            unwatched: Mutex::default(),
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
@@ -123,6 +125,8 @@ struct WorkerContext {
     probes: ProbeRules,
     /// `None`: no changes are reported.
     watcher: Option<ChangeWatcher<PodUid>>,
+    /// Why a pod could not be watched.
+    unwatched: Mutex<LastError>,
 }
 
 impl WorkerContext {
@@ -136,13 +140,22 @@ impl WorkerContext {
         }
     }
 
-    /// `None`, with a line in the log: the clock alone leads to observations.
+    /// `None`, with a line in the log about the first of a series: the clock alone leads to observations.
     fn watch_netns(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
         let watch = self.watcher.as_ref()?.watch(uid.clone(), netns);
-        let watch = watch.map_err(|error| {
-            tracing::debug!(target: "ambient", pod_uid = %uid, %error, "the pod's network namespace cannot be watched for changes");
-        });
-        watch.ok()
+        let mut last = self.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
+        match watch {
+            Ok(watch) => {
+                last.clear();
+                Some(watch)
+            }
+            Err(error) => {
+                if last.replace(&error) {
+                    tracing::warn!(target: "ambient", pod_uid = %uid, %error, "network namespaces of pods cannot be watched for changes; observing their rules at intervals");
+                }
+                None
+            }
+        }
     }
 
     /// `None`: the result is only for the requester.
