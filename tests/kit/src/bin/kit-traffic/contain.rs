@@ -60,6 +60,7 @@ fn enter(options: &Options) -> io::Result<()> {
     std::env::set_current_dir(OsStr::new("/"))
 }
 
+#[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
 #[allow(unsafe_code, reason = "rustix offers unshare only as unsafe")]
 fn unshare(what: UnshareFlags) -> io::Result<()> {
     // SAFETY: this process has one thread, and shares neither files nor a file system's state with another.
