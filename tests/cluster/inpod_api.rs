@@ -153,7 +153,12 @@ fn a_pod_with_very_many_routes_stays_enabled_and_is_repaired() {
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
     kit::until("its rules are restored", || daemon.metric(repairs) == Some(1.0));
     assert_eq!(cluster.mark_of("web"), json!("enabled"), "{}", daemon.log());
-    assert_eq!(daemon.log().matches("value=pending").count(), 1, "before ztunnel served it: {}", daemon.log());
+    assert_eq!(
+        daemon.log().matches("value=pending").count(),
+        1,
+        "before ztunnel served it: {}",
+        daemon.log()
+    );
 }
 
 /// istiod has clients use plaintext for a pod that is not `enabled`; and each agent of a cluster that sends one patch for each
