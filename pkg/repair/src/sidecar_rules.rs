@@ -198,6 +198,10 @@ impl SidecarRuleReconciler {
             let (uid, disturbance) = self.waiting.remove(at)?;
             // Otherwise it has ended, or its namespace is not known.
             if let (Some(pod), Some(known)) = (pods.pod(&uid), self.known.get(&uid).cloned()) {
+                let verified = known.verified.as_ref().and_then(RulesFingerprint::generation);
+                if disturbance.as_ref().is_some_and(|changes| changes.was_observed(verified)) {
+                    continue; // a repair of ours, or what preceded an observation
+                }
                 self.running.insert(uid.clone(), known.is_slow);
                 let repair = (!self.dry_run).then(|| self.in_place.clone());
                 return Some(Comparison { uid, pod, known, repair, started: self.started, disturbance });
@@ -408,6 +412,14 @@ impl KnownPod {
             }
             Ok(_) => {}
             Err(_) => self.stability.record_failure(),
+        }
+        if repair.is_some() && result.is_ok() && !is_contested {
+            // Read before the rules are: a change that follows has another one, and its own notification.
+            let fingerprint = self.rules_fingerprint();
+            let missing =
+                self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_deref())).map(Result::ok);
+            let is_intact = missing.ok().flatten().is_some_and(|missing| missing.is_empty());
+            self.verified = fingerprint.filter(|_| is_intact);
         }
         // What was restored may be removed again.
         let is_news = (repair.is_some() && result.is_ok()) || self.reported.as_ref() != Some(&result);
