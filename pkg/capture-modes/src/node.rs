@@ -147,15 +147,14 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
     )
 }
 
-/// Reports pods by what the kernel just showed, and counts them.
+/// Reports pods by what the kernel just showed, and counts them. `overruled`: what takes their traffic ahead of ours; empty: nothing.
 fn report_status(
     state: &mut AgentState,
     desired: &DesiredState,
     observed: &ObservedState,
+    overruled: &str,
     is_unstable: bool,
 ) {
-    let reasons: Vec<String> = observed.bypass_reasons().collect();
-    let overruled = reasons.join("; ");
     state.report_pods(
         None,
         |pod, ips| {
@@ -176,7 +175,7 @@ fn report_status(
             };
             evidence.classify()
         },
-        |_| match overruled.as_str() {
+        |_| match overruled {
             "" => "the node's sets do not have its addresses as its own".to_owned(),
             overruled => overruled.to_owned(),
         },
@@ -210,17 +209,15 @@ fn report_unobserved(state: &mut AgentState, problem: &str) {
 fn report_bypasses(
     state: &mut AgentState,
     desired: &DesiredState,
-    observed: &ObservedState,
+    overruled: &str,
     is_unstable: bool,
 ) -> BTreeMap<PodUid, Vec<String>> {
     let enrolled: BTreeSet<&PodUid> = desired.members.values().collect();
-    let reasons: Vec<String> = observed.bypass_reasons().collect();
-    let (overruled, now) = (reasons.join("; "), Instant::now());
-    state.metrics.set_overruled(if reasons.is_empty() { 0 } else { enrolled.len() });
-    let mut all = BTreeMap::new();
+    state.metrics.set_overruled(if overruled.is_empty() { 0 } else { enrolled.len() });
+    let (now, mut all) = (Instant::now(), BTreeMap::new());
     for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
         let name = pod.name();
-        state.notices.report_overruled(&name, &pod.metadata.uid, (RulesPlace::Node, &overruled), now);
+        state.notices.report_overruled(&name, &pod.metadata.uid, (RulesPlace::Node, overruled), now);
         if !is_unstable {
             state.notices.clear_unstable(&pod.metadata.uid);
         }

@@ -39,8 +39,8 @@ impl RtnetlinkHandle {
         Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(open_error)?, in_pod: false })
     }
 
-    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace, in which it is used, too: a list that is longer than any pod's
-    /// fails, or only its beginning is read, and the socket replaced.
+    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace: a list that is longer than any pod's fails, or only its beginning is
+    /// read. The socket is then opened anew, so it has to be used in that namespace.
     ///
     /// # Errors
     ///

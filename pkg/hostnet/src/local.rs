@@ -69,7 +69,7 @@ impl RtnetlinkHandle {
         Ok(made)
     }
 
-    /// Tells what is missing. `has_rule`: the policy rule is not.
+    /// Returns what is missing. `has_rule`: whether its policy rule is in place.
     ///
     /// # Errors
     ///

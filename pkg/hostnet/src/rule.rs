@@ -233,8 +233,8 @@ impl RtnetlinkHandle {
         Ok(parse_list(family, listed.map(|replies| (replies, true)))?.0)
     }
 
-    /// The rules of a family up to this priority, of which a pod may have any number: so many that come first, and whether these
-    /// are all. Rules behind that priority may follow.
+    /// Returns the rules of a family that come first, and whether these include all with this priority or a lower number. A pod may have
+    /// any number of rules, so at most the first 1 MiB of its list is read.
     ///
     /// # Errors
     ///

@@ -130,7 +130,7 @@ impl<K: Clone> ChangeWatcher<K> {
     ///
     /// If the kernel refuses to wait, which it has no reason for.
     pub fn wait_for_changes(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Change<K>>>> {
-        let Some(events) = self.0.wait(timeout)? else { return Ok(None) };
+        let Some(events) = self.0.wait_for_events(timeout)? else { return Ok(None) };
         Ok(Some(self.0.lock_watched().read_events(&events)))
     }
 
@@ -139,7 +139,7 @@ impl<K: Clone> ChangeWatcher<K> {
     pub(crate) fn wait_at_pace(&self) -> io::Result<Option<Vec<Change<K>>>> {
         let (epoll, now) = (self.0.epoll.as_fd(), Instant::now());
         let next = self.0.lock_watched().end_rests(epoll, now);
-        let Some(events) = self.0.wait(next.map(|next| next - now))? else { return Ok(None) };
+        let Some(events) = self.0.wait_for_events(next.map(|next| next - now))? else { return Ok(None) };
         let mut watched = self.0.lock_watched();
         watched.begin_rests(epoll, &events, Instant::now());
         Ok(Some(watched.read_events(&events)))
@@ -214,7 +214,7 @@ impl<K> EpollSet<K> {
     }
 
     /// `None` after [`ChangeWatcher::close`].
-    fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Event>>> {
+    fn wait_for_events(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Event>>> {
         // A timeout beyond what the kernel can count is none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(EVENTS);

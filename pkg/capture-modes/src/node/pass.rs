@@ -99,9 +99,10 @@ impl NodeCapture {
         }
         state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
         let is_unstable = self.stability.is_unstable();
-        report_status(state, &desired, &observed, is_unstable);
+        let overruled = observed.bypass_reasons().collect::<Vec<_>>().join("; ");
+        report_status(state, &desired, &observed, &overruled, is_unstable);
         self.unreported = 0;
-        self.refused_exceptions = report_bypasses(state, &desired, &observed, is_unstable);
+        self.refused_exceptions = report_bypasses(state, &desired, &overruled, is_unstable);
         // Only read while there is no agent: a file that cannot be written keeps no pod from being enrolled now.
         let unwritten = shared::write_shared_config(&self.settings, &desired).err();
         let inactive = observed.inactive_rules().next().map(Reason::from);
