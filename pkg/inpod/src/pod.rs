@@ -84,12 +84,14 @@ impl PodRulesSnapshot {
         self.rules.as_ref()?.generation()
     }
 
-    /// Returns the generation of nf_tables' rules if it says, with notifications of the rest, whether everything is still as it is
-    /// desired: it was, there were no legacy tables, and no connections that close. Legacy tables that come later do not show.
+    /// Whether everything is as it is desired, and the kernel's notifications show when it no longer is: there are no legacy tables,
+    /// and no connections that close. Legacy tables that come later do not show.
     #[must_use]
-    pub fn decisive_generation(&self) -> Option<u32> {
-        let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy())?;
-        rules.generation().filter(|_| self.is_complete() && self.outside.count == 0)
+    pub fn is_covered_by_notifications(&self) -> bool {
+        let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy());
+        rules.is_some_and(|rules| rules.generation().is_some())
+            && self.is_complete()
+            && self.outside.count == 0
     }
 
     /// Connections from before the pod was captured, which bypass ztunnel until they close.

@@ -25,8 +25,7 @@ pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
 pub use socket::{
-    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, ReceivedDatagram, RepeatedRequests,
-    ReplyMessages, Socket,
+    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, RepeatedRequests, ReplyMessages, Socket,
 };
 
 /// Size of `struct nlmsghdr`.

@@ -22,7 +22,7 @@ mod options;
 mod repeated;
 mod replies;
 
-pub use notifications::{NotificationSocket, ReceivedDatagram};
+pub use notifications::NotificationSocket;
 pub use repeated::RepeatedRequests;
 pub use replies::{ParseReply, ReplyMessages};
 
@@ -173,7 +173,7 @@ impl Socket {
                 Err(Errno::AGAIN) => return Err(Error::Timeout(self.timeout)),
                 other => other.map_err(io_error("receive from a netlink socket"))?,
             };
-            if groups_of_kernel(sender).is_none() {
+            if !is_kernel(sender) {
                 continue;
             }
             if length > received {
@@ -194,10 +194,9 @@ fn open_fd(protocol: NetlinkProtocol, flags: SocketFlags) -> Result<OwnedFd, Err
         .map_err(io_error("open a netlink socket"))
 }
 
-/// The multicast groups to which the kernel sent a datagram, 0 if to this socket alone; `None`: a process sent it.
-fn groups_of_kernel(sender: Option<SocketAddrAny>) -> Option<u32> {
-    let sender = SocketAddrNetlink::try_from(sender?).ok()?;
-    (sender.pid() == 0).then(|| sender.groups())
+/// Whether the kernel sent a datagram, and no process.
+fn is_kernel(sender: Option<SocketAddrAny>) -> bool {
+    sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok()).is_some_and(|sender| sender.pid() == 0)
 }
 
 fn io_error(step: &'static str) -> impl FnOnce(Errno) -> Error {

@@ -1,6 +1,6 @@
 //! What a fuzz target feeds; nobody else calls it.
 
-use netlink::{MessageIter, ReceivedDatagram};
+use netlink::MessageIter;
 
 use crate::Change;
 use crate::notification::Observed;
@@ -10,6 +10,6 @@ use crate::watcher::WatchId;
 #[must_use]
 pub fn parse_notification(datagram: &[u8]) -> Option<Change<()>> {
     let mut observed = Observed::default();
-    observed.add_messages(ReceivedDatagram { messages: MessageIter::new(datagram), is_reply: false });
+    observed.add_messages(MessageIter::new(datagram));
     observed.into_change((), WatchId(0))
 }

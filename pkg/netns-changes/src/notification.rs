@@ -1,13 +1,12 @@
 //! The meaning of the kernel's notifications. Computes only, and takes any bytes.
 
-use netlink::{Attributes, Malformed, MessageFlags, NetlinkRequest, ReceivedDatagram, ReceivedMessage};
+use netlink::{Attributes, Malformed, MessageIter, ReceivedMessage};
 
 use crate::change::{Change, ChangeKinds, Writer};
 use crate::watcher::WatchId;
 
-/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables, and answers `NFT_MSG_GETGEN`.
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables.
 pub(crate) const NEW_GENERATION: u16 = 0x0a0f;
-const GET_GENERATION: u16 = 0x0a10;
 /// Size of `struct nfgenmsg`.
 const NETFILTER_HEADER: usize = 4;
 /// `NFTA_GEN_ID`, `NFTA_GEN_PROC_PID`, `NFTA_GEN_PROC_NAME`.
@@ -28,21 +27,13 @@ pub(crate) struct Observed {
     pub(crate) kinds: ChangeKinds,
     pub(crate) generation: Option<u32>,
     pub(crate) writer: Option<Writer>,
-    /// The answer to [`generation_request`].
-    pub(crate) answer: Option<u32>,
-}
-
-/// Asks for the generation of nf_tables' rules.
-pub(crate) fn generation_request() -> NetlinkRequest {
-    NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; NETFILTER_HEADER])
 }
 
 impl Observed {
     /// Adds the messages of one datagram, of either socket.
-    pub(crate) fn add_messages(&mut self, datagram: ReceivedDatagram<'_>) {
-        let is_reply = datagram.is_reply;
-        for message in datagram.messages {
-            if message.and_then(|message| self.add_message(&message, is_reply)).is_err() {
+    pub(crate) fn add_messages(&mut self, datagram: MessageIter<'_>) {
+        for message in datagram {
+            if message.and_then(|message| self.add_message(&message)).is_err() {
                 self.add_loss();
             }
         }
@@ -55,20 +46,16 @@ impl Observed {
 
     /// The change that a watch reports with `key`; `None` if nothing changed.
     pub(crate) fn into_change<K>(self, key: K, watch: WatchId) -> Option<Change<K>> {
-        let Self { kinds, generation, writer, answer: _ } = self;
+        let Self { kinds, generation, writer } = self;
         (!kinds.is_empty()).then_some(Change { key, watch, kinds, generation, writer })
     }
 
-    fn add_message(&mut self, message: &ReceivedMessage<'_>, is_reply: bool) -> Result<(), Malformed> {
+    fn add_message(&mut self, message: &ReceivedMessage<'_>) -> Result<(), Malformed> {
         self.kinds |= match message.kind {
             NEW_GENERATION => {
                 let (_, attributes) = message.split_header::<NETFILTER_HEADER>()?;
-                let generation = attributes.find(GENERATION).and_then(|attribute| attribute.read_be32().ok());
-                if is_reply {
-                    self.answer = generation;
-                    return Ok(());
-                }
-                self.generation = generation;
+                self.generation =
+                    attributes.find(GENERATION).and_then(|attribute| attribute.read_be32().ok());
                 self.writer = read_writer(&attributes);
                 ChangeKinds::FIREWALL
             }

@@ -10,7 +10,7 @@ use netns::Netns;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::Error;
-use crate::notification::{NEW_GENERATION, Observed, generation_request};
+use crate::notification::{NEW_GENERATION, Observed};
 
 /// For each socket. The kernel doubles it, so that a namespace can bind 128 KiB of the kernel's memory with both; 64 KiB hold
 /// some 80 notifications.
@@ -97,15 +97,6 @@ impl Sockets {
     pub(crate) fn deregister(&self, epoll: BorrowedFd<'_>) {
         for (_, socket) in &self.0 {
             let _ = epoll::delete(epoll, socket); // fails only if it is not there
-        }
-    }
-
-    /// Asks for the generation of nf_tables' rules, and reads the answer, which the kernel gives at once, behind notifications that
-    /// are pending. Where there are very many of them, there is no answer.
-    pub(crate) fn ask_generation(&self, buffer: &mut [u8], observed: &mut Observed) {
-        let Some((source, socket)) = self.0.iter().find(|(of, _)| *of == Source::Firewall) else { return };
-        if socket.send(generation_request()).is_ok() {
-            self.read_notifications(*source, buffer, observed);
         }
     }
 

@@ -144,26 +144,6 @@ impl<K: Clone> ChangeWatcher<K> {
         watched.begin_rests(epoll, &events, Instant::now());
         Ok(Some(watched.read_events(&events)))
     }
-
-    /// Asks for the generation of nf_tables' rules in each of these watched namespaces, at the cost of one small request each:
-    /// none is entered. `None` where there is no answer, because the watch has ended or the kernel has no nf_tables, or where
-    /// more notifications are pending than one [`ChangeWatcher::wait_for_changes`] reads. Notifications that were pending are returned as
-    /// changes, and not reported once more.
-    #[must_use]
-    pub fn read_generations(&self, watches: &[WatchId]) -> (Vec<Option<u32>>, Vec<Change<K>>) {
-        let mut watched = self.0.lock_watched();
-        let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
-        let mut changes = Vec::new();
-        let generations = watches.iter().map(|id| {
-            let Watched { key, sockets, .. } = namespaces.get(id)?;
-            let mut observed = Observed::default();
-            sockets.ask_generation(buffer, &mut observed);
-            let answer = observed.answer;
-            changes.extend(observed.into_change(key.clone(), *id));
-            answer
-        });
-        (generations.collect(), changes)
-    }
 }
 
 impl<K> ChangeWatcher<K> {

@@ -145,6 +145,11 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
+    /// Has a [`PodAction::Observe`] that is due wait until then, because nothing can have changed unnoticed.
+    pub fn postpone_observation(&mut self, until: AgentTime) {
+        self.observe = until;
+    }
+
     /// When [`Self::due_action`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
     /// not be begun is to be tried again.
     #[must_use]
@@ -197,6 +202,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     #[must_use]
     pub fn is_ruled(&self) -> bool {
         self.rules != RulesState::Absent
+    }
+
+    /// Whether the last observation succeeded and found its rules in place, and none has to follow a repair soon.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let is_verified = self.rules == RulesState::Verified && self.problem.is_none();
+        is_verified && self.stability.recheck_delay().is_none()
     }
 
     /// ztunnel serves it where it is now.

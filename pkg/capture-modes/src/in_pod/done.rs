@@ -16,7 +16,7 @@ use zds::ZdsEvent;
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
-    worker::{GenerationResult, JobResult, RulesCheck},
+    worker::{JobResult, RulesCheck},
 };
 use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
@@ -49,10 +49,9 @@ impl InPodCapture {
                 self.examine_node(state);
                 self.due = self.next_due();
             }
-            JobResult::GenerationsChecked { pods, changes } => {
-                changes.into_iter().for_each(|change| self.netns_changed(change));
-                for GenerationResult { uid, netns, in_place } in pods {
-                    self.finish_generation_check(state, uid, netns, in_place);
+            JobResult::ObservedEach(pods) => {
+                for (uid, netns, in_place) in pods {
+                    self.finish_routine_observation(state, uid, netns, in_place);
                 }
             }
             JobResult::Released { uid, result } => {
@@ -204,7 +203,7 @@ impl InPodCapture {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
             JobResult::Exempted { .. } => true, // a pass follows if it is
-            JobResult::GenerationsChecked { .. } => true, // each pod's result is taken for itself
+            JobResult::ObservedEach(_) => true, // each pod's result is taken for itself
             JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
             _ => false,
         }
@@ -264,7 +263,7 @@ impl InPodCapture {
     }
 
     /// Rules that differ are verified, unless they are about to be removed.
-    fn finish_generation_check(
+    fn finish_routine_observation(
         &mut self,
         state: &mut AgentState,
         uid: PodUid,

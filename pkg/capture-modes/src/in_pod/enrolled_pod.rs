@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use enrolment::inpod::EffectiveOptions;
@@ -14,16 +14,16 @@ use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
-    lifecycle::{AgentTime, Lifecycle, RulesState},
+    lifecycle::{AgentTime, Lifecycle, OBSERVE, RulesState},
 };
 use tracing::{debug, info};
 use zds::Workload;
 
-use super::worker::GenerationCheck;
+use super::worker::PodToObserve;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
-/// So many generation checks of a pod's rules follow each other: with the full one, four minutes.
-const GENERATION_CHECKS: u32 = 5;
+/// How often a pod's rules are observed if the kernel reports what changes there.
+const WATCHED: Duration = Duration::from_secs(240);
 
 /// The pod.
 #[derive(Debug)]
@@ -62,8 +62,6 @@ pub(super) struct EnrolledPod {
     pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
     pub(super) observed_rules: Option<Arc<PodRulesSnapshot>>,
-    /// Generation checks of its rules since they were last read.
-    generation_checks: u32,
     /// When its rules were last observed.
     pub(super) observed_at: Option<SystemTime>,
     /// The requests that wait for its ADD.
@@ -99,7 +97,6 @@ impl EnrolledPod {
             examined: None,
             disturbance: None,
             observed_rules: None,
-            generation_checks: 0,
             observed_at: None,
             waiting: Vec::new(),
         }
@@ -181,27 +178,22 @@ impl EnrolledPod {
         }
     }
 
-    /// Whether the generation of nf_tables' rules is enough for the next look at them: the last full look found everything in place,
-    /// and whatever changed since would be notified, except new legacy tables. The pod itself cannot make any, and for those of a
-    /// component on the node a full observation follows a few of these.
-    pub(super) fn can_check_generation(&self) -> bool {
-        let is_decisive = |rules: &Arc<PodRulesSnapshot>| rules.decisive_generation().is_some();
-        self.lifecycle.rules_state() == RulesState::Verified
-            && self.lifecycle.last_failure().is_none()
+    /// Whether the observation that is due can wait, because the last one is not [`WATCHED`] ago, found everything in place, and
+    /// whatever changed since would be notified, except new legacy tables. The pod itself cannot make any.
+    pub(super) fn relies_on_watch(&self) -> bool {
+        self.begun.elapsed() + OBSERVE / 2 < WATCHED // the next observation is due in OBSERVE
+            && self.lifecycle.is_settled()
             && self.privilege < NetworkPrivilege::NetAdmin
-            && self.generation_checks < GENERATION_CHECKS
             && self.disturbance.is_none()
-            && self.observed_rules.as_ref().is_some_and(is_decisive)
+            && self.observed_rules.as_ref().is_some_and(|rules| rules.is_covered_by_notifications())
             && self.watch.is_some()
     }
 
-    /// A check of its rules, which begins now, if there is something to compare them with.
-    pub(super) fn generation_check(&mut self, uid: &PodUid) -> Option<GenerationCheck> {
+    /// Begins an observation together with other pods', if there is an earlier one with which it can be compared.
+    pub(super) fn begin_observation(&mut self, uid: &PodUid) -> Option<PodToObserve> {
         let (netns, before) = (self.netns.clone()?, self.observed_rules.clone()?);
         self.begun = Instant::now();
-        let watch = self.watch.as_ref().filter(|_| self.can_check_generation()).map(NetnsWatch::id);
-        self.generation_checks = if watch.is_some() { self.generation_checks + 1 } else { 0 };
-        Some(GenerationCheck { uid: uid.clone(), netns, pod: self.options.clone(), before, watch })
+        Some(PodToObserve { uid: uid.clone(), netns, pod: self.options.clone(), before })
     }
 
     /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
@@ -260,6 +252,89 @@ impl EnrolledPod {
     pub(super) fn send_replies(&mut self, result: &CaptureResult) {
         for reply in std::mem::take(&mut self.waiting) {
             drop(reply.send(result.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use firewall::FirewallOptions;
+    use inpod::PodRulesSpec;
+    use model::Family;
+    use netns_changes::{ChangeKinds, ChangeWatcher};
+    use pod_status::lifecycle::PodEvent;
+
+    use super::*;
+
+    fn observe(netns: &Netns) -> Option<Arc<PodRulesSnapshot>> {
+        let (config, pod) = Default::default();
+        let existing = ExistingConnections::Keep;
+        let desired = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+        let options = FirewallOptions::default();
+        let _ = inpod::capture_pod(netns, &desired, &options).unwrap();
+        Some(Arc::new(inpod::observe_pod(netns, &desired, None, &options).unwrap()))
+    }
+
+    fn run_in(netns: &Netns, command: &str) {
+        let mut words = command.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        assert!(netns.run_in(|| command.args(words).output()).unwrap().unwrap().status.success());
+    }
+
+    fn apply(pod: &mut EnrolledPod, event: fn(NetnsId) -> PodEvent<NetnsId>) {
+        let netns = pod.netns_id().unwrap();
+        let _ = pod.lifecycle.apply_event(event(netns), AgentTime::ZERO);
+    }
+
+    /// A pod in a namespace of its own, where its rules are in place, and which is watched.
+    fn watched_pod() -> EnrolledPod {
+        let netns = Netns::create().unwrap();
+        run_in(&netns, "ip link set lo up");
+        let (pod, options) = Default::default();
+        let mut pod = EnrolledPod::new(&pod, options, ExistingConnections::Keep, None, AgentTime::ZERO);
+        (pod.observed_rules, pod.watch) =
+            (observe(&netns), ChangeWatcher::new().unwrap().watch("u1".into(), &netns).ok());
+        pod.netns = Some(Arc::new(netns));
+        apply(&mut pod, |netns| PodEvent::Found { netns, captured: false });
+        apply(&mut pod, |netns| PodEvent::Captured(netns, Ok(true)));
+        apply(&mut pod, |netns| PodEvent::Observed(netns, Ok(false)));
+        pod
+    }
+
+    /// A difference, and the name of it.
+    type Case = (&'static str, fn(&mut EnrolledPod));
+
+    #[test]
+    fn the_clock_of_a_pod_is_slow_only_where_the_kernel_reports_each_change_of_its_rules() {
+        assert!(watched_pod().relies_on_watch());
+        let cases: [Case; 9] = [
+            ("observed four minutes ago", |pod| pod.begun = Instant::now() - WATCHED),
+            ("as before, but the clock is early", |pod| pod.begun = Instant::now() - WATCHED + OBSERVE / 4),
+            ("NET_ADMIN", |pod| pod.privilege = NetworkPrivilege::NetAdmin),
+            ("not watched", |pod| pod.watch = None),
+            ("never observed", |pod| pod.observed_rules = None),
+            ("just restored", |pod| apply(pod, |netns| PodEvent::Observed(netns, Ok(true)))),
+            ("not observed the last time", |pod| {
+                apply(pod, |netns| PodEvent::Observed(netns, Err("no".into())));
+            }),
+            ("changed since", |pod| {
+                let (watch, kinds) = (pod.watch.as_ref().unwrap().id(), ChangeKinds::ROUTES);
+                let change = Change { key: "u1".into(), watch, kinds, generation: None, writer: None };
+                assert!(pod.record_disturbance(change));
+            }),
+            ("with legacy tables", |pod| {
+                let netns = pod.netns.as_ref().unwrap();
+                run_in(netns, "iptables-legacy -t raw -S");
+                pod.observed_rules = observe(netns);
+                assert!(pod.observed_rules.as_ref().unwrap().is_complete());
+            }),
+        ];
+        for (what, change) in cases {
+            let mut pod = watched_pod();
+            change(&mut pod);
+            assert!(!pod.relies_on_watch(), "{what}");
         }
     }
 }

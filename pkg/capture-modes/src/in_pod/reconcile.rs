@@ -25,8 +25,6 @@ use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 const MOST_VERIFICATIONS: usize = 16;
 /// How many pods a worker observes in one job. Each may have lists that take seconds to read.
 const MOST_OBSERVED_TOGETHER: usize = 8;
-/// How many pods' generations a worker checks in one job.
-const MOST_GENERATION_CHECKS: usize = 256;
 /// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);
 /// How soon a verification begins that had to wait for others.
@@ -295,31 +293,30 @@ impl InPodCapture {
         let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
         let next = round_to_batch(now + OBSERVE);
-        let mut checks = Vec::new();
+        let mut routine = Vec::new();
         for (uid, action) in ready {
             let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
-            let takes_long = action == PodAction::Observe && !enrolled_pod.can_check_generation();
-            if takes_long && busy >= MOST_VERIFICATIONS {
+            let observes = action == PodAction::Observe;
+            if observes && enrolled_pod.relies_on_watch() {
+                enrolled_pod.lifecycle.postpone_observation(next);
+                continue;
+            }
+            if observes && busy >= MOST_VERIFICATIONS {
                 // It stays due until another one has ended.
                 continue;
             }
-            busy += usize::from(takes_long);
+            busy += usize::from(observes);
             enrolled_pod.lifecycle.begin_action(&action, next);
             // A change has most likely to be looked into rule by rule.
-            let is_routine = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
-            match is_routine.then(|| enrolled_pod.generation_check(&uid)).flatten() {
-                Some(order) => checks.push(order),
+            let is_routine = observes && enrolled_pod.disturbance.is_none();
+            match is_routine.then(|| enrolled_pod.begin_observation(&uid)).flatten() {
+                Some(pod) => routine.push(pod),
                 None => self.execute_action(&uid, action),
             }
         }
-        // Of a namespace that is watched, the generation is enough; of all others the rules are read.
-        let (quick, full): (Vec<_>, Vec<_>) = checks.into_iter().partition(|order| order.watch.is_some());
-        for (mut orders, most) in [(quick, MOST_GENERATION_CHECKS), (full, MOST_OBSERVED_TOGETHER)] {
-            while !orders.is_empty() {
-                let remaining = orders.split_off(orders.len().min(most));
-                self.workers
-                    .send_job(CaptureJob::CheckGenerations(std::mem::replace(&mut orders, remaining)), false);
-            }
+        while !routine.is_empty() {
+            let pods = routine.drain(..routine.len().min(MOST_OBSERVED_TOGETHER)).collect();
+            self.workers.send_job(CaptureJob::ObserveEach(pods), false);
         }
     }
 

@@ -4,7 +4,7 @@ mod job;
 
 use std::{
     any::Any,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     net::IpAddr,
     panic::{self, AssertUnwindSafe},
@@ -16,8 +16,8 @@ use std::{
 use firewall::FirewallOptions;
 use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use model::{ExistingConnections, Family, PodUid, Reason};
-use netns::Netns;
-use netns_changes::{Change, ChangeWatcher, NetnsWatch, WatchId};
+use netns::{Netns, NetnsId};
+use netns_changes::{ChangeWatcher, NetnsWatch};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 use retry::LastError;
 
@@ -25,14 +25,14 @@ use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
-pub(super) use job::{CaptureJob, GenerationCheck, JobResultSender};
-pub(crate) use job::{DiscoveryResult, GenerationResult, JobResult, RulesCheck};
+pub(super) use job::{CaptureJob, JobResultSender, PodToObserve};
+pub(crate) use job::{DiscoveryResult, JobResult, RulesCheck};
 
 /// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
 /// other jobs take.
 const WORKERS: usize = 6;
 const OTHERS: usize = 4;
-/// How long a look at some pods may take before those that are left are looked at one by one.
+/// How long the observation of some pods may take before those that are left are observed one by one.
 const CHECK_LIMIT: Duration = Duration::from_secs(10);
 /// Observing, applying and verifying, each in both families and with a lock to wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
@@ -174,7 +174,7 @@ impl WorkerContext {
                 let result = self.check_rules(&netns, &desired, before.as_ref()).map_err(to_reason);
                 JobResult::Verified { uid, netns: netns.id(), watch, result }
             }
-            CaptureJob::CheckGenerations(pods) => self.check_generations(&pods),
+            CaptureJob::ObserveEach(pods) => JobResult::ObservedEach(self.observe_each(&pods)),
             CaptureJob::Release { uid, netns } => {
                 let result = inpod::release_pod(&netns, &self.config, &self.options).map_err(to_reason);
                 JobResult::Released { uid, result }
@@ -229,52 +229,20 @@ impl WorkerContext {
         Ok(finds)
     }
 
-    /// Checks whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
-    fn check_generations(&self, orders: &[GenerationCheck]) -> JobResult {
-        let (unchanged, changes) = self.compare_generations(orders);
-        let mut pods: Vec<GenerationResult> = Vec::with_capacity(orders.len());
-        let mut left = Vec::new();
-        for order in orders {
-            match unchanged.contains(&order.uid) {
-                true => pods.push(order.to_result(Some(Arc::clone(&order.before)))),
-                false => left.push(order),
-            }
-        }
-        let requests: Vec<_> = left
-            .iter()
-            .map(|order| {
-                (
-                    &*order.netns,
-                    self.desired_rules(&order.pod, ExistingConnections::default()),
-                    &*order.before,
-                )
-            })
-            .collect();
+    /// Observes whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
+    fn observe_each(&self, pods: &[PodToObserve]) -> Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)> {
+        let desired = |pod| self.desired_rules(pod, ExistingConnections::default()); // nothing is changed
+        let requests: Vec<_> =
+            pods.iter().map(|pod| (&*pod.netns, desired(&pod.pod), &*pod.before)).collect();
+        // None of them if no thread could be started.
         let mut observed =
             inpod::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
-        for order in left {
-            let now = observed.next().flatten().filter(PodRulesSnapshot::is_complete);
-            pods.push(order.to_result(now.map(|now| reuse_snapshot(Some(&order.before), now))));
-        }
-        JobResult::GenerationsChecked { pods, changes }
-    }
-
-    /// Returns the pods whose rules have the generation that they had, of those for which that is enough, and changes of their
-    /// namespaces that were pending.
-    fn compare_generations(&self, orders: &[GenerationCheck]) -> (BTreeSet<PodUid>, Vec<Change<PodUid>>) {
-        let watched: Vec<(&GenerationCheck, WatchId)> =
-            orders.iter().filter_map(|order| Some((order, order.watch?))).collect();
-        let Some(watcher) = self.watcher.as_ref().filter(|_| !watched.is_empty()) else {
-            return Default::default();
-        };
-        let ids: Vec<WatchId> = watched.iter().map(|(_, id)| *id).collect();
-        let (generations, changes) = watcher.read_generations(&ids);
-        let is_unchanged = |order: &GenerationCheck, now: Option<u32>| {
-            now.is_some() && now == order.before.decisive_generation()
-        };
-        let unchanged = watched.iter().zip(generations);
-        let unchanged = unchanged.filter(|((order, _), now)| is_unchanged(order, *now));
-        (unchanged.map(|((order, _), _)| order.uid.clone()).collect(), changes)
+        let results = pods.iter().map(|pod| {
+            let in_place = observed.next().flatten().filter(PodRulesSnapshot::is_complete);
+            let in_place = in_place.map(|now| reuse_snapshot(Some(&pod.before), now));
+            (pod.uid.clone(), pod.netns.id(), in_place)
+        });
+        results.collect()
     }
 
     fn check_rules(

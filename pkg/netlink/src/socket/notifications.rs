@@ -4,26 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
+use rustix::net::{RecvFlags, SocketFlags, sockopt};
 
-use super::{NetlinkProtocol, groups_of_kernel, io_error, open_fd, options};
-use crate::{Error, MessageFlags, MessageIter, NetlinkRequest};
+use super::{NetlinkProtocol, io_error, is_kernel, open_fd, options};
+use crate::{Error, MessageIter};
 
 /// A netlink socket that receives notifications and never blocks. It belongs to the netns in which it was opened, wherever it
 /// is used from later, and keeps that netns alive.
 #[derive(Debug)]
 pub struct NotificationSocket {
     fd: OwnedFd,
-}
-
-/// The messages of one datagram.
-#[derive(Debug)]
-pub struct ReceivedDatagram<'a> {
-    /// The messages.
-    pub messages: MessageIter<'a>,
-    /// The kernel sent it to this socket alone, in reply to a request, and not to a multicast group. A sequence number does not
-    /// show that: a notification has the number that the process chose which made the change.
-    pub is_reply: bool,
 }
 
 impl NotificationSocket {
@@ -53,27 +43,15 @@ impl NotificationSocket {
         Ok(Self { fd })
     }
 
-    /// Sends a request. The kernel queues its replies behind pending notifications.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`], or the request is too long for a message.
-    pub fn send(&self, mut request: NetlinkRequest) -> Result<(), Error> {
-        let bytes = request.finish(0, MessageFlags::REQUEST)?;
-        rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT))
-            .map_err(io_error("send a netlink request"))?;
-        Ok(())
-    }
-
-    /// Reads the next datagram into `buffer`; `None`: nothing is pending. A datagram that another process sent counts as one
-    /// without messages.
+    /// Reads the messages of the next datagram into `buffer`; `None`: nothing is pending. A datagram that another process sent
+    /// counts as one without messages.
     ///
     /// # Errors
     ///
     /// After any error, anything may have happened unreported: [`Error::Io`] with `ENOBUFS` after an overflow, and
     /// [`Error::Truncated`]. After an overflow the kernel queues nothing, and reports no further overflow, until the queue has been
     /// empty once (`NETLINK_S_CONGESTED` in net/netlink/af_netlink.c), so read until nothing is pending.
-    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<ReceivedDatagram<'a>>, Error> {
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<MessageIter<'a>>, Error> {
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recvfrom(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
         });
@@ -82,12 +60,11 @@ impl NotificationSocket {
             Err(errno) => return Err(io_error("receive notifications of netlink")(errno)),
             Ok(received) => received,
         };
-        let groups = groups_of_kernel(sender);
-        if groups.is_some() && length > received {
-            return Err(Error::Truncated { received, length });
+        if !is_kernel(sender) {
+            return Ok(Some(MessageIter::new(&[])));
         }
-        let bytes = groups.and(buffer.get(..length)).unwrap_or_default();
-        Ok(Some(ReceivedDatagram { messages: MessageIter::new(bytes), is_reply: groups == Some(0) }))
+        let bytes = buffer.get(..length).ok_or(Error::Truncated { received, length })?;
+        Ok(Some(MessageIter::new(bytes)))
     }
 }
 

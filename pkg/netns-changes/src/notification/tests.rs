@@ -1,4 +1,3 @@
-use netlink::MessageIter;
 use proptest::prelude::*;
 
 use super::*;
@@ -22,12 +21,8 @@ fn new_generation(attributes: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn observed(datagram: &[u8]) -> Observed {
-    read(datagram, false)
-}
-
-fn read(datagram: &[u8], is_reply: bool) -> Observed {
     let mut observed = Observed::default();
-    observed.add_messages(ReceivedDatagram { messages: MessageIter::new(datagram), is_reply });
+    observed.add_messages(MessageIter::new(datagram));
     observed
 }
 
@@ -39,15 +34,8 @@ fn a_transaction_of_nf_tables_has_its_generation_and_writer() {
         attribute(PROCESS_NAME, b"nft\0"),
     ]);
     let writer = Some(Writer { pid: 4711, name: "nft".to_owned() });
-    let expected = Observed { kinds: ChangeKinds::FIREWALL, generation: Some(7), writer, answer: None };
+    let expected = Observed { kinds: ChangeKinds::FIREWALL, generation: Some(7), writer };
     assert_eq!(observed(&datagram), expected);
-}
-
-#[test]
-fn an_answer_is_no_change() {
-    let answered = read(&new_generation(&[attribute(GENERATION, &7_u32.to_be_bytes())]), true);
-    assert_eq!(answered, Observed { answer: Some(7), ..Observed::default() });
-    assert_eq!(answered.into_change("pod", WatchId(0)), None);
 }
 
 #[test]

@@ -190,46 +190,13 @@ fn make_table(netns: &Netns, table: &str, sequence: u32) {
 #[test]
 fn a_transaction_is_reported_whatever_its_sequence_number() {
     let Some((watcher, netns)) = watched_netns() else { return };
-    let id = watcher.watch.id();
+    let mut before = None;
     for (table, sequence) in [("a", 0), ("b", 1), ("c", 0x6d72_6765), ("d", u32::MAX)] {
-        let [Some(before)] = *watcher.read_generations(&[id]).0 else { panic!("no answer") };
         make_table(&netns, table, sequence);
         let change = first_of(&watcher, ChangeKinds::FIREWALL);
-        assert_eq!(
-            (change.kinds, change.generation),
-            (ChangeKinds::FIREWALL, Some(before + 1)),
-            "{sequence}"
-        );
-        make_table(&netns, &format!("{table}{table}"), sequence);
-        let (generations, changes) = watcher.read_generations(&[id]);
-        assert_eq!((generations, changes.len()), (vec![Some(before + 2)], 1), "{sequence}: beside an answer");
+        assert_eq!(change.kinds, ChangeKinds::FIREWALL, "{sequence}");
+        assert!(before.is_none_or(|before| change.generation == Some(before + 1)), "{sequence}");
+        before = change.generation;
     }
     assert_eq!(pending(&watcher), []);
-}
-
-/// Without entering the namespace, and without a change that nobody made.
-#[test]
-fn the_generation_of_a_watched_namespace_is_asked_for() {
-    let Some((watcher, netns)) = watched_netns() else { return };
-    let id = watcher.watch.id();
-    let (first, changes) = watcher.read_generations(&[id]);
-    let [Some(before)] = *first else { panic!("{first:?}") };
-    assert_eq!(changes, []);
-    assert_eq!(watcher.read_generations(&[id]), (vec![Some(before)], vec![]));
-    assert_eq!(pending(&watcher), [], "an answer is no change");
-
-    run_in(&netns, "nft -f -", "add table inet t\n");
-    let (generations, changes) = watcher.read_generations(&[id, id]);
-    assert_eq!(generations, [Some(before + 1), Some(before + 1)]);
-    let [change] = changes.as_slice() else { panic!("{changes:?}") };
-    assert_eq!((change.kinds, change.watch), (ChangeKinds::FIREWALL, id));
-    assert_eq!((change.generation, change.writer.as_ref().unwrap().name.as_str()), (Some(before + 1), "nft"));
-    assert_eq!(pending(&watcher), [], "it was returned, and is reported once");
-
-    let network = ChangeWatcher::new().unwrap();
-    let watch = network.watch_network("pod", &netns).unwrap();
-    assert_eq!(network.read_generations(&[watch.id()]), (vec![None], vec![]), "rules are not watched");
-    let PodWatcher { watcher, watch } = watcher;
-    drop(watch);
-    assert_eq!(watcher.read_generations(&[id]), (vec![None], vec![]), "the watch has ended");
 }

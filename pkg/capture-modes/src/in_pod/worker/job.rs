@@ -14,7 +14,7 @@ use agent::{AgentHandle, CaptureReply};
 use inpod::{CaptureReport, ConnectionsReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
-use netns_changes::{Change, NetnsWatch, WatchId};
+use netns_changes::{Change, NetnsWatch};
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 
@@ -35,8 +35,8 @@ pub(in crate::in_pod) enum CaptureJob {
         before: Option<Arc<PodRulesSnapshot>>,
         watch: bool,
     },
-    /// See whether pods' rules are in place.
-    CheckGenerations(Vec<GenerationCheck>),
+    /// Observe whether pods' rules are in place.
+    ObserveEach(Vec<PodToObserve>),
     /// Remove a pod's rules.
     Release { uid: PodUid, netns: Arc<Netns> },
     /// Compare a pod's rules, and answer the request.
@@ -58,15 +58,13 @@ pub(in crate::in_pod) enum CaptureJob {
     },
 }
 
-/// A pod whose rules were in place.
+/// A pod whose rules were observed before.
 #[derive(Debug)]
-pub(in crate::in_pod) struct GenerationCheck {
+pub(in crate::in_pod) struct PodToObserve {
     pub(in crate::in_pod) uid: PodUid,
     pub(in crate::in_pod) netns: Arc<Netns>,
     pub(in crate::in_pod) pod: rules::inpod::PodOptions,
     pub(in crate::in_pod) before: Arc<PodRulesSnapshot>,
-    /// The watch over its namespace, if the generation of its rules is enough this time.
-    pub(in crate::in_pod) watch: Option<WatchId>,
 }
 
 /// The result if a job fails, with the reason.
@@ -84,9 +82,9 @@ impl CaptureJob {
                 let (uid, netns) = (uid.clone(), netns.id());
                 Box::new(move |why| JobResult::Verified { uid, netns, watch: None, result: Err(why) })
             }
-            CaptureJob::CheckGenerations(pods) => {
-                let results = pods.iter().map(|order| order.to_result(None)).collect();
-                Box::new(move |_| JobResult::GenerationsChecked { pods: results, changes: Vec::new() })
+            CaptureJob::ObserveEach(pods) => {
+                let pods = pods.iter().map(|pod| (pod.uid.clone(), pod.netns.id(), None)).collect();
+                Box::new(move |_| JobResult::ObservedEach(pods))
             }
             CaptureJob::Release { uid, .. } => {
                 let uid = uid.clone();
@@ -117,8 +115,8 @@ pub(crate) enum JobResult {
     Changed(Change<PodUid>),
     /// Somebody changed sets or rules of the node that are ours.
     NodeChanged(NodeNotice),
-    /// A generation check of some pods' rules, and changes of their namespaces that were noticed with it.
-    GenerationsChecked { pods: Vec<GenerationResult>, changes: Vec<Change<PodUid>> },
+    /// Pods' rules, if they are in place; otherwise they have to be verified.
+    ObservedEach(Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)>),
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
     /// The rules for the node's probes.
@@ -171,22 +169,6 @@ impl JobResultSender {
 pub(crate) struct DiscoveryResult {
     pub(in crate::in_pod) processes: BTreeMap<PodUid, NetnsAnswer>,
     pub(in crate::in_pod) records: BTreeMap<PodUid, RecordedPod>,
-}
-
-/// The result of a look at a pod's rules.
-#[derive(Debug)]
-pub(crate) struct GenerationResult {
-    pub(in crate::in_pod) uid: PodUid,
-    pub(in crate::in_pod) netns: NetnsId,
-    /// Their snapshot, if they are in place; otherwise they have to be verified.
-    pub(in crate::in_pod) in_place: Option<Arc<PodRulesSnapshot>>,
-}
-
-impl GenerationCheck {
-    /// Returns the result for this pod.
-    pub(in crate::in_pod) fn to_result(&self, in_place: Option<Arc<PodRulesSnapshot>>) -> GenerationResult {
-        GenerationResult { uid: self.uid.clone(), netns: self.netns.id(), in_place }
-    }
 }
 
 /// The result of a verification.
