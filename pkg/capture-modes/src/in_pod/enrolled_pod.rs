@@ -189,9 +189,11 @@ impl EnrolledPod {
             && self.watch.is_some()
     }
 
-    /// Begins an observation together with other pods', if there is an earlier one with which it can be compared.
+    /// Begins an observation together with other pods'. `None`: there is no earlier one with which it can be compared, or its
+    /// namespace has yet to be watched.
     pub(super) fn begin_observation(&mut self, uid: &PodUid) -> Option<PodToObserve> {
         let (netns, before) = (self.netns.clone()?, self.observed_rules.clone()?);
+        self.watch.as_ref()?;
         self.begun = Instant::now();
         Some(PodToObserve { uid: uid.clone(), netns, pod: self.options.clone(), before })
     }
@@ -301,6 +303,14 @@ mod tests {
         apply(&mut pod, |netns| PodEvent::Captured(netns, Ok(true)));
         apply(&mut pod, |netns| PodEvent::Observed(netns, Ok(false)));
         pod
+    }
+
+    #[test]
+    fn a_pod_that_could_not_be_watched_is_observed_for_itself_so_that_a_watch_is_tried_again() {
+        let (mut pod, uid) = (watched_pod(), "u1".into());
+        assert!(pod.begin_observation(&uid).is_some());
+        pod.watch = None;
+        assert!(pod.begin_observation(&uid).is_none());
     }
 
     /// A difference, and the name of it.
