@@ -346,14 +346,14 @@ impl CaptureMode for InPodCapture {
 
     fn check_pod(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
-        let known = enrolled_pod.and_then(|enrolled_pod| {
-            Ok((enrolled_pod.ruled_in()?, enrolled_pod.options.clone(), enrolled_pod.observed_rules.clone()))
+        // Its rules hold its traffic while no ztunnel serves it.
+        let ruled = enrolled_pod.and_then(|enrolled_pod| {
+            let pod = enrolled_pod.to_job_pod(uid).filter(|_| enrolled_pod.lifecycle.is_ruled());
+            pod.ok_or_else(|| "its rules are not in place".into())
         });
-        match known {
+        match ruled {
             // Its rules are compared by tools, for which no other request should wait.
-            Ok((netns, pod, before)) => {
-                self.workers.send_job(CaptureJob::Check { netns, pod, before, reply }, false);
-            }
+            Ok(pod) => self.workers.send_job(CaptureJob::Check { pod, reply }, false),
             Err(why) => drop(reply.send(Err(why))),
         }
     }

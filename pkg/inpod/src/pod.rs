@@ -194,14 +194,14 @@ pub(crate) fn families_with_rule(
 /// read.
 #[must_use]
 pub fn observe_each(
-    pods: &[(&Netns, PodRulesSpec<'_>, &PodRulesSnapshot)],
+    pods: &[(&Netns, PodRulesSpec<'_>, Option<&PodRulesSnapshot>)],
     options: &FirewallOptions,
     until: Instant,
 ) -> Vec<Option<PodRulesSnapshot>> {
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
     let observe = |place: usize| {
         let (_, desired, before) = pods.get(place).filter(|_| Instant::now() < until)?;
-        observe_netns(desired, Some(before), options).ok()
+        observe_netns(desired, *before, options).ok()
     };
     let observed = Netns::run_in_each(&netns, observe).unwrap_or_default();
     observed.into_iter().map(|observed| observed.ok().flatten()).collect()

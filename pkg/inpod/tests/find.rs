@@ -206,8 +206,11 @@ fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time
     let before = fixtures.each_ref().map(verified);
     assert!(before.iter().all(inpod::PodRulesSnapshot::is_complete));
     fixtures[1].pod.sh("ip rule del pref 32764");
-    let pods: Vec<_> =
-        fixtures.iter().zip(&before).map(|(fixture, before)| (&fixture.pod.1, wanted, before)).collect();
+    let pods: Vec<_> = fixtures
+        .iter()
+        .zip(&before)
+        .map(|(fixture, before)| (&fixture.pod.1, wanted, Some(before)))
+        .collect();
     let look = |until: Instant| inpod::observe_each(&pods, &FirewallOptions::default(), until);
     let seen = look(Instant::now() + Duration::from_secs(60));
     let whole = seen.iter().map(|seen| seen.as_ref().unwrap().is_complete());

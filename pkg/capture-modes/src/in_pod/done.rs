@@ -119,15 +119,12 @@ impl InPodCapture {
     }
 
     fn note_captured(&self, state: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
-        let is_awaited =
-            self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
-        let is_open = self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.options.open);
-        let is_back = self.enrolled.get(uid).is_some_and(|pod| pod.lifecycle.has_lost_rules());
-        let cause = match is_awaited {
-            true => "ADD",
-            false if is_back => "drift",
-            false if is_open => "no ztunnel",
-            false => "joined the mesh",
+        let Some(EnrolledPod { lifecycle, options, .. }) = self.enrolled.get(uid) else { return };
+        let cause = match () {
+            () if lifecycle.is_awaited() => "ADD",
+            () if lifecycle.has_lost_rules() => "drift",
+            () if options.open => "no ztunnel",
+            () => "joined the mesh",
         };
         match result {
             Ok(report) if report.differences.is_empty() => {}

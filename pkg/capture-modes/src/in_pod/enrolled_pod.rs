@@ -8,7 +8,7 @@ use std::{
 
 use enrolment::inpod::EffectiveOptions;
 use inpod::PodRulesSnapshot;
-use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
+use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_identity::{AmbiguityStreak, Witness};
@@ -19,7 +19,7 @@ use pod_status::{
 use tracing::{debug, info};
 use zds::Workload;
 
-use super::worker::PodToObserve;
+use super::worker::JobPod;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// How often a pod's rules are observed if the kernel reports what changes there.
@@ -181,21 +181,24 @@ impl EnrolledPod {
     /// Whether the observation that is due can wait, because the last one is not [`WATCHED`] ago, found everything in place, and
     /// whatever changed since would be notified, except new legacy tables. The pod itself cannot make any.
     pub(super) fn relies_on_watch(&self) -> bool {
-        self.begun.elapsed() + OBSERVE / 2 < WATCHED // the next observation is due in OBSERVE
+        self.begun.elapsed() + OBSERVE / 2 < WATCHED // the next one is due in OBSERVE
+            && self.is_routine()
             && self.lifecycle.is_settled()
             && self.privilege < NetworkPrivilege::NetAdmin
-            && self.disturbance.is_none()
             && self.observed_rules.as_ref().is_some_and(|rules| rules.is_covered_by_notifications())
-            && self.watch.is_some()
     }
 
-    /// Begins an observation together with other pods'. `None`: there is no earlier one with which it can be compared, or its
-    /// namespace has yet to be watched.
-    pub(super) fn begin_observation(&mut self, uid: &PodUid) -> Option<PodToObserve> {
-        let (netns, before) = (self.netns.clone()?, self.observed_rules.clone()?);
-        self.watch.as_ref()?;
-        self.begun = Instant::now();
-        Some(PodToObserve { uid: uid.clone(), netns, pod: self.options.clone(), before })
+    /// Whether its rules may be observed together with other pods': there is an earlier observation with which this one can be
+    /// compared, its namespace is watched, and nothing was reported, which has most likely to be looked into rule by rule.
+    pub(super) fn is_routine(&self) -> bool {
+        self.disturbance.is_none() && self.observed_rules.is_some() && self.watch.is_some()
+    }
+
+    /// Returns the pod as a job needs it; `None`: its namespace is unknown.
+    pub(super) fn to_job_pod(&self, uid: &PodUid) -> Option<JobPod> {
+        let (netns, options, before) =
+            (self.netns.clone()?, self.options.clone(), self.observed_rules.clone());
+        Some(JobPod { uid: uid.clone(), netns, options, existing: self.existing, before })
     }
 
     /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
@@ -220,12 +223,6 @@ impl EnrolledPod {
         let generation = self.observed_rules.as_ref().and_then(|rules| rules.generation());
         let observed = self.disturbance.take_if(|disturbance| disturbance.was_observed(generation));
         self.examined.take().or(observed)
-    }
-
-    /// The namespace in which the pod's rules were applied. They hold its traffic while no ztunnel serves it.
-    pub(super) fn ruled_in(&self) -> Result<Arc<Netns>, Reason> {
-        let ruled = self.netns.as_ref().filter(|_| self.lifecycle.is_ruled());
-        ruled.cloned().ok_or_else(|| "its rules are not in place".into())
     }
 
     /// Returns the state of the pod, for the debug state.
@@ -307,10 +304,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_could_not_be_watched_is_observed_for_itself_so_that_a_watch_is_tried_again() {
-        let (mut pod, uid) = (watched_pod(), "u1".into());
-        assert!(pod.begin_observation(&uid).is_some());
+        let mut pod = watched_pod();
+        assert!(pod.is_routine());
         pod.watch = None;
-        assert!(pod.begin_observation(&uid).is_none());
+        assert!(!pod.is_routine());
     }
 
     /// A difference, and the name of it.

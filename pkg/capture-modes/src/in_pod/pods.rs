@@ -54,21 +54,20 @@ impl InPodCapture {
     /// Has a worker do something in a pod's namespace.
     fn queue_job(&mut self, uid: &PodUid, action: &PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        let Some(netns) = enrolled_pod.netns.clone() else { return };
+        let Some(mut pod) = enrolled_pod.to_job_pod(uid) else { return };
         enrolled_pod.begun = Instant::now();
         let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
-        let (uid, pod, before) =
-            (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.observed_rules.clone());
-        // A connection through the node's ztunnel must not continue without any.
-        let existing = if self.takes_over { ExistingConnections::Reset } else { enrolled_pod.existing };
-        let watch = enrolled_pod.watch.is_none();
-        if *action == PodAction::Observe {
-            enrolled_pod.examined = enrolled_pod.disturbance.take();
+        if self.takes_over {
+            // A connection through the node's ztunnel must not continue without any.
+            pod.existing = ExistingConnections::Reset;
         }
         let job = match action {
-            PodAction::Release => CaptureJob::Release { uid, netns },
-            PodAction::Observe => CaptureJob::Verify { uid, netns, pod, existing, before, watch },
-            _ => CaptureJob::Capture { uid, netns, pod, existing },
+            PodAction::Release => CaptureJob::Release(pod),
+            PodAction::Observe => {
+                enrolled_pod.examined = enrolled_pod.disturbance.take();
+                CaptureJob::Verify { pod, watch: enrolled_pod.watch.is_none() }
+            }
+            _ => CaptureJob::Capture(pod),
         };
         self.workers.send_job(job, urgent);
     }

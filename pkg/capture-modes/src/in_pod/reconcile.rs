@@ -307,11 +307,11 @@ impl InPodCapture {
             }
             busy += usize::from(observes);
             enrolled_pod.lifecycle.begin_action(&action, next);
-            // A change has most likely to be looked into rule by rule.
-            let is_routine = observes && enrolled_pod.disturbance.is_none();
-            match is_routine.then(|| enrolled_pod.begin_observation(&uid)).flatten() {
-                Some(pod) => routine.push(pod),
-                None => self.execute_action(&uid, action),
+            if observes && enrolled_pod.is_routine() {
+                enrolled_pod.begun = Instant::now();
+                routine.extend(enrolled_pod.to_job_pod(&uid));
+            } else {
+                self.execute_action(&uid, action);
             }
         }
         while !routine.is_empty() {

@@ -15,7 +15,7 @@ use std::{
 
 use firewall::FirewallOptions;
 use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
-use model::{ExistingConnections, Family, PodUid, Reason};
+use model::{Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::{ChangeWatcher, NetnsWatch};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
@@ -25,7 +25,7 @@ use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
-pub(super) use job::{CaptureJob, JobResultSender, PodToObserve};
+pub(super) use job::{CaptureJob, JobPod, JobResultSender};
 pub(crate) use job::{DiscoveryResult, JobResult, RulesCheck};
 
 /// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
@@ -162,27 +162,24 @@ impl WorkerContext {
     fn run_job(&self, job: CaptureJob) -> Option<JobResult> {
         let to_reason = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
-            CaptureJob::Capture { uid, netns, pod, existing } => {
-                let desired = self.desired_rules(&pod, existing);
-                let result = inpod::capture_pod(&netns, &desired, &self.options).map_err(to_reason);
-                JobResult::Captured { uid, netns: netns.id(), result }
+            CaptureJob::Capture(pod) => {
+                let result = inpod::capture_pod(&pod.netns, &self.desired_rules(&pod), &self.options);
+                let netns = pod.netns.id();
+                JobResult::Captured { uid: pod.uid, netns, result: result.map_err(to_reason) }
             }
-            CaptureJob::Verify { uid, netns, pod, existing, before, watch } => {
+            CaptureJob::Verify { pod, watch } => {
                 // Changes from now on are reported, and earlier ones are observed.
-                let watch = if watch { self.watch_netns(&uid, &netns) } else { None };
-                let desired = self.desired_rules(&pod, existing);
-                let result = self.check_rules(&netns, &desired, before.as_ref()).map_err(to_reason);
-                JobResult::Verified { uid, netns: netns.id(), watch, result }
+                let watch = if watch { self.watch_netns(&pod.uid, &pod.netns) } else { None };
+                let (netns, result) = (pod.netns.id(), self.check_rules(&pod).map_err(to_reason));
+                JobResult::Verified { uid: pod.uid, netns, watch, result }
             }
             CaptureJob::ObserveEach(pods) => JobResult::ObservedEach(self.observe_each(&pods)),
-            CaptureJob::Release { uid, netns } => {
-                let result = inpod::release_pod(&netns, &self.config, &self.options).map_err(to_reason);
-                JobResult::Released { uid, result }
+            CaptureJob::Release(pod) => {
+                let result = inpod::release_pod(&pod.netns, &self.config, &self.options).map_err(to_reason);
+                JobResult::Released { uid: pod.uid, result }
             }
-            CaptureJob::Check { netns, pod, before, reply } => {
-                let desired = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
-                let observed =
-                    inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(to_reason);
+            CaptureJob::Check { pod, reply } => {
+                let observed = self.observe_rules(&pod).map_err(to_reason);
                 let result = observed.and_then(|observed| match observed.is_complete() {
                     true => Ok(()),
                     false => Err(observed.differences().collect::<Vec<_>>().join("; ").into()),
@@ -230,51 +227,40 @@ impl WorkerContext {
     }
 
     /// Observes whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
-    fn observe_each(&self, pods: &[PodToObserve]) -> Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)> {
-        let desired = |pod| self.desired_rules(pod, ExistingConnections::default()); // nothing is changed
+    fn observe_each(&self, pods: &[JobPod]) -> Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)> {
         let requests: Vec<_> =
-            pods.iter().map(|pod| (&*pod.netns, desired(&pod.pod), &*pod.before)).collect();
+            pods.iter().map(|pod| (&*pod.netns, self.desired_rules(pod), pod.before.as_deref())).collect();
         // None of them if no thread could be started.
         let mut observed =
             inpod::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
         let results = pods.iter().map(|pod| {
             let in_place = observed.next().flatten().filter(PodRulesSnapshot::is_complete);
-            let in_place = in_place.map(|now| reuse_snapshot(Some(&pod.before), now));
-            (pod.uid.clone(), pod.netns.id(), in_place)
+            (pod.uid.clone(), pod.netns.id(), in_place.map(|now| pod.reuse_snapshot(now)))
         });
         results.collect()
     }
 
-    fn check_rules(
-        &self,
-        netns: &Netns,
-        desired: &PodRulesSpec<'_>,
-        before: Option<&Arc<PodRulesSnapshot>>,
-    ) -> Result<RulesCheck, inpod::Error> {
-        let found = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options);
+    fn observe_rules(&self, pod: &JobPod) -> Result<PodRulesSnapshot, inpod::Error> {
+        inpod::observe_pod(&pod.netns, &self.desired_rules(pod), pod.before.as_deref(), &self.options)
+    }
+
+    fn check_rules(&self, pod: &JobPod) -> Result<RulesCheck, inpod::Error> {
         // What cannot be observed is restored all the same, as far as it can be.
-        if let Some(found) = found.ok().filter(PodRulesSnapshot::is_complete) {
-            let observed = reuse_snapshot(before, found);
+        if let Some(found) = self.observe_rules(pod).ok().filter(PodRulesSnapshot::is_complete) {
+            let observed = pod.reuse_snapshot(found);
             return Ok(RulesCheck { observed, repaired: Vec::new(), connections: None });
         }
-        let made = inpod::capture_pod(netns, desired, &self.options)?;
-        let after = inpod::observe_pod(netns, desired, None, &self.options)?;
+        let desired = self.desired_rules(pod);
+        let made = inpod::capture_pod(&pod.netns, &desired, &self.options)?;
+        let after = inpod::observe_pod(&pod.netns, &desired, None, &self.options)?;
         let (repaired, connections) = (made.differences, made.connections);
         Ok(RulesCheck { observed: Arc::new(after), repaired, connections })
     }
 
-    fn desired_rules<'a>(
-        &'a self,
-        pod: &'a rules::inpod::PodOptions,
-        existing: ExistingConnections,
-    ) -> PodRulesSpec<'a> {
-        PodRulesSpec { config: &self.config, pod, families: &self.families, existing }
+    fn desired_rules<'a>(&'a self, pod: &'a JobPod) -> PodRulesSpec<'a> {
+        let JobPod { options: pod, existing, .. } = pod;
+        PodRulesSpec { config: &self.config, pod, families: &self.families, existing: *existing }
     }
-}
-
-/// The snapshot, or the one before if it is the same.
-fn reuse_snapshot(before: Option<&Arc<PodRulesSnapshot>>, now: PodRulesSnapshot) -> Arc<PodRulesSnapshot> {
-    before.filter(|before| ***before == now).map_or_else(|| Arc::new(now), Arc::clone)
 }
 
 #[cfg(test)]
@@ -284,7 +270,8 @@ mod tests {
     #[test]
     fn a_job_that_panics_has_failed_with_a_reason() {
         let netns = Arc::new(Netns::current().unwrap());
-        let job = CaptureJob::Release { uid: "u1".into(), netns };
+        let (options, existing) = Default::default();
+        let job = CaptureJob::Release(JobPod { uid: "u1".into(), netns, options, existing, before: None });
         let done = catch_job_panic(|| panic!("out of {}", "bounds"), job.job_fallback());
         let Some(JobResult::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));

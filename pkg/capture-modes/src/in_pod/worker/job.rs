@@ -24,28 +24,15 @@ use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeNotice};
 #[derive(Debug)]
 pub(in crate::in_pod) enum CaptureJob {
     /// Apply a pod's rules.
-    Capture { uid: PodUid, netns: Arc<Netns>, pod: rules::inpod::PodOptions, existing: ExistingConnections },
-    /// Verify a pod's rules, and restore what is missing. `before`: the last snapshot. `watch`: the namespace is to be watched
-    /// for changes before.
-    Verify {
-        uid: PodUid,
-        netns: Arc<Netns>,
-        pod: rules::inpod::PodOptions,
-        existing: ExistingConnections,
-        before: Option<Arc<PodRulesSnapshot>>,
-        watch: bool,
-    },
+    Capture(JobPod),
+    /// Verify a pod's rules, and restore what is missing. `watch`: the namespace is to be watched for changes before.
+    Verify { pod: JobPod, watch: bool },
     /// Observe whether pods' rules are in place.
-    ObserveEach(Vec<PodToObserve>),
+    ObserveEach(Vec<JobPod>),
     /// Remove a pod's rules.
-    Release { uid: PodUid, netns: Arc<Netns> },
+    Release(JobPod),
     /// Compare a pod's rules, and answer the request.
-    Check {
-        netns: Arc<Netns>,
-        pod: rules::inpod::PodOptions,
-        before: Option<Arc<PodRulesSnapshot>>,
-        reply: CaptureReply,
-    },
+    Check { pod: JobPod, reply: CaptureReply },
     /// Apply the rules for the node's probes.
     Exempt,
     /// Find namespaces by processes, and by the plugin's records.
@@ -58,13 +45,22 @@ pub(in crate::in_pod) enum CaptureJob {
     },
 }
 
-/// A pod whose rules were observed before.
+/// A pod as a job needs it.
 #[derive(Debug)]
-pub(in crate::in_pod) struct PodToObserve {
+pub(in crate::in_pod) struct JobPod {
     pub(in crate::in_pod) uid: PodUid,
     pub(in crate::in_pod) netns: Arc<Netns>,
-    pub(in crate::in_pod) pod: rules::inpod::PodOptions,
-    pub(in crate::in_pod) before: Arc<PodRulesSnapshot>,
+    pub(in crate::in_pod) options: rules::inpod::PodOptions,
+    pub(in crate::in_pod) existing: ExistingConnections,
+    /// The last snapshot of its rules.
+    pub(in crate::in_pod) before: Option<Arc<PodRulesSnapshot>>,
+}
+
+impl JobPod {
+    /// Returns this snapshot, or the one before if it is the same.
+    pub(super) fn reuse_snapshot(&self, now: PodRulesSnapshot) -> Arc<PodRulesSnapshot> {
+        self.before.as_ref().filter(|before| ***before == now).map_or_else(|| Arc::new(now), Arc::clone)
+    }
 }
 
 /// The result if a job fails, with the reason.
@@ -74,20 +70,20 @@ impl CaptureJob {
     /// `None`: the result is only for the requester, who notices that there is none.
     pub(super) fn job_fallback(&self) -> Option<JobFallback> {
         Some(match self {
-            CaptureJob::Capture { uid, netns, .. } => {
-                let (uid, netns) = (uid.clone(), netns.id());
+            CaptureJob::Capture(pod) => {
+                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
                 Box::new(move |why| JobResult::Captured { uid, netns, result: Err(why) })
             }
-            CaptureJob::Verify { uid, netns, .. } => {
-                let (uid, netns) = (uid.clone(), netns.id());
+            CaptureJob::Verify { pod, .. } => {
+                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
                 Box::new(move |why| JobResult::Verified { uid, netns, watch: None, result: Err(why) })
             }
             CaptureJob::ObserveEach(pods) => {
                 let pods = pods.iter().map(|pod| (pod.uid.clone(), pod.netns.id(), None)).collect();
                 Box::new(move |_| JobResult::ObservedEach(pods))
             }
-            CaptureJob::Release { uid, .. } => {
-                let uid = uid.clone();
+            CaptureJob::Release(pod) => {
+                let uid = pod.uid.clone();
                 Box::new(move |why| JobResult::Released { uid, result: Err(why) })
             }
             CaptureJob::Check { .. } => return None,
