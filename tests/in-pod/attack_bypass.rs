@@ -14,6 +14,8 @@ use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
 use crate::fixtures::inpod::{InPod, relayed};
 use crate::fixtures::tables::Tables;
 
+/// A change that the kernel reports is noticed within this time, however busy the machine is.
+const SOON: Duration = Duration::from_secs(10);
 /// All pods are looked at within this time.
 const MINUTE: Duration = Duration::from_secs(60);
 /// ztunnel's mark, and that of its connections to the application.
@@ -243,6 +245,36 @@ fn rules_of_others_that_precede_ours_are_reported() {
     assert_eq!(ztunnel.protocol_error(), None);
     assert!(!relayed(&ztunnel, honest.ip(true), honest.at(true)));
     assert!(!has_said(&mut fixture, "panicked"));
+}
+
+/// The agent notices both within moments, and the time that is shown is not the one of an earlier state.
+#[test]
+fn since_when_rules_of_others_precede_ours_is_shown_and_recorded() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = captured_pod(&mut fixture, "web", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
+    let since = |fixture: &InPod, state: &str| -> Option<String> {
+        let listed = fixture.container.exec(&["list", "-o", "json"]);
+        let listed: Vec<Value> = serde_json::from_slice(&listed.stdout).ok()?;
+        let web = listed.iter().find(|pod| pod["name"] == "web" && pod["capture"] == state)?;
+        web["lastTransitionTime"].as_str().map(str::to_owned)
+    };
+    fixture.within(SOON, "captured", |fixture| since(fixture, "captured").is_some());
+    let captured = since(&fixture, "captured");
+    nft(&pod, "table ip evil { chain out { type filter hook output priority -300; meta mark set 0x539; }; }");
+    fixture.within(SOON, "bypassing, since later", |fixture| since(fixture, "bypassing") > captured);
+    let bypassing = since(&fixture, "bypassing");
+    pod.sandbox.netns.sh("nft delete table ip evil");
+    fixture.within(SOON, "captured, since later again", |fixture| since(fixture, "captured") > bypassing);
+    let history = fixture.container.exec(&["history", "mesh/web", "-o", "json"]);
+    let changes: Vec<Value> = serde_json::from_slice(&history.stdout).unwrap();
+    let drift = changes.iter().filter(|change| change["cause"] == "drift");
+    let actions: Vec<&str> = drift.filter_map(|change| change["action"].as_str()).collect();
+    let starts = ["nf_tables ip evil out (hook output", "none; changed by nft"];
+    let starts = starts.map(|start| format!("rules of other components that precede ours: {start}"));
+    assert_eq!(actions.len(), 2, "{changes:#?}");
+    assert!(actions.iter().zip(&starts).all(|(action, start)| action.starts_with(start)), "{changes:#?}");
+    assert!(has_said(&mut fixture, "rules of another component precede those of the pod"));
 }
 
 /// They would be compared with what is desired by nobody.

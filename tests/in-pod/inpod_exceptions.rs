@@ -368,6 +368,11 @@ fn a_pod_that_may_goes_on_without_ztunnel_and_is_captured_again_with_it() {
     }
     kept.wait_round();
     kept.report().assert_unbroken();
+    let history = mesh.fixture.container.exec(&["history", "mesh/open", "-o", "json"]).stdout;
+    let history: Vec<serde_json::Value> = serde_json::from_slice(&history).unwrap();
+    let applied = history.iter().filter(|change| change["cause"] != "ztunnel");
+    let causes: Vec<&str> = applied.filter_map(|change| change["cause"].as_str()).collect();
+    assert_eq!(causes, ["ADD", "no ztunnel", "ztunnel is back"], "{history:#?}");
 
     // A ztunnel that is gone for a moment only, as between two of them, opens nothing.
     mesh.ztunnel.restart();

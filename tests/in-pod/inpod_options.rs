@@ -48,6 +48,9 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
     let rules = || tables.rules(|command| without.sandbox.netns.sh(command));
     fixture.eventually("its DNS is captured", |_| rules().contains("15053"));
     assert_eq!(asks(&fixture, &without, Proto::Udp, false).as_deref(), Some("ztunnel-a"));
+    let last = || fixture.container.exec(&["history", "mesh/without", "-o", "json"]).stdout;
+    let last: Vec<serde_json::Value> = serde_json::from_slice(&last()).unwrap();
+    assert_eq!(last.last().unwrap()["cause"], "annotations changed");
     let mut manifest = without.sandbox.manifest();
     manifest["metadata"]["annotations"]["ambient.istio.io/dns-capture"] = "false".into();
     fixture.manifests.put_pod(&manifest);
@@ -55,6 +58,15 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
         let rules = rules();
         !["15053", "--zone", "zone set"].iter().any(|left| rules.contains(left))
     });
+}
+
+#[test]
+fn dns_that_ztunnel_does_not_answer_is_reported() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pod = annotated(&fixture, "web", &[("ambient.istio.io/dns-capture", "true")]);
+    fixture.eventually("it is captured", |fixture| fixture.explain("mesh/web").code == "dns-unanswered");
+    assert_eq!(asks(&fixture, &pod, Proto::Udp, false), None);
 }
 
 #[test]

@@ -517,7 +517,7 @@ impl AgentState {
             reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
             ended: self.has_ended(pod),
             unconfirmed: self.is_unconfirmed(pod),
-            since: self.reports.get(&pod.metadata.uid).and_then(|report| report.since),
+            since: self.reports.get(&pod.metadata.uid).and_then(|report| Some((report.state, report.since?))),
             pod: pod.clone(),
         }
     }

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use pod_status::lifecycle::writer_clause;
 use report::{ChangeRecord, ChangeStatus};
 
 use crate::history_file::HistoryFile;
@@ -50,6 +51,16 @@ pub struct HistoryEntry {
     pub took: Duration,
     /// Why it failed, if it did.
     pub error: Option<String>,
+}
+
+impl HistoryEntry {
+    /// Rules of other components that precede ours, as text, or no longer do: empty. `writer`: the last process that changed any.
+    #[must_use]
+    pub fn overruled(pod: Option<String>, rules: &str, writer: Option<&str>) -> HistoryEntry {
+        let rules = if rules.is_empty() { "none" } else { rules };
+        let what = format!("rules of other components that precede ours: {rules}{}", writer_clause(writer));
+        HistoryEntry { cause: "drift".to_owned(), what, pod, took: Duration::ZERO, error: None }
+    }
 }
 
 impl ChangeHistory {

@@ -8,7 +8,7 @@ use model::{MemberAddresses, Namespace, Pod, PodUid};
 use netns::Netns;
 use node_plan::{DesiredState, ZtunnelFallback};
 use pod_identity::{Ambiguity, Witness};
-use pod_status::Evidence;
+use pod_status::{CaptureState, Evidence};
 use report::ChangeRecord;
 
 use crate::watch_health::StaleCollection;
@@ -49,8 +49,8 @@ pub struct KnownPod {
     pub ended: bool,
     /// The API server's list lacks it, or shows it as it was before.
     pub unconfirmed: bool,
-    /// Since when it is captured, or not, as far as the reconciler knows.
-    pub since: Option<SystemTime>,
+    /// The state that the reconciler last reported, and since when; `None`: none yet, or it was so when the agent started.
+    pub since: Option<(CaptureState, SystemTime)>,
 }
 
 impl KnownPod {

@@ -107,6 +107,14 @@ pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSock
     Some(JoiningSockets { redirected, taken_ports })
 }
 
+/// Whether a socket of the thread's network namespace receives the DNS queries that rules redirect. `None`: the kernel does not list
+/// them.
+#[must_use]
+pub fn is_dns_received(config: &InPodRulesConfig) -> Option<bool> {
+    let receivers = sockdiag::udp_receivers().ok()??;
+    Some(!taken_ports(config, &[], &receivers).is_empty())
+}
+
 /// ztunnel listens at every address; for DNS, over TCP and UDP, on loopback alone.
 fn taken_ports(config: &InPodRulesConfig, listeners: &[SocketAddr], receivers: &[SocketAddr]) -> Vec<Port> {
     let anywhere = [config.outbound, config.inbound, config.tunnel];

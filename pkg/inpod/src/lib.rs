@@ -18,7 +18,7 @@ mod taken;
 
 pub use conntrack::ConnectionsReport;
 pub use error::Error;
-pub use existing::{BypassingConnections, JoiningSockets, joining_sockets};
+pub use existing::{BypassingConnections, JoiningSockets, is_dns_received, joining_sockets};
 pub use find::{
     NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, netns_of_pods, process_netns, recorded_netns,
 };

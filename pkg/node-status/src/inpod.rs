@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use ::inpod::{BypassingConnections, NodeProbes, PodRulesSpec, ProbeRules, probe_set_name};
+use ::inpod::{BypassingConnections, NodeProbes, PodRulesSpec, ProbeRules, is_dns_received, probe_set_name};
 use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
 use conntrack::ConntrackHandle;
@@ -266,24 +266,27 @@ pub(super) fn verify_rules(
                 };
                 pod.kernel.observed.push(format!("{observed} ({})", names.join(", ")));
                 let has_rules = !enrolled_pod.options.open;
+                let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
+                if has_rules && serves && enrolled_pod.options.dns {
+                    let received = netns.run_in(|| is_dns_received(&chosen.rules));
+                    pod.kernel.dns_unanswered = received.is_ok_and(|received| received == Some(false));
+                }
                 if has_rules {
                     pod.kernel.observed.extend(observed_probes(netns, chosen, node));
                 }
             }
             pod.kernel.bypassing_connections = bypass_view(snapshot.bypassing_connections());
             pod.kernel.preceding_rules = snapshot.bypass_reasons().map(str::to_owned).collect();
-            let is_complete = snapshot.is_complete();
-            let rules = match is_complete {
+            let rules = match snapshot.is_complete() {
                 true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,
                 true => RulesEvidence::Verified,
                 false => RulesEvidence::Incomplete { holds: false },
             };
             let overruled = !pod.kernel.preceding_rules.is_empty();
             let evidence = Evidence { life, rules, overruled, ..enrolled_pod.evidence };
-            pod.capture = evidence.classify().state;
-            if !is_complete {
-                pod.last_transition_time = None; // the change was not observed
-            }
+            let reported = std::mem::replace(&mut pod.capture, evidence.classify().state);
+            // Otherwise the change was not observed.
+            pod.last_transition_time = pod.last_transition_time.take().filter(|_| pod.capture == reported);
             pod.kernel.differences.splice(..0, snapshot.differences().map(str::to_owned));
         }
     }

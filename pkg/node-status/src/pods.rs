@@ -99,9 +99,14 @@ impl PodContext<'_> {
             CaptureSnapshot::InPod { .. } => add_missing_probes(&self.network, self.settings, &mut shown),
             _ => {}
         }
-        if !is_as_enrolled(&shown) {
-            shown.last_transition_time = None;
-        }
+        // Repair in place has its own report of pods with a sidecar.
+        let is_ambient = is_in_pod || shown.mode == Some(RedirectionMode::Node);
+        let is_as_reported = |(state, _): &(CaptureState, _)| match is_ambient {
+            true => *state == shown.capture,
+            false => !shown.capture.is_wrong(),
+        };
+        shown.last_transition_time =
+            known.since.filter(is_as_reported).map(|(_, since)| wire::rfc3339(since));
         shown
     }
 
@@ -123,19 +128,9 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         ips,
         phase: known.pod.status.phase.clone(),
         reason: reason_of(&known.standing),
-        last_transition_time: known.since.map(wire::rfc3339),
         redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         unconfirmed: known.unconfirmed.then(|| DOUBT.to_owned()),
         ..PodState::default()
-    }
-}
-
-/// The reconciler knows since when a pod is enrolled, but not since when something is wrong with it.
-fn is_as_enrolled(shown: &PodState) -> bool {
-    match shown.capture {
-        CaptureState::Captured | CaptureState::Pending | CaptureState::Outside => true,
-        CaptureState::Held => shown.mode == Some(RedirectionMode::InPod),
-        _ => false,
     }
 }
 

@@ -88,6 +88,8 @@ pub struct KernelView {
     pub repair_count: u32,
     /// Connections that are older than its capture.
     pub bypassing_connections: BypassView,
+    /// Whether its DNS is redirected to ztunnel, which serves the pod, and no socket in its network namespace receives it.
+    pub dns_unanswered: bool,
     /// Why it could not be observed; `None`: it was, or it is none of our business.
     pub unobserved: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
-use model::{PodName, PodUid, Reason};
+use model::{NOTICE_INTERVAL, PodName, PodUid, Reason};
 use netns::NetnsId;
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_status::lifecycle::{PodAction, PodEvent, RulesState, UNDONE, writer_clause};
@@ -15,7 +15,7 @@ use zds::ZdsEvent;
 
 use super::{
     InPodCapture,
-    enrolled_pod::EnrolledPod,
+    enrolled_pod::{EnrolledPod, JOINED},
     worker::{JobResult, RulesCheck},
 };
 use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
@@ -40,6 +40,7 @@ impl InPodCapture {
                 self.note_verified(state, &uid, &result);
                 if self.finish_observation(state, &uid, netns, result) {
                     self.report_bypasses(state, None);
+                    state.mark_pod(&uid, &[]); // its state may be another one
                 }
                 self.observe_again(&uid, netns);
             }
@@ -119,12 +120,11 @@ impl InPodCapture {
     }
 
     fn note_captured(&self, state: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
-        let Some(EnrolledPod { lifecycle, options, .. }) = self.enrolled.get(uid) else { return };
-        let cause = match () {
-            () if lifecycle.is_awaited() => "ADD",
-            () if lifecycle.has_lost_rules() => "drift",
-            () if options.open => "no ztunnel",
-            () => "joined the mesh",
+        let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
+        let cause = match enrolled_pod.cause {
+            _ if enrolled_pod.lifecycle.has_lost_rules() => "drift",
+            JOINED if enrolled_pod.lifecycle.is_inherited() => "agent start",
+            cause => cause,
         };
         match result {
             Ok(report) if report.differences.is_empty() => {}
@@ -284,7 +284,7 @@ impl InPodCapture {
         result: Result<RulesCheck, Reason>,
     ) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
-        let (mut differs, mut is_contested) = (false, false);
+        let (mut differs, mut is_contested, mut overruled) = (false, false, None);
         let PodName { namespace, name } = &enrolled_pod.name.clone();
         let is_there = enrolled_pod.netns_id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
@@ -295,6 +295,8 @@ impl InPodCapture {
                     self.metrics.count_repair("pod");
                 }
                 if is_there {
+                    let (was, is) = (join(enrolled_pod.overruling_rules()), join(observed.bypass_reasons()));
+                    overruled = (was != is).then_some(is);
                     let before = enrolled_pod.observed_rules.as_ref();
                     differs = before.is_none_or(|before| {
                         !before.bypass_reasons().eq(observed.bypass_reasons())
@@ -320,6 +322,16 @@ impl InPodCapture {
             self.metrics.drift_repaired(cause.metric_label(), cause.noticed.elapsed());
         }
         let writer = cause.and_then(|cause| cause.writer_name());
+        if let Some(rules) = overruled {
+            if !rules.is_empty()
+                && enrolled_pod.overruling_logged.is_none_or(|at| at.elapsed() > NOTICE_INTERVAL)
+            {
+                enrolled_pod.overruling_logged = Some(Instant::now());
+                warn!(target: "ambient", %namespace, pod = %name, rules, writer, "rules of another component precede those of the pod, so that traffic bypasses the mesh");
+            }
+            let pod = Some(enrolled_pod.name.to_string());
+            state.history.record_change(HistoryEntry::overruled(pod, &rules, writer.as_deref()));
+        }
         let event = match is_contested {
             true => PodEvent::Contested(netns, !repaired.is_empty()),
             false => PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())),
@@ -412,6 +424,10 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
             warn!(target: "ambient", %namespace, pod = %name, %connections, "pod joined, and some of its connections break");
         }
     }
+}
+
+fn join<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
+    reasons.collect::<Vec<_>>().join("; ")
 }
 
 fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {

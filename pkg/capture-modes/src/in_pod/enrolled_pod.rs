@@ -25,6 +25,9 @@ use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 /// How often a pod's rules are observed if the kernel reports what changes there.
 const WATCHED: Duration = Duration::from_secs(240);
 
+/// Why a pod is captured that was not before.
+pub(super) const JOINED: &str = "joined the mesh";
+
 /// The pod.
 #[derive(Debug)]
 pub(super) struct EnrolledPod {
@@ -52,6 +55,8 @@ pub(super) struct EnrolledPod {
     pub(super) quiet: bool,
     /// State of the pod in its life cycle.
     pub(super) lifecycle: Lifecycle<NetnsId>,
+    /// Why its rules are applied, for the history, unless others removed them.
+    pub(super) cause: &'static str,
     /// When the last work on it began.
     pub(super) begun: Instant,
     /// The watch over its namespace; `None`: the next observation begins one.
@@ -62,6 +67,8 @@ pub(super) struct EnrolledPod {
     pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
     pub(super) observed_rules: Option<Arc<PodRulesSnapshot>>,
+    /// When it was last logged that rules of others precede its own, which a process in the pod can make as often as it likes.
+    pub(super) overruling_logged: Option<Instant>,
     /// When its rules were last observed.
     pub(super) observed_at: Option<SystemTime>,
     /// The requests that wait for its ADD.
@@ -92,11 +99,13 @@ impl EnrolledPod {
             ambiguity: None,
             quiet: false,
             lifecycle: Lifecycle::new(annotation, now),
+            cause: JOINED,
             begun: Instant::now(),
             watch: None,
             examined: None,
             disturbance: None,
             observed_rules: None,
+            overruling_logged: None,
             observed_at: None,
             waiting: Vec::new(),
         }

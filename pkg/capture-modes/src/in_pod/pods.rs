@@ -8,7 +8,11 @@ use netns::NetnsId;
 use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
 use tracing::{info, warn};
 
-use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::CaptureJob};
+use super::{
+    InPodCapture,
+    enrolled_pod::{EnrolledPod, JOINED},
+    worker::CaptureJob,
+};
 use agent::AgentState;
 
 impl InPodCapture {
@@ -21,6 +25,14 @@ impl InPodCapture {
     pub(super) fn handle_pod_event(&mut self, uid: &PodUid, event: PodEvent<NetnsId>) {
         let now = self.now();
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        enrolled_pod.cause = match event {
+            PodEvent::Added { .. } => "ADD",
+            PodEvent::Joined { changed: true } if enrolled_pod.lifecycle.is_ruled() => "annotations changed",
+            PodEvent::Opened(true) => "no ztunnel",
+            PodEvent::Opened(false) => "ztunnel is back",
+            PodEvent::Left(_) => JOINED,
+            _ => enrolled_pod.cause,
+        };
         for action in enrolled_pod.lifecycle.apply_event(event, now) {
             self.execute_action(uid, action);
         }

@@ -99,7 +99,19 @@ impl NodeCapture {
         }
         state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
         let is_unstable = self.stability.is_unstable();
-        let overruled = observed.bypass_reasons().collect::<Vec<_>>().join("; ");
+        let join = |observed: &ObservedState| observed.bypass_reasons().collect::<Vec<_>>().join("; ");
+        let overruled = join(&observed);
+        if self.verified.as_ref().map_or_else(String::new, |before| join(&before.observed)) != overruled {
+            match overruled.as_str() {
+                "" => {
+                    info!(target: "ambient", "no rules of other components precede ours on the node any more")
+                }
+                rules => {
+                    warn!(target: "ambient", rules, writer, "rules of another component precede ours on the node, so that traffic of pods bypasses the mesh")
+                }
+            }
+            state.history.record_change(HistoryEntry::overruled(None, &overruled, writer));
+        }
         report_status(state, &desired, &observed, &overruled, is_unstable);
         self.unreported = 0;
         self.refused_exceptions = report_bypasses(state, &desired, &overruled, is_unstable);

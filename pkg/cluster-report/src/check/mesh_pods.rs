@@ -33,6 +33,7 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
     let is_plain = pod.kernel.differences.is_empty()
         && pod.kernel.preceding_rules.is_empty()
         && pod.kernel.unobserved.is_none()
+        && !pod.kernel.dns_unanswered
         && pod.problem.is_none();
     if is_plain && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
         return None;

@@ -7,7 +7,7 @@ use pod_status::{CaptureState, RedirectionMode};
 
 use kernel::{no_netns, not_in_set, rules_drifted, rules_overruled, rules_unstable, unobserved_pod};
 pub(super) use ztunnel::node_without_ztunnel;
-use ztunnel::{no_ztunnel, not_connected, refused_by_ztunnel};
+use ztunnel::{dns_unanswered, no_ztunnel, not_connected, refused_by_ztunnel};
 
 use super::{finding::Finding, outside};
 use crate::{
@@ -62,6 +62,7 @@ fn mesh_pod_finding(state: &StateReport, pod: &PodState) -> Finding {
         rules_overruled,
         rules_unstable,
         rules_drifted,
+        dns_unanswered,
         last_attempt_failed,
         annotation_missing,
     ];

@@ -186,6 +186,13 @@ fn pods_that_should_be_captured() {
             "were restored 3 times in a row",
         ),
         (
+            RedirectionMode::InPod,
+            |pod| pod.kernel.dns_unanswered = true,
+            "dns-unanswered",
+            PodVerdict::Unhealthy,
+            "nothing receives them at port 15053",
+        ),
+        (
             RedirectionMode::Sidecar,
             |pod| {
                 (pod.capture, pod.kernel.repair_count) = (Pending, 2);

@@ -23,6 +23,19 @@ pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Find
     Some(Finding::new_unhealthy("ztunnel-refused", message, &advice))
 }
 
+/// Such a ztunnel serves the pod, but no name is resolved in it.
+pub(super) fn dns_unanswered(_: &StateReport, pod: &PodState) -> Option<Finding> {
+    let message = format!(
+        "The DNS queries of the pod {} are redirected to ztunnel, which does not answer any: nothing receives them at port 15053 in \
+         the pod's network namespace.",
+        pod_title(pod)
+    );
+    let advice = ["Turn on ztunnel's DNS proxy: ISTIO_META_DNS_CAPTURE=true in its environment.", DNS_OFF];
+    pod.kernel.dns_unanswered.then(|| Finding::new_unhealthy("dns-unanswered", message, &advice))
+}
+
+const DNS_OFF: &str = "Or leave DNS outside: for the pod with the annotation ambient.istio.io/dns-capture=false, for the node with \
+                       AMBIENT_DNS_CAPTURE=false.";
 const FREE_PORT: &str =
     "Let the application listen on another port: ztunnel tries again until the port is free.";
 const OPT_OUT: &str = "Or keep the pod out of ambient mode by the label istio.io/dataplane-mode=none.";
