@@ -218,6 +218,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
         last_transition_time: Some("2026-11-21T17:02:10Z".into()),
         redirection_annotation: Some("enabled".into()),
         kernel: KernelView {
+            dns_unanswered: false,
             netns_witness: None,
             observed_at: Some(NOW.into()),
             netns: Some(NetnsRef { device: 4, inode: 4_026_532_000 + place as u64 }),
