@@ -6,8 +6,8 @@
 use std::{sync::Arc, thread};
 
 use agent::{
-    AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, AnnotationUpdate, MeshPodMetrics,
-    PluginMetrics, Reconciler, ReconcilerInbox,
+    AgentHandle, AgentMetrics, AgentOutputs, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
+    MeshPodMetrics, PluginMetrics, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
@@ -86,7 +86,12 @@ pub(crate) fn start_reconciler(
         Err(error) => drop(opened.send(Err(error.into()))),
         Ok(mode) => {
             drop(opened.send(Ok(())));
-            let mut reconciler = Reconciler::new(mode, policy, inbox, metrics, to_status, annotate, notify);
+            let mut reconciler = Reconciler::new(
+                mode,
+                policy,
+                inbox,
+                AgentOutputs { metrics, status: to_status, annotate, notify },
+            );
             reconciler.keep_history(&history);
             reconciler.run();
             drop(end.send(reconciler)); // nobody asks any more when the daemon has ended

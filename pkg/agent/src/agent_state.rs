@@ -18,13 +18,13 @@ use pod_status::{CaptureState, CaptureStatus, Redirection};
 use tracing::{info, warn};
 
 use crate::{
-    annotation::{AnnotationPublisher, AnnotationSink, AnnotationUpdate},
+    annotation::{AnnotationPublisher, AnnotationUpdate},
     history::ChangeHistory,
     ledger::AttachmentLedger,
     membership_pace::{MembershipPace, SeriesNotice},
     metrics::AgentMetrics,
-    notice::{NoticeSink, NoticeTracker},
-    reconciler::{self, PodWaiter, ReconcileScope},
+    notice::NoticeTracker,
+    reconciler::{self, AgentOutputs, PodWaiter, ReconcileScope},
     snapshot::{AgentSnapshot, CaptureSnapshot, KnownPod},
     status::AgentStatus,
     watch_health::WatchHealth,
@@ -109,10 +109,7 @@ pub struct AgentState {
 impl AgentState {
     pub(crate) fn new(
         policy: EnrolmentPolicy,
-        metrics: AgentMetrics,
-        status: Arc<AgentStatus>,
-        annotation_sink: AnnotationSink,
-        notify: NoticeSink,
+        AgentOutputs { metrics, status, annotate, notify }: AgentOutputs,
     ) -> AgentState {
         AgentState {
             policy,
@@ -122,7 +119,7 @@ impl AgentState {
             status,
             notices: NoticeTracker::new(notify),
             pace: MembershipPace::default(),
-            annotations: AnnotationPublisher::new(annotation_sink),
+            annotations: AnnotationPublisher::new(annotate),
             waiting: Vec::new(),
             started: Instant::now(),
             ended: BTreeSet::new(),

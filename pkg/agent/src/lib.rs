@@ -38,7 +38,7 @@ pub use notice::{NoticeSink, NoticeTracker, RulesPlace};
 pub use plugin_metrics::PluginMetrics;
 pub use pod_life::life_from_phase;
 pub use pod_status::Redirection;
-pub use reconciler::{AgentHandle, ReconcileScope, Reconciler, ReconcilerInbox};
+pub use reconciler::{AgentHandle, AgentOutputs, ReconcileScope, Reconciler, ReconcilerInbox};
 pub use records::RecordIndex;
 pub use sidecars_only::SidecarsOnly;
 pub use snapshot::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};

@@ -183,6 +183,18 @@ pub enum ReconcileScope {
     Full,
 }
 
+/// The places to which a reconciler reports. Both sinks must not block.
+pub struct AgentOutputs {
+    /// Metrics of the agent.
+    pub metrics: AgentMetrics,
+    /// Health of the agent, for its readiness probe and the debug state.
+    pub status: Arc<AgentStatus>,
+    /// Takes annotations of pods that are to change.
+    pub annotate: AnnotationSink,
+    /// Takes Events.
+    pub notify: NoticeSink,
+}
+
 /// The reconciler, and all that it knows.
 pub struct Reconciler {
     core: AgentState,
@@ -201,19 +213,16 @@ pub struct Reconciler {
 impl Reconciler {
     /// A reconciler of the namespace that `mode` was opened for, on whose thread it must run.
     ///
-    /// `policy` decides which pods are enrolled; `annotate` and `notify` must not block.
+    /// `policy` decides which pods are enrolled.
     #[must_use]
     pub fn new(
         mode: Box<dyn CaptureMode>,
         policy: EnrolmentPolicy,
         inbox: ReconcilerInbox,
-        metrics: AgentMetrics,
-        status: Arc<AgentStatus>,
-        annotate: AnnotationSink,
-        notify: NoticeSink,
+        outputs: AgentOutputs,
     ) -> Reconciler {
         Reconciler {
-            core: AgentState::new(policy, metrics, status, annotate, notify),
+            core: AgentState::new(policy, outputs),
             mode,
             attempts: BACKOFF.start_attempts(),
             due: Instant::now(),

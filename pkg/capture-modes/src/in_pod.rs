@@ -21,6 +21,7 @@ mod search_schedule;
 mod uninstall;
 mod worker;
 mod ztunnel_netns;
+mod ztunnel_presence;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +32,7 @@ use std::{
 };
 
 use inpod::{NodeProbes, peer_addresses};
-use model::{ContainerId, Family, MemberAddresses, PodUid, Reason};
+use model::{ContainerId, Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::ChangeReporter;
 use node_plan::ZtunnelFallback;
@@ -42,7 +43,7 @@ use zds::{Hub, ZdsServer};
 
 use crate::{
     error::Error,
-    node_watch::{NodeDrift, NodeObjects, NodeWatch},
+    node_watch::{NodeObjects, NodeWatch},
     settings::CaptureSettings,
     settings::InPodConfig,
 };
@@ -52,67 +53,36 @@ use agent::{
 };
 
 use enrolled_pod::EnrolledPod;
+use netns_discovery::NetnsDiscovery;
 use probe_exemption::ProbeExemption;
-use search_schedule::SearchSchedule;
 use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
-use ztunnel_netns::ZtunnelNamespaces;
+use ztunnel_presence::ZtunnelPresence;
 
 pub(crate) use uninstall::uninstall;
 
 /// How long an ADD waits for ztunnel. The plugin, and its caller, wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
-/// A node without ztunnel for so long opens the pods that ask for it: longer than a ztunnel takes to connect again.
-const OPEN_AFTER: Duration = Duration::from_secs(5);
 
 /// Pods that are captured in-pod.
 pub(crate) struct InPodCapture {
     chosen: InPodConfig,
     hub: Hub,
-    probes: NodeProbes,
     workers: WorkerPool,
     /// Reports changes of pods' namespaces until it is dropped.
     _changes: Option<ChangeReporter<PodUid>>,
-    /// Reports changes of the node's sets and rules until it is dropped.
-    _node_watch: Option<NodeWatch>,
     /// Results of workers and of the threads of ztunnels' connections.
     results: Receiver<JobResult>,
     metrics: AgentMetrics,
     /// The node's own namespace.
     node: NetnsId,
     enrolled: BTreeMap<PodUid, EnrolledPod>,
-    /// A search for namespaces of running pods is in progress.
-    seeking: bool,
-    /// Pods whose processes are searched for, by UID.
-    sought: BTreeSet<PodUid>,
-    /// When to search among processes again.
-    processes: SearchSchedule,
-    /// When to search among the plugin's records again.
-    records: SearchSchedule,
-    /// The namespaces of ztunnel pods.
-    ztunnels: ZtunnelNamespaces,
-    /// Pods of the mesh whose addresses and namespace are unknown, by UID.
-    unplaced: BTreeSet<PodUid>,
-    /// The first search is over: ztunnels can be sent all pods.
-    searched: bool,
+    /// The search for namespaces of running pods.
+    discovery: NetnsDiscovery,
     open: bool,
-    /// Ztunnels that are connected.
-    connections: usize,
-    /// Of these, those that have acknowledged their snapshot.
-    synced: usize,
-    /// When the last one disconnected.
-    disconnected: Option<Instant>,
-    /// Since when no ztunnel has acknowledged its snapshot; `None`: one has.
-    unavailable_since: Option<Instant>,
+    presence: ZtunnelPresence,
     started: Instant,
-    /// The rules for the node's probes.
     exemption: ProbeExemption,
-    /// Changes of them by others.
-    drift: NodeDrift,
-    /// Problem of the search for running pods, if there is one.
-    discovery_problem: Option<Reason>,
     due: Option<Instant>,
-    /// The pods whose probes are to be exempt.
-    addresses: MemberAddresses,
     /// Pods come from node-level capture.
     takes_over: bool,
 }
@@ -153,32 +123,18 @@ impl InPodCapture {
         Ok(InPodCapture {
             chosen: chosen.clone(),
             hub,
-            probes,
             workers,
             _changes: changes,
-            _node_watch: node_watch,
             results,
             metrics,
             node: id,
             enrolled: BTreeMap::new(),
-            seeking: false,
-            sought: BTreeSet::new(),
-            processes: SearchSchedule::new(now),
-            records: SearchSchedule::new(now),
-            ztunnels: ZtunnelNamespaces::new(now),
-            unplaced: BTreeSet::new(),
-            searched: false,
+            discovery: NetnsDiscovery::new(now),
             open: false,
-            connections: 0,
-            synced: 0,
-            disconnected: None,
-            unavailable_since: Some(now),
+            presence: ZtunnelPresence::new(now),
             started: now,
-            exemption: ProbeExemption::default(),
-            drift: NodeDrift::new(now),
-            discovery_problem: None,
+            exemption: ProbeExemption::new(probes, node_watch, now),
             due: None,
-            addresses: MemberAddresses::new(),
             takes_over: false,
         })
     }
@@ -191,7 +147,7 @@ impl InPodCapture {
 
     /// When a ztunnel was last connected: now, if one is.
     pub(crate) fn last_connected(&self) -> Option<Instant> {
-        if self.connections > 0 { Some(Instant::now()) } else { self.disconnected }
+        self.presence.last_connected()
     }
 
     /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
@@ -211,7 +167,7 @@ impl InPodCapture {
     pub(crate) fn count_without_rules(&self) -> Option<usize> {
         let lifecycles = self.enrolled.values().map(|enrolled_pod| &enrolled_pod.lifecycle);
         let bare = lifecycles.filter(|one| !one.is_awaited() && !one.is_leaving() && !one.is_ruled());
-        self.searched.then(|| bare.count())
+        self.discovery.is_complete.then(|| bare.count())
     }
 
     fn validate_enrolment(&self, enrolment: &PodEnrolment) -> CaptureResult {
@@ -282,14 +238,14 @@ impl CaptureMode for InPodCapture {
         }
         // A probe that arrives before its exemption would be treated as traffic of the mesh.
         let PodAttachment { uid, ips, .. } = enrolment.attachment.clone();
-        if let Err(error) = self.probes.add_addresses(&ips, &uid) {
+        if let Err(error) = self.exemption.probes.add_addresses(&ips, &uid) {
             drop(reply.send(Err(error.to_string().into())));
             return;
         }
         let families = self.chosen.captured_families();
         let captured = ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)));
-        self.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
-        let (latest, is_unavailable) = (Instant::now() + PATIENCE, self.is_ztunnel_unavailable());
+        self.exemption.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
+        let (latest, is_unavailable) = (Instant::now() + PATIENCE, self.presence.is_unavailable());
         let deadline = enrolment.deadline.min(latest);
         let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
         enrolled_pod.container.clone_from(&enrolment.container);
@@ -360,7 +316,7 @@ impl CaptureMode for InPodCapture {
 
     fn finish_work(&mut self) {
         self.workers.drain();
-        self.seeking = false; // the search may be one of the dropped jobs
+        self.discovery.is_running = false; // the search may be one of the dropped jobs
         self.exemption.clear_pending();
     }
 
@@ -376,7 +332,7 @@ impl CaptureMode for InPodCapture {
 
     fn capture_snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::InPod {
-            members: self.addresses.clone(),
+            members: self.exemption.addresses.clone(),
             enrolled: self
                 .enrolled
                 .iter()

@@ -12,8 +12,17 @@ fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
     let status = Arc::new(AgentStatus::default());
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
     let mode = Box::new(SidecarsOnly);
-    let mut reconciler =
-        Reconciler::new(mode, policy, inbox, metrics, Arc::clone(&status), Box::new(drop), Box::new(drop));
+    let mut reconciler = Reconciler::new(
+        mode,
+        policy,
+        inbox,
+        AgentOutputs {
+            metrics,
+            status: Arc::clone(&status),
+            annotate: Box::new(drop),
+            notify: Box::new(drop),
+        },
+    );
     for failures in 1..=5 {
         reconciler.due = Instant::now();
         reconciler.reconcile_if_due();

@@ -46,7 +46,7 @@ impl InPodCapture {
             }
             JobResult::Changed(change) => self.netns_changed(change),
             JobResult::NodeChanged(change) => {
-                self.drift.record_notice(change, Instant::now());
+                self.exemption.drift.record_notice(change, Instant::now());
                 self.examine_node(state);
                 self.due = self.next_due();
             }
@@ -63,14 +63,15 @@ impl InPodCapture {
             JobResult::NetnsDiscovered(result) => self.finish_discovery(state, result),
             JobResult::Exempted { took, result } => self.finish_exemption(state, took, result),
             JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
-                if connected != self.connections {
-                    let what = format!("ztunnel connections: {} → {connected}", self.connections);
+                if connected != self.presence.connections {
+                    let what = format!("ztunnel connections: {} → {connected}", self.presence.connections);
                     note_ztunnel(state, None, &what, Ok(()));
                 }
                 state.status.record_change();
                 state.notices.unknown_ztunnels(unknown, Instant::now());
                 self.metrics.unknown_ztunnels(unknown);
-                self.set_connections(connected, synced);
+                self.presence.set_connections(connected, synced);
+                self.metrics.set_ztunnels(connected, synced);
             }
             JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
                 self.note_answer(state, &uid, "ztunnel serves the pod", Ok(()));
@@ -211,18 +212,6 @@ impl InPodCapture {
             let meanwhile = "new connections of captured pods fail until one is there";
             state.notices.observe_ztunnel(*connected > 0, meanwhile, Instant::now());
         }
-    }
-
-    fn set_connections(&mut self, number: usize, synced: usize) {
-        if number == 0 && self.connections > 0 {
-            self.disconnected = Some(Instant::now());
-            warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
-        }
-        // One without its snapshot serves no pod: to be connected is not enough.
-        self.unavailable_since =
-            if synced > 0 { None } else { self.unavailable_since.or_else(|| Some(Instant::now())) };
-        (self.connections, self.synced) = (number, synced);
-        self.metrics.set_ztunnels(number, synced);
     }
 
     fn finish_capture(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, Reason>) {

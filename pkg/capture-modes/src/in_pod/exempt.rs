@@ -16,7 +16,7 @@ const PROBES: &str = "probes of the node past ztunnel";
 impl InPodCapture {
     /// Maintains sets and rules. The first time this blocks: no pod is captured before its probes are exempt.
     pub(super) fn exempt_probes(&mut self, state: &mut AgentState) {
-        self.exemption.sets = self.probes.ensure_sets().err().map(|error| error.to_string().into());
+        self.exemption.sets = self.exemption.probes.ensure_sets().err().map(|error| error.to_string().into());
         if self.exemption.busy {
             return;
         }
@@ -25,7 +25,8 @@ impl InPodCapture {
             self.workers.send_job(CaptureJob::Exempt, false);
         } else {
             let began = Instant::now();
-            let result = self.probes.rules().ensure_rules().map_err(|error| error.to_string().into());
+            let result =
+                self.exemption.probes.rules().ensure_rules().map_err(|error| error.to_string().into());
             self.finish_exemption(state, began.elapsed(), result);
         }
     }
@@ -36,7 +37,7 @@ impl InPodCapture {
         if self.exemption.busy || !self.exemption.was_tried {
             return;
         }
-        let Some(disturbance) = self.drift.take_due(Instant::now()) else { return };
+        let Some(disturbance) = self.exemption.drift.take_due(Instant::now()) else { return };
         if disturbance.has_kind(NodeChange::Rules) {
             self.exemption.rules_changed = Some(disturbance.clone());
         }
@@ -45,7 +46,7 @@ impl InPodCapture {
             state.mark_dirty(ReconcileScope::Membership); // such a pass compares them
         }
         if disturbance.has_kind(NodeChange::Network) {
-            self.probes.reconcile_branches(&self.addresses);
+            self.exemption.probes.reconcile_branches(&self.exemption.addresses);
         }
         self.exempt_probes(state);
     }
@@ -55,7 +56,7 @@ impl InPodCapture {
         let Some(noticed) = self.exemption.sets_changed.take().filter(|_| added + removed > 0) else {
             return;
         };
-        self.drift.end_observation(Duration::ZERO, true, Instant::now());
+        self.exemption.drift.end_observation(Duration::ZERO, true, Instant::now());
         warn!(target: "ambient", added, removed, "probe sets of the node restored");
         self.metrics.count_repair("node");
         self.metrics.drift_repaired(NodeChange::Sets.metric_label(), noticed.elapsed());
@@ -79,7 +80,7 @@ impl InPodCapture {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
         let repaired = result.as_ref().is_ok_and(|missing| !missing.is_empty());
-        self.drift.end_observation(took, repaired, Instant::now());
+        self.exemption.drift.end_observation(took, repaired, Instant::now());
         let before = self.exemption.rules.take();
         match result {
             Ok(missing) if missing.is_empty() => {}

@@ -16,85 +16,126 @@ use tracing::warn;
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
-    search_schedule::SOON,
+    search_schedule::{SOON, SearchSchedule},
     worker::{CaptureJob, DiscoveryResult},
+    ztunnel_netns::ZtunnelNamespaces,
 };
 use agent::AgentState;
+
+/// The search for namespaces.
+#[derive(Debug)]
+pub(super) struct NetnsDiscovery {
+    /// One is in progress.
+    pub(super) is_running: bool,
+    /// Pods whose processes are searched for, by UID.
+    sought: BTreeSet<PodUid>,
+    /// When to search among processes again.
+    processes: SearchSchedule,
+    /// When to search among the plugin's records again.
+    records: SearchSchedule,
+    /// The namespaces of ztunnel pods.
+    pub(super) ztunnels: ZtunnelNamespaces,
+    /// Pods of the mesh whose addresses and namespace are unknown, by UID.
+    pub(super) unplaced: BTreeSet<PodUid>,
+    /// The first search is over: ztunnels can be sent all pods.
+    pub(super) is_complete: bool,
+    /// Why the last one failed, if it did.
+    pub(super) problem: Option<Reason>,
+}
+
+impl NetnsDiscovery {
+    pub(super) fn new(now: Instant) -> NetnsDiscovery {
+        NetnsDiscovery {
+            is_running: false,
+            sought: BTreeSet::new(),
+            processes: SearchSchedule::new(now),
+            records: SearchSchedule::new(now),
+            ztunnels: ZtunnelNamespaces::new(now),
+            unplaced: BTreeSet::new(),
+            is_complete: false,
+            problem: None,
+        }
+    }
+}
 
 impl InPodCapture {
     /// When the next search begins, if there is anything to search for.
     pub(super) fn discovery_due(&self) -> Option<Instant> {
-        let processes = (!self.searched || !self.enrolled.is_empty()).then_some(self.processes.next);
-        let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
+        let processes = (!self.discovery.is_complete || !self.enrolled.is_empty())
+            .then_some(self.discovery.processes.next);
+        let records = (self.discovery.is_complete && !self.discovery.unplaced.is_empty())
+            .then_some(self.discovery.records.next);
         processes
             .into_iter()
             .chain(records)
-            .chain(self.ztunnels.next_discovery())
+            .chain(self.discovery.ztunnels.next_discovery())
             .min()
-            .filter(|_| !self.seeking)
+            .filter(|_| !self.discovery.is_running)
     }
 
     pub(super) fn discover_if_due(&mut self, state: &AgentState) {
-        let by_processes = self.processes.is_due();
+        let by_processes = self.discovery.processes.is_due();
         // The first search is for all.
-        let by_records = if self.searched { self.records.is_due() } else { by_processes };
-        let by_records = by_records && !self.unplaced.is_empty();
+        let by_records =
+            if self.discovery.is_complete { self.discovery.records.is_due() } else { by_processes };
+        let by_records = by_records && !self.discovery.unplaced.is_empty();
         // A search among processes looks at all of them anyway.
-        let for_ztunnels = by_processes || self.ztunnels.is_due();
-        if self.seeking || !(by_processes || by_records || for_ztunnels) {
+        let for_ztunnels = by_processes || self.discovery.ztunnels.is_due();
+        if self.discovery.is_running || !(by_processes || by_records || for_ztunnels) {
             return;
         }
         let (mut processes, mut records) = (BTreeMap::new(), Vec::new());
-        self.sought.clear();
+        self.discovery.sought.clear();
         if by_processes {
             let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
-                self.sought.insert(uid.clone());
+                self.discovery.sought.insert(uid.clone());
                 processes.insert(uid.clone(), netns_query(enrolled_pod));
             }
-            self.processes.schedule_regular();
+            self.discovery.processes.schedule_regular();
         }
         for pod in state.index.pods() {
             let uid = &pod.metadata.uid;
-            let is_suspect = !self.searched && is_suspect(state, pod);
+            let is_suspect = !self.discovery.is_complete && is_suspect(state, pod);
             if is_suspect && !pod.status.ips().is_empty() {
                 processes.extend([sought_anew(pod)]);
             }
-            let enrolled_pod = self.enrolled.get(uid).filter(|_| self.sought.contains(uid));
+            let enrolled_pod = self.enrolled.get(uid).filter(|_| self.discovery.sought.contains(uid));
             let is_lost = enrolled_pod.is_some_and(|enrolled_pod| enrolled_pod.netns.is_none());
-            if is_suspect || is_lost || (by_records && self.unplaced.contains(uid)) {
+            if is_suspect || is_lost || (by_records && self.discovery.unplaced.contains(uid)) {
                 let ips =
                     enrolled_pod.map_or_else(|| pod.status.ips(), |enrolled_pod| enrolled_pod.ips.clone());
                 records.push((PodIds::from(pod), ips));
             }
         }
         if by_records {
-            self.records.schedule_retry();
+            self.discovery.records.schedule_retry();
         }
         if for_ztunnels {
-            processes.extend(self.ztunnels.netns_queries());
+            processes.extend(self.discovery.ztunnels.netns_queries());
         }
         if processes.is_empty() && records.is_empty() {
-            self.searched = true;
+            self.discovery.is_complete = true;
             return;
         }
-        self.seeking = true;
+        self.discovery.is_running = true;
         let pods = KnownPods::new(state.index.pods().map(PodIds::from));
-        self.workers.send_job(CaptureJob::DiscoverNetns { pods, processes, records }, !self.searched);
+        self.workers
+            .send_job(CaptureJob::DiscoverNetns { pods, processes, records }, !self.discovery.is_complete);
     }
 
     /// A search begins now for a pod that has no namespace, or lost it.
     pub(super) fn discover_soon(&mut self) {
-        self.processes.schedule_within(Duration::ZERO, false);
+        self.discovery.processes.schedule_within(Duration::ZERO, false);
     }
 
     /// These pods belong to the mesh, and neither an ADD nor the API has shown where they are. One that is just starting
     /// will have an ADD in a moment; of another one the plugin may have recorded the ADD, or be about to.
     pub(super) fn set_without_netns(&mut self, uids: BTreeSet<PodUid>) {
-        if !uids.is_subset(&self.unplaced) {
-            self.records.schedule_within(SOON, self.unplaced.is_empty());
+        if !uids.is_subset(&self.discovery.unplaced) {
+            self.discovery.records.schedule_within(SOON, self.discovery.unplaced.is_empty());
         }
-        self.unplaced = uids;
+        self.discovery.unplaced = uids;
     }
 
     pub(super) fn finish_discovery(
@@ -102,27 +143,27 @@ impl InPodCapture {
         state: &mut AgentState,
         result: Result<DiscoveryResult, Reason>,
     ) {
-        if !std::mem::take(&mut self.seeking) {
+        if !std::mem::take(&mut self.discovery.is_running) {
             return; // everything was settled meanwhile
         }
         // A search among records alone must not postpone the next one among processes.
-        let by_processes = !self.sought.is_empty() || !self.searched;
+        let by_processes = !self.discovery.sought.is_empty() || !self.discovery.is_complete;
         let mut finds = match result {
             Ok(finds) => finds,
             Err(error) => {
-                self.ztunnels.apply_answers(None);
-                self.discovery_problem =
+                self.discovery.ztunnels.apply_answers(None);
+                self.discovery.problem =
                     Some(format!("cannot search for the network namespaces of running pods: {error}").into());
                 if by_processes {
-                    self.processes.schedule_retry();
+                    self.discovery.processes.schedule_retry();
                 }
                 return;
             }
         };
-        self.searched = true;
-        self.discovery_problem = None;
-        self.ztunnels.apply_answers(Some(&mut finds.processes));
-        for uid in std::mem::take(&mut self.sought) {
+        self.discovery.is_complete = true;
+        self.discovery.problem = None;
+        self.discovery.ztunnels.apply_answers(Some(&mut finds.processes));
+        for uid in std::mem::take(&mut self.discovery.sought) {
             let answer = finds.processes.get(&uid);
             let is_empty = matches!(answer, None | Some(NetnsAnswer::Unchanged { runs: false }));
             if !matches!(answer, Some(NetnsAnswer::Ambiguous(_)))
@@ -146,9 +187,9 @@ impl InPodCapture {
             }
         }
         if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
-            self.processes.schedule_retry();
+            self.discovery.processes.schedule_retry();
         }
-        self.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
+        self.discovery.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
     }
 
     fn found_one(&mut self, state: &mut AgentState, uid: &PodUid, found: NetnsMatch) {

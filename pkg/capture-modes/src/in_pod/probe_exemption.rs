@@ -2,13 +2,21 @@
 
 use std::time::Instant;
 
-use model::Reason;
+use inpod::NodeProbes;
+use model::{MemberAddresses, Reason};
 
-use crate::node_watch::NodeDisturbance;
+use crate::node_watch::{NodeDisturbance, NodeDrift, NodeWatch};
 
 /// State of the sets and rules that exempt the node's probes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ProbeExemption {
+    pub(super) probes: NodeProbes,
+    /// The pods whose probes are to be exempt.
+    pub(super) addresses: MemberAddresses,
+    /// Changes of sets and rules by others.
+    pub(super) drift: NodeDrift,
+    /// Reports these until it is dropped.
+    _watch: Option<NodeWatch>,
     /// A worker is applying them.
     pub(super) busy: bool,
     /// They have been applied at least once, successfully or not.
@@ -24,6 +32,21 @@ pub(super) struct ProbeExemption {
 }
 
 impl ProbeExemption {
+    pub(super) fn new(probes: NodeProbes, watch: Option<NodeWatch>, now: Instant) -> ProbeExemption {
+        ProbeExemption {
+            probes,
+            addresses: MemberAddresses::new(),
+            drift: NodeDrift::new(now),
+            _watch: watch,
+            busy: false,
+            was_tried: false,
+            rules_changed: None,
+            sets_changed: None,
+            sets: None,
+            rules: None,
+        }
+    }
+
     /// The pending job was dropped.
     pub(super) fn clear_pending(&mut self) {
         self.busy = false;

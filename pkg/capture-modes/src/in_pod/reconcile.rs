@@ -18,7 +18,7 @@ use pod_status::{
 use tracing::info;
 use zds::ZtunnelPod;
 
-use super::{EnrolledPod, InPodCapture, OPEN_AFTER, worker::CaptureJob};
+use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
 use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
@@ -82,7 +82,7 @@ impl InPodCapture {
     fn current_problem(&self, state: &AgentState) -> Option<Reason> {
         self.exemption
             .current_problem()
-            .or_else(|| self.discovery_problem.clone())
+            .or_else(|| self.discovery.problem.clone())
             .or_else(|| self.unsynced_ztunnel(state))
     }
 
@@ -102,9 +102,9 @@ impl InPodCapture {
             let ZtunnelCandidate { uid, created, terminating, .. } = one;
             pods.push(ZtunnelPod { uid, created, terminating, ips, netns });
         }
-        self.ztunnels.set_pods(own);
+        self.discovery.ztunnels.set_pods(own);
         for pod in &mut pods {
-            pod.netns = pod.netns.or_else(|| self.ztunnels.netns_id(&pod.uid));
+            pod.netns = pod.netns.or_else(|| self.discovery.ztunnels.netns_id(&pod.uid));
         }
         self.hub.set_ztunnels(pods);
     }
@@ -127,15 +127,15 @@ impl InPodCapture {
 
     /// Exempts the probes of all pods of the mesh. It precedes all work on rules: a captured pod's probes are always exempt.
     fn exempt_all(&mut self, state: &mut AgentState) -> Result<(), Reason> {
-        let found = self.probes.set_members().map_err(|error| error.to_string())?;
+        let found = self.exemption.probes.set_members().map_err(|error| error.to_string())?;
         let inherited: MemberAddresses =
             found.iter().filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
         let members = state.resolve_members(&inherited);
         let desired = self.with_leaving(members, |_| true);
         let (added, removed) = self.change_sets(&found, &desired)?;
         self.report_sets(state, added, removed);
-        self.addresses = desired;
-        self.probes.reconcile_branches(&self.addresses);
+        self.exemption.addresses = desired;
+        self.exemption.probes.reconcile_branches(&self.exemption.addresses);
         Ok(())
     }
 
@@ -147,16 +147,16 @@ impl InPodCapture {
             ips.extend(self.enrolled.get(uid).into_iter().flat_map(|enrolled_pod| &enrolled_pod.ips));
         }
         ips.extend(state.index.pods_with(&changed.pods).flat_map(|pod| pod.status.ips()));
-        let owned = self.addresses.iter().filter(|(_, owner)| changed.pods.contains_key(*owner));
+        let owned = self.exemption.addresses.iter().filter(|(_, owner)| changed.pods.contains_key(*owner));
         ips.extend(owned.map(|(ip, _)| *ip));
-        let members = state.members_among(&ips, changed, &self.addresses);
+        let members = state.members_among(&ips, changed, &self.exemption.addresses);
         let desired = self.with_leaving(members, |ip| ips.contains(ip));
-        let before = self.addresses.iter().filter(|(ip, _)| ips.contains(*ip));
+        let before = self.exemption.addresses.iter().filter(|(ip, _)| ips.contains(*ip));
         let found = before.map(|(ip, uid)| (*ip, Some(uid.clone()))).collect();
         let _ = self.change_sets(&found, &desired)?;
-        self.addresses.retain(|ip, _| !ips.contains(ip));
-        self.addresses.extend(desired);
-        self.probes.reconcile_branches(&self.addresses);
+        self.exemption.addresses.retain(|ip, _| !ips.contains(ip));
+        self.exemption.addresses.extend(desired);
+        self.exemption.probes.reconcile_branches(&self.exemption.addresses);
         Ok(())
     }
 
@@ -166,7 +166,7 @@ impl InPodCapture {
         desired: &MemberAddresses,
     ) -> Result<(usize, usize), Reason> {
         let (added, removed) =
-            self.probes.replace_members(found, desired).map_err(|error| error.to_string())?;
+            self.exemption.probes.replace_members(found, desired).map_err(|error| error.to_string())?;
         if added + removed > 0 {
             tracing::debug!(target: "ambient", added, removed, "probe sets changed");
         }
@@ -227,14 +227,16 @@ impl InPodCapture {
         };
         gone.iter().for_each(|uid| self.forget_pod(uid, "it is gone"));
         if let Some(changed) = only {
-            unplaced.extend(self.unplaced.iter().filter(|uid| !changed.pods.contains_key(*uid)).cloned());
+            unplaced.extend(
+                self.discovery.unplaced.iter().filter(|uid| !changed.pods.contains_key(*uid)).cloned(),
+            );
         }
         self.set_without_netns(unplaced);
     }
 
     /// Before ztunnels are sent anything, all pods that they may serve must be known.
     fn open_if_discovered(&mut self) {
-        if self.open || !self.searched {
+        if self.open || !self.discovery.is_complete {
             return;
         }
         for (uid, enrolled_pod) in
@@ -262,14 +264,9 @@ impl InPodCapture {
         }
     }
 
-    /// No ztunnel has been there for longer than pods wait for one.
-    pub(super) fn is_ztunnel_unavailable(&self) -> bool {
-        self.unavailable_since.is_some_and(|since| since.elapsed() >= OPEN_AFTER)
-    }
-
     /// Lets the traffic of the pods go on that ask for it where no ztunnel is, and captures them again when one is there.
     fn open_or_close(&mut self) {
-        let is_unavailable = self.is_ztunnel_unavailable();
+        let is_unavailable = self.presence.is_unavailable();
         let members = self.enrolled.iter_mut().filter(|(_, pod)| !pod.lifecycle.is_leaving());
         let changed: Vec<PodUid> =
             members.filter_map(|(uid, pod)| pod.open_or_close(is_unavailable).then(|| uid.clone())).collect();
@@ -343,7 +340,9 @@ impl InPodCapture {
                 lifecycle.last_failure().unwrap_or("its rules are not in place yet").to_owned()
             }
             _ if refused.is_some() => refused.unwrap_or_default().to_owned(),
-            _ if self.connections == 0 => "no ztunnel is connected to the agent on this node".to_owned(),
+            _ if self.presence.connections == 0 => {
+                "no ztunnel is connected to the agent on this node".to_owned()
+            }
             _ if !self.open => "the agent does not know the node's pods yet".to_owned(),
             _ => "ztunnel did not answer in time".to_owned(),
         }
@@ -371,7 +370,7 @@ impl InPodCapture {
             |uid| self.why_not(uid),
         );
         for family in Family::BOTH {
-            let size = self.addresses.keys().filter(|ip| Family::of_ip(**ip) == family).count();
+            let size = self.exemption.addresses.keys().filter(|ip| Family::of_ip(**ip) == family).count();
             state.metrics.set_size(family, size);
         }
     }
@@ -384,9 +383,13 @@ impl InPodCapture {
         let now = Instant::now();
         let unsynced =
             self.hub.longest_unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
-        let drift = self.drift.next_observation().filter(|_| !self.exemption.busy);
-        let opens = self.unavailable_since.map(|since| since + OPEN_AFTER).filter(|due| *due > now);
-        pods.into_iter().chain(self.discovery_due()).chain(unsynced).chain(drift).chain(opens).min()
+        let drift = self.exemption.drift.next_observation().filter(|_| !self.exemption.busy);
+        pods.into_iter()
+            .chain(self.discovery_due())
+            .chain(unsynced)
+            .chain(drift)
+            .chain(self.presence.next_opening())
+            .min()
     }
 }
 

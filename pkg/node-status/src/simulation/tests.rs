@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, thread};
 
 use agent::{
-    AgentHandle, AgentMetrics, AgentStatus, MeshPodMetrics, Reconciler, ReconcilerInbox, SidecarsOnly,
+    AgentHandle, AgentMetrics, AgentOutputs, AgentStatus, MeshPodMetrics, Reconciler, ReconcilerInbox,
+    SidecarsOnly,
 };
 use enrolment::{Fact, inpod::PodOptionPolicy};
 use model::ObjectMeta;
@@ -159,7 +160,8 @@ impl Agent {
         thread::spawn(move || {
             let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
             let (mode, status) = (Box::new(SidecarsOnly), Arc::new(AgentStatus::default()));
-            Reconciler::new(mode, policy, inbox, metrics, status, Box::new(drop), Box::new(drop)).run();
+            let (annotate, notify) = (Box::new(drop), Box::new(drop));
+            Reconciler::new(mode, policy, inbox, AgentOutputs { metrics, status, annotate, notify }).run();
         });
         Agent(handle)
     }
