@@ -40,7 +40,8 @@ impl Exceptions {
     fn new(allowed: &str) -> Self {
         let mut fixture =
             InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", allowed), ("AMBIENT_DNS_CAPTURE", "true")]);
-        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let ztunnel =
+            fixture.ztunnel("ztunnel-a", InpodOptions { dns_capture: true, ..InpodOptions::default() });
         let outside = fixture.node.outside();
         let servers = [Echo::tcp(outside, PORT), Echo::tcp(outside, OUTBOUND)];
         Self { fixture, ztunnel, _servers: servers }
@@ -309,7 +310,7 @@ fn without_the_administrators_word_a_pod_is_captured_as_a_whole() {
     mesh.wait_excepted(0.0);
     // With the default, nothing is allowed.
     let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-b", InpodOptions::default());
+    let ztunnel = fixture.ztunnel("ztunnel-b", InpodOptions { dns_capture: true, ..InpodOptions::default() });
     let servers = [Echo::tcp(fixture.node.outside(), PORT), Echo::tcp(fixture.node.outside(), OUTBOUND)];
     let strict = Exceptions { fixture, ztunnel, _servers: servers };
     let web = strict.pod("web", &[(OUTBOUND_PORTS, &outbound)]);
