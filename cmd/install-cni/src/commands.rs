@@ -22,7 +22,8 @@ use anyhow::{Result, ensure};
 use flags::{Flag, FlagValues, ParseOutcome};
 
 use command_flags::{
-    ALL, BYPASSING, CHECK_OUTPUT, FAIL_ON, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE,
+    ALL, BYPASSING, CHECK_OUTPUT, FAIL_ON, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, OVERWRITE, POD_NAMESPACE,
+    WITH_STATE,
 };
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
@@ -162,10 +163,10 @@ Examples:
 
 Exit status 0: shown; 2: there is no history, it cannot be read, or usage error.";
 const SIMULATE: &str = "install-cni simulate shows which pods of the node a change of labels, or an agent with other settings, would
-bring into ambient mode or out of it, and changes nothing. The agent decides as it would after the change.
+bring into ambient mode or out of it, and what would be wrong then; it changes nothing. The agent decides as it would after the change.
 
 Usage: install-cni simulate label namespace NAME KEY=VALUE|KEY- ... [flags]
-       install-cni simulate label pod NAMESPACE/NAME KEY=VALUE|KEY- ... [flags]
+       install-cni simulate label pod NAMESPACE/NAME KEY=VALUE|KEY- ... [flags]     or NAME with -n NAMESPACE
        install-cni simulate settings VARIABLE=VALUE ... [flags]     all other settings stay as they are
 
 Examples:
@@ -174,7 +175,7 @@ Examples:
   install-cni simulate settings AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports
 
 Exit status 0: shown; 1: an agent with these settings would not start; 2: the agent did not answer or has not read all pods yet, or
-usage error.";
+usage error; 3: the node has no such pod, or none of this namespace.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
 agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.
 
@@ -205,7 +206,7 @@ impl CliCommand {
             }
             CliCommand::Explain => (EXPLAIN, &[POD_NAMESPACE, OUTPUT, NO_COLOR], explain::run),
             CliCommand::Prove => (PROVE, &[POD_NAMESPACE, ALL, OUTPUT, NO_COLOR], prove::run),
-            CliCommand::Simulate => (SIMULATE, &[OUTPUT, NO_COLOR], simulate::run),
+            CliCommand::Simulate => (SIMULATE, &[POD_NAMESPACE, OVERWRITE, OUTPUT, NO_COLOR], simulate::run),
             CliCommand::Verify => (VERIFY, &[OUTPUT, NO_COLOR], show::verify_node),
             CliCommand::Plan => (PLAN, &[OUTPUT, NO_COLOR], show::show_plan),
             CliCommand::History => (HISTORY, &[NAMESPACE, OUTPUT, NO_COLOR], history::run),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedChange, SimulatedPod,
-    StateReason, exit_status,
+    SimulatedProblem, StateReason, exit_status,
 };
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::{
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::Pod,
     policy::PortName,
-    ztunnel_ports::{declared_finding, taken_finding},
+    ztunnel_ports::declared_finding,
 };
 
 /// Probes of a pod that are listed.
@@ -136,9 +136,7 @@ pub fn simulate_change(
         key(a).cmp(&key(b))
     });
     add_probes(&mut pods, &changed.pods, replies);
-    let mut findings = node_findings(&pods, replies);
-    findings.extend(pods.iter().filter_map(refused_exceptions));
-    findings.extend(pods.iter().filter_map(|row| taken_finding(&row.pod, &row.node)));
+    let mut findings = agent_findings(replies);
     findings.extend(declared_ports(&changed, &pods));
     match change {
         SimulatedChange::Labels(_) => {
@@ -256,44 +254,25 @@ fn policed_source(row: &SimulatedRow, replies: &BTreeMap<String, NodeReply>) -> 
     row.probe_source.filter(|source| !is_of_node(source))
 }
 
-/// Problems of the nodes of pods that would join.
-fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
+/// Returns what agents report, and which do not answer.
+fn agent_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, reply) in replies {
-        let simulation = match reply {
-            Ok(simulation) => simulation,
-            Err(why) => {
-                findings.push(Finding::of_node(Code::AgentSilent, node, why));
-                continue;
+        match reply {
+            Err(why) => findings.push(Finding::of_node(Code::AgentSilent, node, why)),
+            Ok(simulation) => {
+                findings.extend(simulation.problems().iter().filter_map(|problem| to_finding(node, problem)));
             }
-        };
-        if !simulation.synced {
-            let message = "its agent has not read all pods and namespaces yet: some may be missing";
-            findings.push(Finding::of_node(Code::NotSynced, node, message));
         }
-        let joining =
-            pods.iter().filter(|row| row.node == *node && row.effect == MembershipEffect::Joins).count();
-        if joining == 0 {
-            continue;
-        }
-        if !simulation.ztunnel_ready {
-            let message = format!("no ztunnel serves it, and {joining} of its pods would join");
-            findings.push(Finding::of_node(Code::ZtunnelNotReady, node, message));
-        }
-        findings.extend(simulation.problem.iter().map(|why| Finding::of_node(Code::NodeDegraded, node, why)));
     }
     findings
 }
 
-/// Exceptions that a pod which would join, or be captured otherwise, asks for, and that would not be applied.
-fn refused_exceptions(row: &SimulatedRow) -> Option<Finding> {
-    let SimulatedRow { node, effect, pod, .. } = row;
-    let is_concerned = matches!(effect, MembershipEffect::Joins | MembershipEffect::Changes);
-    let is_refused = is_concerned && !pod.refused_exceptions.is_empty();
+fn to_finding(node: &str, problem: &SimulatedProblem<'_>) -> Option<Finding> {
+    let code = Code::from_name(problem.code)?;
+    let Some(pod) = problem.pod else { return Some(Finding::of_node(code, node, &problem.message)) };
     let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
-    is_refused.then(|| {
-        Finding::new(Code::ExceptionRefused, object, pod.refused_exceptions.join("; ")).on_node(node)
-    })
+    Some(Finding::new(code, object, &problem.message).on_node(node))
 }
 
 /// Ports that pods declare which would join, or may, and into which no agent has looked.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use report::{
-    MembershipEffect, SimulatedChange, SimulatedPod, format_count, sanitize_text, simulation_notes,
+    MembershipEffect, SimulatedPod, format_count, sanitize_text, simulation_notes,
     tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, truncate_to_seconds},
 };
 
@@ -172,11 +172,7 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         let _ = writeln!(text, "{count} of {pods} that would join will come from {shown}{rest}.");
         text.push_str(&probe_lines(&report.pods));
     }
-    let later = match &report.change {
-        SimulatedChange::Labels(change) => change.later_note(),
-        SimulatedChange::Settings(_) => None,
-    };
-    for note in simulation_notes(report.pods.iter().map(|row| &row.pod)).into_iter().chain(later) {
+    for note in simulation_notes(&report.change, report.pods.iter().map(|row| &row.pod)) {
         let _ = writeln!(text, "{note}");
     }
     for finding in &report.findings {

@@ -1,7 +1,7 @@
 //! Ports that ztunnel opens in the network namespace of each pod with in-pod redirection. It refuses a running pod that has one of
 //! them, whose traffic is held then; in a new pod, it is there first, and the application cannot listen.
 
-use report::SimulatedPod;
+use report::list_ports;
 
 use crate::{
     finding::{Code, Finding, ObjectName, Severity},
@@ -12,16 +12,6 @@ use crate::{
 /// Ports for outbound and inbound traffic, HBONE and DNS.
 const PORTS: [u16; 4] = [15001, 15006, HBONE, 15053];
 
-/// A pod that would join and has such a port, as the agent of its node has seen.
-pub(crate) fn taken_finding(pod: &SimulatedPod, node: &str) -> Option<Finding> {
-    let ports = list_ports(&pod.taken_ports)?;
-    let message = format!(
-        "it has {ports}, which ztunnel would open in it: ztunnel would refuse it, and its traffic would be held"
-    );
-    let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
-    Some(Finding::new(Code::ZtunnelPortTaken, object, message).on_node(node))
-}
-
 /// A pod whose containers declare such a port: a hint, because an application need not listen there, and may listen elsewhere.
 pub(crate) fn declared_finding(pod: &Pod) -> Option<Finding> {
     let ports = list_ports(&pod.declared_ports().filter(|port| PORTS.contains(port)).collect::<Vec<_>>())?;
@@ -29,11 +19,4 @@ pub(crate) fn declared_finding(pod: &Pod) -> Option<Finding> {
         format!("it declares {ports}, which ztunnel would open in it: only one of both can listen there");
     let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
     Some(Finding { severity: Severity::Warning, ..Finding::new(Code::ZtunnelPortTaken, object, message) })
-}
-
-/// `None`: there are none.
-fn list_ports(ports: &[u16]) -> Option<String> {
-    let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-    let noun = if ports.len() == 1 { "port" } else { "ports" };
-    (!ports.is_empty()).then(|| format!("{noun} {list}"))
 }

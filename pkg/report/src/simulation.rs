@@ -292,8 +292,65 @@ impl SimulatedPod {
     }
 }
 
+/// A problem that there would be after the change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimulatedProblem<'a> {
+    /// A short, stable name, which is that of a finding of `millrace simulate`.
+    pub code: &'static str,
+    /// The pod that would have the problem; `None`: the node.
+    pub pod: Option<&'a SimulatedPod>,
+    /// Description of the problem, as a clause.
+    pub message: String,
+}
+
+impl NodeSimulation {
+    /// Returns what would be wrong after the change, as far as the agent knows: first of the node.
+    #[must_use]
+    pub fn problems(&self) -> Vec<SimulatedProblem<'_>> {
+        let of_node = |code, message| SimulatedProblem { code, pod: None, message };
+        let joining = self.pods.iter().filter(|pod| pod.effect() == MembershipEffect::Joins).count();
+        let unsynced = "its agent has not read all pods and namespaces yet: some may be missing".to_owned();
+        let unsynced = (!self.synced).then(|| of_node("not-synced", unsynced));
+        let unserved = (joining > 0 && !self.ztunnel_ready).then(|| {
+            let message = format!("no ztunnel serves it, and {joining} of its pods would join");
+            of_node("ztunnel-not-ready", message)
+        });
+        let degraded = self.problem.iter().filter(|_| joining > 0);
+        let degraded = degraded.map(|why| of_node("node-degraded", why.clone()));
+        let of_pods = self.pods.iter().flat_map(SimulatedPod::problems);
+        unsynced.into_iter().chain(unserved).chain(degraded).chain(of_pods).collect()
+    }
+}
+
+impl SimulatedPod {
+    fn problems(&self) -> impl Iterator<Item = SimulatedProblem<'_>> {
+        let of_pod = |code, message| SimulatedProblem { code, pod: Some(self), message };
+        let is_captured_anew = matches!(self.effect(), MembershipEffect::Joins | MembershipEffect::Changes);
+        let is_refused = is_captured_anew && !self.refused_exceptions.is_empty();
+        let refused = is_refused.then(|| of_pod("exception-refused", self.refused_exceptions.join("; ")));
+        let taken = list_ports(&self.taken_ports).map(|ports| {
+            let message = format!(
+                "it has {ports}, which ztunnel would open in it: ztunnel would refuse it, and its traffic would be held"
+            );
+            of_pod("ztunnel-port-taken", message)
+        });
+        refused.into_iter().chain(taken)
+    }
+}
+
+/// Returns port numbers in a clause, such as `ports 15001, 15008`; `None`: there are none.
+#[must_use]
+pub fn list_ports(ports: &[u16]) -> Option<String> {
+    let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+    let noun = if ports.len() == 1 { "port" } else { "ports" };
+    (!ports.is_empty()).then(|| format!("{noun} {list}"))
+}
+
 /// Returns what the table of these pods does not say, one sentence each.
-pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod>) -> Vec<String> {
+pub fn simulation_notes<'a>(
+    change: &SimulatedChange,
+    pods: impl Iterator<Item = &'a SimulatedPod>,
+) -> Vec<String> {
     let (mut leave, mut uncounted, mut named) = (false, 0, Vec::new());
     for pod in pods {
         match pod.effect() {
@@ -314,7 +371,11 @@ pub fn simulation_notes<'a>(pods: impl Iterator<Item = &'a SimulatedPod>) -> Vec
     named.extend(
         (more > 0).then(|| format!("Connections of {} are in the JSON.", format_count(more, "more pod"))),
     );
-    named.into_iter().chain(leave.then_some(ends)).chain(uncounted).collect()
+    let later = match change {
+        SimulatedChange::Labels(change) => change.later_note(),
+        SimulatedChange::Settings(_) => None,
+    };
+    named.into_iter().chain(leave.then_some(ends)).chain(uncounted).chain(later).collect()
 }
 
 /// `None`: the pod has no connections, as far as is known.
@@ -328,6 +389,10 @@ fn connections_note(pod: &SimulatedPod) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn change() -> SimulatedChange {
+        SimulatedChange::Labels(LabelChange::default())
+    }
 
     #[test]
     fn labels_are_read_as_kubectl_reads_them() {
@@ -365,7 +430,7 @@ mod tests {
             ..SimulatedPod::default()
         };
         let (in_pod, node) = (Some(RedirectionMode::InPod), Some(RedirectionMode::Node));
-        let notes = |pods: &[SimulatedPod]| simulation_notes(pods.iter());
+        let notes = |pods: &[SimulatedPod]| simulation_notes(&change(), pods.iter());
         assert_eq!(
             notes(&[pod(None, in_pod, Some(0)), pod(in_pod, in_pod, None), pod(node, None, None)]),
             [""; 0]
@@ -395,9 +460,9 @@ mod tests {
             "Connections of shop/web: 10.0.0.7:0 to 10.0.0.9:80.",
             "Connections of shop/api: 10.0.0.7:0 to 10.0.0.9:80, 10.0.0.7:1 to 10.0.0.9:80, 10.0.0.7:2 to 10.0.0.9:80, and 22 more.",
         ];
-        assert_eq!(simulation_notes(one.iter()), expected);
+        assert_eq!(simulation_notes(&change(), one.iter()), expected);
         let many: Vec<_> = (0..12).map(|at| pod(format!("web{at}"), 1)).collect();
-        let notes = simulation_notes(many.iter());
+        let notes = simulation_notes(&change(), many.iter());
         assert_eq!((notes.len(), &*notes[10]), (11, "Connections of 2 more pods are in the JSON."));
     }
 

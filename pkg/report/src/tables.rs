@@ -13,7 +13,9 @@ use crate::{
     conclusions::add_exceptions,
     findings::Severity,
     pod::PodState,
-    simulation::{MembershipEffect, NodeSimulation, SimulatedPod, simulation_notes},
+    simulation::{
+        MembershipEffect, NodeSimulation, SimulatedChange, SimulatedPod, SimulatedProblem, simulation_notes,
+    },
     state::{ChangeRecord, NOT_SYNCED, Observer, StatePart, StateReport, Unobserved},
     text::{sanitize_text, to_clause, to_sentence},
 };
@@ -37,31 +39,36 @@ pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: b
     render_table(&titles, &rows, colour)
 }
 
-/// Pods of a node before and after a simulated change, one line each: first those for which something would change. Then what is not
-/// simulated.
+/// Pods of a node before and after a simulated change, one line each: first those for which something would change. Then what would be
+/// wrong, and what is not simulated.
 #[must_use]
-pub fn simulation_table(simulation: &NodeSimulation, colour: bool) -> String {
+pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, colour: bool) -> String {
     if !simulation.mistakes.is_empty() {
         let mistakes = simulation.mistakes.iter().map(|mistake| format!("  {}\n", sanitize_text(mistake)));
         return format!("An agent with these settings would not start:\n{}", mistakes.collect::<String>());
     }
-    let mut text = match (simulation.mode, simulation.synced) {
-        (None, _) => "Ambient mode is off on this node: no label brings a pod into it.\n".to_owned(),
-        (_, false) => "The agent has not read all pods and namespaces yet: some may be missing.\n".to_owned(),
-        _ => String::new(),
+    let mut text = match simulation.mode {
+        None => "Ambient mode is off on this node: no label brings a pod into it.\n".to_owned(),
+        Some(_) => String::new(),
     };
     let mut pods: Vec<&SimulatedPod> = simulation.pods.iter().collect();
     pods.sort_by_key(|pod| (pod.effect(), &pod.namespace, &pod.name));
-    match pods.is_empty() {
-        true => text.push_str("No pods.\n"),
-        false => {
+    match (pods.is_empty(), simulation.mode) {
+        (true, None) => {} // without ambient mode, no pod was looked for
+        (true, Some(_)) => text.push_str("No pods.\n"),
+        (false, _) => {
             let rows: Vec<Vec<Cell>> =
                 pods.iter().map(|pod| simulated_row(pod, pod.effect()).into()).collect();
             text.push_str(&render_table(&SIMULATED, &rows, colour));
         }
     }
-    for note in simulation_notes(simulation.pods.iter()) {
+    for note in simulation_notes(change, simulation.pods.iter()) {
         text.push_str(&format!("{note}\n"));
+    }
+    for SimulatedProblem { pod, message, .. } in simulation.problems() {
+        let title =
+            pod.map_or_else(|| "Node".to_owned(), |pod| format!("Pod {}/{}", pod.namespace, pod.name));
+        text.push_str(&format!("{}.\n", sanitize_text(&format!("{title}: {}", to_clause(&message)))));
     }
     for left_out in &simulation.not_simulated {
         text.push_str(&format!("Not simulated: {}.\n", sanitize_text(left_out)));
@@ -82,8 +89,7 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
         MembershipEffect::Unknown | MembershipEffect::Unchanged => Colour::Dim,
     };
     let why = add_exceptions(pod.reason.message.clone(), &pod.exceptions);
-    let taken = pod.taken_ports.iter().map(|port| format!("it has port {port}, which ztunnel needs"));
-    let changes = pod.changes.iter().cloned().chain(taken).map(|change| format!("; {change}"));
+    let changes = pod.changes.iter().map(|change| format!("; {change}"));
     let outcome = if pod.resets_connections { " (reset)" } else { "" };
     [
         Cell::plain(&sanitize_text(&format!("{}/{}", pod.namespace, pod.name))),

@@ -22,8 +22,11 @@ pub(crate) const BYPASSING: Flag =
 pub(crate) const WITH_STATE: Flag =
     Flag::with_value("", "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown")
         .long("state");
-/// Of `explain` and `prove`.
+/// Of `explain`, `prove` and `simulate`.
 pub(crate) const POD_NAMESPACE: Flag = Flag { help: "the pod's namespace", ..NAMESPACE };
+/// Of `simulate`.
+pub(crate) const OVERWRITE: Flag =
+    Flag::new_switch("as of kubectl label; a simulation overwrites labels anyway").long("overwrite");
 /// Of `prove`.
 pub(crate) const ALL: Flag =
     Flag::new_switch("every pod of the mesh on this node, or of the namespace of -n").long("all");

@@ -2,23 +2,40 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail, ensure};
 use report::{LabelChange, SettingsChange, SimulatedChange, tables};
 
-use super::invocation::{CANNOT, CommandInvocation};
+use super::{
+    command_flags,
+    invocation::{CANNOT, CommandInvocation},
+};
+
+/// Exit status, as of `explain`.
+const NO_SUCH_POD: u8 = 3;
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let change = parse_change(call.values.positionals())?;
+    let namespace = call.values.flag_text(&command_flags::POD_NAMESPACE);
+    let change = parse_change(call.values.positionals(), namespace)?;
     let simulation = node_status::simulate_change(&call.settings, &change)?;
-    call.output.print_value(&simulation, |_, colour| tables::simulation_table(&simulation, colour))?;
-    Ok(match (simulation.mistakes.is_empty(), simulation.synced) {
-        (false, _) => ExitCode::FAILURE,
-        (true, true) => ExitCode::SUCCESS,
-        (true, false) => ExitCode::from(CANNOT),
+    call.output
+        .print_value(&simulation, |_, colour| tables::simulation_table(&change, &simulation, colour))?;
+    Ok(match &change {
+        _ if !simulation.mistakes.is_empty() => ExitCode::FAILURE,
+        _ if !simulation.synced => ExitCode::from(CANNOT),
+        SimulatedChange::Labels(change) if simulation.mode.is_some() && simulation.pods.is_empty() => {
+            let pods = match &change.pod {
+                Some(pod) => format!("pod {}/{pod}", change.namespace),
+                None => format!("pod of namespace {}", change.namespace),
+            };
+            console::print_message(crate::PROGRAM, &format!("the node has no {pods}"));
+            ExitCode::from(NO_SUCH_POD)
+        }
+        _ => ExitCode::SUCCESS,
     })
 }
 
-fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
+/// `namespace`: the value of `-n`, which may be empty.
+fn parse_change(operands: &[String], namespace: &str) -> Result<SimulatedChange> {
     const USAGE: &str =
         "what is to be simulated? label namespace NAME KEY=VALUE, or settings NAME=VALUE; see --help";
     let mut words: Vec<&str> = operands.iter().map(String::as_str).collect();
@@ -29,6 +46,15 @@ fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
         words.splice(1..2, [kind, name]);
     }
     match words.as_slice() {
+        ["label", "pod" | "po" | "pods", name, labels @ ..] => {
+            let (of_name, pod) = name.split_once('/').unwrap_or((namespace, name));
+            ensure!(!of_name.is_empty(), "a pod is named NAMESPACE/NAME, or NAME with -n");
+            let is_one = namespace.is_empty() || of_name == namespace;
+            ensure!(is_one, "{name} and -n {namespace} name two namespaces");
+            let change = LabelChange::parse(of_name, Some(pod), labels.iter().copied())?;
+            Ok(SimulatedChange::Labels(change))
+        }
+        _ if !namespace.is_empty() => bail!("-n names the namespace of a pod: leave out -n"),
         // As kubectl millrace passes them.
         ["settings", text] if text.starts_with('{') => {
             Ok(SimulatedChange::Settings(SettingsChange::from_text(text)?))
@@ -38,11 +64,6 @@ fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
         }
         ["label", "namespace" | "ns" | "namespaces", name, labels @ ..] => {
             Ok(SimulatedChange::Labels(LabelChange::parse(name, None, labels.iter().copied())?))
-        }
-        ["label", "pod" | "po" | "pods", name, labels @ ..] => {
-            let (namespace, pod) = name.split_once('/').context("a pod is named NAMESPACE/NAME")?;
-            let change = LabelChange::parse(namespace, Some(pod), labels.iter().copied())?;
-            Ok(SimulatedChange::Labels(change))
         }
         _ => bail!(USAGE),
     }
@@ -54,10 +75,11 @@ mod tests {
 
     #[test]
     fn a_change_is_read_as_kubectl_reads_it() {
-        let of = |line: &str| {
+        let within = |line: &str, namespace| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            parse_change(&words).map(|change| change.to_string())
+            parse_change(&words, namespace).map(|change| change.to_string())
         };
+        let of = |line: &str| within(line, "");
         let text = "namespace shop, with istio.io/dataplane-mode=ambient";
         for kind in ["namespace", "ns"] {
             assert_eq!(of(&format!("label {kind} shop istio.io/dataplane-mode=ambient")).unwrap(), text);
@@ -65,6 +87,13 @@ mod tests {
         assert_eq!(of("label pod shop/web a- b=1").unwrap(), "pod shop/web, with a-,b=1");
         assert_eq!(of("label ns/shop istio.io/dataplane-mode=ambient").unwrap(), text);
         assert_eq!(of("label pod/shop/web a- b=1").unwrap(), "pod shop/web, with a-,b=1");
+        for name in ["web", "shop/web"] {
+            let line = format!("label pod {name} a- b=1");
+            assert_eq!(within(&line, "shop").unwrap(), "pod shop/web, with a-,b=1");
+        }
+        for wrong in ["label ns shop a=1", "label pod bank/web a=1", "settings A=b"] {
+            assert!(within(wrong, "shop").is_err(), "{wrong}");
+        }
         let settings = "agents with other settings: EXCLUDE_NAMESPACES";
         assert_eq!(of("settings EXCLUDE_NAMESPACES=shop").unwrap(), settings);
         assert_eq!(of(r#"settings {"variables":{"EXCLUDE_NAMESPACES":"shop"}}"#).unwrap(), settings);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    Comparison, InstalledFile, KernelView, NodeState, PartHealth, PlanStep, PreflightCheck, RedirectionMode,
-    StateDifference, StatePart, StateReason, Unobserved, ZtunnelState,
+    Comparison, InstalledFile, KernelView, LabelChange, NodeState, PartHealth, PlanStep, PreflightCheck,
+    RedirectionMode, StateDifference, StatePart, StateReason, Unobserved, ZtunnelState,
 };
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
@@ -204,4 +204,50 @@ fn a_plan_is_told_in_words_and_operations() {
         render_plan(&state, false),
         "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n     *nat\n     -A X\n"
     );
+}
+
+#[test]
+fn a_simulation_names_all_that_would_be_wrong() {
+    let change = SimulatedChange::Labels(
+        LabelChange::parse("shop", None, ["istio.io/dataplane-mode=ambient", "istio.io/rev=x"]).unwrap(),
+    );
+    let (node, in_pod) = (Some(RedirectionMode::Node), Some(RedirectionMode::InPod));
+    let pod = |name: &str, before, after| SimulatedPod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        before,
+        after,
+        connections: Some(0),
+        refused_exceptions: vec![format!("{name}: no effect"), "another".to_owned()],
+        ..SimulatedPod::default()
+    };
+    let mut simulation = NodeSimulation {
+        mode: in_pod,
+        problem: Some("rules are missing.".to_owned()),
+        pods: vec![
+            SimulatedPod { taken_ports: vec![15001, 15008], ..pod("web", None, in_pod) },
+            pod("db", in_pod, node),
+            pod("out", None, None),
+        ],
+        ..NodeSimulation::default()
+    };
+    let lines = |simulation: &NodeSimulation| -> Vec<String> {
+        simulation_table(&change, simulation, false).lines().skip(4).map(str::to_owned).collect()
+    };
+    let later = "Istio's injector reads istio.io/rev: these count for pods that are created later.";
+    let expected = [
+        later,
+        "Node: its agent has not read all pods and namespaces yet: some may be missing.",
+        "Node: no ztunnel serves it, and 1 of its pods would join.",
+        "Node: rules are missing.",
+        "Pod shop/web: web: no effect; another.",
+        "Pod shop/web: it has ports 15001, 15008, which ztunnel would open in it: ztunnel would refuse it, and its traffic would be held.",
+        "Pod shop/db: db: no effect; another.",
+    ];
+    assert_eq!(lines(&simulation), expected);
+    simulation.synced = true;
+    drop(simulation.pods.drain(..2));
+    simulation.pods.extend([pod("leaves", in_pod, None), pod("stays", node, node)]);
+    let ends = "Connections through ztunnel of pods that would leave end; others go on.";
+    assert_eq!(lines(&simulation), [ends, later], "nothing joins, and nothing is captured anew");
 }
