@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub(crate) use enrolment::DATAPLANE_MODE;
+use enrolment::{EnrolmentPolicy, PodDecision, decide};
 use model::{Namespace, Node};
 use report::{RedirectionMode, StateReport};
 use serde::Serialize;
@@ -10,9 +12,6 @@ use crate::{
     objects::{DaemonSet, Pod},
     policy::NetworkPolicy,
 };
-
-/// Label of pods and namespaces: `ambient` or `none`.
-pub(crate) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 
 /// Everything that was read.
 #[derive(Clone, Debug, Default)]
@@ -92,20 +91,18 @@ impl Cluster {
     }
 }
 
-/// By which kind of proxy a pod takes part in the mesh, as labels and annotations alone say: `Sidecar`, or `InPod` for ambient
-/// mode of any capture mode; `None`: it does not. The node's agent knows better, where there is one.
+/// By which kind of proxy a pod takes part in the mesh, as an agent with ambient mode and without settings of its own decides it from
+/// labels, annotations and containers alone: `Sidecar`, or `InPod` for ambient mode of any capture mode; `None`: it does not. The
+/// node's agent knows better, where there is one.
 #[must_use]
 pub fn mesh_membership(pod: &Pod, namespace: Option<&Namespace>) -> Option<RedirectionMode> {
-    if pod.spec.host_network || !pod.is_live() {
-        return None;
+    let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
+    // Of a namespace that could not be read, no label is known; the pod's own count nevertheless.
+    let namespace = namespace.cloned().unwrap_or_default();
+    match decide(&pod.to_decided(), Some(&namespace), &policy) {
+        _ if !pod.is_live() => None,
+        Ok(PodDecision::Ambient(_)) => Some(RedirectionMode::InPod),
+        Ok(PodDecision::Sidecar(_)) | Err(_) => Some(RedirectionMode::Sidecar),
+        Ok(PodDecision::Skip(_)) => None,
     }
-    if pod.has_sidecar() {
-        return Some(RedirectionMode::Sidecar);
-    }
-    let of_namespace = namespace.and_then(|namespace| namespace.metadata.label(DATAPLANE_MODE));
-    let is_ambient = match pod.metadata.label(DATAPLANE_MODE) {
-        Some(own @ ("ambient" | "none")) => own == "ambient",
-        _ => of_namespace == Some("ambient"),
-    };
-    is_ambient.then_some(RedirectionMode::InPod)
 }

@@ -1,5 +1,6 @@
 //! Objects of the API, as far as findings need them: a tenth of what the API server sends.
 
+pub(crate) use enrolment::{AMBIENT_REDIRECTION as REDIRECTION, STATUS as SIDECAR_STATUS};
 use model::{Node, ObjectMeta, PodStatus, null_is_empty};
 use serde::{Deserialize, Deserializer};
 
@@ -7,10 +8,6 @@ use crate::policy::PortName;
 
 /// Annotations that are kept. Others are often large, and none is needed.
 const ANNOTATIONS: [&str; 2] = [REDIRECTION, SIDECAR_STATUS];
-/// By which the agent says that a pod is captured.
-pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// By which Istio's injector marks a pod with a sidecar.
-pub(crate) const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
 
 /// A pod. Of all pods of a cluster, neither arguments nor variables of containers are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -40,6 +37,8 @@ pub struct PodSpec {
     pub node_name: String,
     /// Whether the pod uses the node's network.
     pub host_network: bool,
+    /// The account that the pod runs as.
+    pub service_account_name: String,
     /// The pod's containers.
     #[serde(deserialize_with = "null_is_empty")]
     pub containers: Vec<Container>,
@@ -113,6 +112,22 @@ impl Pod {
     #[must_use]
     pub fn has_sidecar(&self) -> bool {
         self.metadata.annotations.contains_key(SIDECAR_STATUS) && self.has_container("istio-proxy")
+    }
+
+    /// Returns the pod as the agent's decision takes it, as far as it is kept here.
+    pub(crate) fn to_decided(&self) -> model::Pod {
+        let containers = self.containers().map(|container| model::Container {
+            name: container.name.clone(),
+            ..model::Container::default()
+        });
+        let spec = model::PodSpec {
+            containers: containers.collect(),
+            host_network: self.spec.host_network,
+            node_name: self.spec.node_name.clone(),
+            service_account_name: self.spec.service_account_name.clone(),
+            ..model::PodSpec::default()
+        };
+        model::Pod { metadata: self.metadata.clone(), spec, status: self.status.clone() }
     }
 
     fn has_container(&self, name: &str) -> bool {

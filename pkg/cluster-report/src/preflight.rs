@@ -7,8 +7,8 @@ mod networks;
 
 use std::collections::BTreeMap;
 
-use model::{DaemonSet, Node};
-use report::{PreflightCheck, exit_status};
+use model::{DaemonSet, Namespace, Node};
+use report::{PreflightCheck, RedirectionMode, exit_status};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::{
         CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings, preflight_findings,
         unchecked_node,
     },
-    cluster::{Cluster, DATAPLANE_MODE},
+    cluster::{Cluster, DATAPLANE_MODE, mesh_membership},
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
     objects::{Pod, is_schedulable_linux},
     policy::default_probe_source,
@@ -127,8 +127,10 @@ pub fn check_before_installation(
 
 /// Whether a label can bring the pod into ambient mode. The namespace is the one that the chart excludes by default.
 fn may_join(pod: &Pod) -> bool {
-    let is_kept_out = pod.metadata.label(DATAPLANE_MODE) == Some("none") || pod.has_sidecar();
-    pod.is_live() && !pod.spec.host_network && !is_kept_out && pod.metadata.namespace != "kube-system"
+    let mut labelled = Namespace::default();
+    let _ = labelled.metadata.labels.insert(DATAPLANE_MODE.to_owned(), "ambient".to_owned());
+    mesh_membership(pod, Some(&labelled)) == Some(RedirectionMode::InPod)
+        && pod.metadata.namespace != "kube-system"
 }
 
 fn node_findings(node: &Node) -> Vec<Finding> {

@@ -83,8 +83,8 @@ impl fmt::Display for SimulatedProbe {
 }
 
 impl SimulatedRow {
-    fn new(node: &str, effect: MembershipEffect, pod: SimulatedPod) -> SimulatedRow {
-        let (node, listed_probes) = (node.to_owned(), Vec::new());
+    fn new(node: &str, pod: SimulatedPod) -> SimulatedRow {
+        let (node, effect, listed_probes) = (node.to_owned(), pod.effect(), Vec::new());
         SimulatedRow { node, effect, probes: 0, listed_probes, probe_source: None, pod }
     }
 }
@@ -127,7 +127,7 @@ pub fn simulate_change(
     };
     let answered = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().ok()?)));
     let rows = answered.flat_map(|(node, simulation)| {
-        simulation.pods.iter().map(|pod| SimulatedRow::new(node, pod.effect(), pod.clone()))
+        simulation.pods.iter().map(|pod| SimulatedRow::new(node, pod.clone()))
     });
     let mut pods: Vec<SimulatedRow> = rows.collect();
     pods.extend(unknown_pods(&changed, replies));
@@ -223,8 +223,8 @@ fn unknown_pods<'a>(
         };
         let reason = StateReason { code: String::new(), message: why.to_owned() };
         let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
-        let pod_row = SimulatedPod { namespace, name, reason, ..SimulatedPod::default() };
-        SimulatedRow::new(&pod.spec.node_name, MembershipEffect::Unknown, pod_row)
+        let pod_row = SimulatedPod { namespace, name, reason, undetermined: true, ..SimulatedPod::default() };
+        SimulatedRow::new(&pod.spec.node_name, pod_row)
     })
 }
 

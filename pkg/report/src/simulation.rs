@@ -220,10 +220,10 @@ pub struct SimulatedPod {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// The mode in which the pod belongs to the mesh now; `None`: it does not.
+    /// The mode in which the pod belongs to the mesh now; `None`: it does not, or, if `undetermined`, could not be determined.
     #[serde(deserialize_with = "known_value")]
     pub before: Option<RedirectionMode>,
-    /// The mode in which the pod would belong to the mesh; `None`: it would not.
+    /// The mode in which the pod would belong to the mesh; `None`: it would not, or, if `undetermined`, could not be determined.
     #[serde(deserialize_with = "known_value")]
     pub after: Option<RedirectionMode>,
     /// Why it would, or would not.
@@ -250,7 +250,7 @@ pub struct SimulatedPod {
     /// Changes for a pod that stays in ambient mode, one text for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
-    /// The agent does not know enough of the pod to decide.
+    /// Not enough is known of the pod to decide: its agent does not know its namespace, or did not answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub undetermined: bool,
 }

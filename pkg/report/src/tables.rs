@@ -82,7 +82,8 @@ const SIMULATED: [&str; 6] = ["POD", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WH
 /// A pod before and after a simulated change.
 #[must_use]
 pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] {
-    let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or("outside", RedirectionMode::as_str));
+    let outside = if effect == MembershipEffect::Unknown { "-" } else { "outside" };
+    let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or(outside, RedirectionMode::as_str));
     let shade = match effect {
         MembershipEffect::Joins => Colour::Green,
         MembershipEffect::Leaves | MembershipEffect::Changes => Colour::Yellow,

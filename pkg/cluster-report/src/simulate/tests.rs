@@ -68,12 +68,26 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
         "namespace shop, with istio.io/dataplane-mode=ambient\n",
         "shop/web    n1    joins      outside  in-pod   3            why web",
         "Pods that would join ambient mode: 1; that would leave it: 0; that would stay as they are: 1; unknown: 2.",
+        "shop/alone  n3    unknown    -        -        -            no agent runs on its node",
+        "shop/db     n1    unchanged  outside  outside  -            why db",
         "3 open TCP connections of pods that would join go on outside of the mesh",
         "× node n3: it runs no agent, and 1 of its pods would belong to ambient mode",
         "? node n2: no answer within 5s",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
+}
+
+/// Its containers have no istio-proxy, so the agent of its node would capture it in no mode.
+#[test]
+fn an_injected_pod_without_a_proxy_does_not_count_as_ambient() {
+    let mut cluster = cluster(&json!([]));
+    let alone = cluster.pods.iter_mut().find(|pod| pod.metadata.name == "alone").unwrap();
+    let _ = alone.metadata.annotations.insert("sidecar.istio.io/status".to_owned(), "{}".to_owned());
+    let found = |cluster: &Cluster| codes(&simulate_change(cluster, &change(), &replies(true)));
+    assert_eq!(found(&cluster), ["agent-silent"]);
+    cluster.pods.iter_mut().for_each(|pod| pod.metadata.annotations.clear());
+    assert_eq!(found(&cluster), ["agent-silent", "mesh-without-agent"]);
 }
 
 #[test]
