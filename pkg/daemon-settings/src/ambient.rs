@@ -135,8 +135,14 @@ impl SettingsReader<'_> {
                 return Ok(None);
             }
             let addresses: Vec<&str> = model::list_elements(text).collect();
-            if addresses.is_empty() || addresses.iter().any(|address| address.parse::<IpAddr>().is_err()) {
+            let parsed: Vec<IpAddr> = addresses.iter().filter_map(|address| address.parse().ok()).collect();
+            if addresses.is_empty() || parsed.len() < addresses.len() {
                 return Err(format!("{text:?} is not an IP address"));
+            }
+            if let Some(wrong) = parsed.into_iter().find(|ip| !can_be_source(*ip)) {
+                return Err(format!(
+                    "{wrong} cannot be the source of probes: it is unspecified, loopback, multicast, broadcast or IPv4-mapped"
+                ));
             }
             Ok(Some(addresses.iter().find_map(|address| address.parse().ok()).unwrap_or(default)))
         })
@@ -250,6 +256,15 @@ impl SettingsReader<'_> {
         let native = NativeTables::by_setting(native_nftables);
         firewall::FirewallOptions { forced, lock_directory, native, ..firewall::FirewallOptions::default() }
     }
+}
+
+/// Whether packets from this address reach a pod, and its answers the node.
+fn can_be_source(ip: IpAddr) -> bool {
+    let is_special = match ip {
+        IpAddr::V4(ip) => ip.octets().starts_with(&[0]) || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.to_ipv4_mapped().is_some(),
+    };
+    !is_special && !ip.is_loopback() && !ip.is_multicast()
 }
 
 /// Every scalar of a selector is text; as for Istio, one without quotes is, too.

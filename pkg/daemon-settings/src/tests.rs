@@ -502,6 +502,16 @@ fn the_source_of_probes_is_an_address_or_detected_in_each_family() {
             [format!("HOST_PROBE_SNAT_IP (--host-probe-snat-ip): {wrong:?} is not an IP address")]
         );
     }
+    for wrong in
+        ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1", "::ffff:10.0.0.1"]
+    {
+        let mistakes = read(&["--ambient-enabled"], &[("HOST_PROBE_SNAT_IPV6", wrong)]).unwrap_err();
+        let expected = format!(
+            "HOST_PROBE_SNAT_IPV6 (--host-probe-snat-ipv6): {wrong} cannot be the source of probes: it is unspecified, \
+             loopback, multicast, broadcast or IPv4-mapped"
+        );
+        assert_eq!(mistakes, [expected]);
+    }
 }
 
 #[test]

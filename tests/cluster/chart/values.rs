@@ -272,6 +272,74 @@ fn a_variable_may_come_from_a_field() {
 }
 
 #[test]
+fn a_value_with_which_the_agent_would_not_start_is_refused() {
+    let Some(helm) = Helm::find() else { return };
+    let expression = |expression: &Value| json!([{"podSelector": {"matchExpressions": [expression]}}]);
+    let ambient = json!({"ambient": {"enabled": true}});
+    let cases = [
+        (
+            "millrace.proofInterval",
+            json!(["0", "0s", "10", "10s", "1000ms", "1m30s", "1s500ms"]),
+            json!(["500ms", "1d", "1.5s", "-1s", "s"]),
+        ),
+        (
+            "millrace.probeSourceIPv4",
+            json!(["detect", "10.0.0.1", "240.0.0.1"]),
+            json!([
+                "10.0.0.300",
+                "10.0.0",
+                "010.0.0.1",
+                "0.0.0.0",
+                "127.0.0.1",
+                "224.0.0.1",
+                "255.255.255.255"
+            ]),
+        ),
+        (
+            "millrace.probeSourceIPv6",
+            json!(["detect", "fd00::1", "ff::1"]),
+            json!([
+                "fd00",
+                "fd00::1::2",
+                "12345::",
+                "::",
+                "::1",
+                "0:0:0:0:0:0:0:1",
+                "ff02::1",
+                "::ffff:a00:1"
+            ]),
+        ),
+        (
+            "millrace.taintController.nodeSelector",
+            json!(["a=b,!c", "a in (b, c), example.com/d"]),
+            json!(["a=b c", "a in b", "-a"]),
+        ),
+        ("cniConfFileName", json!([".a", "10-a.conflist"]), json!([".", "..", "a/b"])),
+        ("istioOwnedCNIConfigFileName", json!(["a"]), json!([".", ".."])),
+        (
+            "ambient.enablementSelectors",
+            json!([[{}], [{"podSelector": null, "namespaceSelector": {"matchLabels": {"a": true}}}],
+                expression(&json!({"key": "a", "operator": "In", "values": ["b", 1]})),
+                expression(&json!({"key": "a", "operator": "Exists", "values": []}))]),
+            json!([[{"podselector": {}}], [{"podSelector": {"matchlabels": {}}}], [{"podSelector": {"matchLabels": {"a": null}}}],
+                expression(&json!({"key": "a", "operator": "Like"})), expression(&json!({"operator": "Exists"})),
+                expression(&json!({"key": "a", "operator": "In"})), expression(&json!({"key": "a", "operator": "NotIn", "values": null})),
+                expression(&json!({"key": "a", "operator": "Exists", "values": ["b"]}))]),
+        ),
+    ];
+    let mut all = Vec::new();
+    for (path, right, wrong) in &cases {
+        let values = |list: &Value| list.as_array().unwrap().clone();
+        all.extend(values(right).into_iter().map(|value| (*path, value, true)));
+        all.extend(values(wrong).into_iter().map(|value| (*path, value, false)));
+    }
+    each(all, |(path, value, is_right)| {
+        let rendered = helm.template_values(&with(&ambient, path, &value));
+        assert_eq!(rendered.is_ok(), is_right, "{path}={value}: {rendered:?}");
+    });
+}
+
+#[test]
 fn metrics_name_their_node_and_alerts_lead_to_the_documentation() {
     const PAGE: &str = "https://docs.example/alerts.html";
     let Some(helm) = Helm::find() else { return };
