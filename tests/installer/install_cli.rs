@@ -88,6 +88,7 @@ fn what_it_does_not_know_is_refused_by_name() {
             &["explian", "shop/web"],
             &["unknown command \"explian\" (did you mean \"explain\"?); see install-cni help"],
         ),
+        (&["hlep"], &["(did you mean \"help\"?)"]),
         (&["collateral"], &["unknown command \"collateral\"; see install-cni help"]),
         (&["help", "word"], &["unknown command \"word\""]),
         (&["completion"], &["must be one of bash, zsh and fish"]),

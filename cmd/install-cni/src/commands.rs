@@ -18,7 +18,7 @@ mod watch;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use flags::{Flag, FlagValues, ParseOutcome};
 
 use command_flags::{
@@ -28,7 +28,7 @@ use command_flags::{
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 use invocation::{CANNOT, CommandInvocation};
-pub(crate) use output::{is_on, new_printer};
+pub(crate) use output::{is_on, list_formats, new_printer};
 pub(crate) use removal::print_plan as show_removal;
 use telemetry::logging::LogOptions;
 
@@ -256,9 +256,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     };
     let (mut settings, _) = read_settings(&values)?;
     drop(node_status::detect_probe_sources(&mut settings)); // `check` says what was not
-    let output = new_printer(&values)?;
-    let is_check = command == CliCommand::Check;
-    ensure!(is_check || !output.format.is_of_check(), "-o junit and -o sarif are forms of check alone");
+    let output = new_printer(&values, command == CliCommand::Check)?;
     run(&CommandInvocation { values, settings, output })
 }
 

@@ -146,8 +146,8 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
         }
         _ => {
             // A mistyped word must not lead to a command that removes.
-            let names =
-                all_subcommands().into_iter().map(|(name, ..)| name).filter(|name| *name != "uninstall");
+            let names = all_subcommands().into_iter().map(|(name, ..)| name);
+            let names = names.filter(|name| *name != "uninstall").chain(["help"]);
             let meant = flags::nearest_name(&word, names).map(|name| format!(" (did you mean {name:?}?)"));
             bail!("unknown command {word:?}{}; see install-cni help", meant.unwrap_or_default())
         }

@@ -166,7 +166,7 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 /// That cannot be determined, or printed.
 pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
     let CommandSettings { values, mut settings, .. } = CommandSettings::from_flags(values)?;
-    let output = commands::new_printer(&values)?;
+    let output = commands::new_printer(&values, false)?;
     if settings.ambient.is_none() && finds_ambient(&settings) {
         settings.ambient = Some(settings.ambient_traces.clone());
     }

@@ -93,7 +93,7 @@ pub fn check_before_installation(
 ) -> PreflightReport {
     let nodes = installation_nodes(cluster);
     let mut findings: Vec<Finding> = nodes.iter().flat_map(|node| node_findings(node)).collect();
-    findings.extend(mesh_findings(objects));
+    findings.extend(mesh_findings(objects, cluster.has_read("daemonsets")));
     findings.extend(networks::findings(objects, &nodes));
     let of_nodes = node_checks.into_iter().flatten().flat_map(|(node, checks)| match checks {
         Ok(checks) => preflight_findings(node, checks),
@@ -168,7 +168,7 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn mesh_findings(objects: &NetworkObjects) -> Vec<Finding> {
+fn mesh_findings(objects: &NetworkObjects, knows_daemon_sets: bool) -> Vec<Finding> {
     let of_name =
         |name: &'static str| objects.daemon_sets.iter().filter(move |found| found.metadata.name == name);
     let installed = of_name(AGENT).map(|found| {
@@ -178,7 +178,7 @@ fn mesh_findings(objects: &NetworkObjects) -> Vec<Finding> {
         Finding::new(Code::AgentInstalled, object, format!("it runs the image {image}"))
     });
     let mut findings: Vec<Finding> = installed.collect();
-    if of_name(ZTUNNEL).next().is_none() {
+    if knows_daemon_sets && of_name(ZTUNNEL).next().is_none() {
         let message = "there is no DaemonSet ztunnel in any namespace";
         findings.push(Finding::new(Code::NoZtunnel, ObjectName::cluster(), message));
     }

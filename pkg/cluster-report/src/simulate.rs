@@ -43,6 +43,7 @@ pub struct SimulationReport {
 
 /// A pod, and on which node it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SimulatedRow {
     /// The pod's node.
     pub node: String,

@@ -61,7 +61,7 @@ impl ExceptionKind {
         match self {
             ExceptionKind::OutboundPorts => "a comma-separated list of ports from 1 to 65535",
             ExceptionKind::OutboundNetworks => {
-                "a comma-separated list of networks as 10.0.0.0/8, which are no whole address family, also not together"
+                "a comma-separated list of networks as 10.0.0.0/8, which are not IPv4-mapped and no whole address family, also not together"
             }
             ExceptionKind::InboundPorts => {
                 "a comma-separated list of ports from 1 to 65535, without those of ztunnel"
@@ -241,10 +241,8 @@ fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
             let networks = lists::network_list(text)?;
             // Two halves of a family are one network.
             let joined = IpNet::aggregate(&networks);
-            joined
-                .iter()
-                .all(|network| network.prefix_len() > 0)
-                .then_some(ExceptionValue::Networks(networks))
+            let is_family = joined.iter().any(|network| network.prefix_len() == 0);
+            (!is_family && !networks.iter().any(is_mapped)).then_some(ExceptionValue::Networks(networks))
         }
         ExceptionKind::Interfaces => {
             let interfaces = lists::parse_interfaces(text)?;
@@ -258,6 +256,11 @@ fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
             _ => None,
         },
     }
+}
+
+/// Whether a network has IPv4-mapped addresses alone: packets to these are of IPv4.
+fn is_mapped(network: &IpNet) -> bool {
+    matches!(network, IpNet::V6(network) if network.prefix_len() >= 96 && network.addr().to_ipv4_mapped().is_some())
 }
 
 /// Each port once, in order, so that two ways of writing a list are no change.
@@ -373,6 +376,7 @@ mod tests {
             (OutboundNetworks, "10.0.0.0/8,2001:db8::/32,192.0.2.7/32"),
             (InboundPorts, "9100"),
             (OutboundNetworks, "0.0.0.0/1,128.0.0.0/2,8000::/1"),
+            (OutboundNetworks, "::/80"),
             (Interfaces, "net1,eth1,eth01,vnet+,lo1+,eth1+"),
             (Dns, "False"),
             (WithoutZtunnel, "open"),
@@ -390,6 +394,8 @@ mod tests {
             (OutboundNetworks, "*"),
             (OutboundNetworks, "10.0.0.0/8,::/0"),
             (OutboundNetworks, "10.0.0.1"),
+            (OutboundNetworks, "10.0.0.0/8,::ffff:0:0/96"),
+            (OutboundNetworks, "::ffff:10.0.0.1/128"),
             (InboundPorts, "80,15006"),
             (InboundPorts, "15008"),
             (OutboundNetworks, "0.0.0.0/1,128.0.0.0/1"),

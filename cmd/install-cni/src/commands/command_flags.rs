@@ -6,7 +6,7 @@ pub(crate) const OUTPUT: Flag =
     Flag::with_value("table", "table, wide, json or yaml").long("output").short('o');
 /// Of `check`.
 pub(crate) const CHECK_OUTPUT: Flag = Flag {
-    help: "table, json, yaml, junit (a test report for build servers) or sarif (SARIF 2.1.0)",
+    help: "table, wide, json, yaml, junit (a test report for build servers) or sarif (SARIF 2.1.0)",
     ..OUTPUT
 };
 pub(crate) const FAIL_ON: Flag =

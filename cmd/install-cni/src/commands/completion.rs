@@ -4,6 +4,12 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use flags::Flag;
+use report::{CaptureState, Severity};
+
+use super::list_formats;
+
+/// For which there is a script.
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// The text of `completion --help`.
 pub(crate) const USAGE: &str =
@@ -38,21 +44,51 @@ pub(crate) fn shell_script(shell: &str, commands: &[Subcommand]) -> Result<Strin
     })
 }
 
+/// Returns the values of a flag that are words.
+fn flag_values(command: &str, flag: &Flag) -> Vec<&'static str> {
+    match flag.long {
+        "output" if command == "version" => vec!["json", "yaml"],
+        "output" => list_formats(command == "check"),
+        "fail-on" => Severity::ALL.map(Severity::code).to_vec(),
+        "state" => CaptureState::ALL.map(CaptureState::as_str).to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the operands of a command that are words.
+fn operand_words(command: &str) -> &'static [&'static str] {
+    if command == "completion" { &SHELLS } else { &[] }
+}
+
 fn bash_script(commands: &[Subcommand]) -> String {
     let names: Vec<&str> = commands.iter().map(|(name, ..)| *name).collect();
     let mut cases = String::new();
     for (name, _, flags) in commands {
-        let flags: Vec<String> = flags.iter().map(|flag| format!("--{flag}")).collect();
-        let _ = writeln!(cases, "    {name}) words=\"{} --help\" ;;", flags.join(" ")); // into a String
+        let _ = writeln!(cases, "    {name}) case $before in"); // into a String
+        for flag in flags.iter().filter(|flag| !flag.switch) {
+            let short = flag.short.map(|short| format!(" | -{short}")).unwrap_or_default();
+            let values = match flag.long {
+                "file" => "mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); return".to_owned(),
+                _ => format!("words=\"{}\"", flag_values(name, flag).join(" ")),
+            };
+            let _ = writeln!(cases, "        --{flag}{short}) {values} ;;");
+        }
+        let flags = flags.iter().map(|flag| format!("--{flag}"));
+        let words = operand_words(name).iter().map(|word| (*word).to_owned()).chain(flags);
+        let words = words.collect::<Vec<_>>().join(" ");
+        let _ = writeln!(cases, "        *) words=\"{words} --help\" ;;\n      esac ;;");
     }
+    // Bash takes the sign of --output=json for a word.
     format!(
         "_install_cni() {{
-  local words=\"{} help --help\"
+  local words=\"{} help --help\" word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
+  [[ $word != = ]] || word=
+  [[ $before != = ]] || before=${{COMP_WORDS[COMP_CWORD - 2]}}
   ((COMP_CWORD == 1)) || case ${{COMP_WORDS[1]}} in
 {cases}    help) words=\"{0}\" ;;
     *) words= ;;
   esac
-  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"${{COMP_WORDS[COMP_CWORD]}}\")
+  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")
 }}
 complete -F _install_cni install-cni
 ",
@@ -62,16 +98,24 @@ complete -F _install_cni install-cni
 
 fn fish_script(commands: &[Subcommand]) -> String {
     let mut script = String::from("complete -c install-cni -f\n");
-    for (name, summary, flags) in commands {
+    let names: Vec<&str> = commands.iter().map(|(name, ..)| *name).collect();
+    let help = ("help", "show the help of a command", Vec::new());
+    for (name, summary, flags) in commands.iter().chain([&help]) {
         let quoted = quote_word(summary);
         let _ = writeln!(script, "complete -c install-cni -n __fish_use_subcommand -a {name} -d {quoted}");
+        let below = format!("complete -c install-cni -n '__fish_seen_subcommand_from {name}'");
+        let operands = if *name == "help" { &names } else { operand_words(name) };
+        if !operands.is_empty() {
+            let _ = writeln!(script, "{below} -a '{}'", operands.join(" "));
+        }
         for flag in flags {
             let short = flag.short.map(|short| format!(" -s {short}")).unwrap_or_default();
-            let (value, help) = (if flag.switch { "" } else { " -r" }, quote_word(flag.help));
-            let _ = writeln!(
-                script,
-                "complete -c install-cni -n '__fish_seen_subcommand_from {name}' -l {flag}{short}{value} -d {help}"
-            );
+            let value = match flag.long {
+                _ if flag.switch => String::new(),
+                "file" => " -r -F".to_owned(),
+                _ => format!(" -x -a '{}'", flag_values(name, flag).join(" ")),
+            };
+            let _ = writeln!(script, "{below} -l {flag}{short}{value} -d {}", quote_word(flag.help));
         }
     }
     script

@@ -7,15 +7,25 @@ use model::parse_go_bool;
 
 use super::command_flags::{NO_COLOR, OUTPUT};
 
+/// Forms of output, of `check` or of another command.
+pub(crate) fn list_formats(is_check: bool) -> Vec<&'static str> {
+    let formats = OutputFormat::ALL.into_iter().filter(|format| is_check || !format.is_of_check());
+    formats.map(OutputFormat::code).collect()
+}
+
 /// Returns how to print, as the flags have it.
 ///
 /// # Errors
-/// There is no such form.
-pub(crate) fn new_printer(values: &FlagValues) -> Result<Printer> {
+/// The command, `check` or another one, has no such form.
+pub(crate) fn new_printer(values: &FlagValues, is_check: bool) -> Result<Printer> {
     let format = match values.flag_text(&OUTPUT) {
         "" => OutputFormat::Table,
-        text => OutputFormat::from_name(text)
-            .with_context(|| format!("--output: {text:?} must be one of table, wide, json and yaml"))?,
+        text => {
+            let found = OutputFormat::from_name(text).filter(|format| is_check || !format.is_of_check());
+            found.with_context(|| {
+                format!("--output: {text:?} is not one of {}", list_formats(is_check).join(", "))
+            })?
+        }
     };
     Ok(Printer::new(format, is_on(values, &NO_COLOR)?))
 }

@@ -295,4 +295,8 @@ fn what_cannot_be_read_is_unknown() {
     assert_eq!(unknown(Code::CalicoConnectTime), None);
     assert_eq!((report.verdict, report.status(Severity::Error)), (Verdict::Unknown, 0));
     assert_eq!(report.status(Severity::Unknown), 2);
+    let unread = UnreadObjects { what: "daemonsets".to_owned(), why: "forbidden".to_owned() };
+    let cluster = Cluster { unread: vec![unread], ..Cluster::default() };
+    let found = check_before_installation(&cluster, &NetworkObjects::default(), None).findings;
+    assert!(found.iter().all(|finding| finding.code != Code::NoZtunnel), "nobody knows: {found:?}");
 }

@@ -131,7 +131,7 @@ fn probes_of_pods_that_would_join_are_counted_with_the_address_from_which_they_w
         Probes of shop/web: app readiness 1, app liveness 80, native startup 2.\n";
     assert!(text.contains(expected), "{text}");
     let json = serde_json::to_value(&report.pods[0]).unwrap();
-    assert_eq!(json["listed_probes"][1], json!({"container": "app", "kind": "liveness", "port": 80}));
+    assert_eq!(json["listedProbes"][1], json!({"container": "app", "kind": "liveness", "port": 80}));
     // With node-level capture they keep their source.
     replies.get_mut("n1").unwrap().as_mut().unwrap().probe_sources.clear();
     let text = simulation_text(&simulate_change(&cluster, &change(), &replies), false, false);
