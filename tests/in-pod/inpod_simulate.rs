@@ -142,7 +142,8 @@ fn a_pod_with_a_port_of_ztunnel_is_found_before_it_joins_and_explained_afterward
     });
     let arguments = ["simulate", "label", "namespace", PLAIN, &format!("{MODE}=ambient")];
     let shown = String::from_utf8(fixture.container.exec(&arguments).stdout).unwrap();
-    assert!(shown.contains("\nPod plain/web: it has port 15008, which ztunnel would open in it:"), "{shown}");
+    let problem = "Pod plain/web: it has port 15008, which ztunnel would open in it: ztunnel would refuse it, and its traffic would be held.";
+    assert!(kit::has_line(&shown, problem), "{shown}");
     fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
     let _ = ztunnel.wait_for_state(&pod.sandbox.pod.uid, WorkloadState::Refused);
     let advice = "Let the application listen on another port: ztunnel tries again until the port is free.";
@@ -182,11 +183,12 @@ fn without_an_agent_or_a_label_nothing_is_simulated() {
     ] {
         assert_eq!(status(&fixture, wrong).0, Some(2), "{wrong:?}");
     }
-    for (absent, message) in [
-        (&["label", "namespace", "nope", "a=b"][..], "the node has no pod of namespace nope"),
-        (&["label", "pod", "-n", PLAIN, "nope", "a=b", "--overwrite"], "the node has no pod plain/nope"),
+    for (absent, code, message) in [
+        (&["label", "namespace", "nope", "a=b"][..], 2, "there is no namespace nope"),
+        (&["label", "pod", "nope/web", "a=b"], 2, "there is no namespace nope"),
+        (&["label", "pod", "-n", PLAIN, "nope", "a=b", "--overwrite"], 3, "the node has no pod plain/nope"),
     ] {
-        assert_eq!(status(&fixture, absent), (Some(3), format!("install-cni: {message}\n")));
+        assert_eq!(status(&fixture, absent), (Some(code), format!("install-cni: {message}\n")));
     }
     drop(fixture.daemon.take());
     let (code, error) = status(&fixture, &["label", "namespace", PLAIN, "a=b"]);

@@ -496,6 +496,7 @@ impl AgentState {
     /// A copy of all that the debug state shows.
     pub(crate) fn snapshot(&self, capture: CaptureSnapshot) -> AgentSnapshot {
         AgentSnapshot {
+            namespaces: self.index.namespace_names().map(str::to_owned).collect(),
             pods: self.index.pods().map(|pod| self.snapshot_pod(pod)).collect(),
             ztunnels: ztunnel::list_candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),

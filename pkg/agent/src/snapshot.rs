@@ -1,6 +1,11 @@
 //! A copy of what the reconciler knows, for the debug state.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::SystemTime,
+};
 
 use enrolment::{ambient::AmbientStanding, ztunnel::ZtunnelCandidate};
 use inpod::PodRulesSnapshot;
@@ -18,6 +23,8 @@ use crate::watch_health::StaleCollection;
 pub struct AgentSnapshot {
     /// The node's pods.
     pub pods: Vec<KnownPod>,
+    /// Names of all namespaces that are known.
+    pub namespaces: BTreeSet<String>,
     /// The node's ztunnel pods.
     pub ztunnels: Vec<ZtunnelCandidate>,
     /// The first lists of the API server have come.

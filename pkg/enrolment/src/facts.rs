@@ -224,6 +224,11 @@ impl FactIndex {
         self.namespaces.get(name).map(|entry| &entry.namespace)
     }
 
+    /// The names of all namespaces.
+    pub fn namespace_names(&self) -> impl Iterator<Item = &str> {
+        self.namespaces.keys().map(String::as_str)
+    }
+
     /// Returns what a namespace asks for its pods, as it was read when the index recorded the namespace.
     #[must_use]
     pub fn namespace_exceptions(&self, namespace: &str) -> Option<&RequestedExceptions> {

@@ -79,7 +79,10 @@ pub(super) fn simulate_labels(
     });
     let pods = pods.collect();
     let pods = add_sockets(settings, records, &known, &basis, pods);
-    build_simulation(settings, &basis, snapshot, snapshot.synced, pods)
+    let namespace_missing =
+        snapshot.synced && known.is_empty() && !snapshot.namespaces.contains(&change.namespace);
+    let simulation = build_simulation(settings, &basis, snapshot, snapshot.synced, pods);
+    NodeSimulation { namespace_missing, ..simulation }
 }
 
 /// Returns what an agent with other settings would do to the node's pods, in the manner of [`simulate_labels`].

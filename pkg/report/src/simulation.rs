@@ -191,6 +191,9 @@ pub struct NodeSimulation {
     pub mode: Option<RedirectionMode>,
     /// The agent has read all pods and namespaces; otherwise some may be missing.
     pub synced: bool,
+    /// The labels of a namespace, or of a pod in it, would change, and there is no such namespace.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub namespace_missing: bool,
     /// A ztunnel of the node serves its pods.
     pub ztunnel_ready: bool,
     /// Problem of the node that delays capture; `None`: there is none.

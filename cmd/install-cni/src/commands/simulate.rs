@@ -19,19 +19,22 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let simulation = node_status::simulate_change(&call.settings, &change)?;
     call.output
         .print_value(&simulation, |_, colour| tables::simulation_table(&change, &simulation, colour))?;
-    Ok(match &change {
-        _ if !simulation.mistakes.is_empty() => ExitCode::FAILURE,
-        _ if !simulation.synced => ExitCode::from(CANNOT),
-        SimulatedChange::Labels(change) if simulation.mode.is_some() && simulation.pods.is_empty() => {
-            let pods = match &change.pod {
-                Some(pod) => format!("pod {}/{pod}", change.namespace),
-                None => format!("pod of namespace {}", change.namespace),
-            };
-            console::print_message(crate::PROGRAM, &format!("the node has no {pods}"));
-            ExitCode::from(NO_SUCH_POD)
+    let status = match &change {
+        _ if !simulation.mistakes.is_empty() => return Ok(ExitCode::FAILURE),
+        _ if !simulation.synced => CANNOT,
+        SimulatedChange::Labels(LabelChange { namespace, .. }) if simulation.namespace_missing => {
+            console::print_message(crate::PROGRAM, &format!("there is no namespace {namespace}"));
+            CANNOT
         }
-        _ => ExitCode::SUCCESS,
-    })
+        SimulatedChange::Labels(LabelChange { namespace, pod: Some(pod), .. })
+            if simulation.mode.is_some() && simulation.pods.is_empty() =>
+        {
+            console::print_message(crate::PROGRAM, &format!("the node has no pod {namespace}/{pod}"));
+            NO_SUCH_POD
+        }
+        _ => 0,
+    };
+    Ok(ExitCode::from(status))
 }
 
 /// `namespace`: the value of `-n`, which may be empty.
