@@ -1,15 +1,19 @@
 //! Helm, and what it renders.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use kit::TempDir;
 use serde_json::{Value, json};
 
+use super::recorded;
+use super::schema::{random_values, schema};
 use crate::install_manifests::documents::repository;
 
 /// Renderings at a time.
@@ -42,12 +46,20 @@ impl Helm {
         command.output().unwrap_or_else(|error| panic!("cannot run {}: {error}", self.program.display()))
     }
 
+    /// The same for `helm template`, by the program of `hack/helm.d` in `$MILLRACE_HELM_RENDERER`, if there is one.
+    fn run_template(&self, arguments: &[&str]) -> Output {
+        static RENDERER: Mutex<Option<Renderer>> = Mutex::new(None);
+        let Some(program) = std::env::var_os("MILLRACE_HELM_RENDERER") else { return self.run(arguments) };
+        let mut renderer = RENDERER.lock().unwrap();
+        renderer.get_or_insert_with(|| Renderer::start(&program)).render(&arguments[1..])
+    }
+
     /// What Helm complains of, with these values and no others.
     pub(super) fn refusal(&self, set: &[&str]) -> String {
         let chart = chart();
         let common = ["template", "istio-cni", chart.to_str().unwrap()];
         let set: Vec<&str> = set.iter().flat_map(|value| ["--set", *value]).collect();
-        let output = self.run(&[&common[..], &set].concat());
+        let output = self.run_template(&[&common[..], &set].concat());
         assert!(!output.status.success(), "{set:?} renders");
         String::from_utf8(output.stderr).unwrap()
     }
@@ -89,7 +101,7 @@ impl Helm {
         let hub = tempfile_in(&self.home, &json!({"millrace": {"image": {"hub": HUB}}}));
         let values = ["--values", hub.to_str().unwrap()];
         let common = ["template", "istio-cni", chart.to_str().unwrap(), "--namespace", NAMESPACE];
-        let output = self.run(&[&common, &values[..], arguments].concat());
+        let output = self.run_template(&[&common, &values[..], arguments].concat());
         fs::remove_file(&hub).unwrap();
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -98,6 +110,33 @@ impl Helm {
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
             .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"));
         Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+    }
+}
+
+/// A program that renders whatever it is asked for, until this process ends.
+struct Renderer {
+    _program: Child,
+    requests: ChildStdin,
+    responses: BufReader<ChildStdout>,
+}
+
+impl Renderer {
+    fn start(program: &OsStr) -> Self {
+        let mut command = Command::new(program);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (requests, responses) =
+            (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { _program: child, requests, responses }
+    }
+
+    fn render(&mut self, arguments: &[&str]) -> Output {
+        writeln!(self.requests, "{}", json!(arguments)).unwrap();
+        let mut line = String::new();
+        self.responses.read_line(&mut line).unwrap();
+        let response: Value = serde_json::from_str(&line).unwrap();
+        let bytes = |key: &str| response[key].as_str().unwrap().as_bytes().to_vec();
+        let status = ExitStatus::from_raw(i32::from(response["failed"] == true) << 8);
+        Output { status, stdout: bytes("stdout"), stderr: bytes("stderr") }
     }
 }
 
@@ -147,4 +186,54 @@ fn helm_lint_has_no_complaint() {
     let Some(helm) = Helm::find() else { return };
     let output = helm.run(&["lint", "--strict", chart().to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// Every recorded set of values, random ones in files, and whatever schema, chart or Helm can refuse.
+#[test]
+fn the_renderer_prints_what_helm_does() {
+    if std::env::var_os("MILLRACE_HELM_RENDERER").is_none() {
+        kit::skip("no renderer: set MILLRACE_HELM_RENDERER to what hack/helm renderer prints");
+        return;
+    }
+    let Some(helm) = Helm::find() else { return };
+    let schema = schema();
+    let mut cases: Vec<Vec<String>> = recorded::cases().iter().map(recorded::Case::values).collect();
+    cases.push(Vec::new());
+    cases.extend(
+        [
+            "repair.enabled=maybe",
+            "profile=ambeint",
+            "compatibilityVersion=1.99",
+            "millrace.nodecondition=true",
+            "repair=3",
+            "a[",
+            "ambient.enablementSelectors=null",
+            "podLabels.a=true",
+            "namespace=x,revision=\n:",
+        ]
+        .map(|value| vec![value.to_owned()]),
+    );
+    let sets = cases
+        .into_iter()
+        .map(|values| values.into_iter().flat_map(|one| ["--set".to_owned(), one]).collect());
+    let files: Vec<PathBuf> =
+        (1..=20).map(|seed| tempfile_in(&helm.home, &random_values(&schema, seed))).collect();
+    let broken = helm.home.path().join("broken.yaml");
+    fs::write(&broken, "repair: [").unwrap();
+    let files = files.into_iter().chain([broken, helm.home.path().join("none.yaml")]);
+    let files = files.map(|file| vec!["--values".to_owned(), file.to_str().unwrap().to_owned()]);
+    let hub = tempfile_in(&helm.home, &json!({"millrace": {"image": {"hub": HUB}}}));
+    let (chart, hub) = (chart(), hub.to_str().unwrap());
+    let failures = each(sets.chain(files).collect::<Vec<Vec<String>>>(), |arguments| {
+        let common =
+            ["template", "istio-cni", chart.to_str().unwrap(), "--namespace", NAMESPACE, "--values", hub];
+        let arguments: Vec<&str> = common.into_iter().chain(arguments.iter().map(String::as_str)).collect();
+        let output = helm.run(&arguments);
+        assert_eq!(helm.run_template(&arguments), output, "{arguments:?}");
+        output.status.success()
+    });
+    let failures = failures.iter().filter(|succeeded| !**succeeded).count();
+    assert!(failures > 5, "only {failures} fail");
+    let without_hub = ["template", "istio-cni", chart.to_str().unwrap()];
+    assert_eq!(helm.run_template(&without_hub), helm.run(&without_hub));
 }

@@ -169,14 +169,14 @@ const ALLOWED: &[Allowed] = &[
 ];
 
 /// A recorded set of values.
-struct Case {
+pub(super) struct Case {
     version: &'static str,
     compatibility: &'static str,
     name: String,
     recording: Value,
 }
 
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (version, compatibility) in VERSIONS {
         let path = repository("tests/data/istio-charts").join(format!("istio-cni-{version}.json"));
@@ -188,7 +188,7 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    fn values(&self) -> Vec<String> {
+    pub(super) fn values(&self) -> Vec<String> {
         let recorded = self.recording["values"].as_array().unwrap().iter();
         let mut values: Vec<String> = recorded.map(|value| value.as_str().unwrap().to_owned()).collect();
         if !self.compatibility.is_empty() {

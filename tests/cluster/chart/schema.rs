@@ -78,6 +78,16 @@ impl Random {
     }
 }
 
+/// Some of the values that the schema allows: others for each seed.
+pub(super) fn random_values(schema: &Value, seed: u64) -> Value {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut values = random.some(schema);
+    if random.below(4) == 0 {
+        values["cni"] = random.some(schema);
+    }
+    values
+}
+
 fn well_formed(objects: &[Value]) {
     let mut names = Vec::new();
     for one in objects {
@@ -96,11 +106,7 @@ fn random_values_render() {
     let Some(helm) = Helm::find() else { return };
     let schema = schema();
     let outcomes = each((1..=RANDOM).collect(), |seed| {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut values = random.some(&schema);
-        if random.below(4) == 0 {
-            values["cni"] = random.some(&schema);
-        }
+        let values = random_values(&schema, seed);
         match helm.template_values(&values) {
             Ok(objects) => {
                 well_formed(&objects);
