@@ -43,7 +43,9 @@ mod wait;
 mod watch;
 mod ztunnel;
 
-pub use api::{ApiServer, Auth, Request, has_segment, is_streaming_list, is_watch, kubeconfig, parameter};
+pub use api::{
+    ApiServer, Auth, Request, StoredPod, has_segment, is_streaming_list, is_watch, kubeconfig, parameter,
+};
 pub use artefacts::{
     binary, copy_program, has_other_users, sandboxed, skip, write_script, write_without_ipv6,
 };

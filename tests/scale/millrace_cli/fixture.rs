@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kit::{ApiServer, Auth, Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet, TempDir, binary};
+use kit::{
+    ApiServer, Auth, Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet, StoredPod, TempDir, binary,
+};
 use report::{
     CaptureState, Comparison, DifferenceKind, InstalledFile, KernelView, NodeSimulation, NodeState,
     PartHealth, PodState, PreflightFact, RedirectionMode, SCHEMA, SimulatedPod, StateDifference, StateReason,
@@ -201,13 +203,9 @@ fn running(api: &ApiServer, namespace: &str, name: &str) {
     api.admin().patch_status(&format!("/api/v1/namespaces/{namespace}/pods/{name}"), &status);
 }
 
-fn pod(at: usize) -> Value {
-    let mut pod = ApiServer::pod(MESH, &format!("pod-{at}"));
-    pod["spec"]["nodeName"] = node(at % NODES).into();
-    if at == 40 || at == 41 {
-        pod["metadata"]["labels"] = json!({"app": "web"});
-    }
-    pod
+fn pod(at: usize) -> StoredPod {
+    let app = (at == 40 || at == 41).then_some("web");
+    StoredPod { namespace: MESH, name: format!("pod-{at}"), node: node(at % NODES), app }
 }
 
 /// The objects of deploy/millrace-viewer.yaml, for the namespace of these agents, and bindings to a user.

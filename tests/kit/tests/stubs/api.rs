@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use kit::{ApiServer, Auth, FakeApi, FakeReply, Node, NodeOptions, Pod};
+use kit::{ApiServer, Auth, FakeApi, FakeReply, Node, NodeOptions, Pod, StoredPod};
 use serde_json::json;
 
 #[test]
@@ -138,4 +138,28 @@ fn requests_are_known_by_their_parameters_and_segments() {
     let named = "/api/v1/namespaces/a/pods/pods-1?x=/nodes/";
     assert!(kit::has_segment(named, "pods") && kit::has_segment(list, "pods"));
     assert!(!kit::has_segment(named, "pod") && !kit::has_segment(named, "nodes"));
+}
+
+#[test]
+fn a_pod_put_into_the_store_is_one_of_the_api_server() {
+    let Some(api) = ApiServer::shared() else { return };
+    api.create_namespace("stored");
+    let name = "a".repeat(200);
+    let pod = |name: &str, app| StoredPod {
+        namespace: "stored",
+        name: name.to_owned(),
+        node: "node-1".to_owned(),
+        app,
+    };
+    api.store_pods([pod(&name, Some("web")), pod("plain", None)]);
+    let stored = api.admin().get(&format!("/api/v1/namespaces/stored/pods/{name}"));
+    let metadata = &stored["metadata"];
+    assert_eq!((&metadata["name"], &metadata["labels"]), (&json!(name), &json!({"app": "web"})));
+    assert_eq!(metadata["creationTimestamp"], "2026-01-01T00:00:00Z");
+    let container = &stored["spec"]["containers"][0];
+    assert_eq!((&container["name"], &container["image"]), (&json!("app"), &json!("app")));
+    assert_eq!(stored["spec"]["nodeName"], "node-1");
+    assert_eq!(stored["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
+    let plain = api.admin().get("/api/v1/namespaces/stored/pods/plain");
+    assert_eq!(plain["metadata"]["labels"], json!(null));
 }
