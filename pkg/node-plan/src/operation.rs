@@ -65,9 +65,6 @@ pub enum Operation {
         changes: Vec<(Family, RuleChange)>,
         /// Why, by family.
         why: Vec<(Family, String)>,
-        /// Whether the change may also be made at any time before its turn and beside other steps: whenever it is made, no packet
-        /// of an enrolled pod gets out.
-        ahead: bool,
     },
     /// Take away built-in chains of nf_tables that were not there before our rules came, as far as nobody uses them.
     RemoveChains(NetnsPlace),

@@ -9,7 +9,7 @@ mod removal;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Family, IpNet, TableId};
-use rules::{RuleSet, SavedTables, plan::ChainSet};
+use rules::RuleSet;
 
 use super::{
     config::NodeConfig,
@@ -21,7 +21,7 @@ use super::{
     },
     want::{self, LinkPair},
 };
-use firewall::{firewall_step, rules_of_slots};
+use firewall::firewall_step;
 use removal::{removal_steps, tidy_steps};
 
 pub(super) use firewall::{inside_rules, node_rules};
@@ -91,7 +91,7 @@ fn slot_steps(
     steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Replace));
     let desired = |family| inside_rules(config, ztunnel, family);
     // What a ztunnel does not take for its own goes out again: without all this it is everything.
-    steps.extend(firewall_step(place, desired, &inside.firewall, true));
+    steps.extend(firewall_step(place, desired, &inside.firewall));
     for pair in want::link_pairs(slot) {
         if fresh.contains(&pair.ztunnel) || inside.links.get(&pair.ztunnel) != Some(&true) {
             steps.push(Operation::SetUp(place, pair.ztunnel));
@@ -181,25 +181,9 @@ fn path_steps(
     let desired_rules = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
     };
-    steps.extend(firewall_step(
-        NetnsPlace::Node,
-        desired_rules,
-        &observed.firewall,
-        only_new_slots(config, desired, observed),
-    ));
+    steps.extend(firewall_step(NetnsPlace::Node, desired_rules, &observed.firewall));
     steps.extend(route_step(NetnsPlace::Node, new_connections, RouteEdit::Replace));
     steps
-}
-
-/// Whether the node's rules lack nothing but those of slots that this plan makes. They are about what comes out of a
-/// ztunnel that nothing was sent to yet: packets of its own, which go the same way without them.
-fn only_new_slots(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> bool {
-    let made = ZtunnelSlot::BOTH.map(|slot| missing_pairs(slot, observed).is_empty());
-    let nothing = SavedTables::default();
-    desired.families().into_iter().all(|family| {
-        let found = observed.firewall.get(&family).unwrap_or(&nothing);
-        ChainSet::NODE.apply(&rules_of_slots(config, desired, family, made), found).is_empty()
-    })
 }
 
 /// The pairs of a slot that are not as they should be.

@@ -5,14 +5,14 @@ use ipset::SetName;
 use journal::{JournalSection, SectionOwner};
 use node_plan::{LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
 
-use crate::{Error, LocatedPod, NodePath, PendingRestores, convert, convert::LinkNames, members};
+use crate::{Error, LocatedPod, NodePath, convert, convert::LinkNames, members};
 
 impl NodePath {
-    /// Does one step, going on from what [`NodePath::begin_restores`] has begun, if anything. Repeating one changes nothing.
+    /// Does one step. Repeating one changes nothing.
     ///
     /// # Errors
     /// The kernel's or the tool's refusal, in its own words.
-    pub fn apply_step(&mut self, step: &Operation, begun: &mut PendingRestores) -> Result<(), Error> {
+    pub fn apply_step(&mut self, step: &Operation) -> Result<(), Error> {
         match step {
             Operation::CreateSet(family) => {
                 self.sets.create_set(&members::set_spec(&self.config, *family)?)?;
@@ -42,7 +42,7 @@ impl NodePath {
             }
             Operation::Routes(place, edits) => self.edit_routes(*place, edits)?,
             Operation::Firewall { place, changes, .. } => {
-                self.finish_restore(*place, &changes.clone().into(), begun)?;
+                self.apply_rules(*place, &changes.clone().into())?;
             }
             Operation::RemoveChains(place) => self.remove_chains(*place)?,
         }

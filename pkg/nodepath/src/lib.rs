@@ -18,5 +18,4 @@ pub use error::Error;
 pub use locate::LocatedPod;
 pub use members::{EnrolledMembers, set_names};
 pub use observe::NodePath;
-pub use restore::PendingRestores;
 pub use ztunnel_watcher::ZtunnelWatcher;

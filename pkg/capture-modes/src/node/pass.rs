@@ -254,9 +254,8 @@ impl NodeCapture {
         let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
-        let mut begun = self.path.begin_restores(steps);
         let done = steps.iter().try_for_each(|step| {
-            let done = self.path.apply_step(step, &mut begun);
+            let done = self.path.apply_step(step);
             state.metrics.count_operation(step.kind(), done.is_ok());
             debug!(target: "ambient", %step, "applying");
             done.map_err(|error| Reason::from(format!("{step}: {error}")))

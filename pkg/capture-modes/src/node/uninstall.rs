@@ -22,10 +22,9 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     match removal_steps(settings, &mut path) {
         Ok(steps) => {
             problems.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
-            let mut begun = path.begin_restores(&steps);
-            let failed = steps.iter().filter_map(|step| {
-                path.apply_step(step, &mut begun).err().map(|error| format!("{step}: {error}"))
-            });
+            let failed = steps
+                .iter()
+                .filter_map(|step| path.apply_step(step).err().map(|error| format!("{step}: {error}")));
             problems.extend(failed.collect::<Vec<_>>());
         }
         Err(error) => problems.push(error.into()),

@@ -16,7 +16,6 @@ pub(super) fn firewall_step(
     place: NetnsPlace,
     desired: impl Fn(Family) -> RuleSet,
     observed: &BTreeMap<Family, SavedTables>,
-    ahead: bool,
 ) -> Option<Operation> {
     let (mut changes, mut why) = (Vec::new(), Vec::new());
     for family in Family::BOTH {
@@ -28,7 +27,7 @@ pub(super) fn firewall_step(
             changes.push((family, change));
         }
     }
-    (!changes.is_empty()).then_some(Operation::Firewall { place, changes, why, ahead })
+    (!changes.is_empty()).then_some(Operation::Firewall { place, changes, why })
 }
 
 /// Our rules, and what iptables made for them. Notes that the removal itself makes go with it.
@@ -37,27 +36,17 @@ pub(super) fn firewall_removal(
     observed: &BTreeMap<Family, SavedTables>,
     noted: bool,
 ) -> Vec<Operation> {
-    let rules = firewall_step(place, |_| RuleSet::default(), observed, false);
+    let rules = firewall_step(place, |_| RuleSet::default(), observed);
     let chains = (noted || rules.is_some()).then_some(Operation::RemoveChains(place));
     rules.into_iter().chain(chains).collect()
 }
 
 pub(crate) fn node_rules(config: &NodeConfig, desired: &DesiredState, family: Family) -> RuleSet {
-    rules_of_slots(config, desired, family, [true; 2])
-}
-
-/// Like `node_rules`, but with rules on packets of ztunnels in `these` slots only.
-pub(super) fn rules_of_slots(
-    config: &NodeConfig,
-    desired: &DesiredState,
-    family: Family,
-    these: [bool; 2],
-) -> RuleSet {
     let active = desired.active_for(family);
     let dns = active.filter(|(_, ztunnel)| ztunnel.dns).and_then(|(_, ztunnel)| ztunnel.ip(family));
     let capture = active.is_some() || desired.fallback != ZtunnelFallback::Open;
     let slots = ZtunnelSlot::BOTH.map(|slot| {
-        let ztunnel = desired.ztunnel_in(slot).filter(|_| *slot.select_from(&these))?;
+        let ztunnel = desired.ztunnel_in(slot)?;
         let veth = IfName::new(&ztunnel.veth).ok()?;
         Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
     });

@@ -16,27 +16,6 @@ pub(crate) fn atoms(steps: &[Operation]) -> Vec<Operation> {
     steps.iter().flat_map(parts).collect()
 }
 
-/// The same with what may be done ahead at other places: each such step is put behind as many others as the next of
-/// these numbers says, but not behind its own place, nor before the table of its restore that precedes it.
-pub(crate) fn hastened(steps: &[Operation], places: &[usize]) -> Vec<Operation> {
-    let mut hastened = Vec::new();
-    let mut places = places.iter().cycle();
-    let mut last: BTreeMap<(NetnsPlace, Family), usize> = BTreeMap::new();
-    for step in atoms(steps) {
-        let Operation::Firewall { place, changes, ahead: true, .. } = &step else {
-            hastened.push(step);
-            continue;
-        };
-        let restore = (*place, changes[0].0);
-        let first = last.get(&restore).map_or(0, |at| at + 1);
-        let at = places.next().map_or(hastened.len(), |place| first + place % (hastened.len() + 1 - first));
-        last.values_mut().filter(|other| **other >= at).for_each(|other| *other += 1);
-        last.insert(restore, at);
-        hastened.insert(at, step);
-    }
-    hastened
-}
-
 fn parts(step: &Operation) -> Vec<Operation> {
     match step {
         Operation::Routes(place, edits) => {
@@ -49,16 +28,13 @@ fn parts(step: &Operation) -> Vec<Operation> {
             all.iter().map(|one| Operation::SetSysctls(*place, vec![one.clone()])).collect()
         }
         Operation::RemoveMembers(all) => all.iter().map(|one| Operation::RemoveMembers(vec![*one])).collect(),
-        Operation::Firewall { place, changes, why, ahead } => {
+        Operation::Firewall { place, changes, why } => {
             let tables = |(family, change): &(Family, RuleChange)| {
                 let table = |edit: &TableEdit| (*family, RuleChange { edits: vec![edit.clone()] });
                 change.edits.iter().map(table).collect::<Vec<_>>()
             };
             let tables = changes.iter().flat_map(tables);
-            let one = |table| {
-                let (place, why, ahead) = (*place, why.clone(), *ahead);
-                Operation::Firewall { place, changes: vec![table], why, ahead }
-            };
+            let one = |table| Operation::Firewall { place: *place, changes: vec![table], why: why.clone() };
             tables.map(one).collect()
         }
         other => vec![other.clone()],
