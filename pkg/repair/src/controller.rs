@@ -155,7 +155,8 @@ impl RepairController {
                 },
                 () = sleep_until(pass), if keeps_rules && sidecars.is_complete() => {
                     sidecars.set_excluded(excluded());
-                    self.keep_rules(&mut rules, &sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
+                    let watcher = watch.as_ref().map(SidecarWatch::watcher);
+                    self.keep_rules(&mut rules, &sidecars, watcher, false).await;
                     let kept = sidecars.all_pods();
                     watch.iter_mut().for_each(|watch| watch.retain(|uid| kept.contains_key(uid)));
                     pass = Instant::now() + PASS;
@@ -164,7 +165,8 @@ impl RepairController {
                 () = sleep_until(search), if keeps_rules && has_new && sidecars.is_complete() => {
                     let began = Instant::now();
                     sidecars.set_excluded(excluded());
-                    self.keep_new(&mut rules, &sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
+                    let watcher = watch.as_ref().map(SidecarWatch::watcher);
+                    self.keep_rules(&mut rules, &sidecars, watcher, true).await;
                     (search, has_new) = (Instant::now() + SEARCH.max(began.elapsed() * SEARCH_RELIEF), false);
                 }
                 changed = next_changed(watch.as_mut()) => rules.compare_changed(changed),

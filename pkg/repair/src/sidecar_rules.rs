@@ -151,23 +151,6 @@ impl SidecarRuleReconciler {
         self.known.values().filter_map(|known| known.recheck).min().map(|recheck| self.started + recheck)
     }
 
-    /// Looks for the pods' namespaces, and has the rules compared in those that are new. Blocks as [`SidecarRuleReconciler::pass_all`].
-    ///
-    /// # Errors
-    /// The node's processes cannot be listed.
-    pub(crate) fn pass_new(
-        &mut self,
-        all: &KnownPods,
-        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
-    ) -> Result<Vec<RulesReport>, InPlaceError> {
-        // A streak counts regular passes.
-        let streaks = self.ambiguous.clone();
-        let new = self.find_netns(all, pods)?;
-        self.ambiguous = streaks;
-        new.into_iter().for_each(|uid| self.compare_pod(uid, None));
-        Ok(Vec::new())
-    }
-
     /// How many times in a row the rules of pods were restored that are removed repeatedly. Pods whose rules cannot be restored
     /// are none of these.
     pub(crate) fn unstable_pods(&self) -> BTreeMap<PodUid, u32> {
@@ -234,18 +217,25 @@ impl SidecarRuleReconciler {
         report
     }
 
-    /// Looks for the pods' namespaces, and has all pods compared once. Blocks for some milliseconds. A pod without a process is
-    /// skipped; the next pass looks for it again. `all`: all pods of the node that are known. Returns pods whose namespaces could
-    /// not be determined.
+    /// Looks for the pods' namespaces, and has all pods compared once, or `only_new` ones. Blocks for some milliseconds. A pod
+    /// without a process is skipped; the next pass looks for it again. `all`: all pods of the node that are known. Returns pods
+    /// whose namespaces could not be determined; a pass for new ones leaves that to the regular ones.
     ///
     /// # Errors
     /// The node's processes cannot be listed.
-    pub(crate) fn pass_all(
+    pub(crate) fn pass(
         &mut self,
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
+        only_new: bool,
     ) -> Result<Vec<RulesReport>, InPlaceError> {
-        self.find_netns(all, pods)?;
+        let streaks = only_new.then(|| self.ambiguous.clone());
+        let new = self.find_netns(all, pods)?;
+        if let Some(streaks) = streaks {
+            self.ambiguous = streaks; // a streak counts regular passes
+            new.into_iter().for_each(|uid| self.compare_pod(uid, None));
+            return Ok(Vec::new());
+        }
         let mut reports = Vec::new();
         for (uid, pod) in pods {
             let name = &pod.ids.name;
@@ -583,7 +573,7 @@ mod tests {
         let limits = getrlimit(Resource::Nofile);
         for (limit, unwatched) in [(Some(128), 4), (Some(128), 4), (limits.current, 0)] {
             setrlimit(Resource::Nofile, Rlimit { current: limit, ..limits }).unwrap();
-            assert_eq!(reconciler.pass_all(&pods.known_pods(), &pods.all_pods()).unwrap().len(), 0);
+            assert_eq!(reconciler.pass(&pods.known_pods(), &pods.all_pods(), false).unwrap().len(), 0);
             let missing = reconciler.known.values().filter(|known| known.watch.is_none()).count();
             assert_eq!((missing, reconciler.unwatched), (unwatched, unwatched), "{limit:?}");
         }

@@ -59,43 +59,22 @@ impl KeptRules {
 }
 
 impl RepairController {
-    /// Finds running pods, and has the rules of all compared.
+    /// Finds running pods, so that changes of their rules are noticed from now on, and has the rules of all compared, or of
+    /// `only_new` ones.
     pub(super) async fn keep_rules(
         &self,
         rules: &mut KeptRules,
         pods: &SidecarPods,
         watcher: Option<ChangeWatcher<PodUid>>,
+        only_new: bool,
     ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let reconciler = self.take_reconciler(rules, watcher);
-        self.run_pass(rules, reconciler, move |reconciler| {
-            reconciler.pass_all(&all, &pods).map_err(|error| error.to_string())
-        })
-        .await;
-    }
-
-    /// Finds pods that have just started, so that changes of their rules are noticed from now on, and has their rules compared.
-    pub(super) async fn keep_new(
-        &self,
-        rules: &mut KeptRules,
-        pods: &SidecarPods,
-        watcher: Option<ChangeWatcher<PodUid>>,
-    ) {
-        let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let reconciler = self.take_reconciler(rules, watcher);
-        self.run_pass(rules, reconciler, move |reconciler| {
-            reconciler.pass_new(&all, &pods).map_err(|error| error.to_string())
-        })
-        .await;
-    }
-
-    fn take_reconciler(
-        &self,
-        rules: &mut KeptRules,
-        watcher: Option<ChangeWatcher<PodUid>>,
-    ) -> SidecarRuleReconciler {
         let new = || SidecarRuleReconciler::new(self.in_place.clone(), self.options.dry_run, watcher);
-        rules.reconciler.take().unwrap_or_else(new)
+        let reconciler = rules.reconciler.take().unwrap_or_else(new);
+        self.run_pass(rules, reconciler, move |reconciler| {
+            reconciler.pass(&all, &pods, only_new).map_err(|error| error.to_string())
+        })
+        .await;
     }
 
     /// Takes the result of a comparison.
