@@ -309,6 +309,4 @@ pub(crate) fn plugin_chains(directory: &Path) -> Vec<Vec<String>> {
 }
 
 #[cfg(test)]
-mod agreement;
-#[cfg(test)]
 mod tests;

@@ -2,6 +2,8 @@ use std::os::unix::{ffi::OsStringExt as _, fs::symlink};
 
 use super::*;
 
+mod agreement;
+
 const LIST: &str = r#"{"name":"kit","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#;
 const SINGLE: &str = r#"{"name":"kit","type":"bridge"}"#;
 /// As libcni 1.3 alone reads it.
