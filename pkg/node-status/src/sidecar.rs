@@ -14,6 +14,7 @@ use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
 use model::PodUid;
 use netns::{Netns, NetnsId, NetnsInstance};
+use pod_identity::choose_by_address;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode, StateReport};
@@ -265,8 +266,7 @@ pub(super) struct NetnsByAddress {
 }
 
 impl NetnsByAddress {
-    /// The namespace of a pod with these addresses: the one of its ADD, else the only one that has any of them. A pod may
-    /// give itself the address of another one, so those of the ADDs of other pods do not count, and several are none.
+    /// The namespace of a pod with these addresses, as `pod_identity` decides.
     pub(super) fn netns_of_pod(
         &self,
         ips: &[IpAddr],
@@ -279,11 +279,8 @@ impl NetnsByAddress {
             .flatten()
             .map(|one| (one.id(), one))
             .collect();
-        if let Some(own) = recorded.and_then(|id| fitting.get(&id)) {
-            return Some(own);
-        }
-        let mut all = fitting.into_iter().filter(|(id, _)| !is_of_another(*id)).map(|(_, netns)| netns);
-        all.next().filter(|_| all.next().is_none())
+        let own = choose_by_address(fitting.keys().copied(), recorded, is_of_another)?;
+        fitting.get(&own).copied()
     }
 
     fn not_found(&self, ips: &[IpAddr], places: &NetnsPaths) -> String {

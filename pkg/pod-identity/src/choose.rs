@@ -143,6 +143,23 @@ pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
     }
 }
 
+/// Decides which namespace is the pod's where its processes are not known, for a report: the one of its ADD if it still has
+/// one of the pod's addresses, else the only one that has. `None`: none has, or it is not known which.
+///
+/// A pod may give itself the address of another one, so the namespaces of other pods' ADDs do not count.
+pub fn choose_by_address<N: Copy + PartialEq>(
+    fitting: impl IntoIterator<Item = N>,
+    recorded: Option<N>,
+    is_of_another: impl Fn(N) -> bool,
+) -> Option<N> {
+    let fitting: Vec<N> = fitting.into_iter().collect();
+    if let Some(own) = recorded.filter(|own| fitting.contains(own)) {
+        return Some(own);
+    }
+    let mut all = fitting.into_iter().filter(|netns| !is_of_another(*netns));
+    all.next().filter(|_| all.next().is_none())
+}
+
 /// `None`: none fits.
 fn identify_only<'a, N: Copy + 'a>(
     fitting: impl IntoIterator<Item = &'a Candidate<N>>,
@@ -205,6 +222,25 @@ mod tests {
             assert_eq!(choose_netns(&candidates), expected, "{candidates:?}");
             let reversed: Vec<_> = candidates.iter().rev().copied().collect();
             assert_eq!(choose_netns(&reversed), expected, "reversed: {candidates:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_a_witness_only_of_a_single_namespace_that_is_no_other_pods() {
+        let table = [
+            (vec![], None, None),
+            (vec![1], None, Some(1)),
+            (vec![1, 2], None, None),
+            (vec![1, 2], Some(2), Some(2)),
+            (vec![1], Some(2), Some(1)),
+            // 7 is that of another pod's ADD.
+            (vec![7], None, None),
+            (vec![1, 7], None, Some(1)),
+            (vec![7], Some(7), Some(7)),
+        ];
+        for (fitting, recorded, expected) in table {
+            let chosen = choose_by_address(fitting.iter().copied(), recorded, |netns| netns == 7);
+            assert_eq!(chosen, expected, "{fitting:?} {recorded:?}");
         }
     }
 
