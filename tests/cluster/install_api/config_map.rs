@@ -45,7 +45,7 @@ fn a_value_that_cannot_be_used_is_refused_and_told_and_the_last_good_one_stays()
     let about = &event["involvedObject"];
     assert_eq!((&about["kind"], &about["name"]), (&json!("Node"), &json!(fixture.name)));
     assert_eq!((&event["type"], &event["source"]["component"]), (&json!("Warning"), &json!("istio-cni")));
-    let why = "the plugin's configuration is not JSON: line 1, column 23: a key in double quotes is expected, but the text ends";
+    let why = "the plugin's configuration is not JSON: line 1, column 22: EOF while parsing an object";
     let invalid = "The new CNI network configuration is invalid; keeping the last good one";
     assert_eq!(event["message"], format!("{invalid}: {why}"));
     let refused = "new CNI network configuration refused; keeping the last good one";

@@ -28,8 +28,7 @@ fn when_the_only_file_is_no_network_it_waits_and_says_why() {
     let mut daemon = fixture.container.start();
     daemon.wait_for("/readyz names file and cause", |daemon| {
         let (status, body) = daemon.get(8000, "/readyz").unwrap_or_default();
-        let file =
-            "10-kit.conflist: it is not JSON: line 1, column 9: a value is expected, but the text ends";
+        let file = "10-kit.conflist: it is not JSON: line 1, column 8: EOF while parsing a value";
         let expected = format!("no network configuration in /host/etc/cni/net.d yet; not usable: {file}\n");
         status == 503 && body == expected
     });

@@ -59,8 +59,8 @@ fn runtimes_load_these_files() {
 #[test]
 fn runtimes_refuse_these_single_configurations() {
     for (text, why) in [
-        ("", "it is not JSON: line 1, column 1: a value is expected, but the text ends"),
-        (r#"{"type":"bridge"},"#, "it is not JSON: line 1, column 18: the end of the text"),
+        ("", "it is not JSON: line 1, column 1: EOF while parsing a value"),
+        (r#"{"type":"bridge"},"#, "it is not JSON: line 1, column 18: trailing characters"),
         (
             "\u{feff}{\"type\":\"bridge\"}",
             "it is not JSON: line 1, column 1: the text starts with a byte order",
@@ -92,7 +92,7 @@ fn runtimes_refuse_these_single_configurations() {
 #[test]
 fn runtimes_refuse_these_lists() {
     for (text, why) in [
-        ("{", "it is not JSON: line 1, column 2: a key in double quotes"),
+        ("{", "it is not JSON: line 1, column 1: EOF while parsing an object"),
         (r#"[{"type":"a"}]"#, "it is not a JSON object"),
         (r#"{"plugins":[{"type":"a"}]}"#, "`name` is missing or empty"),
         (r#"{"Name":"n","plugins":[{"type":"a"}]}"#, "`name` is missing or empty"),
