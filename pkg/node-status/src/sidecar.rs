@@ -240,10 +240,8 @@ fn compare_rules(
 
 /// Judges by what the kernel does with packets, whichever version or setting made the rules.
 pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
-    let observe = || {
-        let found = CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?;
-        Ok((found, firewall::inactive_rules(ChainSet::SIDECAR)?))
-    };
+    let owner = ChainSet::SIDECAR;
+    let observe = || Ok((CapturedTraffic::of_this_netns(owner)?, firewall::inactive_rules(owner)?));
     let observed = netns.run_in(observe).map_err(|error| error.to_string())?;
     let (found, inactive) = observed.map_err(|error: firewall::Error| error.to_string())?;
     let missing = CapturedTraffic::any_outbound().missing_from(&found);
