@@ -36,12 +36,12 @@ impl Json {
     /// nests a network configuration that deep wants to exhaust somebody's stack.
     pub const MAX_DEPTH: usize = 128;
 
-    /// Reads a whole document as Go's encoding/json does: of several members with one key the last counts.
+    /// Reads a whole document as Go's encoding/json does: of several members with one key the last counts, and half of
+    /// a surrogate pair becomes U+FFFD.
     ///
     /// # Errors
-    /// When the text is not UTF-8 or has half of a surrogate pair (Go would put U+FFFD there and so change what is not
-    /// ours), starts with a byte order mark, is no JSON, goes on after the value, or is nested deeper than
-    /// [`Json::MAX_DEPTH`].
+    /// When the text is not UTF-8 (Go would put U+FFFD there and so change what is not ours), starts with a byte order
+    /// mark, is no JSON, goes on after the value, or is nested deeper than [`Json::MAX_DEPTH`].
     pub fn parse(bytes: &[u8]) -> Result<Json, JsonError> {
         match str::from_utf8(bytes) {
             Ok(text) => parse::document(text),

@@ -104,10 +104,10 @@ impl NodeCapture {
         if self.verified.as_ref().map_or_else(String::new, |before| join(&before.observed)) != overruled {
             match overruled.as_str() {
                 "" => {
-                    info!(target: "ambient", "no rules of other components precede ours on the node any more")
+                    info!(target: "ambient", "no rules of other components precede ours on the node any more");
                 }
                 rules => {
-                    warn!(target: "ambient", rules, writer, "rules of another component precede ours on the node, so that traffic of pods bypasses the mesh")
+                    warn!(target: "ambient", rules, writer, "rules of another component precede ours on the node, so that traffic of pods bypasses the mesh");
                 }
             }
             state.history.record_change(HistoryEntry::overruled(None, &overruled, writer));

@@ -1,7 +1,7 @@
 //! The reader: serde_json's, once for each level of a document, because it keeps the text of numbers only so, or under a
 //! feature that would change every other crate which uses it.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -46,8 +46,35 @@ pub(super) fn document(text: &str) -> Result<Json, JsonError> {
         let what = "the text starts with a byte order mark, which JSON does not allow";
         return Err(JsonError::at_offset(text.as_bytes(), 0, what));
     }
+    let text = &*replace_half_pairs(text);
     let reader = JsonReader { text };
     reader.read_value(reader.parse_part(text)?, 0)
+}
+
+/// Returns the text with U+FFFD for each half of a surrogate pair, as Go reads it and serde_json does not. Lines and columns stay.
+fn replace_half_pairs(text: &str) -> Cow<'_, str> {
+    if !text.contains("\\ud") && !text.contains("\\uD") {
+        return Cow::Borrowed(text);
+    }
+    let (mut replaced, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('\\') {
+        let (plain, escape) = rest.split_at(at);
+        let (length, is_half) = match (code_unit(escape), escape.get(6..).and_then(code_unit)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (12, false),
+            (Some(0xd800..=0xdfff), _) => (6, true),
+            _ => (escape.chars().take(2).map(char::len_utf8).sum(), false),
+        };
+        let (escape, after) = escape.split_at(length);
+        replaced.extend([plain, if is_half { "\\ufffd" } else { escape }]);
+        rest = after;
+    }
+    replaced.push_str(rest);
+    Cow::Owned(replaced)
+}
+
+/// The number of the escape with which a text begins.
+fn code_unit(text: &str) -> Option<u16> {
+    u16::from_str_radix(text.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }
 
 struct JsonReader<'a> {
