@@ -220,7 +220,7 @@ impl CliCommand {
 /// Prints why the program fails, and where to read on if a flag or word was not understood.
 pub(crate) fn print_error(error: &anyhow::Error) {
     let hint = if error.is::<flags::FlagErrors>() { "; see --help" } else { "" };
-    console::print_message(crate::PROGRAM, &format!("{}{hint}", node_status::error_text(error)));
+    console::print_message(output::PROGRAM, &format!("{}{hint}", node_status::error_text(error)));
 }
 
 /// Runs one; what stops it is said on stderr.

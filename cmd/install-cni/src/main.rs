@@ -46,9 +46,6 @@ use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, 
 use flags::{Flag, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
 
-/// Name of the program in messages.
-const PROGRAM: &str = "install-cni";
-
 /// The text of `--help` of the agent itself, without its flags.
 fn usage_text() -> String {
     let mut commands = String::new();

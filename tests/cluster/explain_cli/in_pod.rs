@@ -16,7 +16,7 @@ fn a_damage_is_explained_while_it_lasts() {
     let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let web = fixture.mesh_pod("web");
-    fixture.wait_captured(&web);
+    let _ = comes_to_say(&fixture.container, "mesh/web", || (), CAPTURED, &[]);
     web.sandbox.netns.sh("iptables-legacy -t nat -F ISTIO_OUTPUT");
     let drifted = ("drifted", "bypassing", "in-pod", 1);
     let answer = says(&fixture.container, "mesh/web", drifted, &["ISTIO_OUTPUT", "bypasses the mesh"]);

@@ -7,6 +7,9 @@ use model::parse_go_bool;
 
 use super::command_flags::{NO_COLOR, OUTPUT};
 
+/// The name of the program, which stands before each message.
+pub(crate) const PROGRAM: &str = "install-cni";
+
 /// Forms of output, of `check` or of another command.
 pub(crate) fn list_formats(is_check: bool) -> Vec<&'static str> {
     let formats = OutputFormat::ALL.into_iter().filter(|format| is_check || !format.is_of_check());

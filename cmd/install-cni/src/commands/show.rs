@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{
     command_flags,
     invocation::{CANNOT, CommandInvocation},
-    output::is_on,
+    output::{PROGRAM, is_on},
 };
 
 pub(super) fn show_state(call: &CommandInvocation) -> Result<ExitCode> {
@@ -41,7 +41,7 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
 
 fn complain_unknown(doubts: &[String]) -> ExitCode {
     for unknown in doubts {
-        console::print_message(crate::PROGRAM, &format!("unknown: {unknown}"));
+        console::print_message(PROGRAM, &format!("unknown: {unknown}"));
     }
     if doubts.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) }
 }

@@ -8,6 +8,7 @@ use report::{LabelChange, SettingsChange, SimulatedChange, tables};
 use super::{
     command_flags,
     invocation::{CANNOT, CommandInvocation},
+    output::PROGRAM,
 };
 
 /// Exit status, as of `explain`.
@@ -23,13 +24,13 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         _ if !simulation.mistakes.is_empty() => return Ok(ExitCode::FAILURE),
         _ if !simulation.synced => CANNOT,
         SimulatedChange::Labels(LabelChange { namespace, .. }) if simulation.namespace_missing => {
-            console::print_message(crate::PROGRAM, &format!("there is no namespace {namespace}"));
+            console::print_message(PROGRAM, &format!("there is no namespace {namespace}"));
             CANNOT
         }
         SimulatedChange::Labels(LabelChange { namespace, pod: Some(pod), .. })
             if simulation.mode.is_some() && simulation.pods.is_empty() =>
         {
-            console::print_message(crate::PROGRAM, &format!("the node has no pod {namespace}/{pod}"));
+            console::print_message(PROGRAM, &format!("the node has no pod {namespace}/{pod}"));
             NO_SUCH_POD
         }
         _ => 0,
