@@ -154,10 +154,16 @@ fn points(file: &Path) -> Vec<Point> {
     found
 }
 
-/// The first and the last one of each sort of step, and all within steps of more than one part.
+/// The first and the last one of each sort of step, and all within steps of more than one part; within a change of the firewall, whose
+/// calls mostly read, the first and the last of each call.
 pub(crate) fn some_of(points: Vec<Point>) -> Vec<Point> {
     let mut sorts: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-    let (between, mut some): (Vec<_>, Vec<_>) = points.into_iter().partition(|point| point.between);
+    let (between, within): (Vec<_>, Vec<_>) = points.into_iter().partition(|point| point.between);
+    let (firewall, mut some): (Vec<_>, Vec<_>) =
+        within.into_iter().partition(|point| point.step.contains("firewall"));
+    for point in firewall {
+        sorts.entry(format!("{} {}", point.step, point.call)).or_default().push(point);
+    }
     for point in between {
         let words: Vec<&str> = point
             .step
