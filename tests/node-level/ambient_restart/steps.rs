@@ -126,6 +126,11 @@ fn has_parts(step: &str) -> bool {
         .any(|part| step.contains(part))
 }
 
+/// Whether a step changes rules.
+fn is_firewall(step: &str) -> bool {
+    step.split(' ').any(|word| word == "firewall:")
+}
+
 /// Calls of steps: of the first one the last only, for the thread has looked around before it; then what tells of the
 /// end.
 fn points(file: &Path) -> Vec<Point> {
@@ -160,7 +165,7 @@ pub(crate) fn some_of(points: Vec<Point>) -> Vec<Point> {
     let mut sorts: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     let (between, within): (Vec<_>, Vec<_>) = points.into_iter().partition(|point| point.between);
     let (firewall, mut some): (Vec<_>, Vec<_>) =
-        within.into_iter().partition(|point| point.step.contains("firewall"));
+        within.into_iter().partition(|point| is_firewall(&point.step));
     for point in firewall {
         sorts.entry(format!("{} {}", point.step, point.call)).or_default().push(point);
     }
