@@ -56,7 +56,7 @@ pub struct HistoryEntry {
 impl HistoryEntry {
     /// Rules of other components that precede ours, as text, or no longer do: empty. `writer`: the last process that changed any.
     #[must_use]
-    pub fn overruled(pod: Option<String>, rules: &str, writer: Option<&str>) -> HistoryEntry {
+    pub fn for_overruling_rules(pod: Option<String>, rules: &str, writer: Option<&str>) -> HistoryEntry {
         let rules = if rules.is_empty() { "none" } else { rules };
         let what = format!("rules of other components that precede ours: {rules}{}", writer_clause(writer));
         HistoryEntry { cause: "drift".to_owned(), what, pod, took: Duration::ZERO, error: None }
@@ -145,6 +145,12 @@ impl ChangeHistory {
     pub(crate) fn newest_changes(&self) -> Vec<ChangeRecord> {
         self.changes.iter().rev().cloned().collect()
     }
+}
+
+/// Joins the descriptions of rules that precede ours to one text; empty: there are none.
+#[must_use]
+pub fn join_reasons(reasons: impl Iterator<Item: ToString>) -> String {
+    reasons.map(|reason| reason.to_string()).collect::<Vec<_>>().join("; ")
 }
 
 /// The steps of a plan in one line: the first six, and the number of the others.

@@ -29,7 +29,7 @@ mod watch_health;
 pub use agent_state::{AgentState, ChangedPods};
 pub use annotation::{AnnotationSink, AnnotationUpdate};
 pub use capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment};
-pub use history::{ChangeHistory, HistoryEntry, summarize_steps, to_milliseconds};
+pub use history::{ChangeHistory, HistoryEntry, join_reasons, summarize_steps, to_milliseconds};
 pub use history_file::read_history;
 pub use ledger::{AttachmentLedger, PodAttachment};
 pub use mesh_pods::MeshPodMetrics;

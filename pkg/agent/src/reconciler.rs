@@ -183,7 +183,7 @@ pub enum ReconcileScope {
     Full,
 }
 
-/// The places to which a reconciler reports. Both sinks must not block.
+/// The places to which a reconciler reports. Neither sink may block.
 pub struct AgentOutputs {
     /// Metrics of the agent.
     pub metrics: AgentMetrics,

@@ -98,8 +98,8 @@ impl Cluster {
 pub fn mesh_membership(pod: &Pod, namespace: Option<&Namespace>) -> Option<RedirectionMode> {
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
     // Of a namespace that could not be read, no label is known; the pod's own count nevertheless.
-    let namespace = namespace.cloned().unwrap_or_default();
-    match decide(&pod.to_decided(), Some(&namespace), &policy) {
+    let unread = Namespace::default();
+    match decide(&pod.to_decided(), namespace.or(Some(&unread)), &policy) {
         _ if !pod.is_live() => None,
         Ok(PodDecision::Ambient(_)) => Some(RedirectionMode::InPod),
         Ok(PodDecision::Sidecar(_)) | Err(_) => Some(RedirectionMode::Sidecar),

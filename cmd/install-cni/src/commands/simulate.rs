@@ -3,16 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail, ensure};
-use report::{LabelChange, SettingsChange, SimulatedChange, tables};
+use report::{LabelChange, PodVerdict, SettingsChange, SimulatedChange, tables};
 
 use super::{
     command_flags,
     invocation::{CANNOT, CommandInvocation},
     output::PROGRAM,
 };
-
-/// Exit status, as of `explain`.
-const NO_SUCH_POD: u8 = 3;
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let namespace = call.values.flag_text(&command_flags::POD_NAMESPACE);
@@ -31,7 +28,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
             if simulation.mode.is_some() && simulation.pods.is_empty() =>
         {
             console::print_message(PROGRAM, &format!("the node has no pod {namespace}/{pod}"));
-            NO_SUCH_POD
+            PodVerdict::NotFound.exit_status()
         }
         _ => 0,
     };

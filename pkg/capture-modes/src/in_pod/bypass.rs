@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use model::NetworkPrivilege;
 
 use super::InPodCapture;
-use agent::{AgentState, ChangedPods, RulesPlace};
+use agent::{AgentState, ChangedPods, RulesPlace, join_reasons};
 
 impl InPodCapture {
     /// Counts them, and reports what is new. `only`: nothing changed of others.
@@ -33,8 +33,7 @@ impl InPodCapture {
             if enrolled_pod.observed_rules.is_none() {
                 continue; // the last result counts until the next observation
             }
-            let found: Vec<&str> = enrolled_pod.overruling_rules().collect();
-            let what = found.join("; ");
+            let what = join_reasons(enrolled_pod.overruling_rules());
             state.notices.report_overruled(&enrolled_pod.name, uid, (RulesPlace::Pod, &what), now);
         }
         if only.is_none() {

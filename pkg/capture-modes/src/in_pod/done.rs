@@ -18,7 +18,7 @@ use super::{
     enrolled_pod::{EnrolledPod, JOINED},
     worker::{JobResult, RulesCheck},
 };
-use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
+use agent::{AgentState, HistoryEntry, ReconcileScope, join_reasons, summarize_steps};
 
 impl InPodCapture {
     pub(super) fn handle_result(&mut self, state: &mut AgentState, done: JobResult) {
@@ -284,7 +284,10 @@ impl InPodCapture {
                     self.metrics.count_repair("pod");
                 }
                 if is_there {
-                    let (was, is) = (join(enrolled_pod.overruling_rules()), join(observed.bypass_reasons()));
+                    let (was, is) = (
+                        join_reasons(enrolled_pod.overruling_rules()),
+                        join_reasons(observed.bypass_reasons()),
+                    );
                     overruled = (was != is).then_some(is);
                     let before = enrolled_pod.observed_rules.as_ref();
                     differs = before.is_none_or(|before| {
@@ -319,7 +322,7 @@ impl InPodCapture {
                 warn!(target: "ambient", %namespace, pod = %name, rules, writer, "rules of another component precede those of the pod, so that traffic bypasses the mesh");
             }
             let pod = Some(enrolled_pod.name.to_string());
-            state.history.record_change(HistoryEntry::overruled(pod, &rules, writer.as_deref()));
+            state.history.record_change(HistoryEntry::for_overruling_rules(pod, &rules, writer.as_deref()));
         }
         let event = match is_contested {
             true => PodEvent::Contested(netns, !repaired.is_empty()),
@@ -413,10 +416,6 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
             warn!(target: "ambient", %namespace, pod = %name, %connections, "pod joined, and some of its connections break");
         }
     }
-}
-
-fn join<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
-    reasons.collect::<Vec<_>>().join("; ")
 }
 
 fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::{NodeCapture, VerifiedState, report_bypasses, report_status, report_unstable, shared};
 use crate::node_watch::NodeChange;
-use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
+use agent::{AgentState, HistoryEntry, ReconcileScope, join_reasons, summarize_steps};
 
 /// Numbers that other components use are not taken; once they are ours, what others add there is their responsibility.
 fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
@@ -99,9 +99,9 @@ impl NodeCapture {
         }
         state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
         let is_unstable = self.stability.is_unstable();
-        let join = |observed: &ObservedState| observed.bypass_reasons().collect::<Vec<_>>().join("; ");
-        let overruled = join(&observed);
-        if self.verified.as_ref().map_or_else(String::new, |before| join(&before.observed)) != overruled {
+        let overruled = join_reasons(observed.bypass_reasons());
+        let before = self.verified.iter().flat_map(|before| before.observed.bypass_reasons());
+        if join_reasons(before) != overruled {
             match overruled.as_str() {
                 "" => {
                     info!(target: "ambient", "no rules of other components precede ours on the node any more");
@@ -110,7 +110,7 @@ impl NodeCapture {
                     warn!(target: "ambient", rules, writer, "rules of another component precede ours on the node, so that traffic of pods bypasses the mesh");
                 }
             }
-            state.history.record_change(HistoryEntry::overruled(None, &overruled, writer));
+            state.history.record_change(HistoryEntry::for_overruling_rules(None, &overruled, writer));
         }
         report_status(state, &desired, &observed, &overruled, is_unstable);
         self.unreported = 0;
