@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use model::{ContainerId, PodUid};
@@ -141,7 +140,7 @@ impl NetnsPath {
     /// # Errors
     /// When it is empty, too long, relative or contains NUL.
     pub fn new(path: &OsStr) -> Result<Self, NameError> {
-        let bytes = path.as_bytes();
+        let bytes = path.as_encoded_bytes();
         if bytes.is_empty() {
             return Err(NameError::Empty);
         }
