@@ -314,6 +314,8 @@ fn a_value_with_which_the_agent_would_not_start_is_refused() {
             json!(["a=b,!c", "a in (b, c), example.com/d"]),
             json!(["a=b c", "a in b", "-a"]),
         ),
+        // The ports of probes and of metrics are the agent's own.
+        ("millrace.debugPort", json!([0, 9876]), json!([8000, 15014, 65536])),
         ("cniConfFileName", json!([".a", "10-a.conflist"]), json!([".", "..", "a/b"])),
         ("istioOwnedCNIConfigFileName", json!(["a"]), json!([".", ".."])),
         (
