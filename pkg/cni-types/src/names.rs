@@ -169,6 +169,8 @@ impl fmt::Display for NetnsPath {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
