@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use metrics::{Labelled, MetricRegistry as _};
+use metrics::Labelled;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use report::{PodState, Proof, ProofResult, RedirectionMode};
 use tokio::time::sleep;
@@ -10,26 +10,27 @@ use tracing::{info, warn};
 
 use crate::state_collector::StateCollector;
 
-/// Results of the sample; clones share their values.
-#[derive(Clone, Debug)]
-pub(crate) struct ProofMetrics(Labelled<Counter>);
+metrics::metric_set! {
+    /// Results of the sample; clones share their values.
+    pub(crate) struct ProofMetrics, fn register_all() {
+        paths: Labelled<Counter> = "istio_cni_proof_paths",
+            "Paths of pods' traffic that the packets of a periodic proof were sent on, by result: proven, bypasses, held, not-testable";
+    }
+}
 
 impl ProofMetrics {
     /// Registers them, with all results, so that none begins with its first occurrence.
     pub(crate) fn register(registry: &mut Registry) -> ProofMetrics {
-        let paths: Labelled<Counter> = registry.register_metric(
-            "istio_cni_proof_paths",
-            "Paths of pods' traffic that the packets of a periodic proof were sent on, by result: proven, bypasses, held, not-testable",
-        );
+        let metrics = ProofMetrics::register_all(registry);
         for result in ProofResult::ALL {
-            drop(paths.get_or_create(&[("result", result.as_str())]));
+            drop(metrics.paths.get_or_create(&[("result", result.as_str())]));
         }
-        ProofMetrics(paths)
+        metrics
     }
 
     fn count_proof(&self, proof: &Proof) {
         for path in &proof.paths {
-            self.0.get_or_create(&[("result", path.result.as_str())]).inc();
+            self.paths.get_or_create(&[("result", path.result.as_str())]).inc();
         }
     }
 }

@@ -484,8 +484,8 @@ impl AgentState {
     fn count_pods(&self) {
         let count = |of: PodCount| self.reports.values().filter(|report| report.count == of).count();
         self.metrics.set_pods(count(PodCount::Enrolled), count(PodCount::Pending));
-        self.metrics
-            .capture_states(self.reports.values().map(|report| (report.namespace.as_str(), report.state)));
+        let states = self.reports.values().map(|report| (report.namespace.as_str(), report.state));
+        self.metrics.mesh_pods.set_pod_counts("ambient", states);
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
         for reason in self.reports.values().filter_map(|report| report.refused) {
             *refused.entry(reason).or_default() += 1;

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use metrics::{Labels, MetricRegistry as _};
+use metrics::Labels;
 use pod_status::CaptureState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -39,14 +39,18 @@ struct NamespaceSeries {
 impl MeshPodMetrics {
     /// Registers them.
     pub fn register(registry: &mut Registry, by_namespace: bool) -> MeshPodMetrics {
-        let pods = registry.register_metric(
+        let pods = metrics::register(
+            registry,
             "istio_cni_mesh_pods",
             "Pods of this node that belong to the mesh or leave it, by redirection and capture state",
+            Family::default(),
         );
         let by_namespace = by_namespace.then(|| NamespaceSeries {
-            pods: registry.register_metric(
+            pods: metrics::register(
+                registry,
                 "istio_cni_mesh_pods_by_namespace",
                 "The same by the pods' namespace, with METRICS_BY_NAMESPACE",
+                Family::default(),
             ),
             labels: Arc::default(),
         });

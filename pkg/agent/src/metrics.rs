@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use metrics::{Labelled, Labels, MetricRegistry as _, gauge_value, histogram_family};
-use pod_status::CaptureState;
+use metrics::{Labelled, Labels, gauge_value, histogram_family};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -18,130 +17,64 @@ const DRIFT_DURATIONS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
 pub(crate) const DURATIONS: [f64; 12] =
     [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
 
-/// The agent's metrics; clones share their values.
-#[derive(Clone, Debug)]
-pub struct AgentMetrics {
-    mesh_pods: MeshPodMetrics,
-    pods: Labelled<Gauge>,
-    refused: Labelled<Gauge>,
-    watch_failures: Labelled<Gauge>,
-    active: Gauge,
-    switches: Counter,
-    switching: Histogram,
-    steps: Family<Labels<2>, Counter>,
-    unconfirmed: Gauge,
-    unconfirmed_total: Counter,
-    age: Gauge<f64, std::sync::atomic::AtomicU64>,
-    members: Labelled<Gauge>,
-    ready: Gauge,
-    events: Labelled<Counter>,
-    connected: Gauge,
-    unsynced: Gauge,
-    unknown_ztunnels: Gauge,
-    repairs: Labelled<Counter>,
-    drift: Labelled<Histogram>,
-    privileges: Labelled<Gauge>,
-    overruled: Gauge,
-    ambiguous: Gauge,
-    excepted: Gauge,
-    bypassing: Gauge,
+metrics::metric_set! {
+    /// The agent's metrics; clones share their values.
+    pub struct AgentMetrics, fn register_all(mesh_pods: MeshPodMetrics) {
+        pods: Labelled<Gauge> = "istio_cni_ambient_pods",
+            "Pods of this node that belong to ambient mode, by whether the kernel captures them";
+        watch_failures: Labelled<Gauge> = "istio_cni_ambient_watch_failure_seconds",
+            "How long the watch of a resource has failed; no series for one that works";
+        refused: Labelled<Gauge> = "istio_cni_ambient_refused_pods",
+            "Pods whose labels request ambient mode and that are not enrolled, by reason";
+        active: Gauge = "istio_cni_ambient_active_slot",
+            "Slot of the ztunnel that accepts new connections, or -1";
+        switches: Counter = "istio_cni_ambient_ztunnel_switches",
+            "Switches of new connections to another ztunnel";
+        switching: Histogram = "istio_cni_ambient_ztunnel_switch_seconds",
+            "Duration of such a switch, from its first to its last step",
+            Histogram::new(DURATIONS);
+        steps: Family<Labels<2>, Counter> = "istio_cni_ambient_plan_steps",
+            "Steps applied to the node's network, by kind and result";
+        age: Gauge<f64, std::sync::atomic::AtomicU64> = "istio_cni_ambient_queue_age_seconds",
+            "Age of the oldest change that the last reconcile pass handled";
+        unconfirmed: Gauge = "istio_cni_ambient_unconfirmed_objects",
+            "Pods and namespaces that are kept although the API server's list lacks them or is older";
+        unconfirmed_total: Counter = "istio_cni_ambient_unconfirmed",
+            "Times that a pod or namespace was kept although the API server's list lacked it or was older";
+        members: Labelled<Gauge> = "istio_cni_ambient_set_size",
+            "Addresses in the node's sets";
+        ready: Gauge = "istio_cni_ambient_ready",
+            "Whether the last reconcile pass succeeded: 1 or 0";
+        repairs: Labelled<Counter> = "istio_cni_ambient_repairs",
+            "Repairs of what other components changed or removed, by place";
+        drift: Labelled<Histogram> = "istio_cni_ambient_drift_repair_seconds",
+            "Time from when a change by another component was noticed to its repair, by what was changed",
+            histogram_family(|| Histogram::new(DRIFT_DURATIONS));
+        unsynced: Gauge = "istio_cni_ambient_unsynced_ztunnels",
+            "Ztunnels that are connected and have not acknowledged their snapshot of pods";
+        unknown_ztunnels: Gauge = "istio_cni_ambient_unknown_ztunnels",
+            "Connected ztunnels that run in none of the node's ztunnel pods";
+        privileges: Labelled<Gauge> = "istio_cni_ambient_privileged_pods",
+            "Pods with in-pod redirection, by what their most privileged container may do in the pod's network namespace";
+        overruled: Gauge = "istio_cni_ambient_overruled_pods",
+            "Captured pods of which rules of another component precede ours, in their network namespaces or on the node, so that traffic bypasses the mesh";
+        ambiguous: Gauge = "istio_cni_ambient_ambiguous_pods",
+            "Pods of ambient mode whose network namespace could not be determined, so that they are not captured";
+        excepted: Gauge = "istio_cni_ambient_excepted_pods",
+            "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it";
+        bypassing: Gauge = "istio_cni_ambient_bypassing_connections",
+            "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close";
+        events: Labelled<Counter> = "nodeagent_reconcile_events",
+            "Pods that joined ambient mode, changed, or left it, with in-pod redirection";
+        connected: Gauge = "ztunnel_connected",
+            "Connections from ztunnel";
+    }
 }
 
 impl AgentMetrics {
     /// Registers everything but `mesh_pods`, so that it is there before the first pass.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> AgentMetrics {
-        let metrics = AgentMetrics {
-            mesh_pods,
-            pods: registry.register_metric(
-                "istio_cni_ambient_pods",
-                "Pods of this node that belong to ambient mode, by whether the kernel captures them",
-            ),
-            watch_failures: registry.register_metric(
-                "istio_cni_ambient_watch_failure_seconds",
-                "How long the watch of a resource has failed; no series for one that works",
-            ),
-            refused: registry.register_metric(
-                "istio_cni_ambient_refused_pods",
-                "Pods whose labels request ambient mode and that are not enrolled, by reason",
-            ),
-            active: registry.register_metric(
-                "istio_cni_ambient_active_slot",
-                "Slot of the ztunnel that accepts new connections, or -1",
-            ),
-            switches: registry.register_metric(
-                "istio_cni_ambient_ztunnel_switches",
-                "Switches of new connections to another ztunnel",
-            ),
-            switching: registry.metric_as(
-                "istio_cni_ambient_ztunnel_switch_seconds",
-                "Duration of such a switch, from its first to its last step",
-                Histogram::new(DURATIONS),
-            ),
-            steps: registry.register_metric(
-                "istio_cni_ambient_plan_steps",
-                "Steps applied to the node's network, by kind and result",
-            ),
-            age: registry.register_metric(
-                "istio_cni_ambient_queue_age_seconds",
-                "Age of the oldest change that the last reconcile pass handled",
-            ),
-            unconfirmed: registry.register_metric(
-                "istio_cni_ambient_unconfirmed_objects",
-                "Pods and namespaces that are kept although the API server's list lacks them or is older",
-            ),
-            unconfirmed_total: registry.register_metric(
-                "istio_cni_ambient_unconfirmed",
-                "Times that a pod or namespace was kept although the API server's list lacked it or was older",
-            ),
-            members: registry.register_metric("istio_cni_ambient_set_size", "Addresses in the node's sets"),
-            ready: registry.register_metric(
-                "istio_cni_ambient_ready",
-                "Whether the last reconcile pass succeeded: 1 or 0",
-            ),
-            repairs: registry.register_metric(
-                "istio_cni_ambient_repairs",
-                "Repairs of what other components changed or removed, by place",
-            ),
-            drift: registry.metric_as(
-                "istio_cni_ambient_drift_repair_seconds",
-                "Time from when a change by another component was noticed to its repair, by what was changed",
-                histogram_family(|| Histogram::new(DRIFT_DURATIONS)),
-            ),
-            unsynced: registry.register_metric(
-                "istio_cni_ambient_unsynced_ztunnels",
-                "Ztunnels that are connected and have not acknowledged their snapshot of pods",
-            ),
-            unknown_ztunnels: registry.register_metric(
-                "istio_cni_ambient_unknown_ztunnels",
-                "Connected ztunnels that run in none of the node's ztunnel pods",
-            ),
-            privileges: registry.register_metric(
-                "istio_cni_ambient_privileged_pods",
-                "Pods with in-pod redirection, by what their most privileged container may do in the pod's network namespace",
-            ),
-            overruled: registry.register_metric(
-                "istio_cni_ambient_overruled_pods",
-                "Captured pods of which rules of another component precede ours, in their network namespaces or on the node, so that traffic bypasses the mesh",
-            ),
-            ambiguous: registry.register_metric(
-                "istio_cni_ambient_ambiguous_pods",
-                "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
-            ),
-            excepted: registry.register_metric(
-                "istio_cni_ambient_excepted_pods",
-                "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it",
-            ),
-            bypassing: registry.register_metric(
-                "istio_cni_ambient_bypassing_connections",
-                "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
-            ),
-            // Istio's own names.
-            events: registry.register_metric(
-                "nodeagent_reconcile_events",
-                "Pods that joined ambient mode, changed, or left it, with in-pod redirection",
-            ),
-            connected: registry.register_metric("ztunnel_connected", "Connections from ztunnel"),
-        };
+        let metrics = AgentMetrics::register_all(registry, mesh_pods);
         metrics.active.set(-1);
         // For an alert: Prometheus sees no increase in a sample that was not there before.
         for place in ["namespace", "node", "pod"] {
@@ -222,17 +155,8 @@ impl AgentMetrics {
         }
     }
 
-    pub(crate) fn set_queue_age(&self, age: Duration) {
-        self.age.set(age.as_secs_f64());
-    }
-
     pub(crate) fn set_ready(&self, ready: bool) {
         self.ready.set(i64::from(ready));
-    }
-
-    /// Counts pods of ambient mode by state; of each, its namespace is given, too.
-    pub(crate) fn capture_states<'a>(&self, pods: impl IntoIterator<Item = (&'a str, CaptureState)>) {
-        self.mesh_pods.set_pod_counts("ambient", pods);
     }
 
     pub(crate) fn set_pods(&self, enrolled: usize, pending: usize) {

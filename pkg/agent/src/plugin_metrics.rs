@@ -2,37 +2,23 @@
 
 use std::time::Duration;
 
-use metrics::{Labelled, MetricRegistry as _, histogram_family};
-use prometheus_client::{
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::Registry,
-};
+use metrics::{Labelled, histogram_family};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 
 use crate::metrics::DURATIONS;
 
-/// Requests of plugins, ours and Istio's; clones share their values.
-#[derive(Clone, Debug)]
-pub struct PluginMetrics {
-    requests: Family<[(&'static str, u16); 1], Counter>,
-    adds: Labelled<Histogram>,
+metrics::metric_set! {
+    /// Requests of plugins, ours and Istio's; clones share their values.
+    pub struct PluginMetrics, pub fn register() {
+        requests: Family<[(&'static str, u16); 1], Counter> = "istio_cni_plugin_requests",
+            "Requests of the CNI plugin, ours or Istio's, by response status";
+        adds: Labelled<Histogram> = "istio_cni_ambient_add_seconds",
+            "Duration of the plugin's ADD requests, by phase",
+            histogram_family(|| Histogram::new(DURATIONS));
+    }
 }
 
 impl PluginMetrics {
-    /// Registers them.
-    pub fn register(registry: &mut Registry) -> PluginMetrics {
-        PluginMetrics {
-            requests: registry.register_metric(
-                "istio_cni_plugin_requests",
-                "Requests of the CNI plugin, ours or Istio's, by response status",
-            ),
-            adds: registry.metric_as(
-                "istio_cni_ambient_add_seconds",
-                "Duration of the plugin's ADD requests, by phase",
-                histogram_family(|| Histogram::new(DURATIONS)),
-            ),
-        }
-    }
-
     /// A request was answered with this HTTP status, or what corresponds to it: 200 done, 400 not understood, 500 failed.
     pub fn count_response(&self, response_code: u16) {
         self.requests.get_or_create(&[("response_code", response_code)]).inc();

@@ -287,7 +287,7 @@ impl Reconciler {
         }
         self.core.dirty = None;
         let age = self.oldest.take().map(|oldest| now.duration_since(oldest)).unwrap_or_default();
-        self.core.metrics.set_queue_age(age);
+        self.core.metrics.age.set(age.as_secs_f64());
         match self.run_pass(scope) {
             Ok(()) => {
                 self.attempts.record_success();

@@ -1,6 +1,6 @@
 //! What Prometheus sees of the installer. Names and labels of the first two are Istio's.
 
-use metrics::{Labelled, MetricRegistry as _, gauge_value};
+use metrics::Labelled;
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -8,17 +8,27 @@ use prometheus_client::{
 
 use crate::InstallStep;
 
-/// The installer's metrics; clones count together.
-#[derive(Clone, Debug)]
-pub struct InstallerMetrics {
-    installs: Labelled<Counter>,
-    ready: Gauge,
-    restores: Labelled<Counter>,
-    conflicts: Labelled<Counter>,
-    updates: Labelled<Counter>,
-    rotations: Counter,
-    polled: Gauge,
-    duration: Histogram,
+metrics::metric_set! {
+    /// The installer's metrics; clones count together.
+    pub struct InstallerMetrics, fn register_all() {
+        installs: Labelled<Counter> = "istio_cni_installs",
+            "Total number of CNI plugins installed by the Istio CNI installer";
+        ready: Gauge = "istio_cni_install_ready",
+            "Whether the CNI plugin installation is ready or not";
+        restores: Labelled<Counter> = "istio_cni_restores",
+            "Repairs of the plugin's installation, by cause";
+        conflicts: Labelled<Counter> = "istio_cni_conflicts",
+            "Conflicts with another program that keeps reverting the installation, by file";
+        updates: Labelled<Counter> = "istio_cni_config_updates",
+            "Changes of the plugin's configuration, by result: applied or refused";
+        rotations: Counter = "istio_cni_token_rotations",
+            "Rotations of the service account token, each written to the kubeconfig";
+        polled: Gauge = "istio_cni_polled_directories",
+            "Directories that are polled because the kernel cannot watch them";
+        duration: Histogram = "istio_cni_install_duration_seconds",
+            "Duration of an installation pass, in seconds",
+            Histogram::new(DURATIONS);
+    }
 }
 
 /// Upper bounds in seconds: a pass over files that nobody touched takes under a millisecond, a slow disk seconds.
@@ -28,49 +38,13 @@ impl InstallerMetrics {
     /// Registers everything, so that it is there before the first pass: with the samples that alerts ask for, because Prometheus
     /// sees no increase in a sample that was not there before.
     pub fn register(registry: &mut Registry) -> InstallerMetrics {
-        let metrics = InstallerMetrics {
-            installs: registry.register_metric(
-                "istio_cni_installs",
-                "Total number of CNI plugins installed by the Istio CNI installer",
-            ),
-            ready: registry.register_metric(
-                "istio_cni_install_ready",
-                "Whether the CNI plugin installation is ready or not",
-            ),
-            restores: registry
-                .register_metric("istio_cni_restores", "Repairs of the plugin's installation, by cause"),
-            conflicts: registry.register_metric(
-                "istio_cni_conflicts",
-                "Conflicts with another program that keeps reverting the installation, by file",
-            ),
-            updates: registry.register_metric(
-                "istio_cni_config_updates",
-                "Changes of the plugin's configuration, by result: applied or refused",
-            ),
-            rotations: registry.register_metric(
-                "istio_cni_token_rotations",
-                "Rotations of the service account token, each written to the kubeconfig",
-            ),
-            polled: registry.register_metric(
-                "istio_cni_polled_directories",
-                "Directories that are polled because the kernel cannot watch them",
-            ),
-            duration: registry.metric_as(
-                "istio_cni_install_duration_seconds",
-                "Duration of an installation pass, in seconds",
-                Histogram::new(DURATIONS),
-            ),
-        };
+        let metrics = InstallerMetrics::register_all(registry);
         for step in InstallStep::ALL {
             drop(metrics.installs.get_or_create(&[("result", failure_code(step))]));
             drop(metrics.conflicts.get_or_create(&[("file", step.as_str())]));
         }
         drop(metrics.updates.get_or_create(&[("result", "refused")]));
         metrics
-    }
-
-    pub(crate) fn count_install(&self) {
-        self.installs.get_or_create(&[("result", "SUCCESS")]).inc();
     }
 
     pub(crate) fn count_failure(&self, step: InstallStep) {
@@ -81,10 +55,6 @@ impl InstallerMetrics {
         self.ready.set(i64::from(ready));
     }
 
-    pub(crate) fn count_restore(&self, cause: &'static str) {
-        self.restores.get_or_create(&[("cause", cause)]).inc();
-    }
-
     pub(crate) fn count_conflict(&self, file: &'static str) {
         self.conflicts.get_or_create(&[("file", file)]).inc();
     }
@@ -92,18 +62,6 @@ impl InstallerMetrics {
     pub(crate) fn count_update(&self, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
         self.updates.get_or_create(&[("result", result)]).inc();
-    }
-
-    pub(crate) fn count_rotation(&self) {
-        self.rotations.inc();
-    }
-
-    pub(crate) fn set_polled(&self, directories: usize) {
-        self.polled.set(gauge_value(directories));
-    }
-
-    pub(crate) fn observe_duration(&self, seconds: f64) {
-        self.duration.observe(seconds);
     }
 }
 

@@ -125,7 +125,7 @@ impl Installer {
                 info!(target: "install", path = %path.display(), "kubeconfig written");
             }
             if before.is_some_and(|(_, token)| token != now.1) {
-                self.metrics.count_rotation();
+                self.metrics.rotations.inc();
             }
         }
         self.credential = Some(now);
@@ -227,7 +227,7 @@ impl Installer {
     fn record_repair(&mut self, step: InstallStep, cause: &'static str, what: &str) {
         info!(target: "install", cause, change = what, "installation updated");
         if self.complete {
-            self.metrics.count_restore(cause);
+            self.metrics.restores.get_or_create(&[("cause", cause)]).inc();
             self.conflicts.entry(step).or_default().record_repair(Instant::now());
         }
     }

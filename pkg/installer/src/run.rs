@@ -11,6 +11,7 @@ use std::{
 };
 
 use hostfs::{DirectoryWatcher, Waker};
+use metrics::gauge_value;
 use model::Notice;
 use retry::{Attempts, Backoff, LastError};
 use tracing::{info, warn};
@@ -161,10 +162,10 @@ impl Installer {
             let mut directories = self.settings.watched_directories();
             directories.retain(|directory| directory.is_dir());
             self.watcher.set_directories(&directories); // before looking, so that no change falls in between
-            self.metrics.set_polled(self.watcher.polled().len());
+            self.metrics.polled.set(gauge_value(self.watcher.polled().len()));
             let started = Instant::now();
             let result = self.run_pass();
-            self.metrics.observe_duration(started.elapsed().as_secs_f64());
+            self.metrics.duration.observe(started.elapsed().as_secs_f64());
             let (delay, impatient) = self.report_pass(result);
             self.wait_for_change(delay, impatient);
         }
@@ -199,7 +200,7 @@ impl Installer {
         self.log_if_new(&problems);
         if ready {
             if result.changed || !self.ready {
-                self.metrics.count_install();
+                self.metrics.installs.get_or_create(&[("result", "SUCCESS")]).inc();
             }
             self.status.set_installed(result.witnesses);
             self.complete = true;

@@ -13,23 +13,35 @@ pub type Labels<const N: usize> = [(&'static str, &'static str); N];
 /// A metric with a sample for each value of one label.
 pub type Labelled<M> = Family<Labels<1>, M>;
 
-/// The registry of metrics, which returns what it registers.
-pub trait MetricRegistry {
-    /// Registers a metric, so that it is there before anything is counted, and returns it. The library adds the full stop of
-    /// the help text, and `_total` to the name of a counter.
-    fn register_metric<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.metric_as(name, help, M::default())
-    }
+/// Declares a struct of metrics, each with its name, its help text and, where the default does not do, its first value, such as
+/// a histogram with its bounds. The function `register` registers all of them in their order.
+#[macro_export]
+macro_rules! metric_set {
+    ($(#[$meta:meta])* $vis:vis struct $set:ident, $rvis:vis fn $register:ident($($other:ident: $other_type:ty)?) {
+        $($field:ident: $metric:ty = $name:literal, $help:literal $(, $first:expr)?;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        $vis struct $set { $(pub(crate) $other: $other_type,)? $(pub(crate) $field: $metric),+ }
 
-    /// Like [`MetricRegistry::register_metric`], but for one that needs more than a name, such as the bounds of a histogram.
-    fn metric_as<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M;
+        impl $set {
+            /// Registers the metrics, so that they are there before anything is counted.
+            $rvis fn $register(
+                registry: &mut prometheus_client::registry::Registry $(, $other: $other_type)?
+            ) -> $set {
+                $set { $($other,)? $($field: $crate::register(registry, $name, $help, $crate::metric_set!(@ $($first)?))),+ }
+            }
+        }
+    };
+    (@) => { Default::default() };
+    (@ $first:expr) => { $first };
 }
 
-impl MetricRegistry for Registry {
-    fn metric_as<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.register(name, help, metric.clone());
-        metric
-    }
+/// Registers a metric, so that it is there before anything is counted, and returns it. The library adds the full stop of the help
+/// text, and `_total` to the name of a counter.
+pub fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 /// Returns a histogram for each value of one label, made by `new`.

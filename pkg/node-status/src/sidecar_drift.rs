@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use agent::MeshPodMetrics;
-use metrics::{Labelled, MetricRegistry as _, gauge_value};
+use metrics::{Labelled, gauge_value};
 use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
@@ -13,21 +13,18 @@ use report::{CaptureState, PodState, RedirectionMode, StateReport};
 /// done.
 const OBSERVATIONS: u32 = 2;
 
-/// How many pods with a sidecar are captured, are not, or could not be observed.
-#[derive(Clone, Debug)]
-pub struct SidecarDriftMetrics {
-    pods: Labelled<Gauge>,
-    mesh_pods: MeshPodMetrics,
+metrics::metric_set! {
+    /// How many pods with a sidecar are captured, are not, or could not be observed.
+    pub struct SidecarDriftMetrics, fn register_all(mesh_pods: MeshPodMetrics) {
+        pods: Labelled<Gauge> = "istio_cni_sidecar_pods",
+            "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
+    }
 }
 
 impl SidecarDriftMetrics {
     /// Registers `istio_cni_sidecar_pods`; 0 before the first observation.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> SidecarDriftMetrics {
-        let pods = registry.register_metric(
-            "istio_cni_sidecar_pods",
-            "Pods with a sidecar on this node, by whether all rules that redirect to it are in place",
-        );
-        let metrics = SidecarDriftMetrics { pods, mesh_pods };
+        let metrics = SidecarDriftMetrics::register_all(registry, mesh_pods);
         STATES.iter().for_each(|state| metrics.set(*state, 0));
         metrics
     }

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use enrolment::EnrolmentPolicy;
 use futures_util::{StreamExt as _, future::BoxFuture};
 use kubeio::{Collection, KubeClient};
+use metrics::gauge_value;
 use model::{EventLevel, EventSubject, ExistingConnections, Notice, Pod, PodName, PodUid};
 use netns_changes::NetnsDisturbance;
 use pod_identity::KnownPods;
@@ -146,7 +147,7 @@ impl RepairController {
                         queue.apply_event(event, std::time::Instant::now());
                     }
                     Some(Err(error)) => {
-                        self.metrics.count_watch_failure();
+                        self.metrics.watch_failures.inc();
                         if last.replace(&error) {
                             warn!(target: "repair", %error, "cannot watch pods");
                         }
@@ -191,7 +192,7 @@ impl RepairController {
                     }
                 }
             }
-            self.metrics.set_broken(queue.len());
+            self.metrics.broken.set(gauge_value(queue.len()));
         }
     }
 

@@ -178,7 +178,7 @@ impl RepairController {
                 ("fail", Some(("RepairFailed", message)))
             }
         };
-        self.metrics.count_restored(code);
+        self.metrics.restored.get_or_create(&[("result", code)]).inc();
         if let Some((reason, message)) = event {
             self.publish_event(&name, &uid, EventLevel::Warning, reason, message).await;
         }

@@ -1,6 +1,6 @@
 //! What came to the socket, counted.
 
-use metrics::{Labelled, MetricRegistry as _};
+use metrics::Labelled;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use wire::LogLevel;
@@ -17,29 +17,24 @@ model::word_enum! {
     }
 }
 
-/// Counters: `istio_cni_log_records_total` by `level`, whether printed or not, and `istio_cni_log_requests_total` by
-/// `result`; `istio_cni_log_records_dropped_total`.
-#[derive(Clone, Debug)]
-pub struct LogMetrics {
-    records: Labelled<Counter>,
-    requests: Labelled<Counter>,
-    dropped: Counter,
+metrics::metric_set! {
+    /// Counters: `istio_cni_log_records_total` by `level`, whether printed or not, and `istio_cni_log_requests_total` by
+    /// `result`; `istio_cni_log_records_dropped_total`.
+    pub struct LogMetrics, fn register_all() {
+        records: Labelled<Counter> = "istio_cni_log_records",
+            "Log records received from CNI plugins";
+        requests: Labelled<Counter> = "istio_cni_log_requests",
+            "Requests to the log socket of the CNI plugins";
+        dropped: Counter = "istio_cni_log_records_dropped",
+            "Log records of CNI plugins that were not printed because there were too many";
+    }
 }
 
 impl LogMetrics {
     /// Adds them to the registry, all at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> LogMetrics {
-        let metrics = LogMetrics {
-            records: registry
-                .register_metric("istio_cni_log_records", "Log records received from CNI plugins"),
-            requests: registry
-                .register_metric("istio_cni_log_requests", "Requests to the log socket of the CNI plugins"),
-            dropped: registry.register_metric(
-                "istio_cni_log_records_dropped",
-                "Log records of CNI plugins that were not printed because there were too many",
-            ),
-        };
+        let metrics = LogMetrics::register_all(registry);
         for level in [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error] {
             drop(metrics.records.get_or_create(&[("level", level.as_str())]));
         }
@@ -47,17 +42,5 @@ impl LogMetrics {
             drop(metrics.requests.get_or_create(&[("result", outcome.as_str())]));
         }
         metrics
-    }
-
-    pub(super) fn count_record(&self, level: LogLevel) {
-        self.records.get_or_create(&[("level", level.as_str())]).inc();
-    }
-
-    pub(super) fn count_dropped(&self) {
-        self.dropped.inc();
-    }
-
-    pub(super) fn count_request(&self, outcome: RequestOutcome) {
-        self.requests.get_or_create(&[("result", outcome.as_str())]).inc();
     }
 }

@@ -67,7 +67,7 @@ impl LogReceiver {
             Ok(Err(outcome)) => outcome,
             Err(_) => RequestOutcome::Timeout,
         };
-        self.metrics.count_request(outcome);
+        self.metrics.requests.get_or_create(&[("result", outcome.as_str())]).inc();
         match outcome {
             RequestOutcome::Ok | RequestOutcome::Malformed => StatusCode::OK,
             RequestOutcome::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -146,7 +146,7 @@ impl LogReceiver {
         if quota.budget.try_admit(about.map_or("", String::as_str), bytes, now) {
             return Some(record);
         }
-        self.metrics.count_dropped();
+        self.metrics.dropped.inc();
         if quota.dropped == 0 {
             tokio::spawn(report_dropped(self.logger.clone(), Arc::clone(&self.quota)));
         }
@@ -159,7 +159,7 @@ impl LogReceiver {
     fn parse_line(&self, line: &str) -> LogRecord {
         match LogRecord::parse(line) {
             Ok(record) => {
-                self.metrics.count_record(record.level);
+                self.metrics.records.get_or_create(&[("level", record.level.as_str())]).inc();
                 relabel_record(record)
             }
             Err(error) => own_record(LogLevel::Debug, format!("dropped a line of a plugin: {error}")),
