@@ -19,7 +19,7 @@ mod watch;
 use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
-use flags::{Flag, FlagValues, ParseOutcome};
+use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 
 use command_flags::{
     ALL, BYPASSING, CHECK_OUTPUT, FAIL_ON, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, OVERWRITE, POD_NAMESPACE,
@@ -50,6 +50,9 @@ model::word_enum! {
         LogLevel = "log-level", "show or change the levels of the agent's log",
     }
 }
+
+/// How commands take flags that take operands, too.
+pub(crate) const WITH_OPERANDS: FlagStyle = FlagStyle { takes_operands: true, ..options::STYLE };
 
 /// Usage text of a command, its own flags, which come before those of the agent, and the function that runs it.
 type CommandParts = (&'static str, &'static [Flag], fn(&CommandInvocation) -> Result<ExitCode>);
@@ -239,15 +242,15 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     // One command is read in the life of a process.
     let table: &'static [Flag] = [own_flags, options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
-    let request = match command {
+    let style = match command {
         CliCommand::Explain
         | CliCommand::Prove
         | CliCommand::History
         | CliCommand::Simulate
-        | CliCommand::LogLevel => flags::parse_with_operands(table, options::STYLE, arguments, around)?,
-        _ => flags::parse(table, options::STYLE, arguments, around)?,
+        | CliCommand::LogLevel => WITH_OPERANDS,
+        _ => options::STYLE,
     };
-    let values = match request {
+    let values = match flags::parse(table, style, arguments, around)? {
         ParseOutcome::Run(values) => values,
         ParseOutcome::Help => {
             console::write_stdout(help_text(usage, own_flags).as_bytes())?;

@@ -131,7 +131,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             if is_dry { uninstall::dry_run(values) } else { uninstall::run(values) }
         }
         "completion" => {
-            let call = flags::parse_with_operands(&[], options::STYLE, arguments, |_| None)?;
+            let call = flags::parse(&[], commands::WITH_OPERANDS, arguments, |_| None)?;
             let text = match call {
                 ParseOutcome::Help => flags::help_text(completion::USAGE, &[]),
                 ParseOutcome::Run(values) => {

@@ -76,8 +76,8 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn run(arguments: Vec<OsString>) -> Result<()> {
-    let style = FlagStyle { ignored: &[] };
-    match flags::parse(FLAGS.as_slice(), style, arguments, |name| ProcessEnvironment.variable(name))? {
+    let around = |name: &str| ProcessEnvironment.variable(name);
+    match flags::parse(FLAGS.as_slice(), FlagStyle::default(), arguments, around)? {
         ParseOutcome::Help => {
             Ok(io::stdout().write_all(flags::help_text(USAGE, FLAGS.as_slice()).as_bytes())?)
         }

@@ -7,7 +7,7 @@ use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 use model::parse_go_bool;
 
 /// These tools log what they do to standard output and have no levels, so that Istio's logging flags have no effect.
-const STYLE: FlagStyle = FlagStyle { ignored: flags::LOGGING };
+const STYLE: FlagStyle = FlagStyle { ignored: flags::LOGGING, takes_operands: false };
 
 /// Reads the flags of this process's call; none when it was only asked to explain itself, which it has then.
 ///

@@ -165,7 +165,7 @@ pub const REMOVED: &[Flag] = &[
 ];
 
 /// How the flags are read.
-pub const STYLE: FlagStyle = FlagStyle { ignored: REMOVED };
+pub const STYLE: FlagStyle = FlagStyle { ignored: REMOVED, takes_operands: false };
 
 /// Every flag.
 pub static ALL: LazyLock<Vec<Flag>> = LazyLock::new(|| [FLAGS, IN_POD, NEWER, flags::LOGGING].concat());

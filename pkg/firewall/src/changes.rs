@@ -144,11 +144,6 @@ impl FamilyChanges {
         (emptied != *self).then_some(emptied)
     }
 
-    /// The families that need a change.
-    pub fn changed_families(&self) -> impl Iterator<Item = Family> {
-        self.families.iter().filter(|(_, change)| !change.is_empty()).map(|(family, _)| *family)
-    }
-
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
     #[must_use]
     pub fn restore_texts(&self) -> Vec<(Family, String)> {

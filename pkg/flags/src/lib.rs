@@ -26,10 +26,12 @@ pub use logging::{
 const MAX_WORD: usize = 64;
 
 /// How a program takes its flags.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct FlagStyle {
     /// Flags that are accepted, with a value or without, and have no effect.
     pub ignored: &'static [Flag],
+    /// Arguments that are no flags are taken, in any position: [`FlagValues::positionals`].
+    pub takes_operands: bool,
 }
 
 /// A word that cannot be understood.
@@ -140,7 +142,7 @@ impl FlagValues {
         self.ignored.iter().copied()
     }
 
-    /// The operands, which are no flags, in their order; see [`parse_with_operands`].
+    /// The operands, which are no flags, in their order; see [`FlagStyle::takes_operands`].
     #[must_use]
     pub fn positionals(&self) -> &[String] {
         &self.operands
@@ -160,36 +162,13 @@ pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<ParseOutcome, FlagErrors> {
-    parse_arguments(table, style, false, arguments, env)
-}
-
-/// Like [`parse`], but for a command that takes arguments which are no flags, in any position: [`FlagValues::positionals`].
-///
-/// # Errors
-/// Everything that cannot be understood, at once.
-pub fn parse_with_operands(
-    table: &'static [Flag],
-    style: FlagStyle,
-    arguments: impl IntoIterator<Item = OsString>,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<ParseOutcome, FlagErrors> {
-    parse_arguments(table, style, true, arguments, env)
-}
-
-fn parse_arguments(
-    table: &'static [Flag],
-    style: FlagStyle,
-    takes_operands: bool,
-    arguments: impl IntoIterator<Item = OsString>,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<ParseOutcome, FlagErrors> {
     let mut values = from_environment(table, style.ignored, env);
     let mut parser = Parser::from_args(arguments);
     let mut errors = Vec::new();
     loop {
         match next_argument(table, style, &mut parser, &mut values) {
             Ok(NextArg::Flag) => {}
-            Ok(NextArg::Word(word)) if takes_operands => values.operands.push(word),
+            Ok(NextArg::Word(word)) if style.takes_operands => values.operands.push(word),
             Ok(NextArg::Word(word)) => errors.push(FlagError::Unexpected(word)),
             Ok(NextArg::Help) => return Ok(ParseOutcome::Help),
             Ok(NextArg::End) if errors.is_empty() => return Ok(ParseOutcome::Run(values)),
@@ -311,7 +290,7 @@ mod tests {
     fn values(arguments: &[&str], env: &[(&str, &str)]) -> Result<FlagValues, FlagErrors> {
         let lookup =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let style = FlagStyle { ignored: IGNORED };
+        let style = FlagStyle { ignored: IGNORED, takes_operands: false };
         match parse(TABLE, style, arguments.iter().map(OsString::from), lookup)? {
             ParseOutcome::Run(values) => Ok(values),
             ParseOutcome::Help => panic!("help"),
@@ -402,9 +381,9 @@ mod tests {
 
     #[test]
     fn words_are_kept_where_they_are_asked_for() {
-        let style = FlagStyle { ignored: &[] };
+        let style = FlagStyle { ignored: &[], takes_operands: true };
         let arguments = ["shop/web", "-u", "3", "b", "--redirect-dns", "--", "-c"].map(OsString::from);
-        match parse_with_operands(TABLE, style, arguments, |_| None).unwrap() {
+        match parse(TABLE, style, arguments, |_| None).unwrap() {
             ParseOutcome::Run(values) => {
                 assert_eq!(values.positionals(), ["shop/web", "b", "-c"]);
                 assert_eq!(values.flag_text(&PROXY_UID), "3");

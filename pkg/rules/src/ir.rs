@@ -13,9 +13,10 @@ pub use rule_set::{HookJump, JumpPlace, LocalRoute, RuleSet, TableRules};
 model::word_enum! {
     /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
     /// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Table {
         /// `raw`: before connection tracking.
+        #[default]
         Raw = "raw",
         /// `filter`: accept and drop. On a node, it also notes connections that `mangle` sends to a ztunnel.
         Filter = "filter",

@@ -44,7 +44,7 @@ impl StateInspector for Node {
 }
 
 fn router(size: usize) -> axum::Router {
-    let style = FlagStyle { ignored: &[] };
+    let style = FlagStyle::default();
     let values = flags::parse(flags::LOGGING, style, ["--log_target=/dev/null".into()], |_| None);
     let Ok(ParseOutcome::Run(values)) = values else { panic!("{values:?}") };
     let logger = Logger::open(LogOptions::parse(&values).unwrap()).unwrap();

@@ -12,7 +12,7 @@ use telemetry::logging::{LogError, LogOptions, OutputLevel, install};
 fn the_logger_is_installed_once_and_for_all_threads() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let (style, target) = (FlagStyle { ignored: &[] }, format!("--log_target={}", path.display()));
+    let (style, target) = (FlagStyle::default(), format!("--log_target={}", path.display()));
     let values = flags::parse(flags::LOGGING, style, [target.into()], |_| None);
     let Ok(ParseOutcome::Run(values)) = values else { panic!("{values:?}") };
     let options = || LogOptions::parse(&values).unwrap();

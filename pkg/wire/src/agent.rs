@@ -11,10 +11,11 @@ pub const MAX_REQUEST: usize = 1 << 20;
 pub const MAX_ANSWER: usize = 4 << 20;
 
 /// The CNI verb that the runtime called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CniVerb {
     /// Say what is known of the pod; if it is an ambient one, enrol it first.
+    #[default]
     Add,
     /// Release what that container's ADD enrolled.
     Del,
@@ -27,7 +28,7 @@ pub enum CniVerb {
 }
 
 /// A request. Members that a verb does not need are empty.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRequest {
     /// Operation that is requested.
     pub verb: CniVerb,
@@ -58,16 +59,7 @@ impl AgentRequest {
     /// A request about nothing in particular.
     #[must_use]
     pub fn new(verb: CniVerb) -> AgentRequest {
-        AgentRequest {
-            verb,
-            namespace: String::new(),
-            name: String::new(),
-            uid: PodUid::default(),
-            container: ContainerId::default(),
-            ips: Vec::new(),
-            network: String::new(),
-            attachments: Vec::new(),
-        }
+        AgentRequest { verb, ..AgentRequest::default() }
     }
 }
 

@@ -53,7 +53,7 @@ impl AddedRule {
 }
 
 /// Changes of one table, in the order of the fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableEdit {
     /// The table.
     pub table: Table,
@@ -105,15 +105,7 @@ impl TableEdit {
 
     /// Of no change.
     fn without_change(table: Table) -> TableEdit {
-        TableEdit {
-            table,
-            declare: Vec::new(),
-            deletes: Vec::new(),
-            adds: Vec::new(),
-            jumps: Vec::new(),
-            removals: Vec::new(),
-            why: Vec::new(),
-        }
+        TableEdit { table, ..TableEdit::default() }
     }
 
     fn is_empty(&self) -> bool {

@@ -23,7 +23,7 @@ fn noon() -> SystemTime {
 
 /// Options of a program that has these arguments.
 pub(crate) fn parse_arguments(arguments: &[&str]) -> Result<LogOptions, String> {
-    let (style, arguments) = (FlagStyle { ignored: &[] }, arguments.iter().map(Into::into));
+    let (style, arguments) = (FlagStyle::default(), arguments.iter().map(Into::into));
     match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
         ParseOutcome::Run(values) => LogOptions::parse(&values),
         ParseOutcome::Help => panic!("help"),

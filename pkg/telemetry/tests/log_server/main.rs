@@ -32,7 +32,7 @@ struct Server {
 
 /// Options of a program that has these arguments.
 fn parse_arguments(arguments: &[&str]) -> LogOptions {
-    let (style, arguments) = (FlagStyle { ignored: &[] }, arguments.iter().map(Into::into));
+    let (style, arguments) = (FlagStyle::default(), arguments.iter().map(Into::into));
     match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
         ParseOutcome::Run(values) => LogOptions::parse(&values).unwrap(),
         ParseOutcome::Help => panic!("help"),
