@@ -33,10 +33,6 @@ impl PreflightOutcome {
         let error = preflight_error(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         error.map_or(Ok(()), |why| Err(why.into()))
     }
-
-    fn replace_checks(&self, checks: Vec<PreflightCheck>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = checks;
-    }
 }
 
 /// Checks the node until nothing makes capture impossible. `ports`: of [`node_status::taken_ports`], before the agent listened.
@@ -59,7 +55,7 @@ fn check_until_ready(settings: &DaemonSettings, ports: &Observed<Vec<String>>, o
     loop {
         let checks = node_status::preflight_of_agent(settings, ports.clone());
         log_findings(&checks, &mut logged);
-        outcome.replace_checks(checks);
+        *outcome.0.lock().unwrap_or_else(PoisonError::into_inner) = checks;
         info!(target: "install", findings = logged.len(), "node checked");
         if outcome.capture_readiness().is_ok() {
             return;

@@ -451,7 +451,7 @@ impl Reconciler {
         let pod = self.core.index.pods().find(|pod| pod.metadata.uid == gone.uid).map(Pod::name);
         self.core.history.add_cause(|| match pod {
             Some(pod) => format!("DEL of {pod}"),
-            None => format!("DEL of container {}", short_id(&container)),
+            None => format!("DEL of container {:.12}", container.as_str()),
         });
         self.core.mark_pod(&gone.uid, &gone.ips);
         self.mode.release_pod(&mut self.core, &container, gone, is_last)
@@ -477,11 +477,6 @@ impl Reconciler {
     pub fn remove_annotations(&self) {
         self.core.remove_annotations();
     }
-}
-
-/// The part of a container's ID by which runtimes show it.
-fn short_id(container: &ContainerId) -> String {
-    container.to_string().chars().take(12).collect()
 }
 
 /// A short description of a fact.

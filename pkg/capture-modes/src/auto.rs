@@ -348,14 +348,10 @@ fn log_mode_change(is_in_pod: bool) {
     info!(target: "ambient", mode = if is_in_pod { "in-pod" } else { "node-level" }, "capture mode changed");
 }
 
-fn capture_place(is_in_pod: bool) -> &'static str {
-    if is_in_pod { "in each pod's network namespace" } else { "on the node" }
-}
-
 fn record_mode_change(state: &mut AgentState, is_in_pod: bool, took: Duration) {
     let what = format!(
         "pods are captured {} from now on; what the other capture mode had made was removed afterwards",
-        capture_place(is_in_pod)
+        if is_in_pod { "in each pod's network namespace" } else { "on the node" }
     );
     state.history.record_change(HistoryEntry {
         cause: "ztunnel".to_owned(),

@@ -115,17 +115,14 @@ fn desired_pairs(
             None => handle.list_routes(Some(table))?,
         };
         for ip in ips.iter().filter(|ip| Family::of_ip(**ip) == rule.family) {
-            if routes.iter().any(|route| is_route_to(route, *ip, link.index)) {
+            if routes.iter().any(|route| route.dst == Some(IpNet::from(*ip)) && route.oif == Some(link.index))
+            {
                 pods.push(rule_pair(*ip, name, table, rule.priority.unwrap_or_default()));
             }
         }
         tables.insert(table, routes);
     }
     Ok(pods)
-}
-
-fn is_route_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
-    route.dst == Some(IpNet::from(ip)) && route.oif == Some(link)
 }
 
 /// The node's packets to the pod take its link, and those that arrive on it are delivered on the node, if they are for it,

@@ -133,7 +133,7 @@ fn plan_primary(
         let text = merge_entry(&network.content, entry).map_err(edit)?.text;
         let (mode, original, observed) = (network.mode, network.content.clone(), network.fingerprint);
         if network.is_single() {
-            holder = list_of(&network.path);
+            holder = network.path.with_extension("conflist");
             let (from, to) = (network.path.clone(), holder.clone());
             let (foreign, replaced) = observe_replaced(&network, &to)?;
             let change = ConfChange::Convert { from, to, text, mode, original, observed, foreign, replaced };
@@ -255,11 +255,6 @@ fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Resu
 /// Whether a file of our own has the permission bits that were asked for, if any were.
 fn is_mode(file: &NetworkConf, settings: &InstallerSettings) -> bool {
     settings.own_mode.is_none_or(|mode| file.mode == mode)
-}
-
-/// `10-x.conf` becomes `10-x.conflist`.
-fn list_of(path: &Path) -> PathBuf {
-    path.with_extension("conflist")
 }
 
 pub(crate) fn edit_error(path: &Path, cause: EditError) -> Error {

@@ -57,7 +57,7 @@ impl ConflictBackoff {
         let Some(since) = self.repaired.map(|repaired| now.saturating_duration_since(repaired)) else {
             return ConflictVerdict::Repair;
         };
-        if since > self.quiet_period() {
+        if since > self.backoff.map_or(PEACE, |backoff| PEACE.max(backoff * 2)) {
             *self = ConflictBackoff::default();
             return ConflictVerdict::Repair;
         }
@@ -78,10 +78,6 @@ impl ConflictBackoff {
     /// Answers in a row so far, for messages.
     pub(crate) fn answer_count(&self) -> u32 {
         self.answers.max(self.long.map_or(0, |(_, count)| if count >= MANY { count } else { 0 }))
-    }
-
-    fn quiet_period(&self) -> Duration {
-        self.backoff.map_or(PEACE, |backoff| PEACE.max(backoff * 2))
     }
 
     fn start_backoff(&mut self, now: Instant, backoff: Duration) -> Instant {

@@ -1,7 +1,7 @@
 //! Annotations on pods, by way of their status: an agent may be allowed that without being allowed to change pods.
 
 use model::{PodName, PodUid};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     ApiErrorKind, Error, KubeClient,
@@ -24,15 +24,11 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("annotate pod {name} with {key}");
         let path = format!("{}/status", name.api_path());
-        let change = ObjectChange::MergePatch(annotation_patch(uid, key, value));
+        // With the UID in it the API server refuses a pod of another one. Null removes.
+        let change = ObjectChange::MergePatch(json!({"metadata": {"uid": uid, "annotations": {key: value}}}));
         match self.change_object(doing, &path, change, LIMIT).await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(()),
             answer => answer,
         }
     }
-}
-
-/// With the UID in it the API server refuses a pod of another one. Null removes.
-fn annotation_patch(uid: &PodUid, key: &str, value: Option<&str>) -> Value {
-    json!({"metadata": {"uid": uid, "annotations": {key: value}}})
 }

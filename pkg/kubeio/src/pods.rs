@@ -1,7 +1,7 @@
 //! Changes of a very pod, in the version that was seen: the API server refuses them for any other.
 
 use model::{PodName, PodUid};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     Error, KubeClient,
@@ -39,12 +39,9 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("label pod {name} with {key}");
         let path = format!("{}/status", name.api_path());
-        let change = ObjectChange::MergePatch(label_patch(uid, version, key, value));
+        // With UID and version in it, the API server refuses any other pod, and this one in any other version.
+        let metadata = json!({"uid": uid, "resourceVersion": version, "labels": {key: value}});
+        let change = ObjectChange::MergePatch(json!({"metadata": metadata}));
         self.change_object(doing, &path, change, LIMIT).await
     }
-}
-
-/// With UID and version in it, the API server refuses any other pod, and this one in any other version.
-fn label_patch(uid: &PodUid, version: &str, key: &str, value: &str) -> Value {
-    json!({"metadata": {"uid": uid, "resourceVersion": version, "labels": {key: value}}})
 }

@@ -103,10 +103,6 @@ impl<'a> Families<'a> {
             _ => None,
         }
     }
-
-    fn present_tables(&self) -> impl Iterator<Item = &'a TableRules> {
-        self.v4.into_iter().chain(self.v6)
-    }
 }
 
 fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
@@ -129,7 +125,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
         }
     }
     let mut names: Vec<&Chain> = Vec::new();
-    for (chain, _) in families.present_tables().flat_map(|rules| &rules.chains) {
+    for (chain, _) in families.v4.into_iter().chain(families.v6).flat_map(|rules| &rules.chains) {
         if !names.contains(&chain) {
             names.push(chain);
         }

@@ -198,7 +198,7 @@ impl SocketLocation<'_> {
     }
 
     fn is_in_use(&self, address: &SocketAddrUnix) -> Result<bool, SocketError> {
-        match self.try_connect(address) {
+        match self.create_socket().and_then(|socket| rustix::net::connect(&socket, address)) {
             // Nobody listens, or it is gone by now.
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
             // Busy, or a socket of another type: somebody's in any case.
@@ -239,10 +239,5 @@ impl SocketLocation<'_> {
     fn create_socket(&self) -> Result<OwnedFd, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         rustix::net::socket_with(AddressFamily::UNIX, self.socket_type, flags, None)
-    }
-
-    /// Whether somebody answers; never waits.
-    fn try_connect(&self, address: &SocketAddrUnix) -> Result<(), Errno> {
-        rustix::net::connect(&self.create_socket()?, address)
     }
 }

@@ -4,8 +4,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use model::{
-    DaemonSet, LabelRequirement, Node, NodeSelector, NodeSelectorTerm, PodPlacement, Taint, Toleration,
-    parse_go_bool,
+    DaemonSet, LabelRequirement, Node, NodeSelectorTerm, PodPlacement, Taint, Toleration, parse_go_bool,
 };
 
 /// Why a DaemonSet has no pod on a node any more.
@@ -56,11 +55,8 @@ fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionR
 
 fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
     let required = placement.affinity.node_affinity.required.as_ref()?;
-    (!selector_matches(required, node)).then_some(ExclusionReason::Affinity)
-}
-
-fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
-    selector.node_selector_terms.iter().any(|term| term_matches(term, node))
+    let is_met = required.node_selector_terms.iter().any(|term| term_matches(term, node));
+    (!is_met).then_some(ExclusionReason::Affinity)
 }
 
 fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {

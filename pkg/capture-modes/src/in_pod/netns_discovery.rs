@@ -15,7 +15,6 @@ use tracing::warn;
 
 use super::{
     InPodCapture,
-    enrolled_pod::EnrolledPod,
     search_schedule::{SOON, SearchSchedule},
     worker::{CaptureJob, DiscoveryResult},
     ztunnel_netns::ZtunnelNamespaces,
@@ -90,7 +89,14 @@ impl InPodCapture {
             let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
                 self.discovery.sought.insert(uid.clone());
-                processes.insert(uid.clone(), netns_query(enrolled_pod));
+                processes.insert(
+                    uid.clone(),
+                    NetnsQuery {
+                        ips: enrolled_pod.ips.clone(),
+                        known: enrolled_pod.netns.clone(),
+                        recorded: None,
+                    },
+                );
             }
             self.discovery.processes.schedule_regular();
         }
@@ -98,7 +104,8 @@ impl InPodCapture {
             let uid = &pod.metadata.uid;
             let is_suspect = !self.discovery.is_complete && is_suspect(state, pod);
             if is_suspect && !pod.status.ips().is_empty() {
-                processes.extend([sought_anew(pod)]);
+                let query = NetnsQuery { ips: pod.status.ips(), known: None, recorded: None };
+                processes.insert(pod.metadata.uid.clone(), query);
             }
             let enrolled_pod = self.enrolled.get(uid).filter(|_| self.discovery.sought.contains(uid));
             let is_lost = enrolled_pod.is_some_and(|enrolled_pod| enrolled_pod.netns.is_none());
@@ -240,12 +247,4 @@ fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
         AmbientStanding::Out(_) => true,
         _ => false,
     }
-}
-
-fn sought_anew(pod: &Pod) -> (PodUid, NetnsQuery) {
-    (pod.metadata.uid.clone(), NetnsQuery { ips: pod.status.ips(), known: None, recorded: None })
-}
-
-fn netns_query(enrolled_pod: &EnrolledPod) -> NetnsQuery {
-    NetnsQuery { ips: enrolled_pod.ips.clone(), known: enrolled_pod.netns.clone(), recorded: None }
 }

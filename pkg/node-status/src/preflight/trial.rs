@@ -171,20 +171,13 @@ fn ask_tracking() -> Result<(), Failure> {
 fn make_sets(settings: &CaptureSettings) -> Result<(), Failure> {
     let mut handle = IpsetHandle::open()?;
     for family in kernel_families() {
-        let names = [inpod_set(settings, family), node_set(settings, family)];
-        for name in names.into_iter().flatten() {
+        let in_pod = settings.capture.in_pod().map(|_| ::inpod::probe_set_name(family));
+        let has_node = !matches!(settings.capture, CaptureConfig::InPod(_));
+        for name in in_pod.into_iter().chain(has_node.then(|| settings.node.set_name(family))) {
             handle.create_set(&SetSpec { name: SetName::new(name)?, family })?;
         }
     }
     Ok(())
-}
-
-fn inpod_set(settings: &CaptureSettings, family: Family) -> Option<&'static str> {
-    settings.capture.in_pod().map(|_| ::inpod::probe_set_name(family))
-}
-
-fn node_set(settings: &CaptureSettings, family: Family) -> Option<&str> {
-    (!matches!(settings.capture, CaptureConfig::InPod(_))).then(|| settings.node.set_name(family))
 }
 
 /// The rules of the node, of each mode that may be used, with the sets that they ask.

@@ -48,7 +48,7 @@ pub(super) fn archive_files(
         ("explanations.txt".to_owned(), explanations),
         ("differences.txt".to_owned(), tables::differences_table(state, false)),
         ("plan.txt".to_owned(), tables::render_plan(state, false)),
-        ("history.txt".to_owned(), history_text(state)),
+        ("history.txt".to_owned(), state.history.iter().map(|change| format_change(change) + "\n").collect()),
         ("config.txt".to_owned(), config_text(state)),
     ];
     files.extend(network_files(state));
@@ -79,10 +79,6 @@ fn versions_text(state: &StateReport, time: &str) -> String {
 fn read_kernel_setting(name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
     text.map_or_else(|error| format!("unknown: {error}"), |text| text.trim().to_owned())
-}
-
-fn history_text(state: &StateReport) -> String {
-    state.history.iter().map(|change| format_change(change) + "\n").collect()
 }
 
 fn format_change(change: &report::ChangeRecord) -> String {
