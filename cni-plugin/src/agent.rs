@@ -75,13 +75,11 @@ pub struct AgentClient {
 
 impl AgentClient {
     /// Opens nothing.
-    #[must_use]
     pub fn new(socket: Option<&str>) -> AgentClient {
         AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned(), patience: PATIENCE }
     }
 
     /// Like [`Self::new`], but for a call that must not wait: CHECK and GC.
-    #[must_use]
     pub fn for_check(socket: Option<&str>) -> AgentClient {
         AgentClient { patience: PATIENCE_OF_CHECK, ..AgentClient::new(socket) }
     }
@@ -137,7 +135,6 @@ pub struct AgentSilence {
 }
 
 /// A request about the pod of a call.
-#[must_use]
 pub fn request_for_call(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentRequest {
     let (namespace, name) =
         call.pod.as_ref().map_or_else(Default::default, |pod| (pod.namespace.clone(), pod.name.clone()));
@@ -175,7 +172,6 @@ pub struct AgentOrApi {
 
 impl AgentOrApi {
     /// The agent is asked by `request` when something is to be known: once if it answers, or is there and does not.
-    #[must_use]
     pub fn new(call: &PluginCall, request: AgentRequest) -> AgentOrApi {
         let ambient = call.conf.ambient_enabled;
         let path = call.environment.netns.as_ref().filter(|_| ambient && request.verb == CniVerb::Add);
@@ -268,26 +264,22 @@ impl AgentOrApi {
     }
 
     /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
-    #[must_use]
     pub fn enrolment_result(&self) -> Option<Result<bool, String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(answer.enrolled), Err))
     }
 
     /// Like [`Self::enrolment_result`], but waits for the successor of an agent that did not answer.
-    #[must_use]
     pub fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
         while self.has_changed() && !self.is_answered() {} // another credential is of no use to what is known already
         self.enrolment_result()
     }
 
     /// Returns the result of the agent's CHECK; `None` if it is not the agent who knows.
-    #[must_use]
     pub fn check_result(&self) -> Option<Result<(), String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 
     /// Why the agent is not the one who knows, if it was asked.
-    #[must_use]
     pub fn silence_reason(&self) -> Option<AgentSilence> {
         if let Some(answer) = self.answer.get() {
             let error = answer.error.as_ref().filter(|_| self.falls_back)?;
@@ -304,7 +296,6 @@ impl AgentOrApi {
     }
 
     /// The pod, if anybody asked for it and was told.
-    #[must_use]
     pub fn into_pod(self) -> Option<Pod> {
         self.pod.into_inner()
     }

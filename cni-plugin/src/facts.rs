@@ -51,13 +51,11 @@ pub enum LookupError {
 
 impl LookupError {
     /// The API server has no such object.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, LookupError::Api(error) if matches!(error.reason, FailureReason::NotFound(_)))
     }
 
     /// The API server knows the plugin's credential no more, or permits it nothing.
-    #[must_use]
     pub fn is_refusal(&self) -> bool {
         let refused = |reason: &FailureReason| {
             matches!(reason, FailureReason::Unauthorized(_) | FailureReason::Forbidden(_))
@@ -90,7 +88,6 @@ pub struct ApiServer {
 impl ApiServer {
     /// Opens nothing; the credential is read at each request, because it changes. `api_timeout_seconds` counts from
     /// here and for all requests together: it is the call that must not take longer.
-    #[must_use]
     pub fn new(conf: &NetConf) -> ApiServer {
         let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
         let kubeconfig = conf.kubernetes.kubeconfig.clone();
@@ -104,20 +101,17 @@ impl ApiServer {
     }
 
     /// Like [`Self::new`], but for CHECK: tries once, within its limit.
-    #[must_use]
     pub fn for_check(conf: &NetConf) -> ApiServer {
         let server = ApiServer::new(conf);
         ApiServer { timeout: server.timeout.min(CHECK_LIMIT), tries_once: true, ..server }
     }
 
     /// The file of the credential is there.
-    #[must_use]
     pub fn has_kubeconfig(&self) -> bool {
         self.kubeconfig.as_deref().is_some_and(|path| Path::new(path).exists())
     }
 
     /// How long the call has been at it.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
@@ -237,7 +231,6 @@ impl ApiServer {
 }
 
 /// Returns a text that changes whenever the file is written; empty if there is no file.
-#[must_use]
 pub fn file_fingerprint(path: &Path) -> String {
     let Ok(found) = fs::metadata(path) else { return String::new() };
     let (dev, ino, len) = (found.dev(), found.ino(), found.len());

@@ -41,7 +41,6 @@ pub struct CallLog {
 
 impl CallLog {
     /// Lines that carry the call's pod, container and interface, from the configured level on.
-    #[must_use]
     pub fn new(call: &PluginCall) -> CallLog {
         let environment = &call.environment;
         let labels = [
@@ -75,7 +74,6 @@ impl CallLog {
     }
 
     /// The decision; `None`: it did not come that far.
-    #[must_use]
     pub fn decision(&self) -> Option<&PodDecision> {
         self.decision.as_ref()
     }
@@ -86,7 +84,6 @@ impl CallLog {
     }
 
     /// The rules that were made; empty: none were.
-    #[must_use]
     pub fn rules(&self) -> &DesiredRules {
         &self.rules
     }
@@ -119,7 +116,6 @@ impl CallLog {
     }
 
     /// Sends all lines to the agent; what has to go to stderr instead is returned.
-    #[must_use]
     pub fn send_lines(self) -> String {
         if self.records.is_empty() {
             return String::new();

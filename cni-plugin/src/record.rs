@@ -94,7 +94,6 @@ fn load_record(path: &Path) -> Option<PodRecord> {
 
 /// Returns the record of the ADD that attached this container: of the same pod, and of the same network namespace as far as
 /// that can be determined. `None`: there is none that can be read.
-#[must_use]
 pub fn find_for_container(call: &PluginCall) -> Option<PodRecord> {
     let record = load_record(&record_directory(&call.conf)?.join(container_id(call)?.as_str()))?;
     let name = call.pod.as_ref()?;

@@ -50,7 +50,6 @@ const REMEDY: &str =
 
 /// Whether an ADD of a pod that is unknown because of `error` may succeed: with a warning for the log, or not, with what
 /// there is to add to the error. `None`: that is another case.
-#[must_use]
 pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String, String>> {
     if call.environment.command != CniCommand::Add {
         return None;

@@ -8,7 +8,6 @@ use rules::{SavedTables, plan, sidecar};
 use crate::settings::IptablesSettings;
 
 /// Returns what would be run, as shell commands.
-#[must_use]
 pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.

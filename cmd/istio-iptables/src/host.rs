@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 
 /// The number of a user or group in the text of `/etc/passwd` or `/etc/group` (`name:x:id:...`).
-#[must_use]
 pub fn id_of(name: &str, file: &str) -> Option<u32> {
     file.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -13,7 +12,6 @@ pub fn id_of(name: &str, file: &str) -> Option<u32> {
 }
 
 /// The name servers in the text of `/etc/resolv.conf`, in order. A zone (`fe80::1%eth0`) is dropped.
-#[must_use]
 pub fn name_servers(resolv_conf: &str) -> Vec<IpAddr> {
     resolv_conf.lines().filter_map(parse_name_server).collect()
 }

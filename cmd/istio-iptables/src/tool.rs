@@ -20,7 +20,6 @@ pub enum IptablesTool {
 
 impl IptablesTool {
     /// The program that was started under this name, with or without a directory; `None`: another one.
-    #[must_use]
     pub fn from_program(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?;
         [Self::Redirect, Self::Clean].into_iter().find(|tool| name == tool.name())

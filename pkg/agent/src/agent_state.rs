@@ -334,7 +334,6 @@ impl AgentState {
     }
 
     /// A pod joins and leaves the mesh so often that this is not logged any more.
-    #[must_use]
     pub fn is_flapping(&self, uid: &PodUid) -> bool {
         self.pace.is_flapping(uid)
     }

@@ -55,7 +55,6 @@ pub struct HistoryEntry {
 
 impl HistoryEntry {
     /// Rules of other components that precede ours, as text, or no longer do: empty. `writer`: the last process that changed any.
-    #[must_use]
     pub fn for_overruling_rules(pod: Option<String>, rules: &str, writer: Option<&str>) -> HistoryEntry {
         let rules = if rules.is_empty() { "none" } else { rules };
         let what = format!("rules of other components that precede ours: {rules}{}", writer_clause(writer));
@@ -86,7 +85,6 @@ impl ChangeHistory {
     }
 
     /// The causes of this pass. Without any, another component must have changed what the pass finds changed: drift.
-    #[must_use]
     pub fn pass_cause(&self) -> String {
         match (self.causes.as_slice(), self.more) {
             ([], _) => "drift".to_owned(),
@@ -148,13 +146,11 @@ impl ChangeHistory {
 }
 
 /// Joins the descriptions of rules that precede ours to one text; empty: there are none.
-#[must_use]
 pub fn join_reasons(reasons: impl Iterator<Item: ToString>) -> String {
     reasons.map(|reason| reason.to_string()).collect::<Vec<_>>().join("; ")
 }
 
 /// The steps of a plan in one line: the first six, and the number of the others.
-#[must_use]
 pub fn summarize_steps(steps: &[impl ToString]) -> String {
     let first: Vec<String> = steps.iter().take(MOST_STEPS).map(ToString::to_string).collect();
     match steps.len().saturating_sub(MOST_STEPS) {
@@ -164,7 +160,6 @@ pub fn summarize_steps(steps: &[impl ToString]) -> String {
 }
 
 /// Milliseconds, to the microsecond.
-#[must_use]
 pub fn to_milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }

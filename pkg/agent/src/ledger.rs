@@ -161,7 +161,6 @@ impl AttachmentLedger {
     }
 
     /// The ADD of this container is known.
-    #[must_use]
     pub fn has_container(&self, container: &ContainerId) -> bool {
         self.records.contains_key(container)
     }
@@ -172,7 +171,6 @@ impl AttachmentLedger {
     }
 
     /// The known containers of a network that are not among these, except those that no ADD named.
-    #[must_use]
     pub fn containers_not_in(&self, network: &str, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
         let of_network = self.records.iter().filter(|(_, record)| record.attachment.network == network);
         let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
@@ -180,27 +178,23 @@ impl AttachmentLedger {
     }
 
     /// An ADD reported the pod with this UID, and the API has not shown it yet.
-    #[must_use]
     pub fn is_expected(&self, uid: &PodUid) -> bool {
         self.records.values().any(|record| record.attachment.uid == *uid && !record.observed)
     }
 
     /// The addresses that the pod with this UID was added with.
-    #[must_use]
     pub fn added_addresses(&self, uid: &PodUid) -> Vec<IpAddr> {
         let own = self.records.values().filter(|record| record.attachment.uid == *uid);
         own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
     }
 
     /// The pod with this UID no longer has the address, whatever the API shows: it released it, or another pod was added with it.
-    #[must_use]
     pub fn has_lost(&self, uid: &PodUid, ip: IpAddr) -> bool {
         let mut others = self.records.values().filter(|record| record.attachment.uid != *uid);
         self.has_released(uid, ip) || others.any(|record| record.attachment.ips.contains(&ip))
     }
 
     /// The pod with this UID released the address.
-    #[must_use]
     pub fn has_released(&self, uid: &PodUid, ip: IpAddr) -> bool {
         self.released.contains_key(&(uid.clone(), ip))
     }

@@ -4,7 +4,6 @@ use model::Pod;
 use pod_status::PodLife;
 
 /// Whether a pod runs, by its phase. The API does not show that a sandbox is gone.
-#[must_use]
 pub fn life_from_phase(pod: &Pod) -> PodLife {
     if pod.status.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }

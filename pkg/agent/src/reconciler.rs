@@ -142,7 +142,6 @@ impl AgentHandle {
     }
 
     /// A copy of what the reconciler knows. It answers between two messages; `None`: not within that time. Blocks.
-    #[must_use]
     pub fn request_snapshot(&self, within: Duration) -> Option<Box<AgentSnapshot>> {
         let (reply, answer) = mpsc::channel();
         self.send(ReconcilerMessage::Inspect(reply));
@@ -163,7 +162,6 @@ pub struct ReconcilerInbox {
 
 impl ReconcilerInbox {
     /// An empty one, and what sends to it.
-    #[must_use]
     pub fn new() -> (AgentHandle, ReconcilerInbox) {
         let (sender, receiver) = mpsc::channel();
         (AgentHandle(sender), ReconcilerInbox { receiver })
@@ -214,7 +212,6 @@ impl Reconciler {
     /// A reconciler of the namespace that `mode` was opened for, on whose thread it must run.
     ///
     /// `policy` decides which pods are enrolled.
-    #[must_use]
     pub fn new(
         mode: Box<dyn CaptureMode>,
         policy: EnrolmentPolicy,

@@ -46,20 +46,17 @@ struct IndexedFile {
 
 impl RecordIndex {
     /// An index of this directory, which need not be there. Nothing is read yet.
-    #[must_use]
     pub fn new(directory: PathBuf) -> RecordIndex {
         RecordIndex { directory, files: Mutex::default() }
     }
 
     /// The directory.
-    #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Returns the records that there are now: of at most 2,000 files, the newest. Reads those that are new or have changed
     /// since the last call; what cannot be read is absent, and so is a failure older than a day. Blocks.
-    #[must_use]
     pub fn read_records(&self) -> Vec<Arc<PodRecord>> {
         self.update_index().into_values().filter_map(|file| file.record).collect()
     }

@@ -62,7 +62,6 @@ pub struct KnownPod {
 
 impl KnownPod {
     /// Whether the pod's sandbox was deleted and there will be no other one: the agent decides on it no more.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         self.ended && (self.unconfirmed || self.pod.metadata.deleted.is_some())
     }

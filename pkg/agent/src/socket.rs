@@ -80,7 +80,6 @@ pub struct AgentService(Arc<ConnectionContext>);
 impl AgentService {
     /// `lookup`: asks the API server for a pod that no fact has shown. `status` is told of requests that fail for lack of
     /// file descriptors.
-    #[must_use]
     pub fn new(
         owner: AgentHandle,
         policy: EnrolmentPolicy,
@@ -94,7 +93,6 @@ impl AgentService {
 
     /// Answers one request; blocks until it is done, at most until the deadline: what is not done by then has failed, and the
     /// answer gives the reason. `netns`: for an ADD or a DEL, the pod's network namespace.
-    #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
         answer_request(request, RequestContext { netns, deadline }, || false, &self.0)
     }

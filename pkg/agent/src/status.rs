@@ -72,7 +72,6 @@ impl AgentStatus {
     }
 
     /// How often it has changed.
-    #[must_use]
     pub fn change_count(&self) -> u64 {
         self.1.load(Ordering::Relaxed)
     }

@@ -45,7 +45,6 @@ pub struct ApiClient {
 
 impl ApiClient {
     /// A client with that kubeconfig; names are looked up with the system's files.
-    #[must_use]
     pub fn new(kubeconfig: impl Into<PathBuf>) -> Self {
         ApiClient { kubeconfig: kubeconfig.into(), resolver: Resolver::default() }
     }

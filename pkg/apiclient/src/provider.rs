@@ -6,7 +6,6 @@ use rustls::crypto::CryptoProvider;
 use crate::FailureReason;
 
 /// Returns the name of the TLS provider, for people: `ring`, or AWS-LC with the version of its library and the mode.
-#[must_use]
 pub fn describe_tls_provider() -> String {
     name_provider(choose_provider().is_ok_and(|provider| provider.fips()))
 }

@@ -8,7 +8,6 @@ pub struct Secret(Vec<u8>);
 
 impl Secret {
     /// Hides the bytes.
-    #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Secret(bytes.into())
     }

@@ -8,7 +8,6 @@ const REMOVED: &str = "[removed]";
 const NAMES: [&str; 6] = ["token", "password", "passwd", "secret", "client-key-data", "authorization"];
 
 /// The text without credentials.
-#[must_use]
 pub fn text(text: &str) -> String {
     let text = without_keys(text);
     text.split_inclusive('\n').map(|line| redact_secrets(&redact_named_values(line))).collect()
@@ -25,7 +24,6 @@ fn value(value: &mut Value) {
 }
 
 /// Returns a value as JSON, cleaned text by text, so that it is still JSON.
-#[must_use]
 pub fn json(document: &impl Serialize) -> String {
     let mut document = match serde_json::to_value(document) {
         Ok(document) => document,

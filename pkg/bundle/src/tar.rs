@@ -19,7 +19,6 @@ pub struct Archive {
 
 impl Archive {
     /// Begins an archive of a directory whose files all are of this time, in seconds since 1970.
-    #[must_use]
     pub fn new(directory: &str, time: u64) -> Archive {
         let out = GzEncoder::new(Vec::new(), Compression::default());
         Archive { out, directory: directory.to_owned(), time }

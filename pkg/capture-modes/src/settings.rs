@@ -24,7 +24,6 @@ pub enum CaptureConfig {
 
 impl CaptureConfig {
     /// The settings of in-pod redirection, if it may be used.
-    #[must_use]
     pub fn in_pod(&self) -> Option<&InPodConfig> {
         match self {
             CaptureConfig::Node => None,
@@ -54,21 +53,18 @@ pub struct InPodConfig {
 
 impl InPodConfig {
     /// The families that are captured.
-    #[must_use]
     pub fn captured_families(&self) -> Vec<model::Family> {
         let all = model::Family::BOTH.into_iter();
         all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
     }
 
     /// Returns the settings without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
-    #[must_use]
     pub fn within_kernel(&self) -> InPodConfig {
         InPodConfig { ipv6: self.ipv6 && kernel_has_ipv6(), ..self.clone() }
     }
 }
 
 /// Whether the kernel has IPv6.
-#[must_use]
 pub fn kernel_has_ipv6() -> bool {
     let asked = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     !matches!(asked, Err(Errno::AFNOSUPPORT))

@@ -38,7 +38,6 @@ pub enum Verdict {
 impl CheckReport {
     /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
     /// unhealthy, and 1 in every other case.
-    #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
     }
@@ -111,7 +110,6 @@ pub struct CheckLine {
 }
 
 /// Checks everything.
-#[must_use]
 pub fn check(cluster: &Cluster) -> CheckReport {
     let lookup = Lookup::new(cluster);
     let mut findings = agents::findings(&lookup);

@@ -62,14 +62,12 @@ impl Cluster {
     }
 
     /// Nodes whose agent did not answer, by name.
-    #[must_use]
     pub fn unanswered_nodes(&self) -> Vec<NodeMessage> {
         let silent = self.answers.iter().filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
         silent.map(|(node, why)| NodeMessage { node: node.clone(), message: why.clone() }).collect()
     }
 
     /// Whether objects of this kind could be read, so that one that is not there does not exist.
-    #[must_use]
     pub fn has_read(&self, kind: &str) -> bool {
         !self.unread.iter().any(|unread| unread.what == kind)
     }
@@ -94,7 +92,6 @@ impl Cluster {
 /// By which kind of proxy a pod takes part in the mesh, as an agent with ambient mode and without settings of its own decides it from
 /// labels, annotations and containers alone: `Sidecar`, or `InPod` for ambient mode of any capture mode; `None`: it does not. The
 /// node's agent knows better, where there is one.
-#[must_use]
 pub fn mesh_membership(pod: &Pod, namespace: Option<&Namespace>) -> Option<RedirectionMode> {
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
     // Of a namespace that could not be read, no label is known; the pod's own count nevertheless.

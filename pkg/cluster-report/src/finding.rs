@@ -76,11 +76,9 @@ macro_rules! finding_codes {
 
         impl Code {
             /// The part of the output that it belongs to.
-            #[must_use]
             pub fn section(self) -> Section { match self { $(Code::$name => Section::$section),* } }
 
             /// How bad it is, as a rule.
-            #[must_use]
             pub fn severity(self) -> Severity { match self { $(Code::$name => Severity::$severity),* } }
 
             fn scope(self) -> CodeScope { match self { $(Code::$name => CodeScope::$scope),* } }
@@ -89,11 +87,9 @@ macro_rules! finding_codes {
             pub(crate) fn bases(self) -> &'static [Basis] { match self { $(Code::$name => &[$(Basis::$basis),*]),* } }
 
             /// Returns the condition that holds if there is no such finding. Several codes can share one.
-            #[must_use]
             pub fn check(self) -> &'static str { match self { $(Code::$name => $check),* } }
 
             /// Returns the recommended action, in a sentence.
-            #[must_use]
             pub fn hint(self) -> &'static str { match self { $(Code::$name => $hint),* } }
         }
     };
@@ -296,7 +292,6 @@ impl ObjectName {
     }
 
     /// As it stands before a message, such as `pod shop/web`; empty for the cluster.
-    #[must_use]
     pub fn title(&self) -> String {
         let kind = match self.kind {
             "Pod" | "Node" | "Namespace" => self.kind.to_lowercase(),

@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// Returns a report with a test case for each check, as [`report::render_junit`].
-#[must_use]
 pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
     let cases: Vec<JunitCase> = checks.iter().flat_map(|line| cases_of(line, findings)).collect();
     report::render_junit(suite, &cases, least)

@@ -97,19 +97,16 @@ pub struct ContainerPort {
 
 impl Pod {
     /// The pod's name, as findings show it.
-    #[must_use]
     pub fn qualified_name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
     /// Whether the pod is neither finished nor being deleted.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         !self.status.has_ended() && self.metadata.deleted.is_none()
     }
 
     /// Whether a sidecar has been injected into the pod.
-    #[must_use]
     pub fn has_sidecar(&self) -> bool {
         self.metadata.annotations.contains_key(SIDECAR_STATUS) && self.has_container("istio-proxy")
     }
@@ -172,7 +169,6 @@ impl Pod {
     }
 
     /// Why it is not ready, in a clause.
-    #[must_use]
     pub fn phase_summary(&self) -> String {
         let mut waiting =
             self.status.container_statuses.iter().filter_map(|status| status.state.waiting.as_ref());

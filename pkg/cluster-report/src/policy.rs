@@ -129,7 +129,6 @@ pub enum Blocked {
 
 impl Selector {
     /// Whether the selector matches an object with these labels. A term with an unknown operator matches nothing.
-    #[must_use]
     pub fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         self.match_labels.iter().all(equal)
@@ -139,7 +138,6 @@ impl Selector {
 
 impl NetworkPolicy {
     /// Whether the policy restricts ingress to this pod.
-    #[must_use]
     pub fn isolates_pod(&self, pod: &Pod) -> bool {
         let types = &self.spec.policy_types;
         self.selects_pod(pod) && (types.is_empty() || types.iter().any(|kind| kind == "Ingress"))
@@ -213,7 +211,6 @@ impl PolicyPort {
 
 /// Returns the effect of policies on HBONE to this pod, and those of the policies that select it. The peers of different
 /// rules are taken to be different unless they are written alike.
-#[must_use]
 pub fn policy_effect<'a>(
     pod: &Pod,
     policies: impl IntoIterator<Item = &'a NetworkPolicy>,

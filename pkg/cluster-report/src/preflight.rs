@@ -71,21 +71,18 @@ pub struct PreflightReport {
 
 impl PreflightReport {
     /// The exit status for scripts, as [`crate::CheckReport::status`].
-    #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
     }
 }
 
 /// The nodes on which the agent would run.
-#[must_use]
 pub fn installation_nodes(cluster: &Cluster) -> Vec<&Node> {
     cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect()
 }
 
 /// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read; `None`: no node was
 /// to be checked by a pod.
-#[must_use]
 pub fn check_before_installation(
     cluster: &Cluster,
     objects: &NetworkObjects,

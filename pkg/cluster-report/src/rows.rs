@@ -58,7 +58,6 @@ pub struct NodeDifferences {
 
 impl VerifyReport {
     /// 0: everything is as desired; 1: differences; 2: none were found, and not everything was observed.
-    #[must_use]
     pub fn status(&self) -> u8 {
         match self.nodes.iter().any(|node| !node.differences.is_empty()) {
             true => 1,
@@ -71,7 +70,6 @@ impl VerifyReport {
 impl PodList {
     /// 0: listed, and with `bypassing` there is none; 1: with `bypassing` there are some; 2: pods of some nodes are missing, or none
     /// is listed and not everything is known.
-    #[must_use]
     pub fn status(&self, bypassing: bool) -> u8 {
         match self.pods.is_empty() {
             false if bypassing => 1,
@@ -83,7 +81,6 @@ impl PodList {
 }
 
 /// Pods of nodes that answered: those in a state, if one is meant.
-#[must_use]
 pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
     let is_meant = |pod: &&PodState| state.is_none_or(|state| state == pod.capture);
     let rows = cluster.state_reports().flat_map(|(node, state)| {
@@ -111,7 +108,6 @@ pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
 }
 
 /// Differences of every node that answered.
-#[must_use]
 pub fn verify_cluster(cluster: &Cluster) -> VerifyReport {
     let nodes = cluster.state_reports().map(|(node, state)| NodeDifferences {
         node: node.to_owned(),

@@ -8,7 +8,6 @@ use crate::{
 };
 
 /// Returns a log with a rule for each check, and a result for each finding and each reason why a check could not be completed.
-#[must_use]
 pub fn render_sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> String {
     let rule = |line: &CheckLine| SarifRule {
         code: line.code.as_str().to_owned(),

@@ -93,7 +93,6 @@ impl SimulatedRow {
 impl SimulationReport {
     /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing
     /// would be unhealthy, and 1 in every other case.
-    #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
         let unknown = self.pods.iter().any(|row| row.effect == MembershipEffect::Unknown);
         let worst = self.findings.iter().map(|finding| finding.severity).max();
@@ -101,13 +100,11 @@ impl SimulationReport {
     }
 
     /// Returns the number of pods with this effect.
-    #[must_use]
     pub fn count_pods(&self, effect: MembershipEffect) -> usize {
         self.pods.iter().filter(|row| row.effect == effect).count()
     }
 
     /// Returns the number of open connections of pods that would join: of those that would be reset, or of the others.
-    #[must_use]
     pub fn open_connections(&self, reset: bool) -> usize {
         let joining = self.pods.iter().filter(|row| row.effect == MembershipEffect::Joins);
         joining.filter(|row| row.pod.resets_connections == reset).filter_map(|row| row.pod.connections).sum()
@@ -116,7 +113,6 @@ impl SimulationReport {
 
 /// Puts together what agents answered, by node, and what would be wrong after the change. `cluster` has the objects of the
 /// namespace, or of all if settings change.
-#[must_use]
 pub fn simulate_change(
     cluster: &Cluster,
     change: &SimulatedChange,

@@ -32,7 +32,6 @@ const SHOWN_PROBES: usize = 4;
 const SHOWN_SOURCES: usize = 4;
 
 /// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
-#[must_use]
 pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
     text.push_str(&render_conclusion(report, colour));
@@ -40,7 +39,6 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
 }
 
 /// `millrace check --pre`: as [`check_text`].
-#[must_use]
 pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
     let _ = writeln!(text, "{} would run an agent", format_count(report.nodes, "node"));
@@ -119,7 +117,6 @@ fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
 }
 
 /// `millrace simulate`: one line for each pod, then what would be wrong. `all` shows every pod.
-#[must_use]
 pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> String {
     let mut text = format!("{}\n\n", sanitize_text(&report.change.to_string()));
     let most = if all { usize::MAX } else { SHOWN_PODS };
@@ -253,7 +250,6 @@ fn verdict_text(verdict: Verdict, colour: bool) -> String {
 }
 
 /// `millrace list`: one line for each pod. `wide` adds address, phase and UID.
-#[must_use]
 pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     if list.pods.is_empty() {
         let text = match list.status(false) {
@@ -292,7 +288,6 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
 }
 
 /// `millrace verify`: differences, one line each, then what is unknown.
-#[must_use]
 pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
     let mut rows = Vec::new();
     for node in &report.nodes {
@@ -312,13 +307,11 @@ pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
 }
 
 /// Which nodes are missing, and why, in lines for standard error; empty: none is.
-#[must_use]
 pub fn partial_text(unanswered: &[NodeMessage]) -> String {
     shortened_lines(&format!("partial: {} nodes did not answer", unanswered.len()), unanswered)
 }
 
 /// Parts of nodes that are unknown, in lines for standard error; empty: there are none.
-#[must_use]
 pub fn not_known_text(unknown: &[NodeMessage]) -> String {
     shortened_lines("unknown:", unknown)
 }

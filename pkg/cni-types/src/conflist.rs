@@ -137,7 +137,6 @@ pub fn entry_status(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatu
 
 /// Whether `converted` without our entry is just what [`merge_entry`] makes of the single configuration `original`. Then
 /// nobody has changed it since, and the original can be restored in its place. No when one of them cannot be read.
-#[must_use]
 pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
     let (Ok(ConfigFile::List(mut list)), Ok(ConfigFile::Single(conf))) =
         (ConfigFile::read(converted), ConfigFile::read(original))
@@ -150,7 +149,6 @@ pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
 
 /// The types of the plugins in a file, in their order, for messages that name them; empty when the file has none or
 /// cannot be read. An entry without a type is left out.
-#[must_use]
 pub fn plugin_types(content: &[u8]) -> Vec<String> {
     let document = Json::as_runtimes_read(content).unwrap_or(Json::Null);
     let entries = document.get("plugins").and_then(Json::as_list);
@@ -160,7 +158,6 @@ pub fn plugin_types(content: &[u8]) -> Vec<String> {
 
 /// Whether this type of plugin gives a pod no network: one of the reference plugins that modify what another one made, or
 /// `loopback`.
-#[must_use]
 pub fn is_auxiliary(plugin: &str) -> bool {
     ["bandwidth", "firewall", "loopback", "portmap", "sbr", "tuning", "vrf"].contains(&plugin)
 }

@@ -57,31 +57,26 @@ impl Json {
 
     /// The text that `MarshalIndent(value, "", "  ")` of Go 1.21's encoding/json gives, and one line feed: keys sorted,
     /// two blanks per level, `<`, `>`, `&`, U+2028 and U+2029 escaped. It ends the file as Istio's files end.
-    #[must_use]
     pub fn to_go_text(&self) -> String {
         print::document(self)
     }
 
     /// The member of an object with exactly this key; none when there is none or this is no object.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Json> {
         self.as_object().and_then(|members| members.get(key))
     }
 
     /// The decoded string, when this is one.
-    #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         if let Json::String(text) = self { Some(text) } else { None }
     }
 
     /// The values, when this is a list.
-    #[must_use]
     pub fn as_list(&self) -> Option<&[Json]> {
         if let Json::List(list) = self { Some(list) } else { None }
     }
 
     /// The members, when this is an object.
-    #[must_use]
     pub fn as_object(&self) -> Option<&BTreeMap<String, Json>> {
         if let Json::Object(members) = self { Some(members) } else { None }
     }

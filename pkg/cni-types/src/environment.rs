@@ -40,7 +40,6 @@ impl CniCommand {
     }
 
     /// The first version that has the command.
-    #[must_use]
     pub const fn minimum_version(self) -> CniVersion {
         match self {
             CniCommand::Add | CniCommand::Del => CniVersion::V0_1_0,
@@ -52,7 +51,6 @@ impl CniCommand {
 
     /// The variables that must be there and not empty, beside `CNI_COMMAND`: those that the specification requires, and
     /// `CNI_PATH` as the reference plugins do (Istio 1.20).
-    #[must_use]
     pub const fn required_variables(self) -> &'static [&'static str] {
         match self {
             CniCommand::Add | CniCommand::Check => {

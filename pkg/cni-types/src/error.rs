@@ -35,7 +35,6 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// The number of the code.
-    #[must_use]
     pub const fn number(self) -> u32 {
         match self {
             ErrorCode::IncompatibleVersion => 1,
@@ -77,7 +76,6 @@ pub struct CniError {
 
 impl CniError {
     /// An error of the newest version without details.
-    #[must_use]
     pub fn new(code: ErrorCode, msg: impl Into<String>) -> Self {
         CniError { cni_version: CniVersion::LATEST, code, msg: msg.into(), details: String::new() }
     }
@@ -97,7 +95,6 @@ impl CniError {
     }
 
     /// The JSON that goes to stdout, indented by four blanks as the reference plugins do, without a newline at the end.
-    #[must_use]
     pub fn to_json(&self) -> String {
         json::to_pretty_json(self)
     }

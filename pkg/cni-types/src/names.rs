@@ -93,7 +93,6 @@ macro_rules! name {
             }
 
             /// The text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -155,7 +154,6 @@ impl NetnsPath {
     }
 
     /// The path.
-    #[must_use]
     pub fn as_path(&self) -> &Path {
         &self.0
     }

@@ -49,7 +49,6 @@ pub struct CniRoute {
 impl CniResult {
     /// The pod's own addresses, in their order: an entry counts if it names no interface, or one that is not in the
     /// list, or the one called `ifname` (as Istio's ambient enrolment counts them). IPv4-mapped addresses are given as IPv4.
-    #[must_use]
     pub fn pod_ips(&self, ifname: &CniIfName) -> Vec<IpAddr> {
         let mut ips = Vec::new();
         for ip in &self.ips {
@@ -95,7 +94,6 @@ impl<'a> PrevResult<'a> {
     }
 
     /// Returns the parsed content of the result.
-    #[must_use]
     pub fn parsed_result(&self) -> &CniResult {
         &self.result
     }
@@ -103,7 +101,6 @@ impl<'a> PrevResult<'a> {
     /// The text to print for a configuration of that version: the bytes as they came if they are of that version (unknown
     /// members, order and numbers included), else converted. A conversion keeps what the requested version can hold:
     /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
-    #[must_use]
     pub fn output_for(&self, requested: CniVersion) -> String {
         if self.stated && self.version == requested {
             return self.raw.get().to_owned();
@@ -113,7 +110,6 @@ impl<'a> PrevResult<'a> {
 }
 
 /// A result that says only its version: what a plugin prints that has no `prevResult` and makes nothing.
-#[must_use]
 pub fn empty_result(version: CniVersion) -> String {
     format!("{{\"cniVersion\":\"{version}\"}}")
 }

@@ -16,7 +16,6 @@ pub const LOG_FILE: &str = "istio-cni.log";
 pub const LOCKS: &str = "locks";
 
 /// The path of one of these names.
-#[must_use]
 pub fn path(directory: &str, name: &str) -> String {
     Path::new(directory).join(name).to_string_lossy().into_owned()
 }

@@ -77,7 +77,6 @@ impl FromStr for CniVersion {
 }
 
 /// Returns the output of the plugin for `VERSION` (CNI spec 1.1.0, section 2, "VERSION").
-#[must_use]
 pub fn version_output() -> String {
     let list: Vec<String> = SUPPORTED.iter().map(|version| format!("\"{version}\"")).collect();
     format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{}]}}", CniVersion::LATEST, list.join(","))

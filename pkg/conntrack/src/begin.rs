@@ -21,7 +21,6 @@ pub enum ConnectionsReport {
 
 impl ConnectionsReport {
     /// All was done that was asked for.
-    #[must_use]
     pub fn matches_request(&self) -> bool {
         match self {
             ConnectionsReport::Kept(kept) => kept.refused.is_none() && !kept.is_truncated,

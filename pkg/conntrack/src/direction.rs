@@ -18,7 +18,6 @@ pub struct LocalPorts {
 
 impl LocalPorts {
     /// Of a namespace with these sockets. `range`: what its `net.ipv4.ip_local_port_range` holds.
-    #[must_use]
     pub fn new(sockets: &TcpSockets, range: Option<&str>) -> LocalPorts {
         LocalPorts {
             listeners: sockets.listeners.clone(),
@@ -35,7 +34,6 @@ impl LocalPorts {
     }
 
     /// Of the calling thread's namespace, which has these sockets.
-    #[must_use]
     pub fn from_sockets(sockets: &TcpSockets) -> LocalPorts {
         let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
         LocalPorts::new(sockets, range.as_deref())
@@ -43,7 +41,6 @@ impl LocalPorts {
 
     /// The peer opened the connection. Certain where a socket listens at our end or the connection is just being opened; else
     /// the end with an ephemeral port is taken for the client's, ours if both have one.
-    #[must_use]
     pub fn was_accepted(&self, socket: &TcpSocket) -> bool {
         match socket.state {
             TcpState::SynReceived => true,

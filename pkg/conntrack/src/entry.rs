@@ -21,7 +21,6 @@ impl TcpTuple {
     }
 
     /// The family of its addresses.
-    #[must_use]
     pub fn family(self) -> Family {
         if self.source.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -78,13 +77,11 @@ pub struct TrackedConnection {
 
 impl TrackedConnection {
     /// A rule of `nat` has led it elsewhere.
-    #[must_use]
     pub fn is_translated(&self) -> bool {
         self.reply != self.original.reversed()
     }
 
     /// Has this mark.
-    #[must_use]
     pub fn has_mark(&self, mark: Mark) -> bool {
         self.mark & mark.mask == mark.value
     }

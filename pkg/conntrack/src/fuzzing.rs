@@ -5,7 +5,6 @@ use netlink::ReceivedMessage;
 use crate::{TrackedConnection, TrackedProtocol, message};
 
 /// Reads one message about a tracked connection.
-#[must_use]
 pub fn connection(message: &ReceivedMessage<'_>) -> Option<TrackedConnection> {
     message::parse_connection(message, TrackedProtocol::Tcp)
 }

@@ -32,7 +32,6 @@ model::word_enum! {
 
 impl OutputFormat {
     /// Only checks have this form.
-    #[must_use]
     pub fn is_of_check(self) -> bool {
         matches!(self, OutputFormat::Junit | OutputFormat::Sarif)
     }
@@ -49,7 +48,6 @@ pub struct Printer {
 
 impl Printer {
     /// With colours unless the flag `no_color`, the variable `NO_COLOR` or the terminal forbids them.
-    #[must_use]
     pub fn new(format: OutputFormat, no_color: bool) -> Printer {
         let plain = no_color || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");

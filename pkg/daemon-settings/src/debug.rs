@@ -68,26 +68,22 @@ pub(super) fn effective_settings(values: &FlagValues) -> Vec<EffectiveSetting> {
 
 impl DaemonSettings {
     /// The file with the last debug state, for commands that find no agent.
-    #[must_use]
     pub fn last_state(&self) -> PathBuf {
         self.debug_socket.with_file_name(LAST_STATE)
     }
 
     /// The file with the history of changes.
-    #[must_use]
     pub fn history_path(&self) -> PathBuf {
         self.ambient_traces.agent.history.clone()
     }
 
     /// Where the plugin wrote while no agent was there to take its lines, and the file before.
-    #[must_use]
     pub fn plugin_logs(&self) -> [PathBuf; 2] {
         [run_dir::LOG_FILE.to_owned(), format!("{}.1", run_dir::LOG_FILE)]
             .map(|name| self.debug_socket.with_file_name(name))
     }
 
     /// Since when the plugin's credential has been refused.
-    #[must_use]
     pub fn refused_credential(&self) -> PathBuf {
         self.debug_socket.with_file_name(wire::REFUSED_CREDENTIAL)
     }

@@ -186,7 +186,6 @@ impl DaemonSettings {
     }
 
     /// The TCP ports that the agent listens on.
-    #[must_use]
     pub fn listening_ports(&self) -> Vec<u16> {
         let debug = self.debug.as_ref().map(|debug| debug.port);
         [Some(HEALTH_PORT), self.monitoring_port, debug].into_iter().flatten().collect()

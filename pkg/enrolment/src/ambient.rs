@@ -41,7 +41,6 @@ pub enum AmbientStanding {
 
 impl AmbientStanding {
     /// Returns the standing of a pod that belongs to ambient mode, or does not.
-    #[must_use]
     pub fn of_pod(pod: &Pod, membership: Result<EnrolmentReason, SkipReason>) -> AmbientStanding {
         match membership {
             Err(reason) => AmbientStanding::Out(reason),
@@ -71,7 +70,6 @@ pub fn evaluate_membership(
 }
 
 /// Returns the standing of a pod as the API knows it now.
-#[must_use]
 pub fn pod_standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
     AmbientStanding::of_pod(pod, evaluate_membership(pod, namespace, policy))
 }

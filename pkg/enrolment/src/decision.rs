@@ -84,7 +84,6 @@ impl SidecarRedirect {
 
 impl PodDecision {
     /// A short, stable name of outcome and reason.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             PodDecision::Skip(reason) => reason.code(),
@@ -106,7 +105,6 @@ impl fmt::Display for PodDecision {
 }
 
 /// Decides from the call alone, where that suffices; none means that the pod must be looked up.
-#[must_use]
 pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<PodDecision> {
     let pass = |reason| Some(PodDecision::Skip(reason));
     let Some(pod) = call.pod else { return pass(SkipReason::NoPod) };
@@ -125,7 +123,6 @@ pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<
 }
 
 /// True when [`decide`] needs the namespace of `pod`.
-#[must_use]
 pub fn needs_namespace(pod: &Pod, policy: &EnrolmentPolicy) -> bool {
     // To the operator's selectors, a pod's own label is one like any other.
     let has_refused = policy.enablement.is_none() && ambient::has_refused(pod);

@@ -35,7 +35,6 @@ model::word_enum! {
 
 impl ExceptionKind {
     /// Returns the annotation of pods and namespaces that asks for it.
-    #[must_use]
     pub const fn annotation(self) -> &'static str {
         match self {
             ExceptionKind::OutboundPorts => "cni.istio.io/excludeOutboundPorts",
@@ -81,7 +80,6 @@ pub struct AllowedExceptions(BTreeSet<ExceptionKind>);
 
 impl AllowedExceptions {
     /// Returns all of them.
-    #[must_use]
     pub fn all() -> AllowedExceptions {
         AllowedExceptions(ExceptionKind::ALL.into())
     }
@@ -133,7 +131,6 @@ pub struct EffectiveExceptions {
 
 impl RequestedExceptions {
     /// Reads the annotations of a pod or of a namespace.
-    #[must_use]
     pub fn read_from(annotations: &BTreeMap<String, String>) -> RequestedExceptions {
         let read = |kind: ExceptionKind| {
             let text = annotations.get(kind.annotation())?;
@@ -145,7 +142,6 @@ impl RequestedExceptions {
 
     /// Returns what applies to a pod that asks for this itself. Of what it does not mention, its namespace's word counts. `dns_capture`:
     /// whether the DNS of pods that do not say is captured.
-    #[must_use]
     pub fn effective_exceptions(
         &self,
         namespace: Option<&RequestedExceptions>,
@@ -171,7 +167,6 @@ impl RequestedExceptions {
     }
 
     /// Returns the requests of a pod that is captured on the node, where none is applied, each in a sentence without a full stop.
-    #[must_use]
     pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
         let requests =
             self.with_inherited(namespace).filter(|(kind, _, value)| leaves_outside(*kind, value, true));

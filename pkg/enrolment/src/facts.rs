@@ -54,7 +54,6 @@ pub enum WatchedCollection {
 
 impl WatchedCollection {
     /// Returns the name of the resource.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             WatchedCollection::Pods => "pods",
@@ -191,7 +190,6 @@ impl FactIndex {
     }
 
     /// The pod of this name.
-    #[must_use]
     pub fn pod(&self, name: &PodName) -> Option<&Pod> {
         self.pods.get(name).map(|entry| &entry.pod)
     }
@@ -213,13 +211,11 @@ impl FactIndex {
     }
 
     /// Returns what a pod's annotations ask for, as they were read when the index recorded the pod.
-    #[must_use]
     pub fn pod_annotations(&self, name: &PodName) -> Option<&InPodAnnotations> {
         self.pods.get(name).map(|entry| &entry.asked)
     }
 
     /// The namespace of this name.
-    #[must_use]
     pub fn namespace(&self, name: &str) -> Option<&Namespace> {
         self.namespaces.get(name).map(|entry| &entry.namespace)
     }
@@ -230,25 +226,21 @@ impl FactIndex {
     }
 
     /// Returns what a namespace asks for its pods, as it was read when the index recorded the namespace.
-    #[must_use]
     pub fn namespace_exceptions(&self, namespace: &str) -> Option<&RequestedExceptions> {
         self.namespaces.get(namespace).map(|entry| &entry.exceptions)
     }
 
     /// Of whom the lists are not believed.
-    #[must_use]
     pub fn unconfirmed_objects(&self) -> &UnconfirmedObjects {
         &self.unconfirmed
     }
 
     /// All pods were told once.
-    #[must_use]
     pub fn has_pods(&self) -> bool {
         self.has_pods
     }
 
     /// All pods and all namespaces were told once. Before that, what is missing here may well exist.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.has_pods && self.has_namespaces
     }

@@ -50,7 +50,6 @@ pub struct InPodAnnotations {
 
 impl InPodAnnotations {
     /// Reads the annotations of a pod.
-    #[must_use]
     pub fn read_from(pod: &Pod) -> InPodAnnotations {
         let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
         let dns = read_boolean(annotations, DNS_CAPTURE, &mut warnings);
@@ -63,7 +62,6 @@ impl InPodAnnotations {
     }
 
     /// Returns the pod's options. `namespace`: what its namespace asks for.
-    #[must_use]
     pub fn effective_options(
         &self,
         namespace: Option<&RequestedExceptions>,
@@ -84,13 +82,11 @@ impl InPodAnnotations {
     }
 
     /// Returns the exceptions that the pod asks for, which node-level capture does not have, each in a sentence.
-    #[must_use]
     pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
         self.exceptions.refused_on_node(namespace)
     }
 
     /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
-    #[must_use]
     pub fn existing_or(&self, default: ExistingConnections) -> ExistingConnections {
         self.existing.unwrap_or(default)
     }

@@ -61,7 +61,6 @@ model::word_enum! {
 
 impl SkipReason {
     /// The labels of a pod or of its namespace ask for ambient mode, and this speaks against it.
-    #[must_use]
     pub fn is_refusal(self) -> bool {
         use SkipReason::{
             AgentPod, ExcludedNamespace, HasSidecar, HostNetwork, NoProxy, OptedOut, Terminated, Ztunnel,

@@ -94,7 +94,6 @@ static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
 });
 
 /// Whether selectors only say what the labels of pods and namespaces mean without any.
-#[must_use]
 pub fn are_labels(selectors: &[Enablement]) -> bool {
     selectors == BY_LABELS.as_slice()
 }
@@ -106,7 +105,6 @@ fn absent_if_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from
 
 impl Enablement {
     /// Whether a pod with these labels, in a namespace with those, is meant.
-    #[must_use]
     pub fn matches(&self, pod: &LabelMap, namespace: &LabelMap) -> bool {
         self.pod_selector.matches(pod) && self.namespace_selector.matches(namespace)
     }

@@ -30,7 +30,6 @@ impl Default for ZtunnelSelector {
 
 impl ZtunnelSelector {
     /// Whether the pod is a ztunnel.
-    #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {
         let (key, value) = &self.label;
         self.namespaces.contains(&pod.metadata.namespace)
@@ -62,7 +61,6 @@ pub struct ZtunnelCandidate {
 
 /// All ztunnel pods that are known and have not ended, by name: the API shows the address of one that was evicted until its object is
 /// deleted, when another pod may have it.
-#[must_use]
 pub fn list_candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
     living_ztunnels(index, selector).map(to_candidate).collect()
 }
@@ -74,7 +72,6 @@ fn living_ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> i
 /// Whether the newest ztunnel pod that is not on its way out speaks with the agent, and so serves pods from within; none
 /// if there is no ztunnel. Each that does has the variable `INPOD_ENABLED` in Istio's chart, to this day; of one without, it
 /// is known when it is ready, which those that speak with us are only when they do.
-#[must_use]
 pub fn newest_supports_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
     let remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
     let newest = remaining.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
@@ -83,7 +80,6 @@ pub fn newest_supports_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> 
 }
 
 /// Whether a ready ztunnel serves the node from its own network namespace. Its successor may never start.
-#[must_use]
 pub fn is_served_on_node(index: &FactIndex, selector: &ZtunnelSelector) -> bool {
     let mut remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
     remaining.any(|pod| is_ready(pod) && !supports_in_pod(pod))
@@ -97,14 +93,12 @@ fn supports_in_pod(ztunnel: &Pod) -> bool {
 
 /// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same
 /// second always the same one.
-#[must_use]
 pub fn active_candidate(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
     let fit = |one: &&ZtunnelCandidate| one.ready && !one.terminating && !one.ips.is_empty();
     candidates.iter().filter(fit).max_by_key(|one| (&one.created, &one.uid))
 }
 
 /// The one that will serve the node next, as far as can be told: newer than the active one, and not ready yet.
-#[must_use]
 pub fn next_candidate(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
     let age = |one: &ZtunnelCandidate| (one.created.clone(), one.uid.clone());
     let now = active_candidate(candidates).map(age);

@@ -46,7 +46,6 @@ impl BuiltIn {
     }
 
     /// Reads what [`fmt::Display`] wrote.
-    #[must_use]
     pub fn parse(text: &str) -> BuiltIn {
         let chains = text.split_whitespace().filter(|word| *word != NONE).map(str::to_owned).collect();
         BuiltIn { exists: text != NONE, chains }

@@ -163,7 +163,6 @@ impl CapturedTraffic {
     }
 
     /// The traffic that these rules redirect in a family.
-    #[must_use]
     pub fn of_rules(family: Family, rules: &RuleSet) -> CapturedTraffic {
         let mut tables = BTreeMap::new();
         for (table, rules) in &rules.tables {
@@ -195,31 +194,26 @@ impl CapturedTraffic {
 
     /// Outbound traffic, of whichever family: every rule set of a sidecar or of in-pod capture redirects some of it, whatever
     /// its settings.
-    #[must_use]
     pub fn any_outbound() -> CapturedTraffic {
         CapturedTraffic([CapturedFlow { family: None, hook: Hook::Output }].into())
     }
 
     /// Reads what [`CapturedTraffic::to_lines`] returned. Lines of another version that mean nothing here are left out.
-    #[must_use]
     pub fn from_lines(lines: &[String]) -> CapturedTraffic {
         CapturedTraffic(lines.iter().filter_map(|line| CapturedFlow::parse(line)).collect())
     }
 
     /// A line for each family and direction, to be kept.
-    #[must_use]
     pub fn to_lines(&self) -> Vec<String> {
         self.0.iter().map(ToString::to_string).collect()
     }
 
     /// No traffic is redirected.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The traffic that was redirected and is not redirected `now`, line by line; empty: none.
-    #[must_use]
     pub fn missing_from(&self, now: &CapturedTraffic) -> Vec<String> {
         let lost = self.0.iter().filter(|flow| !now.0.iter().any(|found| flow.is_part_of(found)));
         lost.map(ToString::to_string).collect()

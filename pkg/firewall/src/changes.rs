@@ -43,7 +43,6 @@ struct NativeChange {
 impl ObservedTables {
     /// Returns the changes that lead from what was observed to what is desired of an owner's rules. A family that is to have
     /// none gets an empty rule set.
-    #[must_use]
     pub fn plan_changes(&self, owner: ChainSet, desired: impl Fn(Family) -> RuleSet) -> FamilyChanges {
         let rules = Family::BOTH.map(|family| (family, desired(family)));
         if let Some(native) = &self.native {
@@ -59,7 +58,6 @@ impl ObservedTables {
     }
 
     /// Returns the changes that remove an owner's rules.
-    #[must_use]
     pub fn plan_removal(&self, owner: ChainSet) -> FamilyChanges {
         self.plan_changes(owner, |_| RuleSet::default())
     }
@@ -101,13 +99,11 @@ impl FamilyChanges {
     }
 
     /// Returns the texts of [`FamilyChanges::reasons`], without the family beside each.
-    #[must_use]
     pub fn reason_texts(&self) -> Vec<String> {
         self.reasons().map(|(_, what)| what).collect()
     }
 
     /// [`RuleChange::in_two_steps`] of both families; `None` if it is of none.
-    #[must_use]
     pub fn in_two_steps(&self) -> Option<(FamilyChanges, FamilyChanges)> {
         if let Some(native) = &self.native {
             let of = |native| FamilyChanges { native: Some(native), ..FamilyChanges::default() };
@@ -127,7 +123,6 @@ impl FamilyChanges {
     }
 
     /// The tables that are changed, by family.
-    #[must_use]
     pub fn changed_tables(&self) -> Vec<(Family, &'static str)> {
         let of =
             |change: &RuleChange| change.edits.iter().map(|edit| edit.table.as_str()).collect::<Vec<_>>();
@@ -145,7 +140,6 @@ impl FamilyChanges {
     }
 
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
-    #[must_use]
     pub fn restore_texts(&self) -> Vec<(Family, String)> {
         self.families.iter().map(|(family, change)| (*family, change.restore_text())).collect()
     }

@@ -40,13 +40,11 @@ impl RulesFingerprint {
     }
 
     /// How often rules of nf_tables were changed; `None`: the kernel has no nf_tables.
-    #[must_use]
     pub fn generation(&self) -> Option<u32> {
         self.generation
     }
 
     /// There are legacy tables.
-    #[must_use]
     pub fn has_legacy(&self) -> bool {
         self.legacy.is_some()
     }

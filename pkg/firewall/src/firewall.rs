@@ -34,7 +34,6 @@ pub enum NativeTables {
 
 impl NativeTables {
     /// By the setting.
-    #[must_use]
     pub fn by_setting(native_nftables: bool) -> NativeTables {
         if native_nftables { NativeTables::Preferred } else { NativeTables::WhereFound }
     }
@@ -82,14 +81,12 @@ impl Default for FirewallOptions {
 
 impl FirewallOptions {
     /// The backends that may hold something of ours: the forced one, else all, since an earlier run may have used any.
-    #[must_use]
     pub fn possible_backends(&self) -> Vec<Backend> {
         self.forced.map_or_else(|| Backend::ALL.to_vec(), |forced| vec![forced])
     }
 
     /// Whether tables of nf_tables are changed without tools. In a user namespace the kernel takes rules about
     /// owners only from whoever is in it, which none of our threads can be.
-    #[must_use]
     pub fn uses_engine(&self) -> bool {
         self.user_namespace.is_none()
     }
@@ -175,7 +172,6 @@ impl ObservedTables {
     }
 
     /// Returns the tables of `family`, blank if it is absent.
-    #[must_use]
     pub fn family_tables(&self, family: Family) -> &SavedTables {
         static NOTHING: SavedTables = SavedTables { tables: BTreeMap::new() };
         self.families.get(&family).unwrap_or(&NOTHING)
@@ -325,7 +321,6 @@ impl Firewall {
     }
 
     /// The backend in use.
-    #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
     }

@@ -35,7 +35,6 @@ impl OwnRules {
 
 impl RulesGeneration {
     /// Looks at the calling thread's namespace. What nobody has changed since `before` is not read once more.
-    #[must_use]
     pub fn of_node(owner: ChainSet, before: Option<&RulesGeneration>) -> RulesGeneration {
         let rules = RulesFingerprint::of_node().ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
@@ -45,14 +44,12 @@ impl RulesGeneration {
     }
 
     /// The kernel could be asked: a later snapshot can be compared with it.
-    #[must_use]
     pub fn is_comparable(&self) -> bool {
         self.rules.is_some()
     }
 
     /// Neither the owner's rules, nor what leads to them, nor whether the kernel evaluates them was changed between `self` and `later`. Where the kernel cannot tell, it
     /// is `false`.
-    #[must_use]
     pub fn is_unchanged(&self, later: &RulesGeneration) -> bool {
         let (Some(then), Some(now)) = (&self.rules, &later.rules) else { return false };
         then == now || (then.same_legacy(now) && self.own.is_some() && self.own == later.own)

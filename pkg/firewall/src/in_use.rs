@@ -54,7 +54,6 @@ fn list_nft_chains() -> Result<BTreeSet<String>, netlink::Error> {
 }
 
 /// Whether there is a tool that changes legacy tables.
-#[must_use]
 pub fn has_legacy_tool() -> bool {
     IptablesTools::from_environment().find_tool(ToolKind::Legacy, Family::V4, ToolVerb::Restore).is_ok()
 }

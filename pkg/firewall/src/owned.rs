@@ -10,7 +10,6 @@ use crate::{
 
 /// Says which tables for rules of ours another process owns in the calling thread's network namespace. `None`: there are none, or the
 /// kernel could not be asked.
-#[must_use]
 pub fn describe_owned_tables() -> Option<String> {
     let mut socket = Socket::open(NetlinkProtocol::Netfilter).ok()?.with_bounds(ListBounds::POD);
     // struct nfgenmsg: any family, version 0, resource 0

@@ -21,19 +21,16 @@ pub struct Flag {
 
 impl Flag {
     /// A flag with a value.
-    #[must_use]
     pub const fn with_value(default: &'static str, help: &'static str) -> Flag {
         Flag { long: "", short: None, env: &[], default, switch: false, help }
     }
 
     /// A flag without a value, or with an optional one, which is off unless it is given.
-    #[must_use]
     pub const fn new_switch(help: &'static str) -> Flag {
         Flag { switch: true, ..Flag::with_value("false", help) }
     }
 
     /// A switch that is on unless it is set to false.
-    #[must_use]
     pub const fn new_switch_on(help: &'static str) -> Flag {
         Flag { switch: true, ..Flag::with_value("true", help) }
     }
@@ -70,7 +67,6 @@ impl Flag {
 
 /// The long name of a flag whose const has the name `constant`: `cni-net-dir` of `CNI_NET_DIR`.
 #[doc(hidden)]
-#[must_use]
 #[expect(clippy::indexing_slicing, reason = "an iterator cannot be used in a const")]
 pub const fn long_name<const N: usize>(constant: &str) -> [u8; N] {
     let mut long = [0; N];
@@ -112,7 +108,6 @@ impl fmt::Display for Flag {
 }
 
 /// The text of `--help`.
-#[must_use]
 pub fn help_text(usage: &str, table: &[Flag]) -> String {
     let mut text = format!("{usage}\n\nFlags:\n");
     for flag in table {

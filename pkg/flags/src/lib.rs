@@ -86,13 +86,11 @@ pub struct FlagValues {
 
 impl FlagValues {
     /// The text of a flag; the flag's own default when it is not in the command's table.
-    #[must_use]
     pub fn flag_text(&self, flag: &Flag) -> &str {
         self.get(flag).0
     }
 
     /// The text of a flag, and where it is from; its own default when it is not in the command's table.
-    #[must_use]
     pub fn get(&self, flag: &Flag) -> (&str, ValueSource) {
         let found = self.values.get(flag.long);
         found.map_or((flag.default, ValueSource::Default), |(text, source)| (text.as_str(), *source))
@@ -143,7 +141,6 @@ impl FlagValues {
     }
 
     /// The operands, which are no flags, in their order; see [`FlagStyle::takes_operands`].
-    #[must_use]
     pub fn positionals(&self) -> &[String] {
         &self.operands
     }
@@ -199,7 +196,6 @@ fn from_environment(
 }
 
 /// Returns the name that was most probably meant; `None`: none is similar.
-#[must_use]
 pub fn nearest_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Nobody mistypes a name so that it becomes much longer.
     let word = Some(word).filter(|word| word.len() <= MAX_WORD)?;

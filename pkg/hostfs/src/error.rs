@@ -39,26 +39,22 @@ impl Error {
     }
 
     /// The file or directory that was asked for; empty if a [`crate::DirectoryWatcher`] itself failed.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The cause: what the kernel answered, or words of kind [`io::ErrorKind::Other`].
-    #[must_use]
     pub const fn io_error(&self) -> &io::Error {
         &self.source
     }
 
     /// Whether it, or a directory on the way to it, does not exist. A dangling link is not missing.
-    #[must_use]
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 
     /// Whether nobody can read a file there, on the host as little as in a container: it is a directory, a device or the like,
     /// or a link that dangles.
-    #[must_use]
     pub const fn is_no_file(&self) -> bool {
         self.no_file
     }

@@ -25,7 +25,6 @@ pub struct FileFingerprint {
 
 impl FileFingerprint {
     /// The fingerprint of the file with this metadata.
-    #[must_use]
     pub fn from_metadata(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
@@ -39,7 +38,6 @@ impl FileFingerprint {
 
     /// Whether it was taken so long after the last touch that the file system's clock has ticked since: then any later
     /// touch shows, also of one who writes in place. `now`: when it was taken.
-    #[must_use]
     pub fn is_conclusive(&self, now: SystemTime) -> bool {
         let (seconds, nanoseconds) = self.ctime.max(self.mtime);
         let seconds = u64::try_from(seconds).unwrap_or_default();
@@ -75,7 +73,6 @@ pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error
 
 /// The fingerprint of such a file, if there is one and any later touch would show in it. Taken before the file is read,
 /// an equal one later means that it says the same.
-#[must_use]
 pub fn conclusive_fingerprint(path: &Path) -> Option<FileFingerprint> {
     let now = SystemTime::now();
     fingerprint_of_file(path).ok().flatten().filter(|touched| touched.is_conclusive(now))

@@ -83,7 +83,6 @@ pub enum Error {
 
 impl Error {
     /// There is more than is read, or it never stays the same while it is.
-    #[must_use]
     pub fn is_excess(&self) -> bool {
         use netlink::Error::{Bounds, Interrupted};
         matches!(self, Error::Kernel { source: Bounds(_) | Interrupted(_), .. })

@@ -35,7 +35,6 @@ pub fn parse(message: &ReceivedMessage<'_>) -> Result<Option<KernelObject>, Malf
 }
 
 /// The request that makes a route or a policy rule.
-#[must_use]
 pub fn creation_request(object: &KernelObject) -> Option<NetlinkRequest> {
     match object {
         KernelObject::Route(route) => Some(route::message::add_request(route, MessageFlags::NONE)),

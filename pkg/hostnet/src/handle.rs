@@ -16,7 +16,6 @@ pub enum ChangeOutcome {
 
 impl ChangeOutcome {
     /// Whether it did.
-    #[must_use]
     pub const fn is_yes(self) -> bool {
         matches!(self, Self::Yes)
     }

@@ -19,14 +19,12 @@ pub struct LocalDelivery {
 
 impl LocalDelivery {
     /// The policy rule.
-    #[must_use]
     pub fn policy_rule(&self, family: Family) -> PolicyRule {
         let rule = PolicyRule::new(family, self.priority, RuleAction::Lookup(self.table));
         PolicyRule { fwmark: Some(self.mark), ..rule }
     }
 
     /// The route; `lo` is the loopback link.
-    #[must_use]
     pub fn default_route(&self, family: Family, lo: LinkIndex) -> Route {
         Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, self.table) }
     }

@@ -83,7 +83,6 @@ impl RouteProtocol {
 
 impl Route {
     /// A route with nothing but a destination, made as `ip route add` would.
-    #[must_use]
     pub const fn new(family: Family, kind: RouteKind, dst: Option<IpNet>, table: TableId) -> Self {
         Self {
             family,
@@ -103,7 +102,6 @@ impl Route {
 
     /// The scope that a route like this has unless told otherwise (iproute2, `iproute_modify`): IPv6 knows none; a
     /// local one is of the host; one without next hop stays on the link.
-    #[must_use]
     pub const fn natural_scope(&self) -> RouteScope {
         match (self.family, self.kind, self.gateway) {
             (Family::V6, ..) => RouteScope::UNIVERSE,
@@ -114,7 +112,6 @@ impl Route {
     }
 
     /// Whether this route, read from the kernel, is the desired one.
-    #[must_use]
     pub fn is_match_for(&self, desired: &Self) -> bool {
         !self.unmodelled && *self == desired.as_read()
     }

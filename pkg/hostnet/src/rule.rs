@@ -81,7 +81,6 @@ pub enum RuleAction {
 
 impl PolicyRule {
     /// A rule for all packets.
-    #[must_use]
     pub const fn new(family: Family, priority: Option<u32>, action: RuleAction) -> Self {
         let protocol = RouteProtocol::ANY;
         let (fwmark, iif, dest, ip_proto) = (None, None, None, None);
@@ -91,7 +90,6 @@ impl PolicyRule {
 
     /// Whether packets that meet the conditions of this rule and of one at `priority`, which comes later, look for a route in other
     /// tables than these because of this rule.
-    #[must_use]
     pub fn leads_past(&self, priority: u32, tables: &[TableId]) -> bool {
         match self.action {
             RuleAction::Lookup(table) => table != TableId::LOCAL && !tables.contains(&table),
@@ -102,7 +100,6 @@ impl PolicyRule {
 
     /// Whether TCP packets with this mark and no other, from any of the `sources` or to them, that this host forwards can meet the
     /// conditions. Those on single links are taken for conditions that they do not meet.
-    #[must_use]
     pub fn takes_forwarded(&self, mark: u32, sources: &[IpAddr]) -> bool {
         let OtherConditions { source, inverted, narrow, .. } = self.other;
         let has_mark = self.fwmark.is_none_or(|own| mark & own.mask == own.value & own.mask);
@@ -116,7 +113,6 @@ impl PolicyRule {
     }
 
     /// Whether this rule, read from the kernel, is the desired one.
-    #[must_use]
     pub fn is_match_for(&self, desired: &Self) -> bool {
         let desired = Self { protocol: self.protocol, ..desired.as_read(self.priority) };
         !self.unmodelled && *self == desired

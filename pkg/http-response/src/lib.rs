@@ -33,7 +33,6 @@ pub enum HttpError {
 
 impl HttpResponse {
     /// The value of the first header of that name.
-    #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         header_values(&self.headers, name).next()
     }

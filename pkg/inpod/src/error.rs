@@ -46,7 +46,6 @@ pub enum Error {
 
 impl Error {
     /// Whether the kernel has no sets of addresses: then pods cannot be captured on this node, and never were.
-    #[must_use]
     pub fn is_without_sets(&self) -> bool {
         matches!(self, Error::Set(ipset::Error::NoIpset(_)))
     }

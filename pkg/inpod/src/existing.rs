@@ -91,7 +91,6 @@ pub struct JoiningSockets {
 
 /// Returns the sockets of the thread's network namespace that matter when these rules are made; without rules in the pod, as with
 /// node-level capture, all connections that leave it. `None`: the kernel does not list them.
-#[must_use]
 pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSockets> {
     let sockets = TcpSockets::of_this_netns().ok()?;
     let Some(desired) = desired else {
@@ -109,7 +108,6 @@ pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSock
 
 /// Whether a socket of the thread's network namespace receives the DNS queries that rules redirect. `None`: the kernel does not list
 /// them.
-#[must_use]
 pub fn is_dns_received(config: &InPodRulesConfig) -> Option<bool> {
     let receivers = sockdiag::udp_receivers().ok()??;
     Some(!taken_ports(config, &[], &receivers).is_empty())

@@ -131,7 +131,6 @@ impl OpenQuery<'_> {
 
 impl NetnsFinder {
     /// `proc`: where the processes of the whole node are seen. `node`: its namespace, which is no pod's.
-    #[must_use]
     pub fn new(proc: &Path, node: Netns, config: InPodRulesConfig) -> NetnsFinder {
         NetnsFinder { proc: proc.to_owned(), node, config }
     }
@@ -225,7 +224,6 @@ impl NetnsFinder {
     }
 
     /// Confirms the namespace in the record of a pod's ADD, if it is not the node's own and has one of these addresses.
-    #[must_use]
     pub fn confirm_recorded(&self, netns: Netns, ips: &[IpAddr]) -> Option<NetnsMatch> {
         if netns.id() == self.node.id() {
             return None;
@@ -310,7 +308,6 @@ pub fn netns_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
 }
 
 /// The namespace of a pod's ADD, as its record identifies it.
-#[must_use]
 pub fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
     record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
 }

@@ -73,7 +73,6 @@ impl ProbeRules {
     }
 
     /// The rules of a family; none in one that is not captured.
-    #[must_use]
     pub fn desired_rules(&self, family: Family) -> RuleSet {
         RuleSet::if_redirected(&self.families, family, |family| {
             inpod::host(&self.config, probe_set_name(family), family)
@@ -81,7 +80,6 @@ impl ProbeRules {
     }
 
     /// Returns the changes that lead from the observed to the desired state.
-    #[must_use]
     pub fn plan_changes(&self, observed: &ObservedTables) -> FamilyChanges {
         observed.plan_changes(ChainSet::PROBES, |family| self.desired_rules(family))
     }
@@ -107,13 +105,11 @@ impl NodeProbes {
     }
 
     /// The rules, for a thread of the same namespace that may wait for tools.
-    #[must_use]
     pub fn rules(&self) -> &ProbeRules {
         &self.rules
     }
 
     /// Whether there may be policy rules of ours for pods with a branch interface.
-    #[must_use]
     pub fn has_branches(&self) -> bool {
         self.branches.is_possible
     }
@@ -226,7 +222,6 @@ impl NodeProbes {
 }
 
 /// The set of captured pods' addresses of a family; Istio's own name.
-#[must_use]
 pub const fn probe_set_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "istio-inpod-probes-v4",

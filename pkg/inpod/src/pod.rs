@@ -73,20 +73,17 @@ impl PodRulesSnapshot {
     }
 
     /// All is as it is desired.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.differences().next().is_none()
     }
 
     /// The generation of nf_tables' rules that was observed; `None`: the kernel has none, or did not say it.
-    #[must_use]
     pub fn generation(&self) -> Option<u32> {
         self.rules.as_ref()?.generation()
     }
 
     /// Whether everything is as it is desired, and the kernel's notifications show when it no longer is: there are no legacy tables,
     /// and no connections that close. Legacy tables that come later do not show.
-    #[must_use]
     pub fn is_covered_by_notifications(&self) -> bool {
         let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy());
         rules.is_some_and(|rules| rules.generation().is_some())
@@ -95,7 +92,6 @@ impl PodRulesSnapshot {
     }
 
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
-    #[must_use]
     pub fn bypassing_connections(&self) -> &BypassingConnections {
         &self.outside
     }
@@ -192,7 +188,6 @@ pub(crate) fn families_with_rule(
 /// Like [`observe_pod`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
 /// the kernel could not be asked, or that it was later than `until`, because pods before that one have lists that take long to
 /// read.
-#[must_use]
 pub fn observe_each(
     pods: &[(&Netns, PodRulesSpec<'_>, Option<&PodRulesSnapshot>)],
     options: &FirewallOptions,

@@ -17,7 +17,6 @@ use crate::{
 /// Every file of ours on the node, and whether it is as it should be: binaries, kubeconfig, our entry in a network
 /// configuration. Reads each of them. `template_known`: false if the template may come from the cluster, and nobody has
 /// asked there; then any entry of ours will do.
-#[must_use]
 pub fn inspect_installation(settings: &InstallerSettings, template_known: bool) -> Vec<InstalledFile> {
     let mut files = inspect_plugins(settings);
     files.extend(inspect_kubeconfig(settings));

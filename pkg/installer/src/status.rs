@@ -77,13 +77,11 @@ impl InstallerStatus {
     }
 
     /// The latest template from the cluster.
-    #[must_use]
     pub fn template(&self) -> Option<String> {
         self.lock_state().template.clone()
     }
 
     /// The namespaces that the plugin's entry excludes, by the latest template that gave one; `None`: none has yet.
-    #[must_use]
     pub fn excluded_namespaces(&self) -> Option<Vec<String>> {
         self.lock_state().excluded_namespaces.clone()
     }

@@ -13,7 +13,6 @@ pub struct IpsetCause(pub netlink::Error);
 
 impl IpsetCause {
     /// The kernel's error number, if it was the kernel that refused; from 4096 on one of ipset's (`IPSET_ERR_*`).
-    #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         self.0.errno()
     }

@@ -84,13 +84,11 @@ impl IpsetHandle {
     }
 
     /// Returns the request for a list of all sets without their members.
-    #[must_use]
     pub fn headers_request(&self) -> NetlinkRequest {
         self.requests.headers(None)
     }
 
     /// Whether [`IpsetHandle::foreign_member_counts`] has found more than sixteen sets, so that a list of them is no small one.
-    #[must_use]
     pub fn has_many_sets(&self) -> bool {
         self.has_many_sets
     }

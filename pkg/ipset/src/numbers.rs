@@ -9,13 +9,11 @@ const REQUESTS: RequestBuilder = RequestBuilder { protocol: 7 };
 
 /// The number of a set of the calling thread's netns; `None`: there is no such set, or the kernel does not say (before Linux
 /// 4.20, or without ipset).
-#[must_use]
 pub fn number_of(set: &str) -> Option<u16> {
     ask_kernel(REQUESTS.number_of(set), |attributes| attributes.find(attr::NUMBER)?.read_be16().ok())
 }
 
 /// The name of the set that has this number in the calling thread's netns; `None` as for [`number_of`].
-#[must_use]
 pub fn name_of(number: u16) -> Option<String> {
     let read =
         |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.read_str().ok()?.to_owned());

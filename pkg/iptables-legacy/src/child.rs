@@ -25,7 +25,6 @@ const BECOME_TOOL: &str = "--as-tool-in-user-namespace";
 
 /// If this process was started to be a tool in a user namespace: becomes it. To be called before there is a second thread.
 /// Returns an error if it could not, and nothing if it was started for something else.
-#[must_use]
 pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
     arguments.next()?; // our own name
     if arguments.next()? != BECOME_TOOL {

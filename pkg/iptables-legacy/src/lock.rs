@@ -23,7 +23,6 @@ pub enum XtablesLock {
 
 impl XtablesLock {
     /// The lock's file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         match self {
             XtablesLock::Host => Path::new(HOST_LOCK),
@@ -32,7 +31,6 @@ impl XtablesLock {
     }
 
     /// The processes that hold the lock, as far as `/proc` tells.
-    #[must_use]
     pub fn describe_holders(&self) -> String {
         let unknown = "an unknown process".to_owned();
         let Ok(inode) = fs::metadata(self.path()).map(|meta| meta.ino()) else { return unknown };

@@ -14,7 +14,6 @@ const LOCAL: [&str; 6] = ["files", "compat", "db", "altfiles", "extrausers", "sy
 
 /// The mounts that the tools need to see differently, if any: no name sources of the network; and, where `legacy`
 /// tables are changed, no lock of the host, for versions before 1.8.6, which know no other.
-#[must_use]
 pub fn private_mounts(lock: &XtablesLock, legacy: bool) -> Option<MountSandbox> {
     let mut binds = Vec::new();
     if fs::read_to_string(NSSWITCH).is_ok_and(|conf| asks_the_network(&conf)) {

@@ -54,7 +54,6 @@ impl ToolVerb {
 
 impl IptablesTools {
     /// The directories of `PATH`, or the usual ones for callers without it.
-    #[must_use]
     pub fn from_environment() -> IptablesTools {
         let path = env::var_os("PATH").filter(|path| !path.is_empty());
         IptablesTools { path: path.unwrap_or_else(|| USUAL_PATH.into()) }

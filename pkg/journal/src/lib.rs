@@ -62,13 +62,11 @@ pub struct JournalSnapshot(JournalEntries);
 
 impl JournalSnapshot {
     /// Returns the notes in a section, by name.
-    #[must_use]
     pub fn section_entries(&self, section: JournalSection) -> BTreeMap<String, String> {
         self.0.get(&section_key(section)).cloned().unwrap_or_default()
     }
 
     /// Whether anything is.
-    #[must_use]
     pub fn has_notes(&self, section: JournalSection) -> bool {
         self.0.contains_key(&section_key(section))
     }
@@ -76,13 +74,11 @@ impl JournalSnapshot {
 
 impl Journal {
     /// The journal in a file of ours, which exists as long as anything is noted.
-    #[must_use]
     pub fn for_file(path: &Path) -> Journal {
         Journal { path: path.to_owned() }
     }
 
     /// All that is noted now, for several questions after one look at the file.
-    #[must_use]
     pub fn read_snapshot(&self) -> JournalSnapshot {
         JournalSnapshot(self.read_contents().entries)
     }

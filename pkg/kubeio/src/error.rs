@@ -50,7 +50,6 @@ pub enum Error {
 
 impl Error {
     /// The kind of problem.
-    #[must_use]
     pub fn kind(&self) -> ApiErrorKind {
         match self {
             Error::Request { kind, .. } => *kind,

@@ -88,7 +88,6 @@ pub struct LeaseElector {
 
 impl LeaseElector {
     /// Has not asked for anything yet.
-    #[must_use]
     pub fn new(client: KubeClient, options: LeaseOptions) -> LeaseElector {
         LeaseElector { client, options, view: LeaseView::default() }
     }

@@ -45,13 +45,11 @@ pub fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &s
 }
 
 /// Returns a histogram for each value of one label, made by `new`.
-#[must_use]
 pub fn histogram_family(new: fn() -> Histogram) -> Labelled<Histogram> {
     Family::new_with_constructor(new)
 }
 
 /// Returns a number of things as a gauge takes it.
-#[must_use]
 pub fn gauge_value(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

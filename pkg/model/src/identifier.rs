@@ -14,13 +14,11 @@ macro_rules! identifier {
 
         impl $name {
             /// The text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
             /// Whether it is unknown.
-            #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }

@@ -14,13 +14,11 @@ impl Family {
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
     /// The family of an address. An IPv4-mapped IPv6 address counts as IPv6, as the kernel stores it.
-    #[must_use]
     pub fn of_ip(ip: IpAddr) -> Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
     /// Returns the number of the version of IP, 4 or 6.
-    #[must_use]
     pub const fn number(self) -> u8 {
         match self {
             Family::V4 => 4,
@@ -29,7 +27,6 @@ impl Family {
     }
 
     /// Returns the family's number in the kernel's interfaces: `AF_INET` or `AF_INET6`.
-    #[must_use]
     pub const fn address_family(self) -> u8 {
         match self {
             Family::V4 => 2,
@@ -38,13 +35,11 @@ impl Family {
     }
 
     /// Returns the family that has this number in the kernel's interfaces; `None`: it is another one, such as MPLS.
-    #[must_use]
     pub fn from_address_family(number: u8) -> Option<Family> {
         Family::BOTH.into_iter().find(|family| family.address_family() == number)
     }
 
     /// `0.0.0.0` or `::`.
-    #[must_use]
     pub fn unspecified_address(self) -> IpAddr {
         match self {
             Family::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
@@ -83,7 +78,6 @@ pub struct Mark {
 
 impl Mark {
     /// A mark that owns all 32 bits. Only for a pod's own network namespace, where nobody else marks.
-    #[must_use]
     pub const fn with_full_mask(value: u32) -> Mark {
         Mark { value, mask: u32::MAX }
     }
@@ -155,26 +149,22 @@ impl IfName {
     ///
     /// # Panics
     /// For any other. In a constant, that is an error of the compiler.
-    #[must_use]
     pub const fn known(name: &'static str) -> IfName {
         assert!(is_plain(name.as_bytes()), "1 to 15 letters, digits, '_', '.' or '+', the first a letter");
         IfName(Cow::Borrowed(name))
     }
 
     /// The loopback device.
-    #[must_use]
     pub const fn lo() -> IfName {
         IfName::known("lo")
     }
 
     /// The name as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether a firewall rule with this name matches the interface.
-    #[must_use]
     pub fn matches(&self, interface: &str) -> bool {
         match self.as_str().strip_suffix('+') {
             Some(start) => interface.starts_with(start),

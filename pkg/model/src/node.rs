@@ -31,7 +31,6 @@ impl AsRef<ObjectMeta> for Node {
 
 impl Node {
     /// Whether the condition `Ready` is `True`.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         condition_status(&self.status.conditions, "Ready") == Some("True")
     }
@@ -222,7 +221,6 @@ pub struct LabelRequirement {
 
 impl LabelRequirement {
     /// Whether these labels meet it; `None`: its operator is none of those that selectors of labels have.
-    #[must_use]
     pub fn is_met_by(&self, labels: &BTreeMap<String, String>) -> Option<bool> {
         let value = labels.get(&self.key);
         let is_listed = value.is_some_and(|value| self.values.contains(value));

@@ -28,7 +28,6 @@ pub struct PodName {
 
 impl PodName {
     /// Returns the pod's path in the API.
-    #[must_use]
     pub fn api_path(&self) -> String {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
@@ -201,7 +200,6 @@ impl AsRef<ObjectMeta> for Namespace {
 
 impl ObjectMeta {
     /// The value of a label.
-    #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
     }
@@ -209,7 +207,6 @@ impl ObjectMeta {
 
 impl Pod {
     /// Namespace and name.
-    #[must_use]
     pub fn name(&self) -> PodName {
         PodName { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
     }
@@ -217,7 +214,6 @@ impl Pod {
     /// The hash of a static pod's manifest, by which the kubelet and the container runtime know it. Anybody may write the
     /// annotation, so it counts only beside the mark of a mirror pod, and as 32 hexadecimal digits without separators, a
     /// form that no UID of the API server has. That another pod has it too is for `pod-identity` to notice.
-    #[must_use]
     pub fn manifest_hash(&self) -> Option<PodUid> {
         let annotations = &self.metadata.annotations;
         let hash = annotations.get(CONFIG_HASH).filter(|_| annotations.contains_key(CONFIG_MIRROR))?;
@@ -227,13 +223,11 @@ impl Pod {
 
     /// Whether the container runtime knows the pod by this UID: its own, or of a static pod the hash of its manifest, which
     /// its mirror at the API server carries.
-    #[must_use]
     pub fn has_runtime_uid(&self, uid: &PodUid) -> bool {
         self.metadata.uid == *uid || self.manifest_hash().as_ref() == Some(uid)
     }
 
     /// Returns what the strongest of all the pod's containers may do in its network namespace.
-    #[must_use]
     pub fn network_privilege(&self) -> NetworkPrivilege {
         let all = self.all_containers().chain(&self.spec.ephemeral_containers);
         all.map(|container| container.security_context.network_privilege()).max().unwrap_or_default()
@@ -247,7 +241,6 @@ impl Pod {
 
 impl SecurityContext {
     /// Returns what the container may do in its pod's network namespace.
-    #[must_use]
     pub fn network_privilege(&self) -> NetworkPrivilege {
         if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.network_privilege() }
     }
@@ -259,7 +252,6 @@ impl SecurityContext {
 
 impl Container {
     /// The literal value of an environment variable; the last one wins, as in the container itself.
-    #[must_use]
     pub fn env_value(&self, name: &str) -> Option<&str> {
         self.env.iter().rev().find(|var| var.name == name).and_then(|var| var.value.as_deref())
     }

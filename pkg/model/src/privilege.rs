@@ -44,7 +44,6 @@ struct CapabilityList {
 impl Capabilities {
     /// Returns the privilege of a container that is not privileged: `ALL` counts first, then what is added, then what is
     /// dropped, as in containerd and CRI-O.
-    #[must_use]
     pub fn network_privilege(self) -> NetworkPrivilege {
         let Capabilities { add, drop } = self;
         let all = add.all && !drop.all;

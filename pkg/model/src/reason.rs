@@ -8,7 +8,6 @@ pub struct Reason(String);
 
 impl Reason {
     /// The sentence.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -111,7 +111,6 @@ pub struct Termination {
 }
 
 /// Returns the status of the first condition of this type.
-#[must_use]
 pub fn condition_status<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a str> {
     let found = conditions.iter().find(|condition| condition.kind == kind);
     found.map(|condition| condition.status.as_str())
@@ -119,14 +118,12 @@ pub fn condition_status<'a>(conditions: &'a [Condition], kind: &str) -> Option<&
 
 impl PodStatus {
     /// Whether all containers of the pod have ended, and none is started again.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
     /// The pod's addresses: `podIPs`, or `podIP` where that list is empty. Each once, in the order of the API; what is
     /// no address is left out.
-    #[must_use]
     pub fn ips(&self) -> Vec<IpAddr> {
         let mut ips = Vec::new();
         let first = self.pod_ips.is_empty().then_some(self.pod_ip.as_str());
@@ -140,13 +137,11 @@ impl PodStatus {
     }
 
     /// The status of the first condition of this type.
-    #[must_use]
     pub fn condition_status(&self, kind: &str) -> Option<&str> {
         condition_status(&self.conditions, kind)
     }
 
     /// Whether the condition `Ready` is `True`.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.condition_status("Ready") == Some("True")
     }

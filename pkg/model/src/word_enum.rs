@@ -12,7 +12,6 @@ macro_rules! word_enum {
 
         impl $name {
             /// Returns the text for people.
-            #[must_use]
             $vis const fn message(self) -> &'static str {
                 match self { $($name::$variant => $text),+ }
             }
@@ -27,13 +26,11 @@ macro_rules! word_enum {
             $vis const ALL: [$name; [$($word),+].len()] = [$($name::$variant),+];
 
             /// Returns the stable word for it.
-            #[must_use]
             $vis const fn $get(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
             /// Returns the one whose word this is.
-            #[must_use]
             $vis fn from_name(text: &str) -> Option<$name> {
                 $name::ALL.into_iter().find(|one| one.$get() == text)
             }

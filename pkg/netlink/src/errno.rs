@@ -36,7 +36,6 @@ impl Errno {
     pub const ADDRNOTAVAIL: Self = Self(99);
 
     /// Returns the symbol, as in `errno(3)`; `None` for an error that netlink users do not meet.
-    #[must_use]
     pub fn name(self) -> Option<&'static str> {
         self.symbol_and_text().map(|(name, _)| name)
     }

@@ -54,7 +54,6 @@ pub enum Error {
 
 impl Error {
     /// The kernel's error number, if it was the kernel that refused.
-    #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Kernel { errno, .. } => Some(*errno),

@@ -13,7 +13,6 @@ pub fn exchange(datagram: &[u8], sequence: u32) -> Result<(usize, bool), String>
 }
 
 /// One datagram as the answer to `count` changes that were sent together: what became of each.
-#[must_use]
 pub fn batch(datagram: &[u8], sequence: u32, count: usize) -> Vec<Result<(), String>> {
     let mut batch = Batch::new(sequence, count);
     let read = batch.process_datagram(datagram);

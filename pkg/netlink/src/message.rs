@@ -36,7 +36,6 @@ impl MessageFlags {
     pub const ACK_ATTRIBUTES: Self = Self(0x200);
 
     /// Whether all bits of `other` are set.
-    #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -61,7 +60,6 @@ pub struct NetlinkRequest {
 
 impl NetlinkRequest {
     /// A message of type `kind` (`RTM_*`, `NFNL_*`) with the fixed header of its family (`struct rtmsg`, …).
-    #[must_use]
     pub fn new(kind: u16, flags: MessageFlags, family_header: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(128);
         bytes.extend_from_slice(&[0; 4]); // length, written by `finish`

@@ -13,7 +13,6 @@ pub struct MessageIter<'a> {
 
 impl<'a> MessageIter<'a> {
     /// Reads a datagram as the kernel sent it.
-    #[must_use]
     pub const fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -101,13 +100,11 @@ pub struct Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     /// Reads bytes as a list of attributes.
-    #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// The first attribute of this type, if there is one before anything malformed.
-    #[must_use]
     pub fn find(&self, kind: u16) -> Option<Attribute<'a>> {
         self.clone().map_while(Result::ok).find(|attribute| attribute.kind == kind)
     }
@@ -206,13 +203,11 @@ impl<'a> Attribute<'a> {
     }
 
     /// A name that a process chose. The kernel takes any bytes; one that is not UTF-8 counts as empty, which none of ours is.
-    #[must_use]
     pub fn read_name(&self) -> &'a str {
         self.read_str().unwrap_or_default()
     }
 
     /// The attributes inside this one.
-    #[must_use]
     pub const fn nested_attributes(&self) -> Attributes<'a> {
         Attributes::new(self.payload)
     }

@@ -49,13 +49,11 @@ impl ChangeKinds {
     pub const LOST: Self = Self(1 << 5);
 
     /// Whether no kind is in the set.
-    #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Whether every kind of `other` is in the set.
-    #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

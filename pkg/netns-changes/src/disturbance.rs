@@ -16,7 +16,6 @@ pub struct NetnsDisturbance {
 
 impl NetnsDisturbance {
     /// Begins with this change, which is noticed now.
-    #[must_use]
     pub fn new<K>(change: Change<K>) -> NetnsDisturbance {
         let Change { kinds, generation, writer, .. } = change;
         NetnsDisturbance { noticed: Instant::now(), kinds, generation, writer }
@@ -34,13 +33,11 @@ impl NetnsDisturbance {
     }
 
     /// All of it was observed: only firewall rules changed, and these were read since. So are those that we changed ourselves.
-    #[must_use]
     pub fn was_observed(&self, generation: Option<u32>) -> bool {
         self.kinds == ChangeKinds::FIREWALL && generation.is_some() && self.generation == generation
     }
 
     /// The kind of objects that changed, as a label of metrics.
-    #[must_use]
     pub fn metric_label(&self) -> &'static str {
         const LABELS: [(ChangeKinds, &str); 5] = [
             (ChangeKinds::FIREWALL, "firewall"),
@@ -53,7 +50,6 @@ impl NetnsDisturbance {
     }
 
     /// Returns the process that changed firewall rules, by name and ID, for people.
-    #[must_use]
     pub fn writer_name(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("{} (process {})", writer.name, writer.pid))
     }

@@ -7,7 +7,6 @@ use crate::notification::Observed;
 use crate::watcher::WatchId;
 
 /// The change that a datagram reports.
-#[must_use]
 pub fn parse_notification(datagram: &[u8]) -> Option<Change<()>> {
     let mut observed = Observed::default();
     observed.add_messages(MessageIter::new(datagram));

@@ -34,7 +34,6 @@ impl<K: Clone + Send + 'static> ChangeReporter<K> {
     }
 
     /// Returns the watcher, which watches namespaces until this is dropped.
-    #[must_use]
     pub fn watcher(&self) -> ChangeWatcher<K> {
         self.0.clone()
     }

@@ -148,13 +148,11 @@ impl<K: Clone> ChangeWatcher<K> {
 
 impl<K> ChangeWatcher<K> {
     /// Returns the number of watches.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.lock_watched().namespaces.len()
     }
 
     /// Whether no namespace is watched.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -173,7 +171,6 @@ impl<K> Clone for ChangeWatcher<K> {
 
 impl<K> NetnsWatch<K> {
     /// Returns the id that changes of this watch have.
-    #[must_use]
     pub fn id(&self) -> WatchId {
         self.id
     }

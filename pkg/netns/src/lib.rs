@@ -126,13 +126,11 @@ impl Netns {
     }
 
     /// Returns the identity, which shows whether two paths lead to the same netns.
-    #[must_use]
     pub const fn id(&self) -> NetnsId {
         self.instance.id
     }
 
     /// Returns the identity that no successor with the same number has.
-    #[must_use]
     pub const fn instance(&self) -> NetnsInstance {
         self.instance
     }

@@ -50,7 +50,6 @@ impl Netns {
 
 impl UserNamespace {
     /// Where another process finds it as long as this value lives.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }

@@ -40,7 +40,6 @@ pub struct DecodedRule {
 impl DecodedRule {
     /// Returns the rule as a save would have it, without a handle. One that the model cannot say gets the names of its
     /// expressions instead of its conditions, and where it leads to.
-    #[must_use]
     pub fn into_saved_rule(self, family: Family, chain: &str) -> SavedRule {
         let DecodedRule { rule, target_chain: target, names } = self;
         let text = rule.as_ref().map_or_else(
@@ -314,7 +313,6 @@ fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
 }
 
 /// Returns the number of leading ones of a network mask; `None`: other bits are set, too.
-#[must_use]
 pub fn prefix_of(mask: &[u8]) -> Option<u32> {
     let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
     let (partial, rest) = mask.get(ones..)?.split_first().unwrap_or((&0, &[]));

@@ -16,14 +16,12 @@ pub enum Error {
 
 impl Error {
     /// There is more than is read, or it never stays the same while it is.
-    #[must_use]
     pub fn is_excess(&self) -> bool {
         use netlink::Error::{Bounds, Interrupted};
         matches!(self, Error::Changing(_) | Error::Read(Bounds(_) | Interrupted(_)))
     }
 
     /// The kernel's error code.
-    #[must_use]
     pub fn errno(&self) -> Option<netlink::Errno> {
         match self {
             Error::Read(error) | Error::Commit(error) => error.errno(),

@@ -22,20 +22,17 @@ impl SetNumbers for OneSet {
 }
 
 /// Reads the attributes of a rule.
-#[must_use]
 pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
     decode::read_rule(family, &Attributes::new(attributes), &mut OneSet).rule
 }
 
 /// Whether the attributes of two rules say the same in a native table.
-#[must_use]
 pub fn same_native_rule(one: &[u8], other: &[u8]) -> bool {
     let [one, other] = [one, other].map(|attributes| ListedRule::new(&Attributes::new(attributes)));
     one == other
 }
 
 /// The attributes of a rule; none if it cannot be expressed.
-#[must_use]
 pub fn encode_rule(family: Family, rule: &Rule) -> Option<Vec<u8>> {
     let mut message = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
     let is_written = encode::write_rule(&mut message, family, rule, &mut OneSet);

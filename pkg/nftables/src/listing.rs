@@ -95,7 +95,6 @@ fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
 }
 
 /// Asks for a number that changes whenever rules of the namespace do; the kernel answers with one message.
-#[must_use]
 pub fn generation_request() -> NetlinkRequest {
     NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4])
 }

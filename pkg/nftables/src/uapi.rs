@@ -184,7 +184,6 @@ pub const IPV6: u8 = 10;
 pub const NFPROTO: [(Family, u8); 2] = [(Family::V4, IPV4), (Family::V6, IPV6)];
 
 /// `struct nfgenmsg` of a family: version 0, resource 0.
-#[must_use]
 pub const fn nfgenmsg_header(family: Family) -> [u8; 4] {
     match family {
         Family::V4 => [IPV4, 0, 0, 0],
@@ -193,7 +192,6 @@ pub const fn nfgenmsg_header(family: Family) -> [u8; 4] {
 }
 
 /// `struct nfgenmsg` of a batch: no family, and the subsystem that the batch is for.
-#[must_use]
 pub const fn batch_header() -> [u8; 4] {
     let [high, low] = SUBSYSTEM.to_be_bytes();
     [0, 0, high, low]
@@ -201,7 +199,6 @@ pub const fn batch_header() -> [u8; 4] {
 
 /// Returns what makes a chain of nf_tables the built-in chain of an iptables table: type, hook and priority
 /// (`NF_IP_PRI_*`). Other programs' chains of the same table and hook are ordered by the priority.
-#[must_use]
 pub const fn base_chain(table: Table, hook: Hook) -> (&'static str, u32, i32) {
     let number = match hook {
         Hook::Prerouting => 0,

@@ -32,7 +32,6 @@ impl XtablesDecoder {
     }
 
     /// Returns a target, other than a verdict or a jump; `None` if the model cannot express it.
-    #[must_use]
     pub fn decode_target(&self, name: &str, revision: u8, info: &[u8], family: Family) -> Option<Target> {
         decode_target(name, revision.into(), info, family)
     }

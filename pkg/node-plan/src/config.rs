@@ -119,7 +119,6 @@ pub(super) struct LinkEnds {
 
 impl NodeConfig {
     /// The set of a family's enrolled addresses.
-    #[must_use]
     pub fn set_name(&self, family: Family) -> &str {
         match family {
             Family::V4 => &self.set_v4,
@@ -128,7 +127,6 @@ impl NodeConfig {
     }
 
     /// All our tables on the node.
-    #[must_use]
     pub fn all_tables(&self) -> Vec<TableId> {
         let of_slot = |base: u32| ZtunnelSlot::BOTH.map(|slot| base + slot.number());
         let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = self.tables;
@@ -137,21 +135,18 @@ impl NodeConfig {
     }
 
     /// The tables in which only captured addresses are looked up.
-    #[must_use]
     pub fn inbound_tables(&self) -> [TableId; 3] {
         let RouteTables { inbound, slot_inbound, .. } = self.tables;
         [inbound, slot_inbound, slot_inbound + 1].map(TableId)
     }
 
     /// The networks of our links.
-    #[must_use]
     pub fn link_networks(&self) -> [IpNet; 4] {
         let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
     }
 
     /// Whether a foreign policy rule of this priority would stand between ours.
-    #[must_use]
     pub fn has_priority_conflict(&self, priority: Option<u32>) -> bool {
         let ours = self.priorities.first..self.priorities.first + RULES;
         priority.is_some_and(|priority| ours.contains(&priority))

@@ -41,7 +41,6 @@ pub struct DesiredPlace {
 
 /// Lists what [`super::plan_operations`] works towards. Which kernel settings that are depends on foreign ones, so it looks at what
 /// is observed.
-#[must_use]
 pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> DesiredNode {
     let families = desired.families();
     let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));

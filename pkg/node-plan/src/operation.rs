@@ -72,7 +72,6 @@ pub enum Operation {
 
 impl Operation {
     /// A short, stable name, for metrics.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Operation::CreateSet(_) => "create-set",

@@ -27,7 +27,6 @@ use removal::{removal_steps, tidy_steps};
 pub(super) use firewall::{inside_rules, node_rules};
 
 /// The steps from what is observed to what is desired; to nothing of ours, if nothing is desired.
-#[must_use]
 pub fn plan_operations(
     config: &NodeConfig,
     desired: Option<&DesiredState>,

@@ -21,7 +21,6 @@ pub struct KernelSlots {
 
 impl KernelSlots {
     /// Reads it off the routes: a slot's return table leads to its ztunnel, the outbound table over the active slot.
-    #[must_use]
     pub fn from(config: &NodeConfig, observed: &ObservedState) -> KernelSlots {
         let mut known = KernelSlots::default();
         for route in &observed.routes {
@@ -53,7 +52,6 @@ pub struct SlotAssignment {
 /// Leaves every ztunnel that lives where it is, and finds a place for the active one. If two others have the slots, the
 /// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
 /// means that the first should have ended long ago.
-#[must_use]
 pub fn assign_slots(
     known: &KernelSlots,
     living: &[ZtunnelInstance],
@@ -85,7 +83,6 @@ pub fn assign_slots(
 
 /// Gives a slot that nobody has to the ztunnel that is coming: all that it needs is made before it is ready, and a
 /// switch has only to lead new connections there.
-#[must_use]
 pub fn prepare_slot(
     mut assigned: SlotAssignment,
     living: &[ZtunnelInstance],

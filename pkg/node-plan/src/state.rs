@@ -25,7 +25,6 @@ impl ZtunnelSlot {
     pub const BOTH: [ZtunnelSlot; 2] = [ZtunnelSlot::Zero, ZtunnelSlot::One];
 
     /// 0 or 1.
-    #[must_use]
     pub const fn number(self) -> u32 {
         match self {
             ZtunnelSlot::Zero => 0,
@@ -82,7 +81,6 @@ pub struct ZtunnelInstance {
 
 impl ZtunnelInstance {
     /// Returns the pod's address of a family.
-    #[must_use]
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
         self.ips.iter().copied().find(|ip| Family::of_ip(*ip) == family)
     }
@@ -103,26 +101,22 @@ pub struct DesiredState {
 
 impl DesiredState {
     /// The families that anybody uses: those of the enrolled addresses and of the ztunnels.
-    #[must_use]
     pub fn families(&self) -> BTreeSet<Family> {
         let ztunnels = self.slots.iter().flatten().flat_map(|generation| &generation.ips);
         self.members.keys().chain(ztunnels).map(|ip| Family::of_ip(*ip)).collect()
     }
 
     /// The generation of a slot.
-    #[must_use]
     pub fn ztunnel_in(&self, slot: ZtunnelSlot) -> Option<&ZtunnelInstance> {
         slot.select_from(&self.slots).as_ref()
     }
 
     /// Where new connections go.
-    #[must_use]
     pub fn active_ztunnel(&self) -> Option<&ZtunnelInstance> {
         self.active.and_then(|slot| self.ztunnel_in(slot))
     }
 
     /// The active slot, if it serves a family.
-    #[must_use]
     pub fn active_for(&self, family: Family) -> Option<(ZtunnelSlot, &ZtunnelInstance)> {
         let slot = self.active?;
         let generation = self.ztunnel_in(slot)?;

@@ -57,7 +57,6 @@ pub(super) fn node_routes(config: &NodeConfig, desired: &DesiredState) -> Vec<Pa
 }
 
 /// The routes of one enrolled address.
-#[must_use]
 pub fn member_routes(
     config: &NodeConfig,
     ip: IpAddr,
@@ -117,7 +116,6 @@ fn slot_routes(
 /// The policy rules of a family on the node, in order. They are the same whatever slots are in use. Each needs a mark: a
 /// packet that is none of our business, one of this host's own, and the kernel's question which way a source is reached
 /// (`rp_filter`) have none, and are routed as if we were not there.
-#[must_use]
 pub fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
     let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
@@ -143,7 +141,6 @@ pub fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
 }
 
 /// The marks of packets that policy rules lead to a ztunnel, or back to it.
-#[must_use]
 pub fn captured_marks(config: &NodeConfig) -> Vec<u32> {
     let marks = &config.rules.marks;
     let ways = [0, marks.outbound.value, marks.proxy_return.value];
@@ -180,7 +177,6 @@ pub(super) fn inside_routing(
 }
 
 /// Whether a policy rule that was found is one of ours: one that we make, or one at our priorities into our tables.
-#[must_use]
 pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
     let first = config.priorities.first;
     let place = (first..first + RULES).contains(&rule.priority);
@@ -188,13 +184,11 @@ pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
 }
 
 /// Whether a policy rule inside a ztunnel's namespace is one of ours. Istio's own agent uses the same priorities there.
-#[must_use]
 pub fn is_our_inside_rule(rule: &PathRule) -> bool {
     DELIVER.contains(&rule.priority) && rule.table == DELIVER_TABLE
 }
 
 /// The table of a ztunnel's namespace.
-#[must_use]
 pub fn inside_table() -> TableId {
     DELIVER_TABLE
 }

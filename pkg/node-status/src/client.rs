@@ -194,7 +194,6 @@ fn request_on(stream: &mut UnixStream, request: &str, limit: Duration) -> Result
 }
 
 /// An error with its causes, each only if it adds something: many print their cause themselves.
-#[must_use]
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,

@@ -19,7 +19,6 @@ pub fn complete_report(state: &mut StateReport, settings: &DaemonSettings) {
 }
 
 /// The file that agent and plugin share in node-level capture; `None` where there is none.
-#[must_use]
 pub fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
     let path = &settings.ambient.as_ref()?.agent.shared_config;
     let text = fs::read(path).ok()?;

@@ -56,7 +56,6 @@ pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
 
 /// Checks the node at the agent's start. `ports`: of [`taken_ports`] for those of the agent. Blocks, for as long as the kernel and
 /// tools take.
-#[must_use]
 pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) -> Vec<PreflightCheck> {
     let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
@@ -81,7 +80,6 @@ fn container_facts(ports: Observed<Vec<String>>) -> [PreflightFact; 3] {
 
 /// Checks the node for `install-cni check`, whether or not an agent runs. What only the agent's process can know is as the agent
 /// found it at its start; without one, it is that of this container, if it is one of the agent's. `ports`: those of the agent.
-#[must_use]
 pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
     let agent = client::from_agent(&settings.debug_socket, client::LIMIT);
     let mut facts = ambient_facts(settings);

@@ -54,7 +54,6 @@ pub struct SidecarDriftChecker {
 
 impl SidecarDriftChecker {
     /// A checker that has observed nothing yet.
-    #[must_use]
     pub fn new(metrics: SidecarDriftMetrics) -> SidecarDriftChecker {
         SidecarDriftChecker { metrics, watched: BTreeMap::new() }
     }

@@ -95,7 +95,6 @@ impl ReadinessConfig {
     }
 
     /// Returns the requirements of each node, each once.
-    #[must_use]
     pub fn requirements(&self) -> &[PodRequirement] {
         &self.requirements
     }

@@ -56,7 +56,6 @@ pub struct TaintController {
 
 impl TaintController {
     /// Does nothing yet.
-    #[must_use]
     pub fn new(client: KubeClient, options: TaintOptions) -> TaintController {
         TaintController { client, options }
     }

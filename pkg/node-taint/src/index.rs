@@ -95,7 +95,6 @@ impl RequiredPods {
 
 impl NodeIndex {
     /// Nothing is known yet.
-    #[must_use]
     pub fn new(config: &ReadinessConfig) -> NodeIndex {
         let required = config.requirements().iter().cloned().map(RequiredPods::new).collect();
         NodeIndex { nodes: BTreeMap::new(), are_nodes_listed: false, required }
@@ -135,13 +134,11 @@ impl NodeIndex {
     }
 
     /// Everything has been listed once.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.are_nodes_listed && self.required.iter().all(|pods| pods.is_listed)
     }
 
     /// Whether pods may be scheduled to a node.
-    #[must_use]
     pub fn verdict(&self, node: &str) -> NodeVerdict {
         let Some(node) = self.nodes.get(node).filter(|_| self.is_complete()) else {
             return NodeVerdict::Unknown;
@@ -154,7 +151,6 @@ impl NodeIndex {
     }
 
     /// The change that a node's taint needs; `None`: none, or it could not be determined.
-    #[must_use]
     pub fn needed_change(&self, node: &str) -> Option<TaintChange> {
         let is_tainted = self.nodes.get(node)?.is_tainted;
         match (self.verdict(node), is_tainted) {
@@ -165,7 +161,6 @@ impl NodeIndex {
     }
 
     /// Number of nodes, and of those that have the taint.
-    #[must_use]
     pub fn node_counts(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| node.is_tainted).count())
     }

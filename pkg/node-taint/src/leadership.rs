@@ -17,7 +17,6 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The part of a replica in the election.
-#[must_use]
 pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
     LeaseOptions {
         namespace: LEASE_NAMESPACE.to_owned(),

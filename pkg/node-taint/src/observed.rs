@@ -28,7 +28,6 @@ pub struct ReadinessPod {
 
 impl ObservedNode {
     /// A node as it is observed.
-    #[must_use]
     pub fn new(name: &str, is_ready: bool, is_tainted: bool) -> ObservedNode {
         ObservedNode { name: name.to_owned(), is_ready, is_tainted }
     }
@@ -36,7 +35,6 @@ impl ObservedNode {
 
 impl ReadinessPod {
     /// A pod as it is observed.
-    #[must_use]
     pub fn new(name: PodName, node: &str, is_ready: bool) -> ReadinessPod {
         ReadinessPod { name, node: node.to_owned(), is_ready }
     }

@@ -45,7 +45,6 @@ impl TaintQueue {
     }
 
     /// When the next node is due.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.0.values().filter_map(|queued| queued.due).min()
     }
@@ -63,7 +62,6 @@ impl TaintQueue {
     }
 
     /// No node is waiting or being handled.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -62,13 +62,11 @@ pub enum Error {
 
 impl Error {
     /// Whether the kernel said that a pod is not where it should be, and not that it could not be asked.
-    #[must_use]
     pub fn is_absence(&self) -> bool {
         matches!(self, Error::NotRouted(_) | Error::NotVeth { .. } | Error::NoNetns { .. })
     }
 
     /// Whether the kernel has no sets of addresses: then pods cannot be captured on this node, and never were.
-    #[must_use]
     pub fn is_without_sets(&self) -> bool {
         matches!(self, Error::Set(ipset::Error::NoIpset(_)))
     }

@@ -57,7 +57,6 @@ impl ZtunnelWatcher {
     ///
     /// A watch keeps its namespace alive, and with it the links that lead there, over which traffic goes to a ztunnel that has
     /// ended. So a watch ends here if the runtime has removed the namespace: call this several times a second.
-    #[must_use]
     pub fn take_changes(&self) -> bool {
         self.lock_watched().retain(|id, netns| is_bound(*id, &netns.place));
         self.watcher

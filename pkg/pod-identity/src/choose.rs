@@ -35,7 +35,6 @@ pub enum NodePath {
 }
 
 /// Combines the paths to several addresses of one pod: one that leads elsewhere outweighs all others.
-#[must_use]
 pub fn combine_paths(paths: impl IntoIterator<Item = NodePath>) -> NodePath {
     let strongest = paths.into_iter().max_by_key(|path| match path {
         NodePath::Elsewhere => 3,
@@ -97,13 +96,11 @@ pub struct AmbiguityStreak {
 
 impl AmbiguityStreak {
     /// Continues the streak of a pod; `before`: `None` if the last answer was decided.
-    #[must_use]
     pub fn continue_from(before: Option<AmbiguityStreak>, why: Ambiguity) -> AmbiguityStreak {
         AmbiguityStreak { why, count: before.map_or(0, |before| before.count).saturating_add(1) }
     }
 
     /// Whether it is to be reported now: at its second answer, and only then.
-    #[must_use]
     pub fn is_due(self) -> bool {
         self.count == 2
     }
@@ -119,7 +116,6 @@ impl fmt::Display for AmbiguityStreak {
 /// record, is no question, and not asked for here.
 ///
 /// Neither the number of processes nor their age counts, because the pod's author chooses both.
-#[must_use]
 pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
     let of = |path: NodePath| candidates.iter().filter(move |candidate| candidate.path == path);
     let own = |candidate: &&Candidate<N>| !candidate.nested;

@@ -55,7 +55,6 @@ pub enum ProcessOwner {
 
 impl KnownPods {
     /// `pods`: all pods of the node that are known, in any order.
-    #[must_use]
     pub fn new(pods: impl IntoIterator<Item = PodIds>) -> KnownPods {
         let pods: Vec<PodIds> = pods.into_iter().collect();
         let mut known = KnownPods::default();
@@ -87,13 +86,11 @@ impl KnownPods {
     }
 
     /// Another pod has the same UID for the runtime, so processes say nothing of it.
-    #[must_use]
     pub fn is_contested(&self, uid: &PodUid) -> bool {
         self.contested.contains(uid)
     }
 
     /// The pod that a process belongs to, by its `/proc/PID/cgroup` (version 1 or 2): the outermost known one of its path.
-    #[must_use]
     pub fn owner_of_process(&self, cgroup: &str) -> ProcessOwner {
         let mut found: Option<(&Owner, bool)> = None;
         for path in cgroup_paths(cgroup) {

@@ -50,7 +50,6 @@ pub(crate) fn cgroup_paths(cgroup: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a `/proc/PID/cgroup` names any pod.
-#[must_use]
 pub fn names_a_pod(cgroup: &str) -> bool {
     cgroup_paths(cgroup).any(|path| pods_in_path(path).next().is_some())
 }

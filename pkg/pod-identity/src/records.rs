@@ -9,7 +9,6 @@ use crate::PodIds;
 
 /// Whether the record of an ADD is about this pod: namespace and name are the pod's, and the UID that the agent or the API
 /// server decided on is, or without one the UID that the runtime passed.
-#[must_use]
 pub fn belongs_to(record: &PodRecord, pod: &PodIds) -> bool {
     if (&record.namespace, &record.name) != (&pod.name.namespace, &pod.name.name) {
         return false;

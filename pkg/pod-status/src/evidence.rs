@@ -104,7 +104,6 @@ impl Evidence {
         Evidence { membership: MeshMembership::Outside { remains: false }, ..Evidence::UNKNOWN };
 
     /// Returns the capture status that follows from the evidence.
-    #[must_use]
     pub fn classify(&self) -> CaptureStatus {
         CaptureStatus { state: self.capture_state(), annotation: self.redirection_annotation() }
     }

@@ -92,7 +92,6 @@ pub struct Lifecycle<N> {
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
     /// A pod that belongs to the mesh. `annotation`: what the API shows of it, by an agent before this one.
-    #[must_use]
     pub fn new(annotation: Option<&str>, now: AgentTime) -> Lifecycle<N> {
         use crate::Redirection;
         Lifecycle {
@@ -124,7 +123,6 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// Returns the action that is due now without any event. Of [`PodAction::Observe`] there may be many at a time: whoever
     /// carries it out may let it wait. [`Self::begin_action`] follows.
-    #[must_use]
     pub fn due_action(&self, now: AgentTime) -> Option<PodAction> {
         if self.busy || self.netns.is_none() || now < self.due {
             return None;
@@ -152,7 +150,6 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// When [`Self::due_action`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
     /// not be begun is to be tried again.
-    #[must_use]
     pub fn next_wakeup(&self, now: AgentTime, soon: AgentTime) -> Option<AgentTime> {
         let works = self.netns.is_some() && !self.busy;
         let work = match self.rules {
@@ -168,7 +165,6 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Returns the evidence of the pod, from which all that is reported of it follows. `served`: a ztunnel that is connected
     /// serves it; the acknowledgement of one that is gone remains, because its successor will serve the pod, too. `overruled`:
     /// rules of another component in its namespace precede ours.
-    #[must_use]
     pub fn capture_evidence(&self, life: PodLife, served: bool, overruled: bool) -> Evidence {
         Evidence {
             membership: if self.leaving { MeshMembership::Leaving } else { MeshMembership::Member },
@@ -193,98 +189,82 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     /// How far its rules are.
-    #[must_use]
     pub fn rules_state(&self) -> RulesState {
         self.rules
     }
 
     /// Whether the pod's rules are in place, as far as is known.
-    #[must_use]
     pub fn is_ruled(&self) -> bool {
         self.rules != RulesState::Absent
     }
 
     /// Whether the last observation succeeded and found its rules in place, and none has to follow a repair soon.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_verified = self.rules == RulesState::Verified && self.problem.is_none();
         is_verified && self.stability.recheck_delay().is_none()
     }
 
     /// ztunnel serves it where it is now.
-    #[must_use]
     pub fn is_served(&self) -> bool {
         self.served.is_some() && self.served == self.netns
     }
 
     /// Whether the pod's rules were removed repeatedly, and have not been observed in place twice in a row since.
-    #[must_use]
     pub fn is_unstable(&self) -> bool {
         self.stability.is_unstable()
     }
 
     /// Whether its rules could not be observed, or not be kept, the last time.
-    #[must_use]
     pub fn has_lost_rules(&self) -> bool {
         self.doubts > 0
     }
 
     /// How many times in a row its rules had to be restored.
-    #[must_use]
     pub fn repair_count(&self) -> u32 {
         self.stability.repair_count()
     }
 
     /// Whether the pod is to leave the mesh.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.leaving
     }
 
     /// An ADD waits.
-    #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.deadline.is_some()
     }
 
     /// The deadline of an ADD has passed.
-    #[must_use]
     pub fn is_late(&self, now: AgentTime) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
     /// Something is being done in its namespace.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
     /// A ztunnel that runs longer than this agent may serve it already.
-    #[must_use]
     pub fn is_inherited(&self) -> bool {
         !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
     }
 
     /// No process of it was there for long, and no ADD waits: it has ended, if the API knows nothing of it.
-    #[must_use]
     pub fn is_empty(&self, now: AgentTime) -> bool {
         !self.is_awaited() && self.empty.is_some_and(|since| now.saturating_sub(since) >= EMPTY)
     }
 
     /// Other rules may be made for it now.
-    #[must_use]
     pub fn may_change(&self, now: AgentTime) -> bool {
         self.changed.is_none_or(|changed| now.saturating_sub(changed) >= OPTIONS)
     }
 
     /// Why ztunnel does not serve it; `None`: it has not refused.
-    #[must_use]
     pub fn refusal_reason(&self) -> Option<&str> {
         self.refused.as_ref().map(Reason::as_str)
     }
 
     /// Returns the reason of the last failure, unless an attempt has succeeded since.
-    #[must_use]
     pub fn last_failure(&self) -> Option<&str> {
         self.problem.as_ref().map(Reason::as_str)
     }

@@ -39,7 +39,6 @@ impl CaptureState {
     ];
 
     /// The pod needs attention.
-    #[must_use]
     pub fn is_wrong(self) -> bool {
         matches!(self, CaptureState::Bypassing | CaptureState::Held)
     }
@@ -75,7 +74,6 @@ impl Redirection {
     pub const VALUES: [&'static str; 2] = ["enabled", "pending"];
 
     /// The annotation's value; `None` means no annotation.
-    #[must_use]
     pub fn annotation_value(self) -> Option<&'static str> {
         match self {
             Redirection::None => None,

@@ -35,7 +35,6 @@ pub struct RedirectReport {
 
 impl RedirectReport {
     /// True when the kernel already showed what is desired.
-    #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.differences.is_empty()
     }
@@ -178,7 +177,6 @@ pub struct DesiredRules {
 
 impl DesiredRules {
     /// The rules that [`apply`] makes in these families.
-    #[must_use]
     pub fn for_families(config: &sidecar::SidecarConfig, families: &[Family]) -> DesiredRules {
         let rules =
             |family| RuleSet::if_redirected(families, family, |family| sidecar::rule_set(config, family));

@@ -104,7 +104,6 @@ pub struct RepairController {
 impl RepairController {
     /// `in_place` is only used in that mode; `reports` go to publisher and history. `unstable`: pods whose rules are removed repeatedly, each
     /// with how many times in a row they were restored.
-    #[must_use]
     pub fn new(
         client: KubeClient,
         options: RepairOptions,

@@ -40,7 +40,6 @@ impl RepairCriteria {
     ///
     /// Beside an init container that failed and was restarted, as in Istio, this sees one in its first failure, and one
     /// that is never restarted.
-    #[must_use]
     pub fn find_breakage(&self, pod: &ObservedPod) -> Option<Breakage> {
         let has = |key: &String| pod.annotations.contains(key);
         if pod.is_terminating || !(self.sidecar_annotation.is_empty() || has(&self.sidecar_annotation)) {

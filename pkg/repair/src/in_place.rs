@@ -108,7 +108,6 @@ impl InPlaceRepair {
     /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; a pod that it
     /// does not redirect is not repaired either. `existing`: what happens to connections of pods without an annotation for
     /// that. `records`: in which namespace the runtime added each pod.
-    #[must_use]
     pub fn new(
         proc: &Path,
         firewall: FirewallOptions,

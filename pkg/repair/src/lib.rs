@@ -40,7 +40,6 @@ pub enum RepairMode {
 
 impl RepairMode {
     /// Istio's value of the metric's label `type`.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             RepairMode::InPlace => "repair",

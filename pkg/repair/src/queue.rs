@@ -76,7 +76,6 @@ pub struct RepairQueue {
 
 impl RepairQueue {
     /// Nothing is known yet.
-    #[must_use]
     pub fn new(criteria: RepairCriteria, now: Instant) -> RepairQueue {
         RepairQueue { criteria, broken: BTreeMap::new(), next: now }
     }
@@ -123,7 +122,6 @@ impl RepairQueue {
     }
 
     /// When the next task is due; `None`: no pod is broken.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.broken.values().map(|broken| broken.due).min().map(|due| due.max(self.next))
     }
@@ -168,13 +166,11 @@ impl RepairQueue {
     }
 
     /// How many pods are broken.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.broken.len()
     }
 
     /// No pod is broken.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.broken.is_empty()
     }

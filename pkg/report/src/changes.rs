@@ -23,13 +23,11 @@ pub struct StateChange {
 
 impl StateChange {
     /// Of the node as a whole.
-    #[must_use]
     pub fn for_node(kind: &'static str, message: String) -> StateChange {
         StateChange { kind, pod: None, message }
     }
 
     /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
-    #[must_use]
     pub fn pod_title(&self) -> Option<&str> {
         self.pod.as_deref()
     }
@@ -39,14 +37,12 @@ impl StateChange {
     }
 
     /// For people.
-    #[must_use]
     pub fn to_line(&self, time: &str) -> String {
         let pod = self.pod.as_ref().map_or_else(String::new, |pod| format!("{pod}: "));
         sanitize_text(&format!("{time}  {:<10}  {pod}{}", self.kind, self.message)) + "\n"
     }
 
     /// For scripts.
-    #[must_use]
     pub fn to_json(&self, time: &str) -> Value {
         json!({ "observedAt": time, "kind": self.kind, "pod": self.pod, "message": self.message })
     }
@@ -62,7 +58,6 @@ pub struct NodeWatch {
 
 impl NodeWatch {
     /// Whether the agent has answered so far.
-    #[must_use]
     pub fn has_answered(&self) -> bool {
         self.last.is_some()
     }

@@ -31,7 +31,6 @@ pub struct StateDifference {
 
 impl StateDifference {
     /// Whether the difference matters for packets of this family, 4 or 6.
-    #[must_use]
     pub fn concerns_family(&self, family: u8) -> bool {
         self.family.is_none_or(|of| of == family)
     }
@@ -69,7 +68,6 @@ pub trait OfFamily {
 
 impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
     /// Compares two lists as sets; each list keeps its order.
-    #[must_use]
     pub fn compare_sets(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
@@ -89,7 +87,6 @@ impl<T> Comparison<T> {
     }
 
     /// The kernel could not be asked.
-    #[must_use]
     pub fn without_observation(desired: Vec<T>) -> Comparison<T> {
         Comparison { desired, observed: None, differences: Vec::new() }
     }

@@ -56,7 +56,6 @@ pub struct Explanation {
 }
 
 /// Explains one pod, also one that the document does not have.
-#[must_use]
 pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanation {
     let faults = faults::node_faults(state);
     let Some(pod) = state.pod(namespace, name) else {

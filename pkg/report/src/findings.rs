@@ -21,7 +21,6 @@ model::word_enum! {
 
 impl Severity {
     /// Returns the severity of a pod's state; `None`: the pod is as it should be.
-    #[must_use]
     pub fn from_capture(capture: CaptureState) -> Option<Severity> {
         match capture {
             CaptureState::Bypassing | CaptureState::Held => Some(Severity::Error),
@@ -34,7 +33,6 @@ impl Severity {
 
 /// The exit status for the worst that was found: 0 if it is not as bad as `least`; else 2 if it could not be determined, and 1
 /// in every other case.
-#[must_use]
 pub fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
     match worst {
         Some(worst) if worst < least => 0,

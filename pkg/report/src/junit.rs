@@ -17,7 +17,6 @@ pub struct JunitCase {
 
 /// Returns a report with a test case for each check. One that is as bad as `least` has failed, or if it could not be determined, has an
 /// error; one that is not as bad is skipped.
-#[must_use]
 pub fn render_junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
     let severities = || cases.iter().filter_map(|case| Some(case.failed.as_ref()?.0));
     let counted = |severity| severities().filter(|found| *found == severity && severity >= least).count();

@@ -35,7 +35,6 @@ pub struct NetworkState {
 
 impl NetworkState {
     /// Nothing is desired, and nothing of ours is looked for.
-    #[must_use]
     pub fn nothing_desired() -> NetworkState {
         NetworkState {
             ipsets: Comparison::compare_sets(Vec::new(), Vec::new()),

@@ -126,7 +126,6 @@ pub struct ZtunnelView {
 
 impl PodState {
     /// `NAMESPACE/NAME`.
-    #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

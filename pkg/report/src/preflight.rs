@@ -138,7 +138,6 @@ pub struct NodePreflight {
 type Outcome = Result<String, (Severity, String)>;
 
 /// Judges what was observed.
-#[must_use]
 pub fn judge_preflight(facts: &[PreflightFact]) -> Vec<PreflightCheck> {
     let judged = facts.iter().map(|fact| {
         let (code, outcome) = judge_fact(fact);
@@ -365,7 +364,6 @@ pub(crate) fn findings_of(checks: &[PreflightCheck]) -> impl Iterator<Item = Nod
 }
 
 /// Returns why no pod can be captured on this node, as configured; `None`: nothing is known that makes it impossible.
-#[must_use]
 pub fn preflight_error(checks: &[PreflightCheck]) -> Option<String> {
     let errors = checks.iter().filter(|check| check.severity == Some(Severity::Error));
     let errors: Vec<String> = errors.map(|check| format!("{} ({})", check.message, check.code)).collect();
@@ -375,13 +373,11 @@ pub fn preflight_error(checks: &[PreflightCheck]) -> Option<String> {
 impl NodePreflight {
     /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
     /// an error, and 1 in every other case.
-    #[must_use]
     pub fn exit_status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|check| check.severity).max(), least)
     }
 
     /// A table with a line for each check, then what follows from the findings.
-    #[must_use]
     pub fn render_table(&self, colour: bool) -> String {
         let row = |check: &PreflightCheck| {
             vec![
@@ -409,7 +405,6 @@ impl NodePreflight {
     }
 
     /// A test report in the form of JUnit.
-    #[must_use]
     pub fn to_junit(&self, least: Severity) -> String {
         let case = |check: &PreflightCheck| JunitCase {
             class: "node".to_owned(),
@@ -420,7 +415,6 @@ impl NodePreflight {
     }
 
     /// Returns a log in the form of SARIF.
-    #[must_use]
     pub fn to_sarif(&self) -> String {
         let advice =
             |check: &PreflightCheck| PreflightCode::from_name(&check.code).map_or("", PreflightCode::advice);

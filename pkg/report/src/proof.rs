@@ -83,13 +83,11 @@ pub struct Proof {
 
 impl Proof {
     /// Returns a proof without any test, and why.
-    #[must_use]
     pub fn untested(pod: String, found: bool, why: String) -> Proof {
         Proof { pod, found, message: Some(why), paths: Vec::new() }
     }
 
     /// Returns the worst result of the paths that count.
-    #[must_use]
     pub fn worst_result(&self) -> ProofResult {
         let counted = self.paths.iter().filter(|path| path.counts_for_result());
         counted.map(|path| path.result).min().unwrap_or_default()
@@ -97,7 +95,6 @@ impl Proof {
 
     /// Returns the exit status: 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or
     /// could not be tested; 3: the node has no such pod.
-    #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self.worst_result() {
             _ if !self.found => PodVerdict::NotFound.exit_status(),
@@ -119,7 +116,6 @@ impl Proof {
     }
 
     /// Returns the results for people.
-    #[must_use]
     pub fn render_table(&self, colour: bool) -> String {
         let pod = sanitize_text(&self.pod);
         if let Some(why) = &self.message {
@@ -144,7 +140,6 @@ impl Proof {
 }
 
 /// Returns the exit status for several pods, as [`Proof::exit_status`] for one. Pods that have gone meanwhile do not count.
-#[must_use]
 pub fn proofs_status(proofs: &[Proof]) -> u8 {
     let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.found).map(Proof::exit_status).collect();
     match () {
@@ -154,7 +149,6 @@ pub fn proofs_status(proofs: &[Proof]) -> u8 {
 }
 
 /// Returns the results of several pods for people, a line each, the worst first.
-#[must_use]
 pub fn proofs_text(proofs: &[Proof], colour: bool) -> String {
     if proofs.is_empty() {
         return "No pods of the mesh.\n".to_owned();

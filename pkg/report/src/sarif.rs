@@ -40,7 +40,6 @@ pub struct SarifResult {
 
 /// Returns a log of one run, in which each finding has the place of its check. What could not be determined is `open`, which has no
 /// level.
-#[must_use]
 pub fn render_sarif(tool: &str, rules: &[SarifRule], results: &[SarifResult]) -> String {
     let results = results.iter().map(|result| {
         // A part below a rule's own place is written behind a slash (section 3.27.5).

@@ -85,20 +85,17 @@ impl LabelChange {
     }
 
     /// Whether the labels of this pod change.
-    #[must_use]
     pub fn is_of_pod(&self, name: &str) -> bool {
         self.pod.as_deref() == Some(name)
     }
 
     /// Returns the path of the agent's debug endpoint that simulates it.
-    #[must_use]
     pub fn debug_path(&self) -> String {
         let pod = self.pod.as_ref().map(|pod| format!("&pod={pod}")).unwrap_or_default();
         format!("/debug/simulate?namespace={}{pod}&labels={}", self.namespace, self.labels_text())
     }
 
     /// Returns a sentence on labels that concern no pod that runs; `None`: there are none among these.
-    #[must_use]
     pub fn later_note(&self) -> Option<String> {
         let later: Vec<&str> =
             INJECTION_LABELS.into_iter().filter(|key| self.labels.contains_key(*key)).collect();
@@ -111,7 +108,6 @@ impl LabelChange {
     }
 
     /// Returns the labels as `kubectl label` takes them, separated by commas.
-    #[must_use]
     pub fn labels_text(&self) -> String {
         let labels = self.labels.iter().map(|(key, value)| match value {
             Some(value) => format!("{key}={value}"),
@@ -162,7 +158,6 @@ pub enum SimulatedChange {
 
 impl SimulatedChange {
     /// Returns the path of the agent's debug endpoint that simulates it.
-    #[must_use]
     pub fn debug_path(&self) -> String {
         match self {
             SimulatedChange::Labels(change) => change.debug_path(),
@@ -279,7 +274,6 @@ model::word_enum! {
 
 impl SimulatedPod {
     /// Returns the effect of the change on the pod.
-    #[must_use]
     pub fn effect(&self) -> MembershipEffect {
         let is_ambient =
             |mode: Option<RedirectionMode>| mode.is_some_and(|mode| mode != RedirectionMode::Sidecar);
@@ -308,7 +302,6 @@ pub struct SimulatedProblem<'a> {
 
 impl NodeSimulation {
     /// Returns what would be wrong after the change, as far as the agent knows: first of the node.
-    #[must_use]
     pub fn problems(&self) -> Vec<SimulatedProblem<'_>> {
         let of_node = |code, message| SimulatedProblem { code, pod: None, message };
         let joining = self.pods.iter().filter(|pod| pod.effect() == MembershipEffect::Joins).count();
@@ -342,7 +335,6 @@ impl SimulatedPod {
 }
 
 /// Returns port numbers in a clause, such as `ports 15001, 15008`; `None`: there are none.
-#[must_use]
 pub fn list_ports(ports: &[u16]) -> Option<String> {
     let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
     let noun = if ports.len() == 1 { "port" } else { "ports" };

@@ -100,7 +100,6 @@ pub struct Unobserved {
 
 impl Unobserved {
     /// In the part's usual words.
-    #[must_use]
     pub fn new(part: StatePart, why: impl fmt::Display) -> Unobserved {
         Unobserved { part, description: part.description().to_owned(), message: why.to_string() }
     }
@@ -276,7 +275,6 @@ pub struct ChangeRecord {
 impl ChangeRecord {
     /// Whether the same was done `before`: to the same pod and with the same result, whatever the ID of the process that led to it.
     /// Whatever led to an attempt that fails again, it is the same.
-    #[must_use]
     pub fn is_repeat_of(&self, before: &ChangeRecord) -> bool {
         let is_same_text = |now: &str, then: &str| without_process(now) == without_process(then);
         (&self.pod, &self.error) == (&before.pod, &before.error)
@@ -285,7 +283,6 @@ impl ChangeRecord {
     }
 
     /// Returns how often it was done, and since when, as text; `None`: once.
-    #[must_use]
     pub fn repeats_text(&self) -> Option<String> {
         let since = self.first_started_at.as_deref().filter(|_| self.repeats > 0)?;
         Some(format!("{} times since {since}", self.repeats.saturating_add(1)))
@@ -323,13 +320,11 @@ pub struct EffectiveSetting {
 
 impl StateReport {
     /// The pod of this name.
-    #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&PodState> {
         self.pods.iter().find(|pod| pod.namespace == namespace && pod.name == name)
     }
 
     /// Whether the list of pods is complete: it was read to its end, and nothing says that pods are missing.
-    #[must_use]
     pub fn knows_all_pods(&self) -> bool {
         let is_of_pods = |unobserved: &Unobserved| {
             matches!(unobserved.part, StatePart::Agent | StatePart::Desired | StatePart::UnrecordedPods)
@@ -339,7 +334,6 @@ impl StateReport {
     }
 
     /// A plan without steps means that nothing is to be done. A command without an agent makes one only of what it observed.
-    #[must_use]
     pub fn knows_plan(&self) -> bool {
         !self.plan.is_empty()
             || self.observation.observer != Observer::Command
@@ -347,7 +341,6 @@ impl StateReport {
     }
 
     /// Everything that is not as it should be, in sentences; empty: the kernel, and the files, equal what is desired.
-    #[must_use]
     pub fn differences(&self) -> Vec<String> {
         let files = self.installation.iter().filter(|file| !file.correct);
         let files = files.map(|file| format!("{} {}: {}", file.kind, file.path, file.message));

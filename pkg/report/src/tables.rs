@@ -26,7 +26,6 @@ pub use summary::render_summary;
 const UNKNOWN: &str = "Unknown: the node could not be observed completely.\n";
 
 /// Pods of a node, one line each, the worst first and then by name. `wide`: with addresses, network namespace and UID.
-#[must_use]
 pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: bool) -> String {
     if pods.is_empty() {
         return if empty_list_doubts(state).is_empty() { "No pods.\n" } else { UNKNOWN }.to_owned();
@@ -41,7 +40,6 @@ pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: b
 
 /// Pods of a node before and after a simulated change, one line each: first those for which something would change. Then what would be
 /// wrong, and what is not simulated.
-#[must_use]
 pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, colour: bool) -> String {
     if !simulation.mistakes.is_empty() {
         let mistakes = simulation.mistakes.iter().map(|mistake| format!("  {}\n", sanitize_text(mistake)));
@@ -80,7 +78,6 @@ pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, c
 const SIMULATED: [&str; 6] = ["POD", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"];
 
 /// A pod before and after a simulated change.
-#[must_use]
 pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] {
     let outside = if effect == MembershipEffect::Unknown { "-" } else { "outside" };
     let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or(outside, RedirectionMode::as_str));
@@ -103,7 +100,6 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
 }
 
 /// The place of a state in a list that begins with the worst.
-#[must_use]
 pub fn capture_rank(capture: CaptureState) -> usize {
     CaptureState::WORST_FIRST
         .iter()
@@ -129,7 +125,6 @@ fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
 }
 
 /// The colour of a state.
-#[must_use]
 pub fn colour_of(capture: CaptureState) -> Colour {
     match capture {
         CaptureState::Bypassing | CaptureState::Held => Colour::Red,
@@ -140,7 +135,6 @@ pub fn colour_of(capture: CaptureState) -> Colour {
 }
 
 /// A time without fractions of a second.
-#[must_use]
 pub fn truncate_to_seconds(time: &str) -> String {
     match time.split_once('.') {
         Some((seconds, rest)) if rest.ends_with('Z') => format!("{seconds}Z"),
@@ -149,7 +143,6 @@ pub fn truncate_to_seconds(time: &str) -> String {
 }
 
 /// Returns what could not be observed, in sentences. As long as there is any, nobody can say that all is well.
-#[must_use]
 pub fn not_known(state: &StateReport) -> Vec<String> {
     unknown_parts(state, |pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some())
 }
@@ -191,7 +184,6 @@ fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) ->
 /// Returns why a list of pods in which there is none does not mean that there is none, in sentences; empty: everything was
 /// observed, so it does. These are [`not_known`], without pods whose state is known nevertheless, as that of one that ends, and
 /// lists that have not come, which [`verification_findings`] has as an error.
-#[must_use]
 pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
     let mut doubts = unknown_parts(state, |pod| pod.capture == CaptureState::Unknown);
     if doubts.is_empty() && !state.knows_all_pods() {
@@ -217,7 +209,6 @@ fn node_errors(state: &StateReport) -> impl Iterator<Item = (&str, String)> {
 
 /// Returns what a verification finds: [`StateReport::differences`], pods of the mesh that bypass it or reach nothing although the
 /// kernel is as desired, each with the cause, and what is wrong with the agent and the node.
-#[must_use]
 pub fn verification_findings(state: &StateReport) -> Vec<String> {
     let pods =
         without_service(state).map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, pod.message));
@@ -226,7 +217,6 @@ pub fn verification_findings(state: &StateReport) -> Vec<String> {
 }
 
 /// Returns what [`verification_findings`] finds as a table, and what is not known.
-#[must_use]
 pub fn differences_table(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.correct);
     let mut rows: Vec<Vec<Cell>> = files
@@ -270,7 +260,6 @@ fn difference_row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec
 }
 
 /// Returns changes as a table, a line each, in the given order.
-#[must_use]
 pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
     if changes.is_empty() {
         return "No changes.\n".to_owned();
@@ -297,7 +286,6 @@ fn build_history_row(change: &ChangeRecord) -> Vec<Cell> {
 }
 
 /// Returns what would be done now: each step as text, and its operations below.
-#[must_use]
 pub fn render_plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {
         return if state.knows_plan() { "Nothing to do.\n" } else { UNKNOWN }.to_owned();

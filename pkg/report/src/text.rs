@@ -6,14 +6,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Percent-encodes a text for a query or for a segment of a path.
-#[must_use]
 pub fn percent_encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// With control characters written as `\u{1b}`: what comes from the API or from ztunnel must not steer a terminal. Line ends
 /// become blanks.
-#[must_use]
 pub fn sanitize_text(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.chars() {
@@ -31,13 +29,11 @@ pub fn sanitize_text(text: &str) -> String {
 }
 
 /// The first 200 characters of what an agent answered in place of a document, as [`sanitize_text`].
-#[must_use]
 pub fn excerpt(body: &[u8]) -> String {
     sanitize_text(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
 }
 
 /// Whether a text can be the name of a namespace or a pod: lower-case letters, digits, `-` and `.`, at most 253 bytes.
-#[must_use]
 pub fn is_object_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
@@ -67,7 +63,6 @@ pub(crate) fn to_clause(text: &str) -> String {
 }
 
 /// A text in which pages, such as `docs/x.md#y`, are addresses on the site that `MILLRACE_DOCS` named at the build, if it did.
-#[must_use]
 pub fn link_docs(text: &str) -> String {
     link_docs_at(option_env!("MILLRACE_DOCS").unwrap_or_default(), text)
 }
@@ -81,7 +76,6 @@ fn link_docs_at(site: &str, text: &str) -> String {
 }
 
 /// `1 pod`, `2 pods`.
-#[must_use]
 pub fn format_count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }

@@ -15,20 +15,17 @@ pub struct Backoff {
 
 impl Backoff {
     /// `first`: the delay after the first failure; `last`: no delay is longer.
-    #[must_use]
     pub const fn new(first: Duration, last: Duration) -> Backoff {
         Backoff { first, last }
     }
 
     /// The delay after so many failures in a row; none counts as one.
-    #[must_use]
     pub fn delay_after(&self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.last)
     }
 
     /// No failure yet.
-    #[must_use]
     pub const fn start_attempts(self) -> Attempts {
         Attempts { backoff: self, failures: 0 }
     }
@@ -54,7 +51,6 @@ impl Attempts {
     }
 
     /// How many have failed in a row.
-    #[must_use]
     pub const fn failure_count(&self) -> u32 {
         self.failures
     }

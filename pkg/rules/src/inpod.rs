@@ -67,7 +67,6 @@ pub struct ProbeAddresses {
 
 impl ProbeAddresses {
     /// Of one family.
-    #[must_use]
     pub fn address_for(self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.v4.into(),
@@ -103,7 +102,6 @@ impl Default for InPodRulesConfig {
 
 impl InPodRulesConfig {
     /// The policy route that goes with a pod's rules, in both families.
-    #[must_use]
     pub fn local_route(&self) -> LocalRoute {
         LocalRoute { mark: self.connection, table: self.table }
     }
@@ -144,13 +142,11 @@ pub struct PodExceptions {
 
 impl PodOptions {
     /// Whether some of its traffic stays outside of the mesh by intent.
-    #[must_use]
     pub fn has_exceptions(&self) -> bool {
         self.bypass_inbound || self.exceptions != PodExceptions::default()
     }
 
     /// Returns each kind of traffic that stays outside of the mesh by intent, as text: "outbound TCP ports 5432, 6379".
-    #[must_use]
     pub fn outside_descriptions(&self) -> Vec<String> {
         let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, .. } =
             &self.exceptions;
@@ -172,7 +168,6 @@ impl PodOptions {
 
 impl PodExceptions {
     /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface does not count.
-    #[must_use]
     pub fn excludes_connection(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {
         match accepted {
             true => self.inbound_ports.contains(&Port(local.port())),
@@ -194,7 +189,6 @@ fn join_values(values: impl IntoIterator<Item: ToString>) -> String {
 
 /// The rule set of one family in a pod. An open pod has none: when there are rules again, its connections are those of a pod that
 /// joins.
-#[must_use]
 pub fn pod_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     if pod.open {
@@ -285,7 +279,6 @@ fn dns_zones(config: &InPodRulesConfig, pod: &PodOptions, rules: &mut RuleSet) {
 }
 
 /// The rule set of one family on the node. `set`: the addresses of captured pods; it must exist before its rules.
-#[must_use]
 pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     add_first_jump(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);

@@ -50,7 +50,6 @@ pub struct Chain(pub Cow<'static, str>);
 
 impl Chain {
     /// A chain whose name is known at compile time.
-    #[must_use]
     pub const fn named(name: &'static str) -> Chain {
         Chain(Cow::Borrowed(name))
     }
@@ -83,13 +82,11 @@ pub struct Rule {
 
 impl Rule {
     /// A rule that matches every packet.
-    #[must_use]
     pub const fn new(target: Target) -> Rule {
         Rule { source: None, dest: None, input: None, output: None, proto: None, matches: Vec::new(), target }
     }
 
     /// A rule that jumps to `chain`.
-    #[must_use]
     pub const fn jump_to(chain: Chain) -> Rule {
         Rule::new(Target::Jump(chain))
     }
@@ -190,7 +187,6 @@ impl Rule {
     }
 
     /// Returns a rule with the same conditions and another verdict.
-    #[must_use]
     pub fn with_target(&self, target: Target) -> Rule {
         Rule { target, ..self.clone() }
     }

@@ -28,7 +28,6 @@ pub struct ObservedLine {
 
 impl RuleSet {
     /// All rules in the order of a save: table by table, first the jumps, then each chain.
-    #[must_use]
     pub fn rule_lines(&self) -> Vec<RuleLine> {
         let mut lines = Vec::new();
         for (table, rules) in &self.tables {
@@ -46,7 +45,6 @@ impl RuleSet {
 
 impl ChainSet {
     /// Returns those of a namespace's rules that are this owner's: the rules in its chains, and those that lead there.
-    #[must_use]
     pub fn owned_lines(self, observed: &SavedTables) -> Vec<ObservedLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {

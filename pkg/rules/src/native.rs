@@ -49,13 +49,11 @@ pub struct NativeRule {
 const ORDER: [Table; 4] = [Table::Nat, Table::Mangle, Table::Raw, Table::Filter];
 
 /// The name of an owner's table: the owner's prefix, and that of the table in iptables.
-#[must_use]
 pub fn table_name(prefix: &str, table: Table) -> String {
     format!("{prefix}-{}", table.as_str())
 }
 
 /// The name of a chain that iptables knows as `ISTIO_OUTPUT`: `istio-output`.
-#[must_use]
 pub fn chain_name(chain: &str) -> String {
     let name = chain.to_ascii_lowercase().replace('_', "-");
     name.replace("-prert", "-prerouting").replace("-postrt", "-postrouting")
@@ -63,7 +61,6 @@ pub fn chain_name(chain: &str) -> String {
 
 impl NativeRules {
     /// The rules of an owner whose tables begin with `prefix`, from those of each family; `None`: the family has none.
-    #[must_use]
     pub fn new<'a>(prefix: &str, v4: Option<&'a RuleSet>, v6: Option<&'a RuleSet>) -> NativeRules {
         let tables = ORDER.into_iter().filter_map(|table| {
             let of = |rules: Option<&'a RuleSet>| rules.and_then(|rules| rules.tables.get(&table));

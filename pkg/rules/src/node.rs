@@ -111,13 +111,11 @@ impl Default for NodeMarks {
 
 impl NodeMarks {
     /// The bits of a connection's mark that its packets get: its slot, and the way of those that no ztunnel has sent.
-    #[must_use]
     pub fn path_mask(&self) -> u32 {
         self.slot_mask() | self.outbound.mask | self.proxy_return.mask
     }
 
     /// The bits that hold the slot.
-    #[must_use]
     pub fn slot_mask(&self) -> u32 {
         self.slots.iter().fold(self.any_slot.mask, |mask, slot| mask | slot.mask)
     }

@@ -82,7 +82,6 @@ impl SavedTables {
     }
 
     /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
-    #[must_use]
     pub fn is_blank(&self) -> bool {
         let blank = |table: &SavedTable| {
             table.rules.is_empty() && !table.has_others && table.chains.iter().all(|chain| is_built_in(chain))
@@ -106,7 +105,6 @@ pub struct SavedTablesBuilder<'a> {
 
 impl<'a> SavedTablesBuilder<'a> {
     /// Without any table.
-    #[must_use]
     pub fn new(owners: &'a [ChainSet]) -> SavedTablesBuilder<'a> {
         SavedTablesBuilder { owners: Some(owners), ..SavedTablesBuilder::default() }
     }
@@ -151,7 +149,6 @@ impl<'a> SavedTablesBuilder<'a> {
     }
 
     /// Returns the tables as they were put together.
-    #[must_use]
     pub fn build(self) -> SavedTables {
         self.saved
     }

@@ -75,14 +75,12 @@ impl ChainSet {
         ChainSet { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"], native: Some("istio-ambient") };
 
     /// True for a chain of this owner.
-    #[must_use]
     pub fn contains(self, chain: &str) -> bool {
         self.chains.contains(&chain)
     }
 
     /// The change that turns `observed` into `desired`, leaving foreign rules alone. `desired` has chains of this
     /// owner only.
-    #[must_use]
     pub fn apply(self, desired: &RuleSet, observed: &SavedTables) -> RuleChange {
         let nothing = TableRules::default();
         let empty = SavedTable::default();
@@ -95,27 +93,23 @@ impl ChainSet {
 
     /// The change that removes everything of this owner's from `observed`: its chains and every rule, anywhere, that
     /// jumps to one.
-    #[must_use]
     pub fn remove(self, observed: &SavedTables) -> RuleChange {
         self.apply(&RuleSet::default(), observed)
     }
 }
 
 /// [`ChainSet::apply`] for sidecar redirection.
-#[must_use]
 pub fn apply(desired: &RuleSet, observed: &SavedTables) -> RuleChange {
     ChainSet::SIDECAR.apply(desired, observed)
 }
 
 /// [`ChainSet::remove`] for sidecar redirection.
-#[must_use]
 pub fn remove(observed: &SavedTables) -> RuleChange {
     ChainSet::SIDECAR.remove(observed)
 }
 
 impl ChainSet {
     /// Returns the hooks from whose built-in chains rules lead to this owner's chains.
-    #[must_use]
     pub fn hooks_in(self, table: &SavedTable) -> BTreeSet<Hook> {
         table.rules_into_chains_of(self).filter_map(|(_, rule)| Hook::from_name(&rule.chain)).collect()
     }

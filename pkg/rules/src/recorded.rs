@@ -33,39 +33,33 @@ pub struct UnknownRecordedRule {
 
 impl RecordedRules {
     /// Records rules. A family without any has an empty rule set.
-    #[must_use]
     pub fn from_rules(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
         let [v4, v6] = Family::BOTH.map(|family| placed_lines(&rules(family)));
         RecordedRules::merge_families(v4, v6)
     }
 
     /// Records the rules of an owner that were found; `None`: some of them are not understood.
-    #[must_use]
     pub fn of_found<'a>(owner: ChainSet, found: impl Fn(Family) -> &'a SavedTables) -> Option<RecordedRules> {
         let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, found(family)));
         Some(RecordedRules::merge_families(v4?, v6?))
     }
 
     /// Restores what [`RecordedRules::lines`] returned.
-    #[must_use]
     pub fn from_lines(lines: BTreeMap<String, String>) -> RecordedRules {
         RecordedRules(lines)
     }
 
     /// The lines by place, to be kept.
-    #[must_use]
     pub fn lines(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
     /// There are no rules.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// There are rules, and this version understands them all.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.is_empty() && Family::BOTH.into_iter().all(|family| self.rule_set(family).is_ok())
     }

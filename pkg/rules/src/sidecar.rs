@@ -47,7 +47,6 @@ const DNS: Port = Port(53);
 
 impl SidecarConfig {
     /// The policy route that TPROXY needs; none when nothing is captured by TPROXY.
-    #[must_use]
     pub fn local_route(&self) -> Option<LocalRoute> {
         match self.inbound_mode {
             InboundMode::Tproxy { mark, table } if !self.include_inbound.is_none() => {
@@ -94,7 +93,6 @@ impl SidecarConfig {
 }
 
 /// The address that Envoy uses as source for connections to its own application: `127.0.0.6`, `::6`.
-#[must_use]
 pub fn passthrough_source(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
@@ -103,7 +101,6 @@ pub fn passthrough_source(family: Family) -> IpAddr {
 }
 
 /// The whole rule set of one family.
-#[must_use]
 pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     redirect_targets(config, &mut rules);
@@ -115,7 +112,6 @@ pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
 }
 
 /// The input of a restore that makes the whole rule set of one family in a blank namespace.
-#[must_use]
 pub fn restore_text(config: &SidecarConfig, family: Family) -> String {
     plan::apply(&rule_set(config, family), &SavedTables::default()).restore_text()
 }

@@ -49,7 +49,6 @@ type ChainOutcome = Option<PacketVerdict>;
 
 impl RuleSet {
     /// Returns the verdict on a packet. Of what a host sends only `nat` is asked: no rule set of ours discards that.
-    #[must_use]
     pub fn verdict_on(&self, packet: &FirstPacket) -> PacketVerdict {
         let (hook, tables) = match packet.source {
             None => (Hook::Output, &[Table::Nat][..]),

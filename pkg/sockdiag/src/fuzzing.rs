@@ -5,7 +5,6 @@ use netlink::ReceivedMessage;
 use crate::TcpSocket;
 
 /// Reads one message about a socket.
-#[must_use]
 pub fn socket(message: &ReceivedMessage<'_>) -> Option<TcpSocket> {
     TcpSocket::parse(message)
 }

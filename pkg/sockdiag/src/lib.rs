@@ -77,7 +77,6 @@ impl TcpSockets {
 
     /// Returns the connected sockets by local and remote address, which distinguish a connection from all others of the
     /// namespace. Of a connection within it, the two sockets have different keys.
-    #[must_use]
     pub fn by_addresses(&self) -> BTreeMap<(SocketAddr, SocketAddr), &TcpSocket> {
         self.connected.iter().map(|socket| ((socket.local, socket.remote), socket)).collect()
     }

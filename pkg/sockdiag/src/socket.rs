@@ -84,7 +84,6 @@ pub struct TcpSocket {
 
 impl TcpSocket {
     /// One without user, inode or mark, which the kernel did not list: for tests of what is decided about sockets.
-    #[must_use]
     pub fn new(local: SocketAddr, remote: SocketAddr, state: TcpState) -> TcpSocket {
         TcpSocket { local, remote, state, user: 0, inode: 0, mark: 0, family: AF_INET, id: [0; ID] }
     }
@@ -111,7 +110,6 @@ impl TcpSocket {
     }
 
     /// Both ends are on the same host by their addresses.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         self.local.ip() == self.remote.ip() || self.remote.ip().is_loopback()
     }

@@ -61,7 +61,6 @@ pub enum ConnectionPeer {
 impl ConnectionPeer {
     /// Whether a process of user 0 is known to be at the other end. Enough to read, and not to change anything: with
     /// hostNetwork, containers without any capability are that, too.
-    #[must_use]
     pub fn is_root(self) -> bool {
         matches!(self, ConnectionPeer::Socket | ConnectionPeer::Local { user: Some(0), .. })
     }

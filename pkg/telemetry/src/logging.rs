@@ -119,7 +119,6 @@ impl Logger {
     }
 
     /// Returns the subscriber that hands `tracing` events to this logger.
-    #[must_use]
     pub fn subscriber(&self) -> LogSubscriber {
         LogSubscriber(self.clone())
     }
@@ -146,7 +145,6 @@ impl Logger {
     }
 
     /// The level of a scope: its own, else that of `default`.
-    #[must_use]
     pub fn level_of(&self, scope: &str) -> OutputLevel {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).level_of(scope)
     }
@@ -159,13 +157,11 @@ impl Logger {
     }
 
     /// The levels of `default` and of all scopes that have their own.
-    #[must_use]
     pub fn scope_levels(&self) -> BTreeMap<String, OutputLevel> {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).all_levels()
     }
 
     /// The last lines, as they were written, the newest last; at most 256 KiB.
-    #[must_use]
     pub fn recent_lines(&self) -> String {
         let recent = self.0.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.lines.iter().map(String::as_str).collect()

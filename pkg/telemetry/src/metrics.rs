@@ -11,7 +11,6 @@ pub use process::register_process;
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics of the registry, as OpenMetrics 1.0.0.
-#[must_use]
 pub fn render(registry: &Registry) -> String {
     let mut text = String::new();
     // A string takes all; only a collector could fail, and then what stands there is still worth having.

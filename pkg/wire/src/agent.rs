@@ -57,7 +57,6 @@ pub struct AgentRequest {
 
 impl AgentRequest {
     /// A request about nothing in particular.
-    #[must_use]
     pub fn new(verb: CniVerb) -> AgentRequest {
         AgentRequest { verb, ..AgentRequest::default() }
     }
@@ -82,7 +81,6 @@ pub struct AgentAnswer {
 
 impl AgentAnswer {
     /// Returns the answer to a request that was not carried out, with the reason.
-    #[must_use]
     pub fn from_error(error: impl Into<String>) -> AgentAnswer {
         AgentAnswer { error: Some(error.into()), ..AgentAnswer::default() }
     }

@@ -22,7 +22,6 @@ model::word_enum! {
 
 impl LogLevel {
     /// The level of a `log_level` setting: anything that names no level means info (Istio 1.20).
-    #[must_use]
     pub fn from_setting(text: &str) -> Self {
         Self::from_name(text).unwrap_or(LogLevel::Info)
     }
@@ -64,7 +63,6 @@ const OWN: [&str; 4] = ["level", "time", "scope", "msg"];
 
 impl LogRecord {
     /// The line, with a newline at its end. Newlines inside values are escaped by JSON.
-    #[must_use]
     pub fn to_line(&self) -> String {
         // A map of strings always prints.
         let mut line = serde_json::to_string(self).unwrap_or_default();
@@ -113,7 +111,6 @@ impl Serialize for LogRecord {
 }
 
 /// The body of `POST /log`: a JSON array of strings, each of them one line (Istio 1.20).
-#[must_use]
 pub fn post_body(records: &[LogRecord]) -> String {
     let lines: Vec<String> = records.iter().map(LogRecord::to_line).collect();
     serde_json::to_string(&lines).unwrap_or_default()

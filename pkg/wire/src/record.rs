@@ -36,7 +36,6 @@ const MAX_ANNOTATION: usize = 128;
 
 /// Returns the name of the file for the last failed ADD of a pod: one of [`FAILURE_PLACES`], by a hash of namespace and
 /// name (FNV-1a). The next failure with that hash replaces it, so failures of any number of pods take a bounded space.
-#[must_use]
 pub fn failure_place(namespace: &str, name: &str) -> String {
     let bytes = namespace.bytes().chain([b'/']).chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -46,7 +45,6 @@ pub fn failure_place(namespace: &str, name: &str) -> String {
 }
 
 /// Whether this is the name of a place for ADDs that failed.
-#[must_use]
 pub fn is_failure_place(file: &str) -> bool {
     file.starts_with(FAILED)
 }

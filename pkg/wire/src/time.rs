@@ -4,7 +4,6 @@
 use std::time::SystemTime;
 
 /// A time as the logs and the debug state have it; see [`rfc3339_micros`]. One before 1970 counts as its beginning.
-#[must_use]
 #[expect(clippy::disallowed_types, reason = "see above")]
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -14,7 +13,6 @@ pub fn rfc3339(time: SystemTime) -> String {
 /// A time in microseconds since 1970-01-01 00:00:00 UTC (leap seconds not counted, as Unix does) as RFC 3339 text with six
 /// digits of fraction and `Z`, as in `2026-11-21T09:32:06.536815Z`. Years before 0 or after 9999, which RFC 3339 cannot
 /// write, come out with a sign or more digits, as ISO 8601 has it.
-#[must_use]
 pub fn rfc3339_micros(unix_micros: i64) -> String {
     const DAY: i64 = 86_400_000_000;
     let (days, in_day) = (unix_micros.div_euclid(DAY), unix_micros.rem_euclid(DAY));

@@ -74,13 +74,11 @@ impl Hub {
     /// Wants nothing yet, and is not open. Events are sent on the threads of the ztunnels, which wait for that: `event_sink`
     /// should hand them on. `locate` is called for connections whose namespace is not that of a known ztunnel pod, on the
     /// thread that accepts them.
-    #[must_use]
     pub fn new(event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
         Hub::with_deadlines(ZdsDeadlines::default(), event_sink, locate)
     }
 
     /// As [`Hub::new`], with other deadlines.
-    #[must_use]
     pub fn with_deadlines(
         deadlines: ZdsDeadlines,
         event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>,
@@ -116,7 +114,6 @@ impl Hub {
 
     /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; `None`: none does. One
     /// that dials again and again waits since its first connection.
-    #[must_use]
     pub fn longest_unsynced(&self) -> Option<(Instant, Option<PodUid>)> {
         self.lock_ledger().longest_unsynced(Instant::now())
     }
@@ -139,14 +136,12 @@ impl Hub {
     }
 
     /// Whether a ztunnel that is connected now serves a workload where the workload is now.
-    #[must_use]
     pub fn is_served(&self, uid: &PodUid) -> bool {
         let ledger = self.lock_ledger();
         ledger.desired.get(uid).is_some_and(|desired| ledger.is_served(desired))
     }
 
     /// How things stand.
-    #[must_use]
     pub fn state(&self) -> ZdsState {
         self.lock_ledger().state()
     }

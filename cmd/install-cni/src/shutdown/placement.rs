@@ -36,7 +36,6 @@ impl fmt::Display for ExclusionReason {
 }
 
 /// Returns why the DaemonSet wants no pod on the node. `None` if it wants one.
-#[must_use]
 pub(crate) fn exclusion_reason(daemon_set: &DaemonSet, node: &Node) -> Option<ExclusionReason> {
     if daemon_set.metadata.deleted.is_some() {
         return Some(ExclusionReason::Deleted);
@@ -113,7 +112,6 @@ const FLAG: &str = "--ambient-enabled";
 
 /// Whether the agents that a DaemonSet makes take part in ambient mode. `None`: it does not say so itself, as when
 /// variables come from a ConfigMap.
-#[must_use]
 pub(crate) fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
     let containers = &daemon_set.spec.template.spec.containers;
     let agent = containers.iter().find(|container| container.name == CONTAINER)?;

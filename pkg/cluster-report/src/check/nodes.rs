@@ -18,7 +18,6 @@ const TAINTS: [&str; 2] = ["NodeReadiness", "cni.istio.io/not-ready"];
 const NAMED: usize = 2;
 
 /// Returns the nodes on which pods of the mesh run, as labels say, and no agent, each with the reason why nothing is known of it.
-#[must_use]
 pub fn uncovered_nodes(cluster: &Cluster) -> Vec<NodeMessage> {
     let (lookup, with_agent) = (Lookup::new(cluster), agents_by_node(cluster));
     let is_uncovered = |node: &&str| !node.is_empty() && !with_agent.contains_key(node);

@@ -93,7 +93,6 @@ impl ConflistEntry {
     }
 
     /// The namespaces whose pods the plugin leaves alone.
-    #[must_use]
     pub fn excluded_namespaces(&self) -> Vec<String> {
         self.read_by_plugin().map(|conf| conf.kubernetes.exclude_namespaces).unwrap_or_default()
     }
@@ -108,7 +107,6 @@ impl ConflistEntry {
     }
 
     /// The entry as it stands in a file.
-    #[must_use]
     pub fn as_json(&self) -> &Json {
         &self.0
     }

@@ -20,7 +20,6 @@ impl FileForm {
     pub const SINGLE: [&str; 2] = ["conf", "json"];
 
     /// The form that a file name's extension denotes; `None` for any other, which no runtime reads.
-    #[must_use]
     pub fn from_file_name(file_name: &str) -> Option<FileForm> {
         match file_name.rsplit_once('.')?.1 {
             "conflist" => Some(FileForm::Conflist),
@@ -116,7 +115,6 @@ pub fn read_network(form: FileForm, content: &[u8], libcni: Libcni) -> Result<Ne
 
 /// The version in which runtimes call the plugins of a list, if ours does not speak it: with our entry, containerd would
 /// start no pod, and CRI-O would skip the list. With `cniVersions`, runtimes choose one that they know.
-#[must_use]
 pub fn unknown_version(list: &[u8]) -> Option<UnknownVersion> {
     let document = Json::as_runtimes_read(list).ok()?;
     document.get("plugins").filter(|_| document.get("cniVersions").is_none())?;

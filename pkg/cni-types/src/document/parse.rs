@@ -34,7 +34,6 @@ impl JsonError {
     }
 
     /// Whether the text is nested deeper than [`Json::MAX_DEPTH`], which need not keep others from reading it.
-    #[must_use]
     pub const fn is_too_deep(&self) -> bool {
         self.too_deep
     }

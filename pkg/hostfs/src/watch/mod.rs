@@ -92,7 +92,6 @@ impl DirectoryWatcher {
     }
 
     /// Returns a handle that ends a wait from another thread.
-    #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
@@ -141,7 +140,6 @@ impl DirectoryWatcher {
     }
 
     /// The directories that are only polled now, every 250 ms, and why: missing, or inotify cannot be had.
-    #[must_use]
     pub fn polled(&self) -> Vec<(PathBuf, String)> {
         let polled = self
             .directories

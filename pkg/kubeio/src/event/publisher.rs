@@ -40,7 +40,6 @@ struct Publication<'a> {
 
 impl EventRecorder {
     /// A recorder that has published nothing yet. `node`: its name; `agent`: the agent's pod, if known.
-    #[must_use]
     pub fn new(client: KubeClient, node: &str, agent: Option<PodName>) -> EventRecorder {
         let queue = Mutex::new(EventQueue::new(Instant::now()));
         EventRecorder { client, node: node.to_owned(), agent, queue, added: Notify::new() }

@@ -15,13 +15,11 @@ pub struct ReplyMessages {
 
 impl ReplyMessages {
     /// How many there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
     /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

@@ -9,7 +9,6 @@ use super::UserNamespace;
 impl UserNamespace {
     /// Returns the user and the group on the node that stand for these of the namespace; `None`: it does not map them, or no
     /// process below `proc` is in it.
-    #[must_use]
     pub fn owner_on_node(&self, proc: &Path, uid: u32, gid: u32) -> Option<(u32, u32)> {
         let process = self.find_process(proc)?;
         let on_node = |map: &str, id| translate_id(&fs::read_to_string(process.join(map)).ok()?, id);

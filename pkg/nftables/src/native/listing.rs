@@ -90,7 +90,6 @@ impl NativeListing {
     }
 
     /// There are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
@@ -101,7 +100,6 @@ impl NativeListing {
     }
 
     /// Packets are led into one of the tables of an owner.
-    #[must_use]
     pub fn has_jump_into(&self, prefix: &str) -> bool {
         let mut chains = self.tables_named(prefix).flat_map(|table| &table.chains);
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
@@ -205,13 +203,11 @@ impl ListedChain {
 }
 
 /// Whether a table is one of the owner whose tables begin with the prefix: `istio-proxy-nat` for `istio-proxy`.
-#[must_use]
 pub fn is_table_of(prefix: &str, table: &str) -> bool {
     iptables_table(prefix, table).is_some()
 }
 
 /// The table of iptables in whose place the owner has this one: `nat` for `istio-proxy-nat`. `None`: it is not the owner's.
-#[must_use]
 pub fn iptables_table(prefix: &str, table: &str) -> Option<Table> {
     table.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')).and_then(Table::from_name)
 }

@@ -44,7 +44,6 @@ pub struct LinkPair {
 }
 
 /// The pairs of a slot.
-#[must_use]
 pub fn link_pairs(slot: ZtunnelSlot) -> [LinkPair; 2] {
     Direction::BOTH.map(|direction| LinkPair {
         slot,

@@ -44,7 +44,6 @@ pub(crate) fn inside_sysctls(slot: ZtunnelSlot) -> BTreeMap<String, String> {
 const PORTS: &str = "net/ipv4/ip_local_port_range";
 
 /// Names of the node's kernel settings that matter to a slot and its ztunnel's veth link.
-#[must_use]
 pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
     let of_veth = [(veth.to_owned(), "rp_filter"), (veth.to_owned(), "accept_local")];
     let of_all = [("all".to_owned(), "rp_filter")];
@@ -54,7 +53,6 @@ pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
 }
 
 /// Returns the names of the kernel settings that matter inside a ztunnel's namespace.
-#[must_use]
 pub fn watched_inside_sysctls() -> Vec<String> {
     inside_sysctls(ZtunnelSlot::Zero).into_keys().collect()
 }

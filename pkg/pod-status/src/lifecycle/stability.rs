@@ -64,19 +64,16 @@ impl Stability {
     }
 
     /// How soon its rules are to be observed again; `None`: as usual.
-    #[must_use]
     pub fn recheck_delay(&self) -> Option<Duration> {
         (self.repairs > 0 && self.intact < ENOUGH).then(|| RECHECK.delay_after(self.repairs))
     }
 
     /// They were removed repeatedly, and have not been found in place often enough since.
-    #[must_use]
     pub fn is_unstable(&self) -> bool {
         self.unstable
     }
 
     /// Repairs of the last series.
-    #[must_use]
     pub fn repair_count(&self) -> u32 {
         self.repairs
     }
@@ -86,14 +83,12 @@ impl Stability {
 pub const UNDONE: &str = "removed again at once";
 
 /// Names the process that changed rules, behind the rules; empty if it is unknown.
-#[must_use]
 pub fn writer_clause(writer: Option<&str>) -> String {
     writer.map_or_else(String::new, |writer| format!("; changed by {writer}"))
 }
 
 /// Message of the Event `CaptureUnstable` about a pod whose rules lead to this proxy, with the rules and, if that is known, the
 /// process that removes them.
-#[must_use]
 pub fn describe_conflict(proxy: &str, rules: &str, writer: Option<&str>, repairs: u32) -> String {
     let rules: String = rules.chars().take(LONGEST).collect();
     let writer = writer_clause(writer);

@@ -19,7 +19,6 @@ pub enum PodVerdict {
 
 impl PodVerdict {
     /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
-    #[must_use]
     pub fn exit_status(self) -> u8 {
         match self {
             PodVerdict::Healthy => 0,

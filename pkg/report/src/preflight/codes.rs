@@ -10,15 +10,12 @@ macro_rules! preflight_codes {
 
         impl PreflightCode {
             /// Returns the condition that holds if there is no such finding.
-            #[must_use]
             pub fn check(self) -> &'static str { match self { $(PreflightCode::$name => $check),* } }
 
             /// Returns the consequence, in a sentence.
-            #[must_use]
             pub fn consequence(self) -> &'static str { match self { $(PreflightCode::$name => $why),* } }
 
             /// Returns the recommended action, in a sentence.
-            #[must_use]
             pub fn advice(self) -> &'static str { match self { $(PreflightCode::$name => $advice),* } }
         }
     };

@@ -94,13 +94,11 @@ impl SettingsChange {
     }
 
     /// Returns the settings as one word, for the command line of `install-cni simulate`.
-    #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // texts, lists and maps of texts
     }
 
     /// Returns the path of the agent's debug endpoint that simulates it.
-    #[must_use]
     pub fn debug_path(&self) -> String {
         format!("/debug/simulate?settings={}", percent_encode(&self.to_json()))
     }

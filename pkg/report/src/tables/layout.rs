@@ -21,7 +21,6 @@ pub enum Colour {
 
 impl Colour {
     /// Returns the colour of a finding; `None`: a check that has passed.
-    #[must_use]
     pub fn of_severity(severity: Option<Severity>) -> Colour {
         match severity {
             None => Colour::Green,
@@ -39,13 +38,11 @@ pub struct Cell {
 
 impl Cell {
     /// Without a colour. Its text cannot steer a terminal.
-    #[must_use]
     pub fn plain(text: &str) -> Cell {
         Cell::coloured(text, Colour::None)
     }
 
     /// With a colour.
-    #[must_use]
     pub fn coloured(text: &str, colour: Colour) -> Cell {
         Cell { text: sanitize_text(text), colour }
     }
@@ -56,7 +53,6 @@ impl Cell {
 }
 
 /// The text in its colour, if it is to be `coloured`.
-#[must_use]
 pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
     let code = match colour {
         Colour::None => return text.to_owned(),
@@ -70,7 +66,6 @@ pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
 }
 
 /// Rows of cells in aligned columns, two blanks apart; the last column is as long as it is. Without titles there is no head.
-#[must_use]
 pub fn render_table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
     let head: Vec<Cell> = titles.iter().map(|title| Cell::coloured(title, Colour::Bold)).collect();
     let all = || std::iter::once(&head).chain(rows).filter(|row| !row.is_empty());

@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// The node at one glance.
-#[must_use]
 pub fn render_summary(state: &StateReport, colour: bool) -> String {
     let rows = [of_node(state), of_pods(state), of_agent(state), of_files(state)];
     render_table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)

@@ -36,20 +36,17 @@ pub struct PortRange {
 
 impl PortRange {
     /// `None`: these are no two ports in order, or every port, which says nothing: no save shows it.
-    #[must_use]
     pub fn new(first: Port, last: Port) -> Option<PortRange> {
         let is_range = first < last && (first, last) != (Port(0), Port(u16::MAX));
         is_range.then_some(PortRange { first, last })
     }
 
     /// The first one.
-    #[must_use]
     pub fn first(self) -> Port {
         self.first
     }
 
     /// The last one.
-    #[must_use]
     pub fn last(self) -> Port {
         self.last
     }

@@ -56,7 +56,6 @@ impl TableRules {
     }
 
     /// The rules of `chain`; none when there is no such chain.
-    #[must_use]
     pub fn rules_of(&self, chain: &Chain) -> &[Rule] {
         self.chains.iter().find(|(name, _)| name == chain).map_or(&[], |(_, rules)| rules)
     }
@@ -72,7 +71,6 @@ pub struct RuleSet {
 impl RuleSet {
     /// Returns the rule set that a family needs: its `rules` if it is one of those that are redirected. Any other must hold
     /// nothing of ours, so its rule set is empty.
-    #[must_use]
     pub fn if_redirected(
         redirected: &[Family],
         family: Family,

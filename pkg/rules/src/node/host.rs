@@ -13,7 +13,6 @@ use crate::ir::{
 };
 
 /// The rule set of one family in the node's namespace.
-#[must_use]
 pub fn host_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSet {
     let mut rules = RuleSet::default();
     add_prerouting_rules(config, host, &mut rules);

@@ -8,7 +8,6 @@ use crate::ir::{Hook, Rule, RuleSet, Table, Target, host_net};
 /// The rule set of one family in a ztunnel pod's namespace: what arrives from the node is handed to the listener for
 /// it, whatever its address; what arrives by the pod's own interface for somebody else's address is an answer to a
 /// connection that was opened under it. What captured pods send, and what is answered to it, meets the fewest rules.
-#[must_use]
 pub fn ztunnel_rules(config: &NodeRulesConfig, ztunnel: &ZtunnelParameters<'_>) -> RuleSet {
     let NodeRulesConfig { marks, links, ports } = config;
     let mut rules = RuleSet::default();

@@ -134,19 +134,16 @@ pub struct RuleChange {
 
 impl RuleChange {
     /// Nothing to do.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }
 
     /// The input for one `iptables-restore --noflush`; empty when there is nothing to do.
-    #[must_use]
     pub fn restore_text(&self) -> String {
         self.edits.iter().map(TableEdit::restore_text).collect()
     }
 
     /// Returns this change as single `iptables` calls, in order, each split into its arguments. They are not atomic.
-    #[must_use]
     pub fn iptables_calls(&self) -> Vec<Vec<String>> {
         self.edits.iter().flat_map(TableEdit::iptables_calls).collect()
     }
@@ -167,7 +164,6 @@ impl RuleChange {
     }
 
     /// Returns this change with stale chains emptied, not removed.
-    #[must_use]
     pub fn without_removals(&self) -> RuleChange {
         let mut change = self.clone();
         for edit in &mut change.edits {
@@ -178,7 +174,6 @@ impl RuleChange {
 
     /// Splits this change into two steps: our chains with their rules, so that whatever these need of the kernel is in use, and
     /// then what leads packets into them. `None` if nothing leads packets into them that did not before.
-    #[must_use]
     pub fn in_two_steps(&self) -> Option<(RuleChange, RuleChange)> {
         if self.edits.iter().all(|edit| edit.jumps.is_empty()) {
             return None;

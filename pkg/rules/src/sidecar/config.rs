@@ -50,7 +50,6 @@ pub struct LoopbackNet(Ipv4Net);
 
 impl LoopbackNet {
     /// With its host bits cleared, as the kernel shows it.
-    #[must_use]
     pub fn net(self) -> IpNet {
         IpNet::V4(self.0.trunc())
     }

@@ -22,7 +22,6 @@ impl PortSelection {
     pub const NONE: PortSelection = PortSelection::List(Vec::new());
 
     /// True for an empty list.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         matches!(self, PortSelection::List(list) if list.is_empty())
     }
@@ -48,7 +47,6 @@ impl PortSelection {
     }
 
     /// Whether `port` is one of them.
-    #[must_use]
     pub fn contains(&self, port: Port) -> bool {
         match self {
             PortSelection::All => true,
@@ -63,7 +61,6 @@ impl PortSelection {
 pub const MAX_SINGLE_PORTS: usize = 512;
 
 /// Returns a condition for each rule that a list of ports takes. The order in which they are tried does not matter.
-#[must_use]
 pub fn port_matches(ports: &[Port]) -> Vec<Match> {
     if ports.len() <= MAX_SINGLE_PORTS {
         return ports.iter().map(|port| Match::DestPort(MatchValue::eq(*port))).collect();

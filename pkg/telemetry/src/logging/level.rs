@@ -33,7 +33,6 @@ model::word_enum! {
 
 impl OutputLevel {
     /// Whether a line of that level is printed.
-    #[must_use]
     pub fn passes(self, level: LogLevel) -> bool {
         self >= match level {
             LogLevel::Error => OutputLevel::Error,

@@ -52,7 +52,6 @@ impl LogOptions {
     }
 
     /// The level of a scope: its own, else that of `default`.
-    #[must_use]
     pub fn level_of(&self, scope: &str) -> super::OutputLevel {
         self.levels.level_of(scope)
     }

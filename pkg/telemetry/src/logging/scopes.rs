@@ -56,7 +56,6 @@ pub enum LevelError {
 
 impl Logger {
     /// All scopes, by name.
-    #[must_use]
     pub fn scopes(&self) -> Vec<LogScope> {
         let mut names = self.scope_levels();
         names.extend(SCOPES.map(|(name, _)| (name.to_owned(), OutputLevel::None)));
