@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use daemon_settings::DaemonSettings;
 use firewall::{FirewallOptions, NativeTables};
 use model::PodUid;
-use repair::{AddRecords, InPlaceRepair, RepairController, RepairMetrics, RepairReport};
+use repair::{InPlaceRepair, RepairController, RepairMetrics, RepairReport};
 use tokio::sync::{mpsc::Sender, watch};
 use tracing::warn;
 
@@ -25,14 +25,14 @@ pub(crate) fn start(
         return;
     };
     let native = NativeTables::by_setting(settings.native_nftables);
-    let (firewall, policy) =
-        (FirewallOptions { native, ..FirewallOptions::default() }, options.policy.clone());
-    let records = Arc::clone(&settings.records);
-    let records = AddRecords(Arc::new(move || records.read_records()));
-    let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing, records);
+    let firewall = FirewallOptions { native, ..FirewallOptions::default() };
+    let (index, proc) = (Arc::clone(&settings.records), settings.host_proc.clone());
+    let (policy, existing) = (options.policy.clone(), options.existing);
+    let records = Arc::new(move || index.read_records());
+    let in_place = InPlaceRepair { proc, firewall, policy, existing, records };
     tokio::spawn(async move {
         let client = cluster::connect_to_api(&connection).await;
-        let controller = RepairController::new(client, options, in_place, metrics, reports, unstable);
+        let controller = RepairController { client, options, in_place, metrics, reports, unstable };
         restart_on_panic("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
             Box::pin(async move {

@@ -93,28 +93,21 @@ const SEARCH: Duration = Duration::from_secs(1);
 const SEARCH_RELIEF: u32 = 50;
 /// Repairs broken pods.
 pub struct RepairController {
-    client: KubeClient,
-    options: RepairOptions,
-    in_place: InPlaceRepair,
-    metrics: RepairMetrics,
-    reports: Sender<RepairReport>,
-    unstable: watch::Sender<BTreeMap<PodUid, u32>>,
+    /// The API server.
+    pub client: KubeClient,
+    /// What the operator chose.
+    pub options: RepairOptions,
+    /// Used in that mode only.
+    pub in_place: InPlaceRepair,
+    /// What is counted.
+    pub metrics: RepairMetrics,
+    /// For publisher and history.
+    pub reports: Sender<RepairReport>,
+    /// Pods whose rules are removed repeatedly, each with how many times in a row they were restored.
+    pub unstable: watch::Sender<BTreeMap<PodUid, u32>>,
 }
 
 impl RepairController {
-    /// `in_place` is only used in that mode; `reports` go to publisher and history. `unstable`: pods whose rules are removed repeatedly, each
-    /// with how many times in a row they were restored.
-    pub fn new(
-        client: KubeClient,
-        options: RepairOptions,
-        in_place: InPlaceRepair,
-        metrics: RepairMetrics,
-        reports: Sender<RepairReport>,
-        unstable: watch::Sender<BTreeMap<PodUid, u32>>,
-    ) -> RepairController {
-        RepairController { client, options, in_place, metrics, reports, unstable }
-    }
-
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
     /// pod is repaired, while running ones are. `excluded`: the namespaces that the plugin's entry excludes; before that is known,
     /// no rules of running pods are restored.

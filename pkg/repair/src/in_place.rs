@@ -1,11 +1,6 @@
 //! Repair in place: the rules that the plugin would have applied, in the network namespace of a pod that runs already.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use conntrack::ConnectionsReport;
 use enrolment::{
@@ -23,27 +18,22 @@ use tracing::{info, warn};
 use wire::PodRecord;
 
 /// Applies rules in pods of this node. It needs to see the node's processes, and to enter their namespaces.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct InPlaceRepair {
-    /// Where the processes of the whole node are seen.
-    proc: PathBuf,
-    firewall: FirewallOptions,
-    /// The plugin's policy.
-    policy: EnrolmentPolicy,
+    /// Where the processes of the whole node are seen, such as `/host/proc`.
+    pub proc: PathBuf,
+    /// How rules are changed.
+    pub firewall: FirewallOptions,
+    /// The plugin's policy: a pod that it does not redirect is not repaired either.
+    pub policy: EnrolmentPolicy,
     /// Treatment of the connections of pods that do not request anything.
-    existing: ExistingConnections,
-    records: AddRecords,
+    pub existing: ExistingConnections,
+    /// In which namespace the runtime added each pod.
+    pub records: AddRecords,
 }
 
 /// The plugin's records of ADDs. Called whenever pods' network namespaces are looked for.
-#[derive(Clone)]
-pub struct AddRecords(pub Arc<dyn Fn() -> Vec<Arc<PodRecord>> + Send + Sync>);
-
-impl fmt::Debug for AddRecords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AddRecords")
-    }
-}
+pub type AddRecords = Arc<dyn Fn() -> Vec<Arc<PodRecord>> + Send + Sync>;
 
 /// Why a pod could not be repaired in place.
 #[derive(Debug, thiserror::Error)]
@@ -105,19 +95,6 @@ pub enum InPlaceReport {
 }
 
 impl InPlaceRepair {
-    /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; a pod that it
-    /// does not redirect is not repaired either. `existing`: what happens to connections of pods without an annotation for
-    /// that. `records`: in which namespace the runtime added each pod.
-    pub fn new(
-        proc: &Path,
-        firewall: FirewallOptions,
-        policy: EnrolmentPolicy,
-        existing: ExistingConnections,
-        records: AddRecords,
-    ) -> InPlaceRepair {
-        InPlaceRepair { proc: proc.to_owned(), firewall, policy, existing, records }
-    }
-
     /// Applies a pod's rules where they are missing, and verifies in the kernel that they are there. Blocks for some tens of
     /// milliseconds. `pods`: all pods of the node that are known.
     ///
@@ -179,7 +156,7 @@ impl InPlaceRepair {
     }
 
     pub(crate) fn pod_records(&self) -> Vec<Arc<PodRecord>> {
-        (self.records.0)()
+        (self.records)()
     }
 }
 

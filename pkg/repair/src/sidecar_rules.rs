@@ -97,7 +97,6 @@ pub(crate) struct Compared {
 
 /// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
 /// changed.
-#[derive(Debug)]
 pub(crate) struct SidecarRuleReconciler {
     in_place: InPlaceRepair,
     dry_run: bool,
@@ -475,19 +474,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::AddRecords;
 
     /// A reconciler that knows a running pod for each of these characters; capital letters are slow ones.
     fn reconciler_of(uids: &str) -> (SidecarRuleReconciler, SidecarPods) {
         let (policy, existing) = (enrolment::EnrolmentPolicy::default(), ExistingConnections::default());
-        let records = AddRecords(Arc::new(Vec::new));
-        let in_place = InPlaceRepair::new(
-            "/proc".as_ref(),
-            FirewallOptions::default(),
-            policy.clone(),
-            existing,
-            records,
-        );
+        let (proc, firewall) = ("/proc".into(), FirewallOptions::default());
+        let in_place =
+            InPlaceRepair { proc, firewall, policy: policy.clone(), existing, records: Arc::new(Vec::new) };
         let mut reconciler = SidecarRuleReconciler::new(in_place, false, None);
         let pods = uids.chars().map(|uid| {
             let pod = json!({

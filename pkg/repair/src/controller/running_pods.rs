@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The rules of running pods, as they are known.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct KeptRules {
     /// `None` before the first pass, and after a panic.
     reconciler: Option<SidecarRuleReconciler>,
