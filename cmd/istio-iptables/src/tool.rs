@@ -9,27 +9,21 @@ use std::{
 
 use crate::{clean, program};
 
-/// One of the two programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IptablesTool {
-    /// `istio-iptables`.
-    Redirect,
-    /// `istio-clean-iptables`.
-    Clean,
+model::word_enum! {
+    /// One of the two programs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum IptablesTool {
+        /// `istio-iptables`.
+        Redirect = "istio-iptables",
+        /// `istio-clean-iptables`.
+        Clean = "istio-clean-iptables",
+    }
 }
 
 impl IptablesTool {
     /// The program that was started under this name, with or without a directory; `None`: another one.
     pub fn from_program(program: &OsStr) -> Option<Self> {
-        let name = Path::new(program).file_name()?;
-        [Self::Redirect, Self::Clean].into_iter().find(|tool| name == tool.name())
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Redirect => "istio-iptables",
-            Self::Clean => "istio-clean-iptables",
-        }
+        Self::from_name(Path::new(program).file_name()?.to_str()?)
     }
 
     /// Runs it as the whole process: messages go to standard output, the reason of a failure to standard error.
@@ -46,7 +40,7 @@ impl IptablesTool {
 
     #[expect(clippy::print_stderr, reason = "a command line tool tells its user why it failed")]
     fn print_error(self, error: &anyhow::Error) {
-        eprintln!("{}: {error:#}", self.name());
+        eprintln!("{self}: {error:#}");
     }
 }
 

@@ -8,47 +8,35 @@ use crate::json;
 /// Well-known error codes (CNI spec 1.1.0, section 5, "Error") and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorCode {
-    /// 1: the configuration asks for a CNI version that we do not speak.
-    IncompatibleVersion,
-    /// 2: a field of the configuration is not supported.
-    UnsupportedField,
-    /// 3: the container is unknown or does not exist.
-    UnknownContainer,
-    /// 4: a `CNI_*` variable is missing or invalid.
-    InvalidEnvironment,
-    /// 5: input or output failed.
-    Io,
-    /// 6: something could not be decoded.
-    Decode,
-    /// 7: the network configuration is invalid.
-    InvalidConfig,
-    /// 11: a passing condition; the runtime should try again later.
-    TryAgainLater,
-    /// 50: the plugin cannot serve `ADD` (`STATUS` only).
-    NotAvailable,
-    /// 51: as 50, and existing containers may have limited connectivity (`STATUS` only).
-    LimitedConnectivity,
-    /// 999: any other error, as the skeleton of the reference plugins numbers it. The specification leaves 100 and above
+    /// The configuration asks for a CNI version that we do not speak.
+    IncompatibleVersion = 1,
+    /// A field of the configuration is not supported.
+    UnsupportedField = 2,
+    /// The container is unknown or does not exist.
+    UnknownContainer = 3,
+    /// A `CNI_*` variable is missing or invalid.
+    InvalidEnvironment = 4,
+    /// Input or output failed.
+    Io = 5,
+    /// Something could not be decoded.
+    Decode = 6,
+    /// The network configuration is invalid.
+    InvalidConfig = 7,
+    /// A passing condition; the runtime should try again later.
+    TryAgainLater = 11,
+    /// The plugin cannot serve `ADD` (`STATUS` only).
+    NotAvailable = 50,
+    /// As 50, and existing containers may have limited connectivity (`STATUS` only).
+    LimitedConnectivity = 51,
+    /// Any other error, as the skeleton of the reference plugins numbers it. The specification leaves 100 and above
     /// to plugins; we use no other of them.
-    Other,
+    Other = 999,
 }
 
 impl ErrorCode {
     /// The number of the code.
     pub const fn number(self) -> u32 {
-        match self {
-            ErrorCode::IncompatibleVersion => 1,
-            ErrorCode::UnsupportedField => 2,
-            ErrorCode::UnknownContainer => 3,
-            ErrorCode::InvalidEnvironment => 4,
-            ErrorCode::Io => 5,
-            ErrorCode::Decode => 6,
-            ErrorCode::InvalidConfig => 7,
-            ErrorCode::TryAgainLater => 11,
-            ErrorCode::NotAvailable => 50,
-            ErrorCode::LimitedConnectivity => 51,
-            ErrorCode::Other => 999,
-        }
+        self as u32
     }
 }
 

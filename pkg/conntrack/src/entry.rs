@@ -26,22 +26,13 @@ impl TcpTuple {
     }
 }
 
-/// A transport protocol whose flows can be asked for.
+/// A transport protocol whose flows can be asked for, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrackedProtocol {
     /// TCP.
-    Tcp,
+    Tcp = 6,
     /// UDP.
-    Udp,
-}
-
-impl TrackedProtocol {
-    pub(crate) fn protocol_number(self) -> u8 {
-        match self {
-            TrackedProtocol::Tcp => 6,
-            TrackedProtocol::Udp => 17,
-        }
-    }
+    Udp = 17,
 }
 
 /// Where the tracking has a flow: one direction of it, its protocol, and its zone (0: the default one).

@@ -136,7 +136,7 @@ fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol:
             }
         });
         message.put_nested(TUPLE_PROTOCOL, |message| {
-            message.put_u8(PROTOCOL, protocol.protocol_number());
+            message.put_u8(PROTOCOL, protocol as u8);
             for (kind, end) in PORTS.into_iter().zip(ends) {
                 message.put_be16(kind, end.port());
             }
@@ -174,7 +174,7 @@ fn parse_tuple(attributes: &Attributes<'_>, of: TrackedProtocol) -> Option<TcpTu
         attributes.find(TUPLE_IP)?.nested_attributes(),
         attributes.find(TUPLE_PROTOCOL)?.nested_attributes(),
     );
-    if protocol.find(PROTOCOL)?.read_u8().ok()? != of.protocol_number() {
+    if protocol.find(PROTOCOL)?.read_u8().ok()? != of as u8 {
         return None;
     }
     let [source, dest] = [0, 1].map(|side: usize| {

@@ -43,22 +43,14 @@ pub enum Fact {
     PodsUnknown,
 }
 
-/// Objects of the API server that are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WatchedCollection {
-    /// The pods of this node.
-    Pods,
-    /// All namespaces.
-    Namespaces,
-}
-
-impl WatchedCollection {
-    /// Returns the name of the resource.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            WatchedCollection::Pods => "pods",
-            WatchedCollection::Namespaces => "namespaces",
-        }
+model::word_enum! {
+    /// Objects of the API server that are followed, with the name of the resource.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum WatchedCollection {
+        /// The pods of this node.
+        Pods = "pods",
+        /// All namespaces.
+        Namespaces = "namespaces",
     }
 }
 

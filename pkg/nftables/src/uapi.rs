@@ -200,13 +200,7 @@ pub const fn batch_header() -> [u8; 4] {
 /// Returns what makes a chain of nf_tables the built-in chain of an iptables table: type, hook and priority
 /// (`NF_IP_PRI_*`). Other programs' chains of the same table and hook are ordered by the priority.
 pub const fn base_chain(table: Table, hook: Hook) -> (&'static str, u32, i32) {
-    let number = match hook {
-        Hook::Prerouting => 0,
-        Hook::Input => 1,
-        Hook::Forward => 2,
-        Hook::Output => 3,
-        Hook::Postrouting => 4,
-    };
+    let number = hook as u32;
     match (table, hook) {
         (Table::Raw, _) => ("filter", number, -300),
         (Table::Mangle, Hook::Output) => ("route", number, -150),

@@ -26,10 +26,7 @@ impl ZtunnelSlot {
 
     /// 0 or 1.
     pub const fn number(self) -> u32 {
-        match self {
-            ZtunnelSlot::Zero => 0,
-            ZtunnelSlot::One => 1,
-        }
+        self as u32
     }
 
     /// The other one.

@@ -20,29 +20,23 @@ model::word_enum! {
     }
 }
 
-/// Where the node's own network leads for a pod's address, seen from one namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the node's own network leads for a pod's address, seen from one namespace; the later outweigh the earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodePath {
-    /// To a link whose peer is in this namespace.
-    Here,
+    /// Nowhere that leads to a namespace: to a gateway, a tunnel, a switch outside of the kernel's bridges, hardware.
+    Unknown,
     /// To a bridge that has a port whose peer is in this namespace. Which of its ports the address is behind, a bridge only
     /// learns from what its neighbours send, so that is no witness: a pod with `NET_RAW` can claim it.
     Bridge,
+    /// To a link whose peer is in this namespace.
+    Here,
     /// To a link, or a bridge, without any peer in this namespace.
     Elsewhere,
-    /// Nowhere that leads to a namespace: to a gateway, a tunnel, a switch outside of the kernel's bridges, hardware.
-    Unknown,
 }
 
 /// Combines the paths to several addresses of one pod: one that leads elsewhere outweighs all others.
 pub fn combine_paths(paths: impl IntoIterator<Item = NodePath>) -> NodePath {
-    let strongest = paths.into_iter().max_by_key(|path| match path {
-        NodePath::Elsewhere => 3,
-        NodePath::Here => 2,
-        NodePath::Bridge => 1,
-        NodePath::Unknown => 0,
-    });
-    strongest.unwrap_or(NodePath::Unknown)
+    paths.into_iter().max().unwrap_or(NodePath::Unknown)
 }
 
 /// A namespace that a process of the pod is in, and that has one of the pod's addresses.

@@ -101,55 +101,39 @@ pub struct Unobserved {
 impl Unobserved {
     /// In the part's usual words.
     pub fn new(part: StatePart, why: impl fmt::Display) -> Unobserved {
-        Unobserved { part, description: part.description().to_owned(), message: why.to_string() }
+        Unobserved { part, description: part.message().to_owned(), message: why.to_string() }
     }
 }
 
-/// A part of the state that is observed by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StatePart {
-    /// Facts that only the agent knows.
-    Agent,
-    /// The desired state.
-    Desired,
-    /// The files of the installation.
-    Installation,
-    /// Everything about the node's network.
-    #[default]
-    Network,
-    /// The node's firewall rules.
-    Firewall,
-    /// The node's sets of addresses.
-    Ipsets,
-    /// The network namespace of a ztunnel.
-    ZtunnelNamespace,
-    /// The network namespaces of pods.
-    PodNamespaces,
-    /// Pods without a record of an ADD.
-    UnrecordedPods,
-    /// Pods or namespaces as they are now: the watch of them fails.
-    ApiObjects,
-    /// A part that this version does not know.
-    #[serde(other)]
-    Other,
-}
-
-impl StatePart {
-    fn description(self) -> &'static str {
-        match self {
-            StatePart::Agent => "the agent's own view",
-            StatePart::Desired => "the desired state",
-            StatePart::Installation => "the files of the installation",
-            StatePart::Network => "the node's network",
-            StatePart::Firewall => "the node's firewall",
-            StatePart::Ipsets => "the sets of probed pods",
-            StatePart::ZtunnelNamespace => "ztunnel's network namespace",
-            StatePart::PodNamespaces => "the network namespaces of pods",
-            StatePart::UnrecordedPods => "pods that started before the plugin was installed",
-            StatePart::ApiObjects => "pods and namespaces as they are now",
-            StatePart::Other => "another part of the state",
-        }
+model::word_enum! {
+    /// A part of the state that is observed by itself, and its description.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum StatePart {
+        /// Facts that only the agent knows.
+        Agent = "agent", "the agent's own view",
+        /// The desired state.
+        Desired = "desired", "the desired state",
+        /// The files of the installation.
+        Installation = "installation", "the files of the installation",
+        /// Everything about the node's network.
+        #[default]
+        Network = "network", "the node's network",
+        /// The node's firewall rules.
+        Firewall = "firewall", "the node's firewall",
+        /// The node's sets of addresses.
+        Ipsets = "ipsets", "the sets of probed pods",
+        /// The network namespace of a ztunnel.
+        ZtunnelNamespace = "ztunnel-namespace", "ztunnel's network namespace",
+        /// The network namespaces of pods.
+        PodNamespaces = "pod-namespaces", "the network namespaces of pods",
+        /// Pods without a record of an ADD.
+        UnrecordedPods = "unrecorded-pods", "pods that started before the plugin was installed",
+        /// Pods or namespaces as they are now: the watch of them fails.
+        ApiObjects = "api-objects", "pods and namespaces as they are now",
+        /// A part that this version does not know.
+        #[serde(other)]
+        Other = "other", "another part of the state",
     }
 }
 

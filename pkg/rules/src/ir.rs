@@ -28,7 +28,8 @@ model::word_enum! {
 }
 
 model::word_enum! {
-    /// A built-in chain: the point in the kernel where a packet meets the table.
+    /// A built-in chain: the point in the kernel where a packet meets the table. In the order of the kernel's numbers
+    /// (`NF_INET_PRE_ROUTING` is 0).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Hook {
         /// Arriving packets, before routing.

@@ -6,18 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordType {
     /// IPv4 addresses (RFC 1035, section 3.4.1).
-    A,
+    A = 1,
     /// IPv6 addresses (RFC 3596, section 2.1).
-    Aaaa,
-}
-
-impl RecordType {
-    const fn type_number(self) -> u16 {
-        match self {
-            RecordType::A => 1,
-            RecordType::Aaaa => 28,
-        }
-    }
+    Aaaa = 28,
 }
 
 const CNAME: u16 = 5;
@@ -53,7 +44,7 @@ pub(crate) fn encode_query(id: u16, name: &str, kind: RecordType) -> Option<Vec<
         message.extend(label.bytes());
     }
     message.push(0);
-    message.extend(kind.type_number().to_be_bytes());
+    message.extend((kind as u16).to_be_bytes());
     message.extend(CLASS_IN.to_be_bytes());
     Some(message)
 }
@@ -69,7 +60,7 @@ pub(crate) fn parse_answer(message: &[u8], id: u16, name: &str, kind: RecordType
         return None;
     }
     let asked = (reader.read_name()?, reader.read_u16()?, reader.read_u16()?);
-    if !asked.0.eq_ignore_ascii_case(name) || asked.1 != kind.type_number() || asked.2 != CLASS_IN {
+    if !asked.0.eq_ignore_ascii_case(name) || asked.1 != kind as u16 || asked.2 != CLASS_IN {
         return None;
     }
     match flags.to_be_bytes()[1] & 0xf {

@@ -7,12 +7,14 @@ use crate::error::{Error, kernel_error};
 use crate::wire::{CREATE, REPLACE};
 use crate::{ChangeOutcome, RtnetlinkHandle};
 
-/// Operation on a route.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum RouteVerb {
-    Add,
-    Replace,
-    Delete,
+model::word_enum! {
+    /// Operation on a route.
+    #[derive(Clone, Copy, Debug)]
+    pub(super) enum RouteVerb {
+        Add = "add",
+        Replace = "replace",
+        Delete = "delete",
+    }
 }
 
 impl RouteVerb {
@@ -31,14 +33,6 @@ impl RouteVerb {
             Self::Replace => &[],
             // No such route; no such table; nothing of the family at all, as with `ipv6.disable=1` (`rtnetlink_rcv_msg`).
             Self::Delete => &[Errno::SRCH, Errno::NOENT, Errno::OPNOTSUPP],
-        }
-    }
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Replace => "replace",
-            Self::Delete => "delete",
         }
     }
 }

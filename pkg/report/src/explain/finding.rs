@@ -20,12 +20,7 @@ pub enum PodVerdict {
 impl PodVerdict {
     /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
     pub fn exit_status(self) -> u8 {
-        match self {
-            PodVerdict::Healthy => 0,
-            PodVerdict::Unhealthy => 1,
-            PodVerdict::Unknown => 2,
-            PodVerdict::NotFound => 3,
-        }
+        self as u8
     }
 }
 
