@@ -45,12 +45,6 @@ pub struct Installer {
     last_message: String,
 }
 
-impl fmt::Debug for Installer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Installer").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 #[derive(Debug)]
 enum InstallerCommand {
     Stop,

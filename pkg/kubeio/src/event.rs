@@ -134,11 +134,7 @@ fn event_body(
 
 /// At most `most` bytes, and no part of a character.
 fn truncate_text(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default()
+    text.get(..text.floor_char_boundary(most)).unwrap_or_default()
 }
 
 /// A time as the API writes it, in whole seconds.

@@ -1,7 +1,6 @@
 //! The one place that everybody shares: the agent, and the thread of each ztunnel.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -220,12 +219,6 @@ impl Hub {
     /// Locks the ledger. After a thread has panicked, it is complete nevertheless: no change of it can stop half-way.
     fn lock_ledger(&self) -> MutexGuard<'_, WorkloadLedger> {
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Hub {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("ledger", &*self.lock_ledger()).finish_non_exhaustive()
     }
 }
 

@@ -195,8 +195,7 @@ fn retained_variables(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar>
 /// Cuts what is longer than `limit` bytes, to a few more than that. A limit of 0 leaves nothing.
 fn truncate_text(text: &mut String, limit: usize) {
     if text.len() > limit {
-        let end = (limit + 1..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
-        text.truncate(if limit == 0 { 0 } else { end });
+        text.truncate(if limit == 0 { 0 } else { text.ceil_char_boundary(limit + 1) });
         text.shrink_to_fit();
     }
 }
