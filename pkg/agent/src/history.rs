@@ -39,7 +39,7 @@ impl Default for ChangeHistory {
 }
 
 /// A change that ends now.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HistoryEntry {
     /// Cause of the change, such as an ADD, a fact or drift.
     pub cause: String,

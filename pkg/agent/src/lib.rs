@@ -42,6 +42,6 @@ pub use reconciler::{AgentHandle, AgentOutputs, ReconcileScope, Reconciler, Reco
 pub use records::RecordIndex;
 pub use sidecars_only::SidecarsOnly;
 pub use snapshot::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};
-pub use socket::{AgentServer, AgentService, FetchedPod, PodFetcher, ServerError};
+pub use socket::{AgentServer, AgentService, FetchedPod, PodFetcher};
 pub use status::AgentStatus;
 pub use watch_health::StaleCollection;

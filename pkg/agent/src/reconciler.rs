@@ -43,8 +43,6 @@ const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 /// How long facts may take to arrive after a start.
 const STARTING: Duration = Duration::from_secs(10);
 
-/// Where an answer is sent. The receiver may have given up.
-pub(crate) type ReplySender<T> = Sender<T>;
 /// A pod with its namespace.
 pub(crate) type PodWithNamespace = (Box<Pod>, Option<Namespace>);
 
@@ -54,7 +52,7 @@ pub(crate) struct PodWaiter {
     pub(crate) name: PodName,
     pub(crate) uid: PodUid,
     pub(crate) since: Instant,
-    pub(crate) reply: ReplySender<PodWithNamespace>,
+    pub(crate) reply: Sender<PodWithNamespace>,
 }
 
 /// A pod that starts.
@@ -96,15 +94,15 @@ pub(crate) struct AddDecision {
 #[derive(Debug)]
 pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
-    Pod(PodName, PodUid, ReplySender<PodWithNamespace>),
+    Pod(PodName, PodUid, Sender<PodWithNamespace>),
     /// A pod that is not known is returned.
-    Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
+    Add(Box<PodArrival>, Sender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
     Release(SandboxEnd, CaptureReply),
     Check(PodUid, Vec<IpAddr>, CaptureReply),
     /// A network, and the containers that it has.
     Collect(String, BTreeSet<ContainerId>, CaptureReply),
     Fallback(ZtunnelFallback),
-    Inspect(ReplySender<Box<AgentSnapshot>>),
+    Inspect(Sender<Box<AgentSnapshot>>),
     Note(Box<HistoryEntry>),
     WorkCompleted,
     Stop,

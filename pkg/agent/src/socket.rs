@@ -63,9 +63,6 @@ pub type FetchedPod = (Pod, Option<Namespace>);
 /// Asks the API server for a pod, by the UID that the runtime passed, which may be empty; returns by the deadline.
 pub type PodFetcher = Box<dyn Fn(&PodName, &PodUid, Instant) -> Result<FetchedPod, Reason> + Send + Sync>;
 
-/// Why the socket cannot be served.
-pub type ServerError = SocketError;
-
 /// Serves the plugin.
 #[derive(Debug)]
 pub struct AgentServer {
@@ -119,7 +116,7 @@ impl AgentServer {
     ///
     /// # Errors
     /// Another agent serves it, or the system refuses.
-    pub fn bind(path: &Path) -> Result<AgentServer, ServerError> {
+    pub fn bind(path: &Path) -> Result<AgentServer, SocketError> {
         let (listener, file) = socketfile::bind(path, MODE)?;
         Ok(AgentServer { listener, _file: file })
     }

@@ -353,11 +353,6 @@ fn record_mode_change(state: &mut AgentState, is_in_pod: bool, took: Duration) {
         "pods are captured {} from now on; what the other capture mode had made was removed afterwards",
         if is_in_pod { "in each pod's network namespace" } else { "on the node" }
     );
-    state.history.record_change(HistoryEntry {
-        cause: "ztunnel".to_owned(),
-        what,
-        pod: None,
-        took,
-        error: None,
-    });
+    let entry = HistoryEntry { cause: "ztunnel".to_owned(), what, took, ..HistoryEntry::default() };
+    state.history.record_change(entry);
 }

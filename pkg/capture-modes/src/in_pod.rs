@@ -317,7 +317,7 @@ impl CaptureMode for InPodCapture {
     fn finish_work(&mut self) {
         self.workers.drain();
         self.discovery.is_running = false; // the search may be one of the dropped jobs
-        self.exemption.clear_pending();
+        self.exemption.busy = false;
     }
 
     fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {

@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
 };
 
-use hostnet::{LinkIndex, PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction};
+use hostnet::{PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction};
 use model::{Family, IpNet, TableId};
 
 use crate::Error;

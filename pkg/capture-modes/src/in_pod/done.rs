@@ -169,13 +169,8 @@ impl InPodCapture {
             // Of drift, the time since it was noticed.
             let began = enrolled_pod.examined.as_ref().map_or(enrolled_pod.begun, |drift| drift.noticed);
             let (pod, took) = (Some(enrolled_pod.name.to_string()), began.elapsed());
-            state.history.record_change(HistoryEntry {
-                cause: cause.to_owned(),
-                what: what.to_owned(),
-                pod,
-                took,
-                error: done.err().map(str::to_owned),
-            });
+            let (cause, what, error) = (cause.to_owned(), what.to_owned(), done.err().map(str::to_owned));
+            state.history.record_change(HistoryEntry { cause, what, pod, took, error });
         }
     }
 
@@ -419,12 +414,6 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
 }
 
 fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
-    let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
-    state.history.record_change(HistoryEntry {
-        cause,
-        what,
-        pod,
-        took: Duration::ZERO,
-        error: done.err().map(str::to_owned),
-    });
+    let (cause, what, error) = ("ztunnel".to_owned(), what.to_owned(), done.err().map(str::to_owned));
+    state.history.record_change(HistoryEntry { cause, what, pod, error, took: Duration::ZERO });
 }

@@ -61,13 +61,8 @@ impl InPodCapture {
         self.metrics.count_repair("node");
         self.metrics.drift_repaired(NodeChange::Sets.metric_label(), noticed.elapsed());
         let message = format!("{added} addresses added to sets, and {removed} removed");
-        state.history.record_change(HistoryEntry {
-            cause: "drift".to_owned(),
-            what: format!("restored: {message}"),
-            pod: None,
-            took: noticed.elapsed(),
-            error: None,
-        });
+        let (cause, what, took) = ("drift".to_owned(), format!("restored: {message}"), noticed.elapsed());
+        state.history.record_change(HistoryEntry { cause, what, took, ..HistoryEntry::default() });
         state.notices.report_repair(PROBES, &[message]);
     }
 

@@ -47,11 +47,6 @@ impl ProbeExemption {
         }
     }
 
-    /// The pending job was dropped.
-    pub(super) fn clear_pending(&mut self) {
-        self.busy = false;
-    }
-
     /// Why probes are not exempt, if they are not.
     pub(super) fn current_problem(&self) -> Option<Reason> {
         let of = self.sets.as_ref().or(self.rules.as_ref());

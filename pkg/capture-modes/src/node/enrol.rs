@@ -76,13 +76,10 @@ impl CaptureMode for NodeCapture {
             let done = self.members.enrol_pod(&attachment.ips, &attachment.uid, active, self.fallback);
             let done = done.map_err(|error| Reason::from(error.to_string()));
             let ips: Vec<String> = attachment.ips.iter().map(IpAddr::to_string).collect();
-            state.history.record_change(HistoryEntry {
-                cause: "ADD".to_owned(),
-                what: describe_members(&ips, ADDED),
-                pod: Some(pod.name().to_string()),
-                took: began.elapsed(),
-                error: done.as_ref().err().map(ToString::to_string),
-            });
+            let (cause, what, pod) =
+                ("ADD".to_owned(), describe_members(&ips, ADDED), pod.name().to_string());
+            let (took, error) = (began.elapsed(), done.as_ref().err().map(ToString::to_string));
+            state.history.record_change(HistoryEntry { cause, what, pod: Some(pod), took, error });
             drop(reply.send(done));
         } else {
             state.mark_dirty(ReconcileScope::Full);

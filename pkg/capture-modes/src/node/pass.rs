@@ -265,13 +265,8 @@ impl NodeCapture {
             let (cause, error, pod) = (cause.clone(), error.clone(), Some(pod.to_string()));
             state.history.record_change(HistoryEntry { cause, what, pod, took: began.elapsed(), error });
         }
-        state.history.record_change(HistoryEntry {
-            cause,
-            what: summarize_steps(steps),
-            pod: None,
-            took: began.elapsed(),
-            error,
-        });
+        let (what, took) = (summarize_steps(steps), began.elapsed());
+        state.history.record_change(HistoryEntry { cause, what, pod: None, took, error });
         done?;
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
