@@ -361,7 +361,7 @@ impl Firewall {
         let families = BackendPresence::of_this_netns()?.families_of(self.backend).to_vec();
         let started = families.iter().map(|family| {
             let tool = self.tools.find_tool(self.backend.tool_kind(), *family, ToolVerb::Save)?;
-            Ok((*family, RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?))
+            Ok((*family, RunningTool::start(None, &tool, &[], &[], ToolInput::Text(""))?))
         });
         let mut observed = ObservedTables::default();
         let time = self.options.tool_time();
@@ -415,13 +415,8 @@ impl Firewall {
     fn start_tool(&self, family: Family, input: ToolInput<'_>) -> Result<RunningTool, Error> {
         let tool = self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Restore)?;
         let within = self.options.user_namespace.as_deref();
-        Ok(RunningTool::start_within(
-            within,
-            &tool,
-            &self.restore_arguments(),
-            &self.restore_environment(),
-            input,
-        )?)
+        let (arguments, environment) = (self.restore_arguments(), self.restore_environment());
+        Ok(RunningTool::start(within, &tool, &arguments, &environment, input)?)
     }
 
     fn check_finished(&self, finished: FinishedTool) -> Result<(), Error> {

@@ -72,19 +72,9 @@ pub struct FinishedTool {
 
 impl RunningTool {
     /// Starts `tool` with `input` as its standard input and nothing of our environment but `PATH`. The child
-    /// lives in the calling thread's namespaces.
+    /// lives in the calling thread's namespaces, but in the user namespace, if one is given. No thread can enter one, nor
+    /// can a process with several threads. So this program is started once more, and becomes the tool in there.
     pub fn start(
-        tool: &Path,
-        arguments: &[String],
-        env: &[(&str, &Path)],
-        input: ToolInput<'_>,
-    ) -> Result<RunningTool, Error> {
-        RunningTool::start_within(None, tool, arguments, env, input)
-    }
-
-    /// Like [`RunningTool::start`], but in a user namespace, if one is given. No thread can enter one, nor can a process
-    /// with several threads. So this program is started once more, and becomes the tool in there.
-    pub fn start_within(
         user_namespace: Option<&UserNamespace>,
         tool: &Path,
         arguments: &[String],

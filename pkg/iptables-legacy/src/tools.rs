@@ -118,7 +118,7 @@ fn kind_of(tool: &Path) -> Result<ToolKind, Error> {
 /// `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
 fn query_kind(tool: &Path) -> Result<ToolKind, Error> {
     let bound = Duration::from_secs(5);
-    let running = RunningTool::start(tool, &["--version".to_owned()], &[], ToolInput::Text(""))?;
+    let running = RunningTool::start(None, tool, &["--version".to_owned()], &[], ToolInput::Text(""))?;
     let answer = running.wait_for_exit(Instant::now() + bound, bound)?.require_success()?;
     Ok(if answer.stdout.contains("nf_tables") { ToolKind::Nft } else { ToolKind::Legacy })
 }

@@ -8,6 +8,17 @@ use std::{
 
 use crate::ir::{Match, MatchValue, Rule, Target};
 
+/// The match's module, and its option.
+fn write_module<T: Display>(
+    f: &mut fmt::Formatter<'_>,
+    module: &str,
+    name: &str,
+    is: &MatchValue<T>,
+) -> fmt::Result {
+    write!(f, " -m {module}")?;
+    write_option(f, name, is)
+}
+
 /// `! ` in front of the option when negated, as `iptables-save` places it.
 fn write_option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &MatchValue<T>) -> fmt::Result {
     write!(f, " {}{name} {}", negation_prefix(is.negated), is.value)
@@ -58,42 +69,20 @@ impl Display for RuleConditions<'_> {
 impl Match {
     fn write_match(&self, f: &mut fmt::Formatter<'_>, proto: &str) -> fmt::Result {
         match self {
-            Match::SourcePort(port) => {
-                write!(f, " -m {proto}")?;
-                write_option(f, "--sport", port)
-            }
-            Match::DestPort(port) => {
-                write!(f, " -m {proto}")?;
-                write_option(f, "--dport", port)
-            }
-            Match::DestPortRange(range) => {
-                write!(f, " -m {proto}")?;
-                write_option(f, "--dport", &MatchValue::eq(range))
-            }
+            Match::SourcePort(port) => write_module(f, proto, "--sport", port),
+            Match::DestPort(port) => write_module(f, proto, "--dport", port),
+            Match::DestPortRange(range) => write_module(f, proto, "--dport", &MatchValue::eq(range)),
             Match::DestPorts(ports) => {
                 let list = ports.value.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-                f.write_str(" -m multiport")?;
-                write_option(f, "--dports", &MatchValue { negated: ports.negated, value: list })
+                write_module(f, "multiport", "--dports", &MatchValue { negated: ports.negated, value: list })
             }
-            Match::Uid(id) => {
-                f.write_str(" -m owner")?;
-                write_option(f, "--uid-owner", id)
-            }
-            Match::Gid(id) => {
-                f.write_str(" -m owner")?;
-                write_option(f, "--gid-owner", id)
-            }
+            Match::Uid(id) => write_module(f, "owner", "--uid-owner", id),
+            Match::Gid(id) => write_module(f, "owner", "--gid-owner", id),
             Match::SocketExists { negated } => {
                 write!(f, " -m owner {}--socket-exists", negation_prefix(*negated))
             }
-            Match::Mark(mark) => {
-                f.write_str(" -m mark")?;
-                write_option(f, "--mark", mark)
-            }
-            Match::ConnMark(mark) => {
-                f.write_str(" -m connmark")?;
-                write_option(f, "--mark", mark)
-            }
+            Match::Mark(mark) => write_module(f, "mark", "--mark", mark),
+            Match::ConnMark(mark) => write_module(f, "connmark", "--mark", mark),
             Match::CtState(states) => write!(f, " -m conntrack --ctstate {}", states.as_str()),
             Match::Set { name, side, negated } => {
                 write!(f, " -m set {}--match-set {name} {}", negation_prefix(*negated), side.as_str())
