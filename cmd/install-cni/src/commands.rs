@@ -289,18 +289,6 @@ impl HostEnvironment for CommandEnv {
             _ => None,
         })
     }
-
-    fn host_name(&self) -> String {
-        ProcessEnvironment.host_name()
-    }
-
-    fn account_namespace(&self) -> Option<String> {
-        ProcessEnvironment.account_namespace()
-    }
-
-    fn account_pod(&self) -> Option<String> {
-        ProcessEnvironment.account_pod()
-    }
 }
 
 #[cfg(test)]

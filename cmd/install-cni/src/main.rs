@@ -127,7 +127,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             let Some(values) = read_flags(&help, UNINSTALL.as_slice(), arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
-            let is_dry = uninstall::is_dry(&values)?;
+            let is_dry = commands::is_on(&values, &commands::DRY_RUN)?;
             if is_dry { uninstall::dry_run(values) } else { uninstall::run(values) }
         }
         "completion" => {

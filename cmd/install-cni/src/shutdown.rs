@@ -258,10 +258,7 @@ fn token_has_expired() -> bool {
 }
 
 async fn fetch_object<T: DeserializeOwned>(client: &KubeClient, name: &str, path: &str) -> ApiAnswer<T> {
-    match client.get(name, path, QUESTION).await {
-        Ok(object) => ApiAnswer::Found(object),
-        Err(error) => ApiAnswer::from(error),
-    }
+    client.get(name, path, QUESTION).await.map_or_else(ApiAnswer::from, ApiAnswer::Found)
 }
 
 impl<T> From<Error> for ApiAnswer<T> {

@@ -152,14 +152,6 @@ fn make_missing(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// Nothing is to be changed.
-///
-/// # Errors
-/// The flag is neither true nor false.
-pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
-    commands::is_on(values, &commands::DRY_RUN)
-}
-
 /// Prints what would be removed.
 ///
 /// # Errors

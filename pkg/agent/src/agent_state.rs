@@ -83,7 +83,7 @@ pub struct AgentState {
     pub status: Arc<AgentStatus>,
     /// Notices that have been published as Events, and those that are due.
     pub notices: NoticeTracker,
-    pace: MembershipPace,
+    pub(crate) pace: MembershipPace,
     annotations: AnnotationPublisher,
     waiting: Vec<PodWaiter>,
     started: Instant,
@@ -326,11 +326,6 @@ impl AgentState {
         if !is_partial {
             self.pace.end_observation();
         }
-    }
-
-    /// When a pod joins or leaves by a change of labels that came too early.
-    pub(crate) fn paced_until(&self) -> Option<Instant> {
-        self.pace.next_wakeup()
     }
 
     /// A pod joins and leaves the mesh so often that this is not logged any more.

@@ -50,7 +50,8 @@ pub(crate) enum SeriesNotice {
 #[derive(Debug, Default)]
 pub(crate) struct MembershipPace {
     pods: BTreeMap<PodUid, PacedPod>,
-    due: Option<Instant>,
+    /// When a change that was too early takes effect.
+    pub(crate) due: Option<Instant>,
     round: u64,
 }
 
@@ -116,11 +117,6 @@ impl MembershipPace {
             }
             _ => shown,
         }
-    }
-
-    /// When a change that was too early takes effect.
-    pub(crate) fn next_wakeup(&self) -> Option<Instant> {
-        self.due
     }
 
     /// Whether the pod joins or leaves in a moment.

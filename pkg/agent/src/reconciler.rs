@@ -258,7 +258,7 @@ impl Reconciler {
     /// When there is work even if no message arrives.
     fn next_wakeup(&self) -> Instant {
         // After a failure these have to wait.
-        let waiting = [self.mode.next_wakeup(), self.core.paced_until()].into_iter().flatten();
+        let waiting = [self.mode.next_wakeup(), self.core.pace.due].into_iter().flatten();
         let waiting = waiting.min().filter(|_| self.attempts.failure_count() == 0);
         [waiting, self.core.notices.next_wakeup()].into_iter().flatten().fold(self.due, Instant::min)
     }
@@ -269,7 +269,7 @@ impl Reconciler {
         if self.mode.next_wakeup().is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Timers);
         }
-        if self.core.paced_until().is_some_and(|due| due <= now) {
+        if self.core.pace.due.is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Membership);
         }
         if self.due <= now {

@@ -222,7 +222,7 @@ fn report_bypasses(
             state.notices.clear_unstable(&pod.metadata.uid);
         }
         let Some(asked) = state.index.pod_annotations(&name) else { continue };
-        let refused = asked.refused_on_node(state.index.namespace_exceptions(&name.namespace));
+        let refused = asked.exceptions.refused_on_node(state.index.namespace_exceptions(&name.namespace));
         state.notices.refused_exceptions(&name, &pod.metadata.uid, &refused);
         if !refused.is_empty() {
             all.insert(pod.metadata.uid.clone(), refused);

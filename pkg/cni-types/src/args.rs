@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use model::PodUid;
 
-use crate::{CniError, ErrorCode, K8sNamespace, K8sPodName, NameError, names};
+use crate::{CniError, K8sNamespace, K8sPodName, NameError, environment::invalid_environment, names};
 
 /// The greatest length of `CNI_ARGS` in bytes. Runtimes send about 300.
 pub const MAX_ARGS: usize = 16 * 1024;
@@ -32,7 +32,7 @@ impl CniArgs {
     /// `IgnoreUnknown` is not true anywhere in the text; or a text over [`MAX_ARGS`].
     pub fn parse(text: &str) -> Result<Self, CniError> {
         if text.len() > MAX_ARGS {
-            return Err(invalid_args(format!("CNI_ARGS is longer than {MAX_ARGS} bytes")));
+            return Err(invalid_environment(format!("CNI_ARGS is longer than {MAX_ARGS} bytes")));
         }
         let mut args = CniArgs::default();
         let mut unknown = Vec::new();
@@ -46,7 +46,7 @@ impl CniArgs {
         if unknown.is_empty() || args.ignore_unknown {
             return Ok(args);
         }
-        Err(invalid_args(format!(
+        Err(invalid_environment(format!(
             "CNI_ARGS has unknown keys and no IgnoreUnknown=true: {}",
             unknown.join(", ")
         )))
@@ -71,7 +71,10 @@ impl CniArgs {
 fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
-        _ => Err(invalid_args(format!("CNI_ARGS has {:?}, which is not one key=value", quote_value(pair)))),
+        _ => Err(invalid_environment(format!(
+            "CNI_ARGS has {:?}, which is not one key=value",
+            quote_value(pair)
+        ))),
     }
 }
 
@@ -82,7 +85,7 @@ fn parse_bool(key: &str, value: &str) -> Result<bool, CniError> {
         "0" | "f" | "F" => Ok(false),
         _ if value.eq_ignore_ascii_case("true") => Ok(true),
         _ if value.eq_ignore_ascii_case("false") => Ok(false),
-        _ => Err(invalid_args(format!(
+        _ => Err(invalid_environment(format!(
             "CNI_ARGS key {key}: {:?} is neither true nor false",
             quote_value(value)
         ))),
@@ -93,7 +96,7 @@ fn check_address(key: &str, value: &str) -> Result<(), CniError> {
     if value.is_empty() || value.parse::<IpAddr>().is_ok() {
         return Ok(());
     }
-    Err(invalid_args(format!("CNI_ARGS key {key}: {:?} is not an IP address", quote_value(value))))
+    Err(invalid_environment(format!("CNI_ARGS key {key}: {:?} is not an IP address", quote_value(value))))
 }
 
 fn parse_name<T>(
@@ -104,20 +107,17 @@ fn parse_name<T>(
     if value.is_empty() {
         return Ok(None);
     }
-    parse(value).map(Some).map_err(|error| invalid_args(format!("CNI_ARGS key {key}: {error}")))
+    parse(value).map(Some).map_err(|error| invalid_environment(format!("CNI_ARGS key {key}: {error}")))
 }
 
 fn quote_value(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn invalid_args(msg: String) -> CniError {
-    CniError::new(ErrorCode::InvalidEnvironment, msg)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorCode;
     use proptest::prelude::*;
 
     #[test]

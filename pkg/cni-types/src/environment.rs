@@ -152,7 +152,7 @@ fn bounded_args(text: &str) -> Result<String, NameError> {
     if text.len() > MAX_ARGS { Err(NameError::TooLong { max: MAX_ARGS }) } else { Ok(text.to_owned()) }
 }
 
-fn invalid_environment(msg: String) -> CniError {
+pub(crate) fn invalid_environment(msg: String) -> CniError {
     CniError::new(ErrorCode::InvalidEnvironment, msg)
 }
 

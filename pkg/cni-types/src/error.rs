@@ -5,15 +5,11 @@ use serde::{Serialize, Serializer};
 use crate::CniVersion;
 use crate::json;
 
-/// Well-known error codes (CNI spec 1.1.0, section 5, "Error") and ours.
+/// The well-known error codes (CNI spec 1.1.0, section 5, "Error") that we answer, and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorCode {
     /// The configuration asks for a CNI version that we do not speak.
     IncompatibleVersion = 1,
-    /// A field of the configuration is not supported.
-    UnsupportedField = 2,
-    /// The container is unknown or does not exist.
-    UnknownContainer = 3,
     /// A `CNI_*` variable is missing or invalid.
     InvalidEnvironment = 4,
     /// Input or output failed.
@@ -26,8 +22,6 @@ pub enum ErrorCode {
     TryAgainLater = 11,
     /// The plugin cannot serve `ADD` (`STATUS` only).
     NotAvailable = 50,
-    /// As 50, and existing containers may have limited connectivity (`STATUS` only).
-    LimitedConnectivity = 51,
     /// Any other error, as the skeleton of the reference plugins numbers it. The specification leaves 100 and above
     /// to plugins; we use no other of them.
     Other = 999,

@@ -128,12 +128,23 @@ pub struct SettingsErrors(pub Vec<String>);
 pub trait HostEnvironment {
     /// A variable; none when it is not set or not UTF-8.
     fn variable(&self, name: &str) -> Option<String>;
+
     /// The host's name.
-    fn host_name(&self) -> String;
+    fn host_name(&self) -> String {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.trim().to_owned()
+    }
+
     /// The namespace of the service account.
-    fn account_namespace(&self) -> Option<String>;
+    fn account_namespace(&self) -> Option<String> {
+        let namespace = fs::read_to_string(format!("{SERVICE_ACCOUNT}/namespace")).ok()?;
+        Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+    }
+
     /// The pod that the service account's token was issued for.
-    fn account_pod(&self) -> Option<String>;
+    fn account_pod(&self) -> Option<String> {
+        token::pod_of(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
+    }
 }
 
 /// This process's.
@@ -143,20 +154,6 @@ pub struct ProcessEnvironment;
 impl HostEnvironment for ProcessEnvironment {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
-    }
-
-    fn host_name(&self) -> String {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        name.trim().to_owned()
-    }
-
-    fn account_namespace(&self) -> Option<String> {
-        let namespace = fs::read_to_string(format!("{SERVICE_ACCOUNT}/namespace")).ok()?;
-        Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
-    }
-
-    fn account_pod(&self) -> Option<String> {
-        token::pod_of(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
     }
 }
 

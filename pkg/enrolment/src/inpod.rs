@@ -42,8 +42,10 @@ pub struct InPodAnnotations {
     dns: Option<bool>,
     bypass_inbound: bool,
     virtual_interfaces: Vec<IfName>,
-    existing: Option<ExistingConnections>,
-    exceptions: RequestedExceptions,
+    /// What becomes of connections that the pod has when it joins; `None`: it does not say.
+    pub existing: Option<ExistingConnections>,
+    /// What is not to be captured of its traffic.
+    pub exceptions: RequestedExceptions,
     /// Sentences on values that could not be read, at most one for each annotation. Such a value counts as absent.
     pub warnings: Vec<String>,
 }
@@ -79,16 +81,6 @@ impl InPodAnnotations {
             open: false,
         };
         EffectiveOptions { options, refused }
-    }
-
-    /// Returns the exceptions that the pod asks for, which node-level capture does not have, each in a sentence.
-    pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
-        self.exceptions.refused_on_node(namespace)
-    }
-
-    /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
-    pub fn existing_or(&self, default: ExistingConnections) -> ExistingConnections {
-        self.existing.unwrap_or(default)
     }
 }
 
@@ -219,7 +211,7 @@ mod tests {
             pod.metadata.annotations =
                 value.map(|value| (EXISTING_CONNECTIONS.to_owned(), value.to_owned())).into_iter().collect();
             let asked = InPodAnnotations::read_from(&pod);
-            (asked.existing_or(default), asked.warnings.len())
+            (asked.existing.unwrap_or(default), asked.warnings.len())
         };
         let (keep, reset) = (ExistingConnections::Keep, ExistingConnections::Reset);
         for (value, default, expected) in [

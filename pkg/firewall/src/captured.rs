@@ -311,7 +311,9 @@ impl TableChains {
 
     /// Whether packets in a chain reach such a rule. The kernel bounds how deep jumps nest.
     fn can_redirect<'a>(&'a self, chain: &'a str, visited: &mut BTreeSet<&'a str>) -> bool {
-        if is_for_dns(chain) || !visited.insert(chain) {
+        // A chain that redirects nothing but DNS: `ISTIO_OUTPUT_DNS`, `istio-output-dns`.
+        let is_for_dns = chain.to_ascii_uppercase().ends_with("DNS");
+        if is_for_dns || !visited.insert(chain) {
             return false;
         }
         let rules = self.0.get(chain).map(Vec::as_slice).unwrap_or_default().iter();
@@ -321,11 +323,6 @@ impl TableChains {
                 || rule.jumps_to.as_deref().is_some_and(|next| self.can_redirect(next, visited))
         })
     }
-}
-
-/// A chain that redirects nothing but DNS: `ISTIO_OUTPUT_DNS`, `istio-output-dns`.
-fn is_for_dns(chain: &str) -> bool {
-    chain.to_ascii_uppercase().ends_with("DNS")
 }
 
 #[cfg(test)]

@@ -77,9 +77,9 @@ fn verify_copy(
     complete: &CompleteFile<'_>,
 ) -> Result<(), Error> {
     // So that the disk is read, not our own pages. Where it does not work, comparing still finds a changed source.
-    let _ = rustix::fs::fadvise(complete.reader(), 0, None, Advice::DontNeed);
+    let _ = rustix::fs::fadvise(&complete.reader, 0, None, Advice::DontNeed);
     from.rewind().map_err(Error::at(COPY, source))?;
-    if is_same_content(from, complete.reader()).map_err(Error::at(INSTALL, target))? {
+    if is_same_content(from, &complete.reader).map_err(Error::at(INSTALL, target))? {
         return Ok(());
     }
     let cause = format!("what was read back is not what {} holds; did that change?", source.display());

@@ -80,15 +80,11 @@ pub(crate) struct CompleteFile<'a> {
     target: &'a Path,
     directory: OpenDirectory,
     temporary: TempPath,
-    reader: File,
+    /// For reading it back, from its beginning.
+    pub(crate) reader: File,
 }
 
 impl CompleteFile<'_> {
-    /// For reading it back, from its beginning.
-    pub(crate) const fn reader(&self) -> &File {
-        &self.reader
-    }
-
     /// Puts it in its place. Should only the last step fail, the sync of the directory, it is there already.
     pub(crate) fn install(self) -> Result<(), Error> {
         let Self { doing, target, directory, temporary, reader: _locked } = self;

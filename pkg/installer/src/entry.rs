@@ -28,7 +28,8 @@ pub(crate) enum TemplateUpdate {
 /// The last good entry, and the last text that was none, so that each is told about once.
 #[derive(Debug, Default)]
 pub(crate) struct EntryCache {
-    current: Option<CurrentEntry>,
+    /// The last good one.
+    pub(crate) current: Option<CurrentEntry>,
     refused: Option<String>,
 }
 
@@ -60,11 +61,6 @@ impl EntryCache {
                 Ok(TemplateUpdate::Refused(error))
             }
         }
-    }
-
-    /// The last good one.
-    pub(crate) fn current_entry(&self) -> Option<CurrentEntry> {
-        self.current.clone()
     }
 }
 

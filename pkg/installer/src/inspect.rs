@@ -144,6 +144,6 @@ fn plan_conf(settings: &InstallerSettings) -> Result<ConfPlan, Error> {
     if let TemplateUpdate::Refused(error) = entries.reload_template(settings)? {
         return Err(Error::Template(error));
     }
-    let current = entries.current_entry().ok_or(Error::NoTemplate)?;
+    let current = entries.current.clone().ok_or(Error::NoTemplate)?;
     conf::plan_changes(settings, &current.entry, &current.text)
 }

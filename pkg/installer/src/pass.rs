@@ -148,7 +148,7 @@ impl Installer {
         if let TemplateUpdate::Refused(error) = update {
             self.report_refusal(&error.to_string());
         }
-        let Some(current) = self.entries.current_entry() else { return Err(Error::NoTemplate) };
+        let Some(current) = self.entries.current.clone() else { return Err(Error::NoTemplate) };
         self.status.set_excluded_namespaces(current.entry.excluded_namespaces());
         let (holder, changes) = match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder, changes } => (holder, changes),

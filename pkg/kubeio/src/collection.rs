@@ -114,13 +114,13 @@ impl<T> GatheredList<T> {
             }
             Ok(Event::InitApply(one)) => {
                 if let Some(list) = &mut self.0 {
-                    list.extend(one.into_object());
+                    list.extend(one.object);
                 }
                 None
             }
             Ok(Event::InitDone) => self.0.take().map(|list| Ok(ListEvent::Reset(list))),
-            Ok(Event::Apply(one)) => one.into_object().map(|one| Ok(ListEvent::Applied(one))),
-            Ok(Event::Delete(one)) => one.into_object().map(|one| Ok(ListEvent::Deleted(one))),
+            Ok(Event::Apply(one)) => one.object.map(|one| Ok(ListEvent::Applied(one))),
+            Ok(Event::Delete(one)) => one.object.map(|one| Ok(ListEvent::Deleted(one))),
             Err(cause) => {
                 self.0 = None;
                 Some(Err(watch_error(doing, cause)))
@@ -158,7 +158,7 @@ mod tests {
     fn the_watch_has_the_version_and_the_reader_the_object() {
         let pod = slim("7");
         assert_eq!(pod.meta().resource_version.as_deref(), Some("7"));
-        assert_eq!(pod.into_object().unwrap().metadata.name, "7");
+        assert_eq!(pod.object.unwrap().metadata.name, "7");
         assert_eq!(slim("").meta().resource_version, None);
     }
 

@@ -14,14 +14,8 @@ use serde::{Deserialize, Deserializer};
 pub(crate) struct SlimObject<O, T> {
     /// Nothing but the version.
     meta: ObjectMeta,
-    object: Option<T>,
+    pub(crate) object: Option<T>,
     read_as: PhantomData<fn() -> O>,
-}
-
-impl<O, T> SlimObject<O, T> {
-    pub(crate) fn into_object(self) -> Option<T> {
-        self.object
-    }
 }
 
 impl<O, T> Clone for SlimObject<O, T> {

@@ -16,7 +16,6 @@ pub fn exchange(datagram: &[u8], sequence: u32) -> Result<(usize, bool), String>
 pub fn batch(datagram: &[u8], sequence: u32, count: usize) -> Vec<Result<(), String>> {
     let mut batch = Batch::new(sequence, count);
     let read = batch.process_datagram(datagram);
-    let outcomes =
-        batch.into_outcomes().into_iter().map(|outcome| outcome.map_err(|error| error.to_string()));
+    let outcomes = batch.outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.to_string()));
     read.map(|_| outcomes.collect()).unwrap_or_default()
 }

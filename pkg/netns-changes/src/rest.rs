@@ -16,7 +16,8 @@ const CALM: u32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     step: u32,
-    ends: Option<Instant>,
+    /// When the last one ends; `None`: there was none.
+    pub(crate) ends: Option<Instant>,
 }
 
 impl Rest {
@@ -26,11 +27,6 @@ impl Rest {
         let follows = calm.is_some_and(|calm| calm < REST.delay_after(self.step) * CALM);
         self.step = if follows { (self.step + 1).min(LAST_STEP) } else { 1 };
         self.ends = Some(now + REST.delay_after(self.step));
-    }
-
-    /// Returns when the last one ends; `None`: there was none.
-    pub(crate) fn ends(&self) -> Option<Instant> {
-        self.ends
     }
 }
 
@@ -45,9 +41,9 @@ mod tests {
         let changes = (0..number).map(|number| began + period * number);
         let mut rests = Vec::new();
         for change in changes {
-            if rest.ends().is_none_or(|ends| ends <= change) {
+            if rest.ends.is_none_or(|ends| ends <= change) {
                 rest.begin(change);
-                rests.push((rest.ends().unwrap() - change).as_millis());
+                rests.push((rest.ends.unwrap() - change).as_millis());
             }
         }
         rests

@@ -234,7 +234,7 @@ impl<K: Clone> WatchedNamespaces<K> {
     /// Returns when the next rest is over.
     fn end_rests(&mut self, epoll: BorrowedFd<'_>, now: Instant) -> Option<Instant> {
         for (id, watched) in self.namespaces.iter_mut().filter(|(_, watched)| watched.is_resting) {
-            if watched.rest.ends().is_some_and(|ends| ends > now) {
+            if watched.rest.ends.is_some_and(|ends| ends > now) {
                 continue;
             }
             watched.is_resting = watched.sockets.register(epoll, |source| event_data(*id, source)).is_err();
@@ -244,7 +244,7 @@ impl<K: Clone> WatchedNamespaces<K> {
             }
         }
         let resting = self.namespaces.values().filter(|watched| watched.is_resting);
-        resting.filter_map(|watched| watched.rest.ends()).min()
+        resting.filter_map(|watched| watched.rest.ends).min()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Names, numbers and marks; every one can be changed by the operator, and both ends must agree on them.
 
-use std::{net::IpAddr, str::FromStr};
+use std::str::FromStr;
 
 use model::{Family, IpNet, Ipv4Net, Ipv6Net, TableId};
 use rules::node as rule_sets;
@@ -178,9 +178,4 @@ fn v4_net(ip: std::net::Ipv4Addr) -> IpNet {
 
 fn v6_net(ip: std::net::Ipv6Addr) -> IpNet {
     IpNet::V6(Ipv6Net::new(ip, 126).unwrap_or_else(|_| Ipv6Net::from(ip)))
-}
-
-/// The network of one address.
-pub(super) fn host_net(ip: IpAddr) -> IpNet {
-    IpNet::from(ip)
 }

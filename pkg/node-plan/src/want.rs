@@ -9,7 +9,7 @@ use model::{Family, IpNet, Mark, TableId};
 use rules::node::NodeMarks;
 
 use super::{
-    config::{NodeConfig, RouteTables, ZtunnelFallback, host_net},
+    config::{NodeConfig, RouteTables, ZtunnelFallback},
     state::{DesiredState, PathRoute, PathRule, RouteTo, ZtunnelInstance, ZtunnelSlot},
 };
 
@@ -63,7 +63,7 @@ pub fn member_routes(
     active: Option<ZtunnelSlot>,
     policy: ZtunnelFallback,
 ) -> Vec<PathRoute> {
-    let (family, dst, table) = (Family::of_ip(ip), Some(host_net(ip)), TableId(config.tables.inbound));
+    let (family, dst, table) = (Family::of_ip(ip), Some(IpNet::from(ip)), TableId(config.tables.inbound));
     let mut routes: Vec<PathRoute> =
         fallback_route(config.tables.inbound, family, dst, policy).into_iter().collect();
     if let Some(slot) = active {

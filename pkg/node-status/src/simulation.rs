@@ -198,7 +198,7 @@ fn simulate_pod(
         }
         (None, Some(RedirectionMode::Node)) => {
             let asked = InPodAnnotations::read_from(&known.pod);
-            (Vec::new(), asked.refused_on_node(inherited_exceptions(known).as_ref()))
+            (Vec::new(), asked.exceptions.refused_on_node(inherited_exceptions(known).as_ref()))
         }
         _ => Default::default(),
     };
@@ -240,7 +240,7 @@ impl InPodDecision<'_> {
             config,
             families: config.within_kernel().captured_families(),
             effective: asked.effective_options(inherited_exceptions(known).as_ref(), &config.pods),
-            existing: asked.existing_or(config.existing),
+            existing: asked.existing.unwrap_or(config.existing),
         })
     }
 

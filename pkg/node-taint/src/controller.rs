@@ -92,7 +92,7 @@ impl TaintController {
                 }
             });
         }
-        let (nodes, tainted) = pass.node_counts();
+        let (nodes, tainted) = pass.index.node_counts();
         info!(target: "taint", nodes, tainted, "all nodes are in the desired state");
         Ok(())
     }

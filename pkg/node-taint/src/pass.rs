@@ -33,7 +33,7 @@ struct ChangeOutcome {
 /// Taints of nodes under one configuration.
 pub(crate) struct TaintPass<'a> {
     client: &'a KubeClient,
-    index: NodeIndex,
+    pub(crate) index: NodeIndex,
     queue: TaintQueue,
     observed: SelectAll<BoxStream<'a, Observed>>,
     changes: FuturesUnordered<BoxFuture<'a, ChangeOutcome>>,
@@ -73,11 +73,6 @@ impl<'a> TaintPass<'a> {
         while !(self.index.is_complete() && self.queue.is_empty()) {
             self.process_event().await;
         }
-    }
-
-    /// Number of nodes, and of those that have the taint.
-    pub(crate) fn node_counts(&self) -> (usize, usize) {
-        self.index.node_counts()
     }
 
     /// The nodes that need a change; `None`: unknown.

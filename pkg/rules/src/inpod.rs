@@ -12,7 +12,7 @@ use model::{Family, IfName, IpNet, Mark, Port, TableId};
 
 use crate::ir::{
     AddressSide, Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet, Table,
-    Target, host_net,
+    Target,
 };
 use crate::sidecar::port_matches;
 
@@ -223,7 +223,7 @@ fn add_inbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family
         chain.push(Rule::new(Target::Redirect(config.outbound)).input(interface).tcp());
     }
     if !pod.bypass_inbound {
-        chain.push(Rule::new(Target::Accept).source(host_net(config.probes.address_for(family))).tcp());
+        chain.push(Rule::new(Target::Accept).source(IpNet::from(config.probes.address_for(family))).tcp());
         let ports = port_matches(&pod.exceptions.inbound_ports);
         chain.extend(ports.into_iter().map(|port| Rule::new(Target::Accept).tcp().when(port)));
         let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback_net(family)).tcp();
@@ -240,7 +240,7 @@ fn add_outbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Famil
     add_first_jump(rules, Table::Nat, Hook::Output, &OUTPUT);
     let mut push = |rule| rules.table_mut(Table::Nat).push(&OUTPUT, rule);
     // Answers to the node's probes.
-    push(Rule::new(Target::Accept).dest(host_net(config.probes.address_for(family))).tcp());
+    push(Rule::new(Target::Accept).dest(IpNet::from(config.probes.address_for(family))).tcp());
     for interface in &pod.exceptions.interfaces {
         push(Rule::new(Target::Accept).output(interface));
     }
@@ -295,7 +295,7 @@ pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
 /// pod reaches past ztunnel whoever took the address. `mangle` rather than `raw`, because captured pods have it, too: where
 /// the kernel lacks it, there is nothing to guard. On `lo` the address may be the node's own.
 fn guard_probe_address(probes: IpAddr, rules: &mut RuleSet) {
-    let net = host_net(probes);
+    let net = IpNet::from(probes);
     let table = rules.table_mut(Table::Mangle);
     let jump = Rule::jump_to(PROBES);
     for (hook, rule) in
@@ -322,8 +322,8 @@ fn mark_is_not(mark: Mark) -> Match {
 
 /// The one loopback address that Istio leaves alone.
 fn loopback_net(family: Family) -> IpNet {
-    host_net(match family {
-        Family::V4 => Ipv4Addr::LOCALHOST.into(),
-        Family::V6 => Ipv6Addr::LOCALHOST.into(),
-    })
+    match family {
+        Family::V4 => IpAddr::from(Ipv4Addr::LOCALHOST).into(),
+        Family::V6 => IpAddr::from(Ipv6Addr::LOCALHOST).into(),
+    }
 }

@@ -3,7 +3,7 @@
 mod parts;
 mod rule_set;
 
-use std::{borrow::Cow, fmt, net::IpAddr};
+use std::{borrow::Cow, fmt};
 
 use model::{IfName, IpNet, Port};
 
@@ -201,9 +201,4 @@ fn net_condition(net: IpNet) -> Option<MatchValue<IpNet>> {
 /// Nor is `-i +`.
 fn one_of_many(interface: &IfName) -> Option<MatchValue<IfName>> {
     (interface.as_str() != "+").then(|| MatchValue::eq(interface.clone()))
-}
-
-/// A single host as a network.
-pub(crate) fn host_net(ip: IpAddr) -> IpNet {
-    IpNet::from(ip)
 }

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 use model::{Family, IfName, Mark, Port};
 
-use crate::ir::{Chain, Hook, HookJump, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
+use crate::ir::{Chain, Hook, HookJump, JumpPlace, Rule, RuleSet, Table, Target};
 
 pub use host::host_rules;
 pub use proxy::ztunnel_rules;
@@ -228,8 +228,4 @@ impl RuleSet {
 /// A rule without conditions yet, that sets the packet's mark.
 fn set_mark(mark: Mark) -> Rule {
     Rule::new(Target::SetMark(mark))
-}
-
-fn mark_is(mark: Mark) -> Match {
-    Match::Mark(MatchValue::eq(mark))
 }

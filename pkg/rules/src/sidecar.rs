@@ -16,9 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{Family, IpNet, Port};
 
-use crate::ir::{
-    Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, Rule, RuleSet, Table, Target, host_net,
-};
+use crate::ir::{Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, Rule, RuleSet, Table, Target};
 use crate::{parse::SavedTables, plan};
 
 pub use config::{DnsCapture, InboundMode, LoopbackNet, OwnerGroups, SidecarConfig};
@@ -68,7 +66,7 @@ impl SidecarConfig {
     fn loopback_net(&self, family: Family) -> IpNet {
         match family {
             Family::V4 => self.loopback.net(),
-            Family::V6 => host_net(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+            Family::V6 => IpNet::from(IpAddr::V6(Ipv6Addr::LOCALHOST)),
         }
     }
 
@@ -86,7 +84,7 @@ impl SidecarConfig {
             DnsCapture::Servers(servers) => servers
                 .iter()
                 .filter(|ip| Family::of_ip(**ip) == family)
-                .map(|ip| Some(host_net(*ip)))
+                .map(|ip| Some(IpNet::from(*ip)))
                 .collect(),
         }
     }

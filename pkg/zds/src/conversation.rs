@@ -34,7 +34,7 @@ pub(crate) fn serve_ztunnel(
     place.record_progress(Progress::Greeted);
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(ConversationEnd::Event)?;
     let wake = event.try_clone().map_err(ConversationEnd::Wait)?;
-    let guard = hub.add_connection(version, place.netns().clone(), wake);
+    let guard = hub.add_connection(version, place.netns.clone(), wake);
     guard.log_connected(version);
     loop {
         match guard.next_action() {
@@ -74,11 +74,11 @@ fn complete_request(
     let (step, error) = exchange_messages(socket, hub, request)?;
     let error = Some(error).filter(|error| !error.is_empty());
     match (&step, &error) {
-        (_, None) => debug!(target: "zds", connection = guard.id(), %step, "ztunnel acknowledged"),
+        (_, None) => debug!(target: "zds", connection = guard.id, %step, "ztunnel acknowledged"),
         (RequestStep::SnapshotSent, Some(error)) => return Err(ConversationEnd::Snapshot(error.clone())),
         (_, Some(error)) => {
             if hub.may_log(Notice::Refusal, guard.peer_standing() == PeerStanding::Unknown) {
-                warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused");
+                warn!(target: "zds", connection = guard.id, %step, error, "ztunnel refused");
             }
         }
     }

@@ -225,15 +225,11 @@ impl Hub {
 /// The place of a connected ztunnel.
 pub(crate) struct ConnectionGuard<'a> {
     hub: &'a Hub,
-    id: u64,
+    /// The number by which logs identify this ztunnel.
+    pub(crate) id: u64,
 }
 
 impl ConnectionGuard<'_> {
-    /// Returns the number by which logs identify this ztunnel.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
     /// How its peer is known.
     pub(crate) fn peer_standing(&self) -> PeerStanding {
         self.hub

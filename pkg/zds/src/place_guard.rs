@@ -16,7 +16,8 @@ use crate::places::{Admission, Claim, Progress};
 pub(crate) struct HeldPlace {
     hub: Hub,
     id: u64,
-    netns: PeerNetns,
+    /// Where its peer dialled.
+    pub(crate) netns: PeerNetns,
 }
 
 fn peer_claim(peer: &ZtunnelPeer) -> Claim {
@@ -58,11 +59,6 @@ impl Hub {
 }
 
 impl HeldPlace {
-    /// Where its peer dialled.
-    pub(crate) fn netns(&self) -> &PeerNetns {
-        &self.netns
-    }
-
     /// Whether its peer runs in no ztunnel pod, as far as these are known now.
     pub(crate) fn has_unknown_peer(&self) -> bool {
         self.hub.identify_peer(self.netns.clone()).standing == PeerStanding::Unknown

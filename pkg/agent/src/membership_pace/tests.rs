@@ -19,7 +19,7 @@ fn pass(pace: &mut MembershipPace, start: Instant, at: u64, shown: &AmbientStand
 #[test]
 fn the_first_change_takes_effect_at_once_and_further_ones_after_two_seconds() {
     let (mut pace, start) = (MembershipPace::default(), Instant::now());
-    let due = |pace: &MembershipPace| pace.next_wakeup().map(|due| (due - start).as_millis());
+    let due = |pace: &MembershipPace| pace.due.map(|due| (due - start).as_millis());
     for (at, shown, effect, expected) in [
         (0, &OUT, &OUT, None),
         (100, &IN, &IN, None),
@@ -77,11 +77,11 @@ proptest! {
             if before.replace(effect.clone()).is_some_and(|before| before != effect) {
                 changes.push(at);
             }
-            prop_assert_eq!(pace.next_wakeup().is_some(), (effect == IN) != *is_in, "what is late is due");
+            prop_assert_eq!(pace.due.is_some(), (effect == IN) != *is_in, "what is late is due");
         }
         prop_assert!(changes.windows(2).all(|two| two[1] - two[0] >= 2000), "{:?}", changes);
         let last = if shown.last().is_some_and(|(_, is_in)| *is_in) { IN } else { OUT };
-        let due = pace.next_wakeup().map_or(at, |due| u64::try_from((due - start).as_millis()).unwrap_or(at));
+        let due = pace.due.map_or(at, |due| u64::try_from((due - start).as_millis()).unwrap_or(at));
         prop_assert_eq!(pass(&mut pace, start, due, &last), last);
     }
 }

@@ -97,7 +97,7 @@ impl InPodCapture {
             state.metrics.count_pod_event("add");
             let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
             let options = asked.effective_options(state.index.namespace_exceptions(&pod.metadata.namespace), policy);
-            EnrolledPod::new(pod, options, asked.existing_or(existing), annotation, now)
+            EnrolledPod::new(pod, options, asked.existing.unwrap_or(existing), annotation, now)
         })
     }
 
@@ -117,7 +117,7 @@ impl InPodCapture {
             enrolled_pod.ips = ips;
         }
         if let Some(asked) = annotations {
-            enrolled_pod.existing = asked.existing_or(existing);
+            enrolled_pod.existing = asked.existing.unwrap_or(existing);
         }
         enrolled_pod.asked = asked;
         let changed = enrolled_pod.choose_options(now);

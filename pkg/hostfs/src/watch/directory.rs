@@ -10,7 +10,7 @@ use crate::FileFingerprint;
 
 #[derive(Debug)]
 pub(super) struct WatchedDirectory {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     state: WatchState,
 }
 
@@ -24,10 +24,6 @@ enum WatchState {
 impl WatchedDirectory {
     pub(super) fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), state: WatchState::New }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(super) const fn watch_descriptor(&self) -> Option<i32> {

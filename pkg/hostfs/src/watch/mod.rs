@@ -105,10 +105,10 @@ impl DirectoryWatcher {
         let before = self.current_watches();
         let mut old = mem::take(&mut self.directories);
         for path in directories {
-            if self.directories.iter().any(|known| known.path() == path) {
+            if self.directories.iter().any(|known| known.path == *path) {
                 continue;
             }
-            let known = old.iter().position(|known| known.path() == path);
+            let known = old.iter().position(|known| known.path == *path);
             self.directories
                 .push(known.map_or_else(|| WatchedDirectory::new(path), |at| old.swap_remove(at)));
         }
@@ -144,7 +144,7 @@ impl DirectoryWatcher {
         let polled = self
             .directories
             .iter()
-            .filter_map(|one| Some((one.path().to_owned(), one.polling_reason()?.to_owned())));
+            .filter_map(|one| Some((one.path.clone(), one.polling_reason()?.to_owned())));
         polled.collect()
     }
 

@@ -8,7 +8,8 @@ use crate::parse::MessageIter;
 #[derive(Debug)]
 pub(crate) struct Batch {
     first: u32,
-    outcomes: Vec<Result<(), Error>>,
+    /// The kernel's answer to each request, in their order.
+    pub(crate) outcomes: Vec<Result<(), Error>>,
     /// The first message begins a transaction.
     is_transaction: bool,
 }
@@ -47,11 +48,6 @@ impl Batch {
         }
         Ok(ExchangeProgress::More)
     }
-
-    /// Returns the kernel's answer to each request, in their order.
-    pub(crate) fn into_outcomes(self) -> Vec<Result<(), Error>> {
-        self.outcomes
-    }
 }
 
 #[cfg(test)]
@@ -70,7 +66,7 @@ mod tests {
     }
 
     fn errnos(batch: Batch) -> Vec<Option<Errno>> {
-        batch.into_outcomes().iter().map(|outcome| outcome.as_ref().err().and_then(Error::errno)).collect()
+        batch.outcomes.into_iter().map(|outcome| outcome.err().and_then(|error| error.errno())).collect()
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Socket {
         }
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;
-        batch.into_outcomes().into_iter().collect()
+        batch.outcomes.into_iter().collect()
     }
 
     fn send_group(&mut self, group: Vec<NetlinkRequest>) -> Result<Vec<Result<(), Error>>, Error> {
@@ -70,7 +70,7 @@ impl Socket {
         self.put_group(group, &mut bytes)?;
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;
-        Ok(batch.into_outcomes())
+        Ok(batch.outcomes)
     }
 
     /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.

@@ -215,7 +215,9 @@ fn decisions(snapshot: &AgentSnapshot, settings: &CaptureSettings) -> BTreeMap<S
                 let effective = asked.effective_options(inherited.as_ref(), &config.pods);
                 (effective.options.outside_descriptions(), effective.refused)
             }
-            (Some(RedirectionMode::Node), _) => (Vec::new(), asked.refused_on_node(inherited.as_ref())),
+            (Some(RedirectionMode::Node), _) => {
+                (Vec::new(), asked.exceptions.refused_on_node(inherited.as_ref()))
+            }
             _ => Default::default(),
         };
         (mode, outside, refused)

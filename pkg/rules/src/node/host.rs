@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use model::Mark;
+use model::{IpNet, Mark};
 
 use super::{
     DNS, FIRST, FORWARD, KNOWN, NodeMarks, NodeParameters, NodeRulesConfig, OUTPUT, POSTROUTING, PREROUTING,
-    RETURNED, SENT, ZtunnelEndpoint, combine_marks, mark_is, set_mark,
+    RETURNED, SENT, ZtunnelEndpoint, combine_marks, set_mark,
 };
 use crate::ir::{
-    AddressSide, Chain, CtStates, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net,
+    AddressSide, Chain, CtStates, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target,
 };
 
 /// The rule set of one family in the node's namespace.
@@ -63,7 +63,7 @@ fn add_known_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: 
 
 /// The first packet of what a ztunnel sends by its pod's own link: under its own address, or under a client's.
 fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rule; 3] {
-    let net = host_net(slot.ztunnel_ip);
+    let net = IpNet::from(slot.ztunnel_ip);
     let as_client = |target| Rule::new(target).not_source(net);
     let answered = combine_marks(combine_marks(mark, marks.proxy), marks.proxy_return);
     [
@@ -125,7 +125,7 @@ fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
 /// the ztunnel by address. A client of a service that others would masquerade stays who it is: the ztunnel connects on
 /// under the address that it sees, and answers to the node's own would never come back.
 fn accept_established(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
-    let outbound = Rule::new(Target::Accept).when(mark_is(config.marks.outbound));
+    let outbound = Rule::new(Target::Accept).when(Match::Mark(MatchValue::eq(config.marks.outbound)));
     rules.add_first_jump(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     rules.table_mut(Table::Nat).push(&PREROUTING, outbound);
     if let Some(ip) = host.dns {

@@ -1,9 +1,9 @@
 //! The namespace of a ztunnel pod.
 
-use model::{IfName, Port};
+use model::{IfName, IpNet, Port};
 
 use super::{DNS, NodeRulesConfig, PREROUTING, UPLINK, ZtunnelParameters, set_mark};
-use crate::ir::{Hook, Rule, RuleSet, Table, Target, host_net};
+use crate::ir::{Hook, Rule, RuleSet, Table, Target};
 
 /// The rule set of one family in a ztunnel pod's namespace: what arrives from the node is handed to the listener for
 /// it, whatever its address; what arrives by the pod's own interface for somebody else's address is an answer to a
@@ -23,6 +23,6 @@ pub fn ztunnel_rules(config: &NodeRulesConfig, ztunnel: &ZtunnelParameters<'_>) 
     push(Rule::new(Target::Goto(UPLINK)).input(ztunnel.uplink));
     push(from(&links.proxy_inbound, ports.tunnel).dport(ports.tunnel));
     push(from(&links.proxy_inbound, ports.inbound));
-    mangle.push(&UPLINK, set_mark(marks.original_source).not_dest(host_net(ztunnel.ip)).tcp());
+    mangle.push(&UPLINK, set_mark(marks.original_source).not_dest(IpNet::from(ztunnel.ip)).tcp());
     rules
 }

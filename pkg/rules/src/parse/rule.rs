@@ -10,7 +10,7 @@ use std::{
 use model::{IfName, IpNet, Mark, Port};
 
 use crate::ir::{
-    AddressSide, Chain, CtStates, Match, MatchValue, PortRange, Rule, Target, TransportProtocol, host_net,
+    AddressSide, Chain, CtStates, Match, MatchValue, PortRange, Rule, Target, TransportProtocol,
 };
 
 /// Understands the words behind `-A CHAIN`, or gives up.
@@ -97,7 +97,7 @@ fn set_once<T>(slot: &mut Option<MatchValue<T>>, negated: bool, value: T) -> Opt
 fn parse_net(text: &str) -> Option<IpNet> {
     let net = match text.parse::<IpNet>() {
         Ok(net) => net,
-        Err(_) => host_net(text.parse::<IpAddr>().ok()?),
+        Err(_) => IpNet::from(text.parse::<IpAddr>().ok()?),
     };
     (net.trunc() == net).then_some(net)
 }

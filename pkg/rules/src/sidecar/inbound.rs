@@ -1,13 +1,13 @@
 //! Inbound capture: nat for REDIRECT, mangle for TPROXY.
 
-use model::{Family, IfName, Mark};
+use model::{Family, IfName, IpNet, Mark};
 
 use super::{
     DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
     SidecarConfig, TPROXY,
 };
 use super::{add_jump, passthrough_source, trace};
-use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
+use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
 /// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
 /// that is inbound.
@@ -107,7 +107,7 @@ fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();
     mangle.push(&INBOUND, Rule::new(Target::Return).tcp().when(Match::Mark(MatchValue::eq(mark))));
-    mangle.push(&INBOUND, from_lo.clone().source(host_net(passthrough_source(family))));
+    mangle.push(&INBOUND, from_lo.clone().source(IpNet::from(passthrough_source(family))));
     mangle.push(&INBOUND, from_lo.when(Match::Mark(MatchValue::ne(looped))));
 }
 

@@ -1,12 +1,12 @@
 //! Outbound capture, in nat.
 
-use model::{Family, IfName};
+use model::{Family, IfName, IpNet};
 
 use super::{
     DNS, DNS_PORT, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, REDIRECT, SidecarConfig, SocketOwner,
 };
 use super::{add_jump, passthrough_source, trace};
-use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
+use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target};
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let dns = config.captures_dns();
@@ -20,7 +20,7 @@ pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut Rule
     trace::push_log_rule(config, nat, &OUTPUT, "JumpOutbound", &Rule::new(Target::Return).tcp());
     skip_ports(config, nat);
     let lo = IfName::lo();
-    nat.push(&OUTPUT, Rule::new(Target::Return).source(host_net(passthrough_source(family))).output(&lo));
+    nat.push(&OUTPUT, Rule::new(Target::Return).source(IpNet::from(passthrough_source(family))).output(&lo));
     for owner in config.proxy_owners() {
         own_traffic(config, family, owner, nat);
     }
@@ -83,7 +83,7 @@ fn dns_over_tcp(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
 }
 
 fn add_network_rules(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
-    let of_family = |net: &&model::IpNet| Family::of_ip(net.addr()) == family;
+    let of_family = |net: &&IpNet| Family::of_ip(net.addr()) == family;
     for net in config.exclude_networks.iter().filter(of_family) {
         nat.push(&OUTPUT, Rule::new(Target::Return).dest(net.trunc()));
     }
