@@ -1,10 +1,10 @@
 //! In-pod redirection: rules in each pod's own network namespace, which is passed to ztunnel.
 //!
-//! The reconciler decides. What takes time is done elsewhere and returns as [`JobResult`]: work in pods' namespaces by a
-//! few workers, ztunnel's answers by the threads of its connections. So neither a pod that is refused nor a tool that hangs
-//! delays other pods. A pod joins the mesh in this order: its addresses in the set of probes, its rules, ztunnel, the
-//! answer to an ADD; then the verification of its rules, and its annotation. It leaves in this order: rules, ztunnel, set,
-//! annotation.
+//! The reconciler decides. Everything that takes time runs elsewhere and returns as [`JobResult`]: workers act in pods'
+//! namespaces, and the threads of ztunnel's connections receive its answers. So neither a refused pod nor a tool that
+//! hangs delays other pods. A pod joins the mesh in this order: its addresses in the probe sets, its rules, ztunnel,
+//! the answer to an ADD, the verification of its rules, its annotation. It leaves in this order: rules, ztunnel, probe
+//! sets, annotation.
 
 mod bypass;
 mod done;
@@ -60,7 +60,7 @@ use ztunnel_presence::ZtunnelPresence;
 
 pub(crate) use uninstall::uninstall;
 
-/// How long an ADD waits for ztunnel. The plugin, and its caller, wait a little longer.
+/// Time that an ADD waits for ztunnel. The plugin and its caller wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
 
 /// Pods that are captured in-pod.
@@ -83,12 +83,12 @@ pub(crate) struct InPodCapture {
     started: Instant,
     exemption: ProbeExemption,
     due: Option<Instant>,
-    /// Pods come from node-level capture.
+    /// Whether pods are taken over from node-level capture.
     takes_over: bool,
 }
 
 impl InPodCapture {
-    /// Opens it for the calling thread's network namespace, and serves ztunnels.
+    /// Opens in-pod redirection for the calling thread's network namespace, and serves ztunnels.
     pub(crate) fn open(
         settings: &CaptureSettings,
         chosen: &InPodConfig,
@@ -105,7 +105,7 @@ impl InPodCapture {
         let (sender, results) = JobResultSender::new(owner.clone());
         let zds_sender = sender.clone();
         let send_event = move |event| zds_sender.send(JobResult::Zds(event));
-        // It belongs to node-level capture: the plugin would use it to enrol pods alone while no agent runs.
+        // The file belongs to node-level capture: the plugin would use it to enrol pods by itself while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
@@ -139,18 +139,18 @@ impl InPodCapture {
         })
     }
 
-    /// Sets whether pods come from node-level capture: connections that went through a ztunnel there are closed then,
-    /// because without it they would continue in plaintext.
+    /// Sets whether pods are taken over from node-level capture. Their connections through the node-level ztunnel are
+    /// then closed, because they would otherwise continue in plaintext.
     pub(crate) fn take_over(&mut self, takes_over: bool) {
         self.takes_over = takes_over;
     }
 
-    /// When a ztunnel was last connected: now, if one is.
+    /// Returns when a ztunnel was last connected: now, if one is.
     pub(crate) fn last_connected(&self) -> Option<Instant> {
         self.presence.last_connected()
     }
 
-    /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
+    /// Returns the pods of the mesh whose rules are in place: all of their traffic is redirected to ztunnel or dropped.
     pub(crate) fn pods_with_rules(&self) -> impl Iterator<Item = PodAttachment> {
         let ruled = self.enrolled.iter().filter(|(_, enrolled_pod)| {
             enrolled_pod.lifecycle.is_ruled() && !enrolled_pod.lifecycle.is_leaving()
@@ -162,8 +162,8 @@ impl InPodCapture {
         })
     }
 
-    /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: unknown. Pods that wait for their ADD do
-    /// not run.
+    /// Returns the number of pods of the mesh whose rules are not in place yet; `None`: unknown. Pods that wait for
+    /// their ADD do not run, and are not counted.
     pub(crate) fn count_without_rules(&self) -> Option<usize> {
         let lifecycles = self.enrolled.values().map(|enrolled_pod| &enrolled_pod.lifecycle);
         let bare = lifecycles.filter(|one| !one.is_awaited() && !one.is_leaving() && !one.is_ruled());
@@ -185,13 +185,13 @@ impl InPodCapture {
     }
 }
 
-/// The addresses of a connection's peer.
+/// Returns the addresses of a connection's peer.
 fn connection_addresses(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
     peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
-/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`]. Where there is none, the clock
-/// alone leads to observations.
+/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`]. Without that thread,
+/// observations are triggered by the clock only.
 fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
     let warn = |error| {
         tracing::warn!(target: "ambient", %error, "changes of pods' network namespaces are not reported; observing them at intervals");
@@ -259,7 +259,7 @@ impl CaptureMode for InPodCapture {
         }
         let until = deadline.saturating_duration_since(self.started);
         self.handle_pod_event(&uid, PodEvent::Added { netns, deadline: until });
-        // There is nothing else to do before ztunnel has answered, or the time is up.
+        // Nothing else can be done until ztunnel has answered or the time has expired.
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
 
@@ -270,7 +270,7 @@ impl CaptureMode for InPodCapture {
         attachment: PodAttachment,
         reply: CaptureReply,
     ) {
-        // The set of probes follows in the next pass; nothing else identifies pods by their addresses.
+        // The probe sets follow in the next pass; nothing else identifies pods by their addresses.
         let uid = attachment.uid.clone();
         state.ledger.record_skip(container, attachment);
         state.mark_pod(&uid, &[]);
@@ -302,13 +302,13 @@ impl CaptureMode for InPodCapture {
 
     fn check_pod(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
-        // Its rules hold its traffic while no ztunnel serves it.
+        // A pod's rules hold its traffic while no ztunnel serves it.
         let ruled = enrolled_pod.and_then(|enrolled_pod| {
             let pod = enrolled_pod.to_job_pod(uid).filter(|_| enrolled_pod.lifecycle.is_ruled());
             pod.ok_or_else(|| "its rules are not in place".into())
         });
         match ruled {
-            // Its rules are compared by tools, for which no other request should wait.
+            // A worker compares the rules: reading them can take seconds, for which no other request should wait.
             Ok(pod) => self.workers.send_job(CaptureJob::Check { pod, reply }, false),
             Err(why) => drop(reply.send(Err(why))),
         }

@@ -1,6 +1,7 @@
-//! Probes of pods with an AWS branch network interface (security groups for pods, strict mode): AWS's plugin routes what the
-//! node sends to such a pod, and what the pod sends on its veth link, through the VPC, where the source address of our probes
-//! leads nowhere. Two policy rules for each such pod keep the node's probes on the veth link, as Istio has them since 1.31.
+//! Probes of pods with an AWS branch network interface (security groups for pods, strict mode): AWS's plugin routes
+//! what the node sends to such a pod, and what the pod sends on its veth link, through the VPC, where the source
+//! address of our probes is not routed. Two policy rules for each such pod keep the node's probes on the veth link, as
+//! in Istio since 1.31.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,32 +14,32 @@ use model::{Family, IpNet, TableId};
 
 use crate::Error;
 
-/// Ahead of the main table, and of AWS's rules for what the node sends to pods.
+/// Priority before the main table, and before AWS's rules for packets from the node to pods.
 const TO_POD: u32 = 512;
-/// Tables of the kernel: what is looked up there says nothing of a pod.
+/// Tables of the kernel: a rule that looks up one of them is not about a pod.
 const DEFAULT: TableId = TableId(253);
 const MAIN: TableId = TableId(254);
 const LOCAL: TableId = TableId(255);
-/// By which ours are recognised; the same as on our routes.
+/// Protocol by which our rules are recognised, as on our routes.
 const OURS: RouteProtocol = RouteProtocol(109);
-/// AWS's plugin sets it to 0 where it gives pods branch interfaces.
+/// Sysctl that AWS's plugin sets to 0 where it gives pods branch interfaces.
 const EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
 
-/// The rules in the namespace in which it was opened.
+/// Policy rules in the namespace in which this was opened.
 #[derive(Debug)]
 pub(crate) struct BranchRules {
-    /// Whether pods here may have such interfaces.
+    /// Whether pods here may have branch interfaces.
     pub(crate) is_possible: bool,
 }
 
 impl BranchRules {
-    /// `is_chosen`: the operator's choice.
+    /// Opens the rules of the current namespace. `is_chosen`: the operator's setting.
     pub(crate) fn open(is_chosen: bool) -> BranchRules {
         let early_demux = fs::read_to_string(EARLY_DEMUX).unwrap_or_default();
         BranchRules { is_possible: is_chosen && early_demux.trim() == "0" }
     }
 
-    /// Makes the rules those of these pods, and of no others.
+    /// Ensures the rules of exactly these pods.
     ///
     /// # Errors
     /// The kernel refuses. Rules of other pods are in place all the same.
@@ -60,7 +61,7 @@ impl BranchRules {
         outcome
     }
 
-    /// Takes away all rules of ours, also where there should be none; tells which.
+    /// Removes all rules of ours, even unexpected ones, and returns them as text.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -81,7 +82,7 @@ fn read_rules(handle: &mut RtnetlinkHandle) -> Result<Vec<PolicyRule>, Error> {
     Ok(rules)
 }
 
-/// One without the other would be worse than none: answers would take another path than questions.
+/// Adds both rules or none: with only one, replies would take another path than requests.
 fn ensure_pair(
     handle: &mut RtnetlinkHandle,
     to_pod: &PolicyRule,
@@ -95,8 +96,8 @@ fn ensure_pair(
     Ok(answered?)
 }
 
-/// A pair of rules for each pod that AWS's plugin leads elsewhere: it has a rule for what arrives on the pod's link, and in
-/// that rule's table the route to the pod by this link.
+/// Returns a pair of rules for each pod whose traffic AWS's plugin redirects: the plugin has a policy rule for packets
+/// that arrive on the pod's link, and in the table of that rule the route to the pod by this link.
 fn desired_pairs(
     handle: &mut RtnetlinkHandle,
     rules: &[PolicyRule],
@@ -125,8 +126,8 @@ fn desired_pairs(
     Ok(pods)
 }
 
-/// The node's packets to the pod take its link, and those that arrive on it are delivered on the node, if they are for it,
-/// before AWS's rule of this priority leads them away.
+/// Returns rules by which packets of the node to the pod take its link, and packets that arrive on it for the node are
+/// delivered locally, before AWS's rule of this priority redirects them.
 fn rule_pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
     let family = Family::of_ip(ip);
     let rule = |priority, table| PolicyRule::new(family, Some(priority), RuleAction::Lookup(table));

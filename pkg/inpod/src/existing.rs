@@ -1,4 +1,4 @@
-//! Connections that are there when a pod is captured.
+//! Connections that exist when a pod is captured.
 
 use std::{
     collections::BTreeSet,
@@ -13,12 +13,12 @@ use sockdiag::{TcpSocket, TcpSockets};
 
 use crate::pod::PodRulesSpec;
 
-/// Connections of a pod that bypass ztunnel until they close, because they are older than its capture.
+/// Connections of a pod that bypass ztunnel until they close, because they were opened before its capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BypassingConnections {
-    /// How many there are.
+    /// Number of these connections.
     pub count: usize,
-    /// The first of them, at most [`BypassingConnections::LISTED`], from whoever opened them.
+    /// The first of them, at most [`BypassingConnections::LISTED`], each from the end that opened it.
     pub listed: Vec<TcpTuple>,
 }
 
@@ -27,7 +27,7 @@ impl BypassingConnections {
     pub const LISTED: usize = 20;
     pub(crate) const NONE: BypassingConnections = BypassingConnections { count: 0, listed: Vec::new() };
 
-    /// Without tracking that can be asked there are none: none could be kept.
+    /// Observes the current namespace. If connection tracking cannot be queried, there are none: none could be kept.
     pub(crate) fn of_this_netns() -> BypassingConnections {
         let Ok(mut found) = conntrack::outside_connections() else { return BypassingConnections::NONE };
         found.sort_by_key(|connection| connection.original);
@@ -35,7 +35,7 @@ impl BypassingConnections {
         BypassingConnections { count: found.len(), listed: listed.collect() }
     }
 
-    /// Connections that would bypass it if the pod were captured now.
+    /// Returns connections that would bypass ztunnel if the pod were captured now.
     fn of_sockets(sockets: &TcpSockets, would_be: impl Fn(&TcpSocket) -> bool) -> BypassingConnections {
         let ports = LocalPorts::from_sockets(sockets);
         let original = |TcpSocket { local, remote, .. }: &TcpSocket, accepted| match accepted {
@@ -52,16 +52,16 @@ impl BypassingConnections {
     }
 }
 
-/// Facts about connections that a pod's exceptions depend on, and a socket does not have.
+/// Facts that a pod's exceptions depend on, and that a socket does not have.
 pub(crate) struct ExceptionFacts {
-    /// Ports that tell who opened a connection.
+    /// Local ports, by which the end that opened a connection is determined.
     ports: LocalPorts,
     /// Addresses of excepted interfaces: connections with one of them use that interface.
     excepted_ips: BTreeSet<IpAddr>,
 }
 
 impl ExceptionFacts {
-    /// `None` where no rule depends on them, or the kernel cannot be asked.
+    /// Observes the current namespace. `None` if no rule depends on these facts, or the kernel cannot be queried.
     pub(crate) fn of_this_netns(desired: &PodRulesSpec<'_>) -> Option<ExceptionFacts> {
         let ports = desired.pod.has_exceptions().then(LocalPorts::of_this_netns)?.ok()?;
         let interfaces = &desired.pod.exceptions.interfaces;
@@ -70,7 +70,7 @@ impl ExceptionFacts {
     }
 }
 
-/// The addresses of the interfaces that these names match.
+/// Returns the addresses of the interfaces that these names match.
 fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let mut links = handle.list_links()?;
@@ -80,17 +80,18 @@ fn list_ips(interfaces: &[IfName]) -> Result<BTreeSet<IpAddr>, hostnet::Error> {
     Ok(of_these.map(|address| address.ip).collect())
 }
 
-/// Sockets of a pod that matter when it is captured.
+/// Sockets of a pod that are relevant when it is captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoiningSockets {
     /// TCP connections that would be redirected if they were opened now.
     pub redirected: BypassingConnections,
-    /// Ports that ztunnel opens in the network namespace of each captured pod, and that the pod has itself, in ascending order.
+    /// Ports that ztunnel opens in the network namespace of each captured pod, and on which the pod itself listens, in
+    /// ascending order.
     pub taken_ports: Vec<Port>,
 }
 
-/// Returns the sockets of the thread's network namespace that matter when these rules are made; without rules in the pod, as with
-/// node-level capture, all connections that leave it. `None`: the kernel does not list them.
+/// Returns the sockets of the thread's network namespace that are relevant when these rules are applied; without rules
+/// in the pod, as with node-level capture, all connections that leave it. `None`: the kernel does not list them.
 pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSockets> {
     let sockets = TcpSockets::of_this_netns().ok()?;
     let Some(desired) = desired else {
@@ -100,20 +101,20 @@ pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSock
     let facts = ExceptionFacts::of_this_netns(desired);
     let redirected =
         BypassingConnections::of_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
-    // A kernel that does not list UDP sockets lists those of TCP, which matter more.
+    // A kernel that does not list UDP sockets lists TCP sockets, which matter more.
     let receivers = sockdiag::udp_receivers().ok().flatten().unwrap_or_default();
     let taken_ports = taken_ports(desired.config, &sockets.listeners, &receivers);
     Some(JoiningSockets { redirected, taken_ports })
 }
 
-/// Whether a socket of the thread's network namespace receives the DNS queries that rules redirect. `None`: the kernel does not list
-/// them.
+/// Returns whether a socket of the thread's network namespace receives the DNS queries that rules redirect. `None`: the
+/// kernel does not list such sockets.
 pub fn is_dns_received(config: &InPodRulesConfig) -> Option<bool> {
     let receivers = sockdiag::udp_receivers().ok()??;
     Some(!taken_ports(config, &[], &receivers).is_empty())
 }
 
-/// ztunnel listens at every address; for DNS, over TCP and UDP, on loopback alone.
+/// Returns the taken ports. ztunnel listens on every address; for DNS, over TCP and UDP, only on loopback.
 fn taken_ports(config: &InPodRulesConfig, listeners: &[SocketAddr], receivers: &[SocketAddr]) -> Vec<Port> {
     let anywhere = [config.outbound, config.inbound, config.tunnel];
     let is_taken = |end: &SocketAddr| {
@@ -125,7 +126,7 @@ fn taken_ports(config: &InPodRulesConfig, listeners: &[SocketAddr], receivers: &
     taken.map(|end| Port(end.port())).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Whether the rules would redirect the connection of a socket if it were opened now.
+/// Returns whether the rules would redirect the connection of a socket if it were opened now.
 pub(crate) fn is_redirected(
     desired: &PodRulesSpec<'_>,
     facts: Option<&ExceptionFacts>,

@@ -1,7 +1,7 @@
-//! The network namespaces of pods that run already, found by their processes.
+//! Netns discovery: the network namespaces of running pods, found by their processes.
 //!
-//! A process of a pod may be in any namespace: it may have made one of its own, or have entered another pod's. So this only
-//! gathers candidates and what the node's own network says of them; `pod_identity` decides.
+//! A process of a pod may be in any namespace: it may have created one, or have entered another pod's. So this module
+//! only gathers candidates, and the node's routes to them; `pod_identity` decides.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use wire::PodRecord;
 
 use crate::{Error, node_network::NodeNetwork, pod::families_with_rule};
 
-/// Looks for namespaces.
+/// Finder of pods' namespaces.
 #[derive(Debug)]
 pub struct NetnsFinder {
     proc: PathBuf,
@@ -31,26 +31,26 @@ pub struct NetnsFinder {
     config: InPodRulesConfig,
 }
 
-/// A pod that is looked for.
+/// A pod whose namespace is searched for.
 #[derive(Clone, Debug)]
 pub struct NetnsQuery {
     /// Addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// The namespace that is known to be its own. While a process of the pod is there, or the namespace has one of its addresses
-    /// and the node does not lead elsewhere for it, no other one is looked for.
+    /// The namespace that is known to be the pod's. While a process of the pod is in it, or the namespace has one of
+    /// the pod's addresses and the node does not route that address elsewhere, no other one is searched for.
     pub known: Option<Arc<Netns>>,
-    /// The namespace in which the runtime added it, by the record of its ADD.
+    /// The namespace in which the runtime added the pod, by the record of its ADD.
     pub recorded: Option<NetnsId>,
 }
 
 /// The answer for a pod.
 #[derive(Debug)]
 pub enum NetnsAnswer {
-    /// This is its namespace, and was not known to be.
+    /// The pod's namespace, which was not known.
     Found(NetnsMatch),
-    /// The known namespace remains its own.
+    /// The known namespace is still the pod's.
     Unchanged {
-        /// A process of the pod was found, wherever.
+        /// Whether a process of the pod was found, in any namespace.
         runs: bool,
     },
     /// No decision is possible.
@@ -62,13 +62,13 @@ pub enum NetnsAnswer {
 pub struct NetnsMatch {
     /// The namespace.
     pub netns: Netns,
-    /// On what the answer rests.
+    /// Evidence on which the answer rests.
     pub witness: Witness,
-    /// The namespace has rules of ours; see [`crate::is_captured`].
+    /// Whether the namespace has rules of ours; see [`crate::is_captured`].
     pub captured: bool,
 }
 
-/// A namespace that some process of a pod is in.
+/// A namespace that a process of a pod is in.
 #[derive(Debug)]
 struct ProcessNetns {
     netns: Netns,
@@ -85,14 +85,14 @@ struct NetnsView {
     captured: bool,
 }
 
-/// A pod whose processes are in namespaces that are not known to be its own.
+/// A pod whose processes are in namespaces that are not known to be the pod's.
 #[derive(Debug)]
 struct OpenQuery<'a> {
     uid: &'a PodUid,
     query: &'a NetnsQuery,
-    /// Namespaces of its processes that have one of the pod's addresses.
+    /// Namespaces of the pod's processes that have one of its addresses.
     fitting: Vec<(ProcessNetns, NetnsView)>,
-    /// The known namespace still has one of its addresses.
+    /// Whether the known namespace still has one of the pod's addresses.
     known_fits: bool,
 }
 
@@ -130,18 +130,19 @@ impl OpenQuery<'_> {
 }
 
 impl NetnsFinder {
-    /// `proc`: where the processes of the whole node are seen. `node`: its namespace, which is no pod's.
+    /// Creates a finder. `proc`: directory that shows the processes of the whole node. `node`: the node's namespace,
+    /// which is no pod's.
     pub fn new(proc: &Path, node: Netns, config: InPodRulesConfig) -> NetnsFinder {
         NetnsFinder { proc: proc.to_owned(), node, config }
     }
 
-    /// Looks for pods, by UID. `pods`: all pods of the node, so that the processes of one are not taken for another's. Pods
-    /// of which no namespace is known and no process is in a namespace with their address are absent. Each process of the
-    /// node is looked at once, whatever the number of pods.
+    /// Searches for the namespaces of pods, by UID. `pods`: all pods of the node, so that processes of one are not
+    /// attributed to another. Pods of which no namespace is known, and no process is in a namespace with their address,
+    /// are absent. Each process of the node is examined once, whatever the number of pods.
     ///
     /// # Errors
-    /// The processes cannot be listed, or the node's network cannot be observed. A process that ends meanwhile, or cannot be
-    /// looked at, is passed over.
+    /// The processes cannot be listed, or the node's network cannot be observed. A process that ends meanwhile, or
+    /// cannot be examined, is skipped.
     pub fn find_netns(
         &self,
         pods: &KnownPods,
@@ -232,7 +233,7 @@ impl NetnsFinder {
         Some(NetnsMatch { netns, witness: Witness::Record, captured: view.captured })
     }
 
-    /// `None`: it has none of the addresses.
+    /// Observes a namespace. `None`: it has none of the addresses.
     fn view_netns(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<NetnsView>, Error> {
         netns.run_in(|| self.view_current_netns(ips))?
     }
@@ -246,13 +247,14 @@ impl NetnsFinder {
         let node = handle.netns_number(self.node.as_fd())?;
         let linked_to_node =
             handle.list_links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
-        // What cannot be observed is made anew.
+        // If this cannot be observed, the rules are applied anew.
         let captured = families_with_rule(&mut handle, &self.config).is_ok_and(|found| !found.is_empty());
         Ok(Some(NetnsView { linked_to_node, captured }))
     }
 }
 
-/// A namespace belongs to one pod. Of several that it was found for, one may have a better witness than all others.
+/// Refuses answers with the same namespace, which belongs to one pod only. Of several claims, one may have a better
+/// witness than all others.
 fn refuse_shared(answers: &mut BTreeMap<PodUid, NetnsAnswer>) {
     let mut claims: BTreeMap<NetnsId, Vec<(Witness, PodUid)>> = BTreeMap::new();
     for (uid, answer) in &*answers {
@@ -273,21 +275,22 @@ fn refuse_shared(answers: &mut BTreeMap<PodUid, NetnsAnswer>) {
     }
 }
 
-/// Each namespace that any process of the node is in.
+/// Returns each namespace that any process of the node is in.
 ///
 /// # Errors
-/// The processes cannot be listed. One that ends meanwhile is passed over.
+/// The processes cannot be listed. A process that ends meanwhile is skipped.
 pub fn process_netns(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
     let opened =
         process_directories(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
     Ok(opened.map(|netns| (netns.id(), netns)).collect())
 }
 
-/// The namespace of each pod that has a process, and that process: where the directory in which the container runtime binds
-/// namespaces is not to be seen. Those of the node's first process and of the caller are no pod's. It wants CAP_SYS_PTRACE.
+/// Returns the namespace of each pod that has a process, and that process, for callers that cannot see the directory in
+/// which the container runtime binds namespaces. Those of the node's first process and of the caller are no pod's.
+/// Requires CAP_SYS_PTRACE.
 ///
 /// # Errors
-/// The processes cannot be listed. One that ends meanwhile, or may not be looked at, is passed over.
+/// The processes cannot be listed. A process that ends meanwhile, or may not be examined, is skipped.
 pub fn netns_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     let first = Netns::open(proc.join("1/ns/net")).map(|netns| netns.id());
     let mut visited = BTreeSet::from([Netns::current()?.id()]);
@@ -307,7 +310,7 @@ pub fn netns_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     Ok(found)
 }
 
-/// The namespace of a pod's ADD, as its record identifies it.
+/// Returns the namespace of a pod's ADD, as its record identifies it.
 pub fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
     record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
 }

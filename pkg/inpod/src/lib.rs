@@ -1,8 +1,9 @@
-//! In-pod capture, as far as the kernel is concerned: the rules and the policy route in the namespace of a captured
-//! pod, the set and the rules on the node that let its probes pass, and the namespaces of pods that run already.
+//! In-pod capture on the kernel's side: the rules and the policy route in the namespace of a captured pod, the set and
+//! the rules on the node that let its probes pass, and the namespaces of running pods.
 //!
-//! Each verb looks first and changes only what differs, so repeating one changes nothing, and what an agent before us
-//! made is adopted. It decides nothing about pods; `enrolment` does. It knows nothing of ztunnel; `zds` does.
+//! Each operation observes first and changes only what differs, so repeating one changes nothing, and objects of an
+//! earlier agent are adopted. This crate decides nothing about pods (`enrolment` does), and does not know ztunnel
+//! (`zds` does).
 
 mod branch;
 mod error;

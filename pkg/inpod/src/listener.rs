@@ -1,4 +1,4 @@
-//! Whether ztunnel listens in a pod's network namespace, as the kernel shows it.
+//! Whether ztunnel listens in a pod's network namespace, by the kernel's socket tables.
 
 use std::{fs, io};
 
@@ -12,10 +12,10 @@ const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/t
 /// `TCP_LISTEN` of `include/net/tcp_states.h`.
 const LISTEN: &str = "0A";
 
-/// Whether any socket listens on a TCP port in a network namespace.
+/// Returns whether any socket listens on a TCP port in a network namespace.
 ///
 /// # Errors
-/// It cannot be entered, or its sockets cannot be listed.
+/// The namespace cannot be entered, or its sockets cannot be listed.
 pub fn has_listener(netns: &Netns, port: Port) -> Result<bool, Error> {
     let tables = netns.run_in(|| TABLES.into_iter().map(read_table).collect::<Result<Vec<_>, _>>())??;
     Ok(tables.iter().any(|table| lists_listener(table, port)))
@@ -28,7 +28,8 @@ fn read_table(path: &str) -> Result<String, Error> {
     }
 }
 
-/// Each line after the first begins with a number, the local address and port, the remote ones, and the state.
+/// Returns whether a table lists a listener. Each line after the first has a number, the local address and port, the
+/// remote ones, and the state.
 fn lists_listener(table: &str, port: Port) -> bool {
     let suffix = format!(":{:04X}", port.0);
     table.lines().skip(1).any(|line| {

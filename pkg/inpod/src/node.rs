@@ -1,4 +1,4 @@
-//! The node's own part: its probes of captured pods get a source address by which the pods' rules let them pass.
+//! The node's part: its probes of captured pods get a source address by which the pods' rules let them pass.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,17 +12,18 @@ use rules::{ChainSet, RuleSet, inpod};
 
 use crate::{Error, branch::BranchRules};
 
-/// Sets and rules on the node, in the namespace in which they were opened.
+/// Sets and rules on the node, in the namespace in which this was opened.
 #[derive(Debug)]
 pub struct NodeProbes {
     rules: ProbeRules,
     sets: ipset::IpsetHandle,
     branches: BranchRules,
-    /// Why probes of pods with a branch interface fail, until it is reported.
+    /// Error of probes of pods with a branch interface, until it is reported.
     branch_error: Option<Error>,
 }
 
-/// The rules among them: all that takes tools, which take seconds where others have tens of thousands of rules.
+/// The rules for probes: they may need tools, which take seconds where other components have tens of thousands of
+/// rules.
 #[derive(Clone, Debug)]
 pub struct ProbeRules {
     config: inpod::InPodRulesConfig,
@@ -32,8 +33,8 @@ pub struct ProbeRules {
 }
 
 impl ProbeRules {
-    /// Puts the rules in place where they are not, in the calling thread's namespace, and removes those that an earlier agent left
-    /// in other tables; the sets must exist. Returns the differences that were found and repaired, as text.
+    /// Adds missing rules in the calling thread's namespace, and removes those that an earlier agent left in other
+    /// tables; the sets must exist. Returns the differences that were found and repaired, as text.
     ///
     /// # Errors
     /// The step that failed.
@@ -41,13 +42,13 @@ impl ProbeRules {
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.plan_changes(&observed);
         if firewall.backend() == Backend::Nft {
-            // A legacy table that was used once stays until its namespace ends.
+            // A legacy table, once used, exists until its namespace is removed.
             self.journal.note_chains(JournalSection::ProbeChains, &changes.changed_tables())?;
         }
         firewall.apply(&changes, Vec::new())?;
-        // Also the native table of Istio's agent, whose set nobody maintains any more.
+        // This includes the native table of Istio's agent, whose set is no longer maintained.
         let repaired = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
-        // The rules that were just made are observed next.
+        // Rules that were just added are observed next time.
         match firewall.inactive_rules(ChainSet::PROBES, &observed)? {
             inactive if repaired.is_empty() && !inactive.is_empty() => {
                 Err(Error::Inactive(inactive.join("; ")))
@@ -59,20 +60,20 @@ impl ProbeRules {
     /// Returns the names of the sets.
     ///
     /// # Errors
-    /// One of the names is not valid for a set. They are constants, so this is a defect.
+    /// One of the names is not valid for a set. The names are constants, so this is a defect.
     pub fn set_names(&self) -> Result<Vec<SetName>, Error> {
         self.families.iter().map(|family| Ok(SetName::new(probe_set_name(*family))?)).collect()
     }
 
-    /// The node's firewall as it is.
+    /// Observes the node's firewall.
     ///
     /// # Errors
-    /// A tool, or the kernel, could not be asked.
+    /// A tool failed, or the kernel could not be queried.
     pub fn observe_tables(&self) -> Result<ObservedTables, Error> {
         Ok(Firewall::open(&self.options)?.1)
     }
 
-    /// The rules of a family; none in one that is not captured.
+    /// Returns the rules of a family; an empty set for a family that is not captured.
     pub fn desired_rules(&self, family: Family) -> RuleSet {
         RuleSet::if_redirected(&self.families, family, |family| {
             inpod::host(&self.config, probe_set_name(family), family)
@@ -86,8 +87,8 @@ impl ProbeRules {
 }
 
 impl NodeProbes {
-    /// Opens them for the calling thread's namespace. `families`: those in which pods are captured; `journal`: the file that says
-    /// what the node was like before.
+    /// Opens sets and rules for the calling thread's namespace. `families`: those in which pods are captured;
+    /// `journal`: the file with the node's state before us.
     ///
     /// # Errors
     /// The kernel has no sets, or refuses.
@@ -98,27 +99,27 @@ impl NodeProbes {
         journal: &Path,
     ) -> Result<NodeProbes, Error> {
         let branches = BranchRules::open(config.branch_probes);
-        // The node's rules ask x_tables and sets.
+        // The node's rules use matches of x_tables and sets.
         let options = FirewallOptions { native: NativeTables::Never, ..options };
         let rules = ProbeRules { config, families, options, journal: Journal::for_file(journal) };
         Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_error: None })
     }
 
-    /// The rules, for a thread of the same namespace that may wait for tools.
+    /// Returns the rules, for a thread of the same namespace that may wait for tools.
     pub fn rules(&self) -> &ProbeRules {
         &self.rules
     }
 
-    /// Whether there may be policy rules of ours for pods with a branch interface.
+    /// Returns whether there may be policy rules of ours for pods with a branch interface.
     pub fn has_branches(&self) -> bool {
         self.branches.is_possible
     }
 
-    /// Makes the sets where they are not; members stay as they are. They come before the rules.
+    /// Creates missing sets, before the rules; members stay as they are.
     ///
     /// # Errors
-    /// The kernel refuses. Also what failed in [`NodeProbes::reconcile_branches`] and concerns only probes of pods with a branch
-    /// interface.
+    /// The kernel refuses. Also the error of [`NodeProbes::reconcile_branches`], which concerns only probes of pods
+    /// with a branch interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             self.sets.create_set(&probe_set_spec(family)?)?;
@@ -126,7 +127,7 @@ impl NodeProbes {
         self.branch_error.take().map_or(Ok(()), Err)
     }
 
-    /// The addresses in the sets, each with the UID of its pod, if it has one.
+    /// Returns the addresses in the sets, each with the UID of its pod, if it has one.
     ///
     /// # Errors
     /// The kernel refuses to list.
@@ -138,7 +139,7 @@ impl NodeProbes {
         Ok(found)
     }
 
-    /// Whether there are sets of ours: they are made first, and go last.
+    /// Returns whether sets of ours exist: they are created first, and removed last.
     ///
     /// # Errors
     /// The kernel refuses to list.
@@ -151,7 +152,7 @@ impl NodeProbes {
         Ok(false)
     }
 
-    /// Adds addresses of a pod; those of families that are not captured are left out.
+    /// Adds addresses of a pod, except those of families that are not captured.
     ///
     /// # Errors
     /// The kernel refuses, as it does without sets.
@@ -168,8 +169,8 @@ impl NodeProbes {
         Ok(())
     }
 
-    /// Makes the sets, which hold what was found, hold what is desired instead; other members stay. Tells how many were added
-    /// or given to another pod, and how many removed.
+    /// Replaces the `found` members of the sets with the `desired` ones; other members stay. Returns how many were
+    /// added or reassigned to another pod, and how many were removed.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -194,13 +195,15 @@ impl NodeProbes {
         Ok((missing.len(), left.len()))
     }
 
-    /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods. That probes
-    /// of some pods fail must not keep others from being captured, so what fails is reported by [`NodeProbes::ensure_sets`].
+    /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods.
+    /// Failing probes of some pods must not keep others from being captured, so the error is reported by
+    /// [`NodeProbes::ensure_sets`].
     pub fn reconcile_branches(&mut self, desired: &BTreeMap<IpAddr, PodUid>) {
         self.branch_error = self.branches.ensure_rules(desired.keys()).err();
     }
 
-    /// Takes away rules, of both backends, the built-in chains that came with them, and sets; tells what.
+    /// Removes rules, of both backends, the built-in chains that were created with them, and sets. Returns the removed
+    /// objects as text.
     ///
     /// # Errors
     /// The step that failed.
@@ -221,7 +224,7 @@ impl NodeProbes {
     }
 }
 
-/// The set of captured pods' addresses of a family; Istio's own name.
+/// Returns the name of the set of captured pods' addresses of a family, as in Istio.
 pub const fn probe_set_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "istio-inpod-probes-v4",

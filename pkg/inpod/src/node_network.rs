@@ -1,5 +1,5 @@
-//! Where the node's own network leads for the addresses of pods: a witness that no pod can make, because it takes
-//! privileges in the node's network namespace.
+//! Routes and links of the node to the addresses of pods: a witness that no pod can forge, because it takes privileges
+//! in the node's network namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,9 +17,9 @@ use crate::Error;
 #[derive(Debug, Default)]
 pub(crate) struct NodeNetwork {
     destinations: BTreeMap<IpAddr, Destination>,
-    /// The number by which the node's namespace calls each one; absent: no link leads there.
+    /// The node's number (nsid) of each namespace; absent: no link leads there.
     numbers: BTreeMap<NetnsId, i32>,
-    /// Bridges, and the numbers of the namespaces that their ports' peers are in.
+    /// Bridges, and the numbers of the namespaces in which the peers of their ports are.
     ports: BTreeSet<(LinkIndex, i32)>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct NodeNetwork {
 enum Destination {
     /// Through a link whose peer is in the namespace of this number.
     Peer(i32),
-    /// Through a bridge with ports that lead into namespaces.
+    /// Through a bridge with ports whose peers are in other namespaces.
     Bridge(LinkIndex),
     /// Elsewhere, or nowhere.
     Unknown,
@@ -44,7 +44,7 @@ impl NodeNetwork {
         node.run_in(|| Ok(observe_network(&mut RtnetlinkHandle::open()?, ips, namespaces)?))?
     }
 
-    /// Where it leads for a pod with these addresses, seen from this namespace.
+    /// Returns where the node's route to a pod with these addresses leads, relative to this namespace.
     pub(crate) fn path_to_pod(&self, ips: &[IpAddr], netns: NetnsId) -> NodePath {
         let number = self.numbers.get(&netns).copied();
         combine_paths(ips.iter().map(|ip| match (self.destinations.get(ip), number) {
@@ -63,7 +63,7 @@ fn observe_network(
     ips: &BTreeSet<IpAddr>,
     namespaces: &[&Netns],
 ) -> Result<NodeNetwork, hostnet::Error> {
-    // Before the numbers: the kernel gives a namespace one when it shows a link that leads there.
+    // Links before numbers: the kernel assigns a number to a namespace when it lists a link whose peer is there.
     let links = handle.list_links()?;
     let mut network = NodeNetwork::default();
     let ports = links.iter().filter_map(|link| Some((link.master?, number_of_peer(link)?)));
@@ -93,7 +93,7 @@ fn link_destination(link: &Link, ports: &BTreeSet<(LinkIndex, i32)>) -> Destinat
     Destination::Unknown
 }
 
-/// The namespace that a link leads to, if it is another one that still lives.
+/// Returns the namespace of a link's peer, if it is another one that still exists.
 fn number_of_peer(link: &Link) -> Option<i32> {
     link.peer_netns.filter(|number| *number >= 0)
 }

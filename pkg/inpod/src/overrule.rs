@@ -1,4 +1,4 @@
-//! Policy rules and routes of other components in a pod that take packets before ours are asked.
+//! Policy rules and routes of other components in a pod that take packets before ours are evaluated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use model::{Family, Mark};
 use rules::inpod::{InPodRulesConfig, PRIORITY};
 
 const TCP: u8 = 6;
-/// So many are reported: a pod may have any number.
+/// Maximum number of reported rules: a pod may have any number.
 const MOST: usize = 8;
 
 /// Returns those of these rules that take packets before ours, as text; at most `MOST`.
@@ -21,23 +21,23 @@ pub(crate) fn overruling_rules<'a>(
         .collect()
 }
 
-/// Says that more rules precede ours than are read.
+/// Reports that more rules precede ours than are read.
 pub(crate) fn unread_rules(family: Family) -> String {
     format!("more policy rules ({family}) precede ours at {PRIORITY} than are read")
 }
 
-/// Asks the kernel where answers of the application leave that ours delivers to ztunnel: another default route in our table, or a
-/// policy rule with the pod's own address as its condition, takes them although ours is in place. `None`: ours takes them, or the pod
-/// has no way out.
+/// Queries where the kernel routes replies of the application that ours deliver to ztunnel: another default route in
+/// our table, or a policy rule with the pod's own address as its condition, takes them although ours is in place.
+/// `None`: ours takes them, or the pod has no route to the outside.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub(crate) fn overruling_route(
     handle: &mut RtnetlinkHandle,
     family: Family,
     config: &InPodRulesConfig,
 ) -> Result<Option<String>, hostnet::Error> {
-    // An address for documentation, which no pod is a neighbour of.
+    // An address for documentation, which is no neighbour of any pod.
     let to: IpAddr = match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -55,8 +55,8 @@ pub(crate) fn overruling_route(
     Ok(Some(format!("{taken_by} takes packets from {from} ahead of ours in table {}", ours.table)))
 }
 
-/// A rule that asks for our mark, or for nothing at all, and leads elsewhere. One with other conditions, such as the source
-/// address of another network, is not about what ours is for.
+/// Returns whether a rule matches our mark, or has no condition, and leads elsewhere. A rule with other conditions,
+/// such as the source address of another network, does not concern our packets.
 pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
@@ -71,7 +71,7 @@ pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> boo
     is_first && rule.leads_past(PRIORITY, &[ours.table]) && takes_ours
 }
 
-/// Whether packets with our mark can meet this condition because of it.
+/// Returns whether this condition matches packets because of our mark.
 pub(crate) fn takes_mark(condition: Mark, ours: Mark) -> bool {
     let bits = condition.mask & ours.mask;
     bits != 0 && (condition.value ^ ours.value) & bits == 0

@@ -1,7 +1,7 @@
-//! In which network namespace the process is that has connected to a Unix socket of ours.
+//! The network namespace of a process that has connected to a Unix socket of ours.
 //!
-//! Its process id says nothing: a ztunnel is outside our PID namespace, and the kernel gives 0 for it. The network
-//! namespace of the connection is the one in which it dialled, on every kernel.
+//! Its process ID is useless: a ztunnel is outside our PID namespace, for which the kernel reports 0. The network
+//! namespace of the connection is that in which the peer called `connect`, on every kernel.
 
 use std::{collections::BTreeSet, net::IpAddr, os::fd::AsFd};
 
@@ -10,15 +10,15 @@ use netns::Netns;
 
 use crate::Error;
 
-/// The addresses of the network namespace in which a peer connected, without those of loopback and of links.
+/// Returns the addresses of the network namespace in which a peer connected, without loopback and link-local ones.
 ///
 /// # Errors
-/// It cannot be opened, or looked at.
+/// The namespace cannot be opened or entered.
 pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error> {
     netns_addresses(&Netns::of_socket(connection)?)
 }
 
-/// The addresses in a network namespace, without those of loopback and of links.
+/// Returns the addresses in a network namespace, without loopback and link-local ones.
 ///
 /// # Errors
 /// The namespace cannot be entered, or its addresses cannot be listed.

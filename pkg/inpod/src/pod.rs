@@ -1,4 +1,4 @@
-//! One pod's namespace.
+//! Rules of one pod's namespace.
 
 use std::time::Instant;
 
@@ -32,27 +32,27 @@ pub struct PodRulesSpec<'a> {
     pub pod: &'a inpod::PodOptions,
     /// The families that are captured.
     pub families: &'a [Family],
-    /// Handling of connections that exist when the pod's traffic is redirected for the first time.
+    /// Treatment of connections that exist when the pod's traffic is redirected for the first time.
     pub existing: ExistingConnections,
 }
 
-/// Report of [`capture_pod`]: what was found, and done.
+/// Report of [`capture_pod`]: what was found and changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureReport {
     /// Differences from the desired state, as text; empty if there were none.
     pub differences: Vec<String>,
-    /// Description of what did not work as well as it could, as text.
+    /// Description of a step that failed without effect on the capture, as text.
     pub warning: Option<String>,
-    /// Result for connections that were there before; `None` if there were none, or the traffic was redirected already.
+    /// Outcome for connections that existed before; `None` if there were none, or the traffic was redirected already.
     pub connections: Option<ConnectionsReport>,
 }
 
-/// State of a namespace compared with what is desired.
+/// State of a namespace, compared with the desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRulesSnapshot {
-    /// Fingerprint of all rules there. `None`: it could not be determined.
+    /// Fingerprint of all rules there. `None`: could not be determined.
     rules: Option<RulesFingerprint>,
-    /// The options with which they were compared.
+    /// The options with which the rules were compared.
     options: inpod::PodOptions,
     /// Missing parts of the policy route, as text.
     missing: Vec<String>,
@@ -67,23 +67,23 @@ pub struct PodRulesSnapshot {
 }
 
 impl PodRulesSnapshot {
-    /// Returns the differences from what is desired, as text.
+    /// Returns the differences from the desired state, as text.
     pub fn differences(&self) -> impl Iterator<Item = &str> {
         self.missing.iter().chain(&self.differing).map(String::as_str)
     }
 
-    /// All is as it is desired.
+    /// Returns whether everything is as desired.
     pub fn is_complete(&self) -> bool {
         self.differences().next().is_none()
     }
 
-    /// The generation of nf_tables' rules that was observed; `None`: the kernel has none, or did not say it.
+    /// Returns the generation of nf_tables' rules that was observed; `None`: the kernel has none, or did not report it.
     pub fn generation(&self) -> Option<u32> {
         self.rules.as_ref()?.generation()
     }
 
-    /// Whether everything is as it is desired, and the kernel's notifications show when it no longer is: there are no legacy tables,
-    /// and no connections that close. Legacy tables that come later do not show.
+    /// Returns whether everything is as desired, and the kernel's notifications show when it no longer is: there are no
+    /// legacy tables, and no connections that close. Legacy tables that are created later are not notified.
     pub fn is_covered_by_notifications(&self) -> bool {
         let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy());
         rules.is_some_and(|rules| rules.generation().is_some())
@@ -91,23 +91,24 @@ impl PodRulesSnapshot {
             && self.outside.count == 0
     }
 
-    /// Connections from before the pod was captured, which bypass ztunnel until they close.
+    /// Returns the connections from before the pod was captured, which bypass ztunnel until they close.
     pub fn bypassing_connections(&self) -> &BypassingConnections {
         &self.outside
     }
 
-    /// Returns what rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; as text.
+    /// Returns the effects of foreign rules on traffic before ours are evaluated, by which it bypasses the mesh, or
+    /// can; as text.
     pub fn bypass_reasons(&self) -> impl Iterator<Item = &str> {
         self.foreign.iter().chain(&self.overruling).map(String::as_str)
     }
 }
 
-/// Makes the namespace as it is desired. The policy route comes first and the tables that switch traffic on last, so
-/// that no packet is captured before it can be delivered. Only of more routes than are read is the error returned after that: a
-/// pod must not keep its rules from being restored by them.
+/// Brings the namespace into the desired state. The policy route is added first, and the tables that start redirection
+/// are changed last, so that no packet is captured before it can be delivered. If there are more routes than are read,
+/// that error is returned only at the end: a pod must not be able to keep its rules from being restored.
 ///
 /// # Errors
-/// The step that failed. What was done before it stays and counts in the next attempt.
+/// The step that failed. Completed steps are kept and count in the next attempt.
 pub fn capture_pod(
     netns: &Netns,
     desired: &PodRulesSpec<'_>,
@@ -115,7 +116,7 @@ pub fn capture_pod(
 ) -> Result<CaptureReport, Error> {
     let act = |options: &FirewallOptions| {
         let (firewall, observed) = Firewall::open(options)?;
-        // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
+        // In an empty namespace each family gets rules: its tool is loaded while the routes are added.
         let blank = observed.families.is_empty();
         let waiting = desired.families.iter().filter(|_| blank);
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
@@ -126,7 +127,7 @@ pub fn capture_pod(
         let connections =
             conntrack::apply_changes(&firewall, &changes, waiting, desired.existing, &concerns)?;
         differences.extend(changes.reason_texts());
-        // The pod is captured by then, whatever keeps others' tables from being changed.
+        // The pod is captured at this point, even if foreign tables cannot be changed.
         let (removed, warning) = match firewall.remove_elsewhere(ChainSet::IN_POD) {
             Ok(removed) => (removed, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -139,11 +140,11 @@ pub fn capture_pod(
     Ok(CaptureReport { warning: report.warning.or(warning), ..report })
 }
 
-/// Compares the namespace with what is desired, and changes nothing. It needs no tool. Rules that nobody has changed since they were
-/// compared `before` are not read once more.
+/// Compares the namespace with the desired state, and changes nothing. No tool is needed. Rules that have not been
+/// changed since they were compared `before` are not read again.
 ///
 /// # Errors
-/// The kernel could not be asked, or its answer makes no sense.
+/// The kernel could not be queried, or its answer is malformed.
 pub fn observe_pod(
     netns: &Netns,
     desired: &PodRulesSpec<'_>,
@@ -153,19 +154,19 @@ pub fn observe_pod(
     netns.run_in(|| observe_netns(desired, before, options))?
 }
 
-/// Whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the same names
-/// stand in pods with a sidecar, too.)
+/// Returns whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the
+/// same names exist in pods with a sidecar, too.)
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub fn is_captured(netns: &Netns, config: &InPodRulesConfig) -> Result<bool, Error> {
     Ok(!captured_families(netns, config)?.is_empty())
 }
 
-/// The families of which a namespace has the policy rule.
+/// Returns the families for which a namespace has the policy rule.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub fn captured_families(netns: &Netns, config: &InPodRulesConfig) -> Result<Vec<Family>, Error> {
     netns.run_in(|| families_with_rule(&mut RtnetlinkHandle::open_in_pod()?, config))?
 }
@@ -185,9 +186,8 @@ pub(crate) fn families_with_rule(
     Ok(captured)
 }
 
-/// Like [`observe_pod`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
-/// the kernel could not be asked, or that it was later than `until`, because pods before that one have lists that take long to
-/// read.
+/// Like [`observe_pod`], but for many pods, one after the other on one thread, each with its snapshot `before`. `None`:
+/// the kernel could not be queried, or `until` had passed, because earlier pods have lists that take long to read.
 pub fn observe_each(
     pods: &[(&Netns, PodRulesSpec<'_>, Option<&PodRulesSnapshot>)],
     options: &FirewallOptions,
@@ -202,11 +202,11 @@ pub fn observe_each(
     observed.into_iter().map(|observed| observed.ok().flatten()).collect()
 }
 
-/// Takes away all that [`capture_pod`] makes, with whatever options and by whichever backend; and tells what.
+/// Removes everything that [`capture_pod`] creates, with any options and by any backend, and returns it as text.
 ///
 /// # Errors
-/// The step that failed. The policy route stays as long as rules may: without it what they mark would leave the pod, and nothing
-/// would show that it has any ([`is_captured`]).
+/// The step that failed. The policy route stays as long as rules may exist: without it, packets that they mark would
+/// leave the pod, and nothing would show that the pod has rules ([`is_captured`]).
 pub fn release_pod(
     netns: &Netns,
     config: &InPodRulesConfig,
@@ -241,7 +241,7 @@ fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
     LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
 }
 
-/// Puts the policy routes in place, and tells what was missing, and why one could not be compared.
+/// Adds missing policy routes. Returns what was missing, and the error of one that could not be compared.
 fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<(), hostnet::Error>), Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
@@ -251,7 +251,7 @@ fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<()
             Ok(missing) => made.extend(missing),
             Err(error) if error.is_excess() => {
                 unlisted = Err(error);
-                handle = RtnetlinkHandle::open_in_pod()?; // the kernel would go on with that list
+                handle = RtnetlinkHandle::open_in_pod()?; // the kernel would continue that list
             }
             Err(_) if !is_deliverable(*family)? => {
                 drop(handle.delete_local_delivery(*family, lo, &local_delivery(desired.config))?);
@@ -295,7 +295,7 @@ fn observe_netns(
             missing.extend(lacks);
         }
     }
-    // Before the rules themselves: what changes meanwhile has another fingerprint.
+    // Read before the rules themselves: a change meanwhile gets another fingerprint.
     let rules = RulesFingerprint::of_this_netns().ok();
     let is_same = |before: &&PodRulesSnapshot| before.rules == rules && before.options == *desired.pod;
     let unchanged = before.filter(is_same).filter(|_| rules.is_some());
@@ -307,23 +307,23 @@ fn observe_netns(
             let marks = [desired.config.proxy, desired.config.connection];
             let foreign = foreign_effects(ChainSet::IN_POD, &marks, firewall.backend())?;
             let differing = plan_changes(desired, &observed).reason_texts();
-            // Rules with our names in other tables would be compared by nobody.
+            // No other comparison covers rules with our names in other tables.
             let mut differing = [differing, firewall.list_elsewhere(ChainSet::IN_POD)?].concat();
             if !differing.is_empty() {
-                differing.splice(..0, describe_owned_tables()); // why it cannot be repaired
+                differing.splice(..0, describe_owned_tables()); // the reason why it cannot be repaired
             }
             (differing, foreign)
         }
     };
-    // There are new ones only when it is captured.
+    // New ones can appear only when the pod is captured.
     let known = before.map(|before| &before.outside).filter(|outside| outside.count == 0);
     let outside = known.cloned().unwrap_or_else(BypassingConnections::of_this_netns);
     let options = desired.pod.clone();
     Ok(PodRulesSnapshot { rules, options, missing, differing, overruling: overruled, foreign, outside })
 }
 
-/// Without IPv6 on `lo`, its route is refused, and no packet could use it. Asked only when something is missing: the kernel looks
-/// through the settings of all namespaces for those of one.
+/// Returns whether local delivery is possible. Without IPv6 on `lo`, its route is refused, and no packet could use it.
+/// Read only when something is missing: the kernel searches the settings of all namespaces for those of one.
 fn is_deliverable(family: Family) -> Result<bool, Error> {
     let off = || hostnet::sysctl::read("net/ipv6/conf/lo/disable_ipv6");
     Ok(family == Family::V4 || off()?.is_some_and(|value| value.trim() != "1"))

@@ -1,4 +1,5 @@
-//! Marks, tables and priorities of other components in a pod that is not captured: whatever put them there does so in every pod.
+//! Marks, tables and priorities of other components in a pod that is not captured: the component that uses them there
+//! does so in every pod.
 
 use firewall::foreign_marks;
 use hostnet::{PolicyRule, Route, RouteKind, RtnetlinkHandle, RuleAction};
@@ -15,19 +16,19 @@ use crate::{
     pod::families_with_rule,
 };
 
-/// Table of redirection to sidecars by TPROXY, which marks as ztunnel does, and concerns no pod that is captured.
+/// Table of redirection to sidecars by TPROXY, which uses the same mark as ztunnel, and concerns no captured pod.
 const OF_SIDECARS: TableId = TableId(133);
-/// From this priority on, the main table has decided about what ztunnel sends.
+/// Priority of the main table, after which a rule does not affect what ztunnel sends.
 const MAIN: u32 = 32766;
-/// So many of each kind and family are reported: a pod may have any number.
+/// Maximum number of reports of each kind and family: a pod may have any number.
 const MOST: usize = 4;
 
-/// Returns what other components have of the numbers that a captured pod's rules use, in the namespace of a pod, as text: policy rules
-/// that take our marks, or precede ours for all packets, or look up our table; routes in that table; and rules that set our marks ahead
-/// of ours. `None`: the pod is captured.
+/// Returns the numbers that a captured pod's rules use and other components use in the namespace of a pod, as text:
+/// policy rules that match our marks, or precede ours for all packets, or look up our table; routes in that table; and
+/// rules that set our marks before ours are evaluated. `None`: the pod is captured.
 ///
 /// # Errors
-/// The kernel could not be asked, or its answer makes no sense.
+/// The kernel could not be queried, or its answer is malformed.
 pub fn find_taken_numbers(
     netns: &Netns,
     config: &InPodRulesConfig,
@@ -52,7 +53,7 @@ pub fn find_taken_numbers(
     })?
 }
 
-/// Returns whether this route serves as ours.
+/// Returns whether this route has the effect of ours.
 fn is_default(route: &Route) -> bool {
     route.kind == RouteKind::Local && route.dst.is_none()
 }

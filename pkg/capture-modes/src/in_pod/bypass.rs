@@ -8,7 +8,7 @@ use super::InPodCapture;
 use agent::{AgentState, ChangedPods, RulesPlace, join_reasons};
 
 impl InPodCapture {
-    /// Counts them, and reports what is new. `only`: nothing changed of others.
+    /// Counts bypassing pods, and reports new ones. `only`: no other pods changed.
     pub(super) fn report_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
         let (mut outside, mut ambiguous, mut excepted) = (0, 0, 0);
@@ -31,7 +31,7 @@ impl InPodCapture {
             state.notices.refused_exceptions(&enrolled_pod.name, uid, &enrolled_pod.refused_exceptions);
             state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
             if enrolled_pod.observed_rules.is_none() {
-                continue; // the last result counts until the next observation
+                continue; // the last result remains valid until the next observation
             }
             let what = join_reasons(enrolled_pod.overruling_rules());
             state.notices.report_overruled(&enrolled_pod.name, uid, (RulesPlace::Pod, &what), now);

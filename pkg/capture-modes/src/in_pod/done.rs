@@ -1,4 +1,4 @@
-//! Results of workers and ztunnels.
+//! Handling of results from workers and ztunnels.
 
 use std::{
     sync::Arc,
@@ -40,7 +40,7 @@ impl InPodCapture {
                 self.note_verified(state, &uid, &result);
                 if self.finish_observation(state, &uid, netns, result) {
                     self.report_bypasses(state, None);
-                    state.mark_pod(&uid, &[]); // its state may be another one
+                    state.mark_pod(&uid, &[]); // its capture state may have changed
                 }
                 self.observe_again(&uid, netns);
             }
@@ -78,7 +78,8 @@ impl InPodCapture {
                 self.handle_pod_event(&uid, PodEvent::Accepted(netns));
             }
             JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
-                // ztunnel is asked again and again, and refuses each time: the history has the first.
+                // Requests to ztunnel are repeated, and each is refused again: the history records only the first
+                // refusal.
                 let is_new = self
                     .enrolled
                     .get(&uid)
@@ -91,7 +92,8 @@ impl InPodCapture {
         }
     }
 
-    /// From now on changes of the pod's namespace are reported, unless it is another one by now.
+    /// Keeps the watch on the pod's namespace, from which changes are reported, unless the pod has another namespace by
+    /// now.
     fn keep_watch(&mut self, uid: &PodUid, netns: NetnsId, watch: Option<NetnsWatch<PodUid>>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         if let Some(watch) = watch
@@ -110,8 +112,8 @@ impl InPodCapture {
         }
     }
 
-    /// Has a pod's rules observed if its namespace changed and nothing is being done there. Not by a pass: what is wrong with the
-    /// node may delay passes.
+    /// Queues an observation of a pod's rules if its namespace changed and no job is running there. Does not rely on a
+    /// pass, because errors of the node may delay passes.
     fn observe_again(&mut self, uid: &PodUid, netns: NetnsId) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         if enrolled_pod.disturbance.is_some() && !enrolled_pod.lifecycle.is_busy() {
@@ -156,7 +158,7 @@ impl InPodCapture {
         }
     }
 
-    /// Records work on a pod, which ends now.
+    /// Records a change of a pod that has just ended.
     fn record_pod_change(
         &self,
         state: &mut AgentState,
@@ -166,7 +168,7 @@ impl InPodCapture {
         done: Result<(), &str>,
     ) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
-            // Of drift, the time since it was noticed.
+            // For drift: the time since it was noticed.
             let began = enrolled_pod.examined.as_ref().map_or(enrolled_pod.begun, |drift| drift.noticed);
             let (pod, took) = (Some(enrolled_pod.name.to_string()), began.elapsed());
             let (cause, what, error) = (cause.to_owned(), what.to_owned(), done.err().map(str::to_owned));
@@ -174,15 +176,15 @@ impl InPodCapture {
         }
     }
 
-    /// Records an answer of ztunnel; how long that took is unknown.
+    /// Records an answer of ztunnel; its duration is unknown.
     fn note_answer(&self, state: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             note_ztunnel(state, Some(enrolled_pod.name.to_string()), what, done);
         }
     }
 
-    /// Most verifications find no change; and after the rules of a pod that an ADD waits for, ztunnel comes next, whose
-    /// answer must not wait for a pass.
+    /// Returns whether a result needs no pass: most verifications find no change, and once the rules of a pod that an
+    /// ADD waits for are in place, ztunnel's answer must not wait for a pass.
     fn is_nothing_new(&self, done: &JobResult) -> bool {
         let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
@@ -195,8 +197,8 @@ impl InPodCapture {
             JobResult::Captured { uid, result: Ok(_), .. } => {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
-            JobResult::Exempted { .. } => true, // a pass follows if it is
-            JobResult::ObservedEach(_) => true, // each pod's result is taken for itself
+            JobResult::Exempted { .. } => true, // a pass follows if one is needed
+            JobResult::ObservedEach(_) => true, // each pod's result is handled separately
             JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
             _ => false,
         }
@@ -223,10 +225,10 @@ impl InPodCapture {
                     report.connections.as_ref().filter(|_| !enrolled_pod.quiet),
                 );
                 let changed = !report.differences.is_empty();
-                // A pod that has another namespace by now is captured there by a job of its own.
+                // A pod that has another namespace by now is captured there by a separate job.
                 if changed && enrolled_pod.netns_id() == Some(netns) {
-                    enrolled_pod.observed_rules = None; // it is observed next
-                    // After a repair that did not hold, or could not be verified.
+                    enrolled_pod.observed_rules = None; // observed next
+                    // A repair did not hold, or could not be verified.
                     if enrolled_pod.observed_at.is_some() {
                         self.metrics.count_repair("pod");
                     }
@@ -243,7 +245,8 @@ impl InPodCapture {
         self.handle_pod_event(uid, PodEvent::Captured(netns, changed));
     }
 
-    /// Rules that differ are verified, unless they are about to be removed.
+    /// Finishes an observation without a verification: rules that differ are then verified, unless they are about to be
+    /// removed.
     fn finish_routine_observation(
         &mut self,
         state: &mut AgentState,
@@ -252,14 +255,15 @@ impl InPodCapture {
         in_place: Option<Arc<PodRulesSnapshot>>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
-        // Repairing what a release is about to remove would be work against ourselves.
+        // Rules that a release is about to remove must not be repaired.
         let last = enrolled_pod.observed_rules.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
         let Some(observed) = in_place.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
         let check = RulesCheck { observed, repaired: Vec::new(), connections: None };
         self.handle_result(state, JobResult::Verified { uid, netns, watch: None, result: Ok(check) });
     }
 
-    /// Whether rules of other components precede ours that did not before, or no longer do.
+    /// Finishes an observation. Returns whether rules of other components precede ours that did not before, or no
+    /// longer do.
     fn finish_observation(
         &mut self,
         state: &mut AgentState,
@@ -301,7 +305,7 @@ impl InPodCapture {
                 Err(error)
             }
         };
-        // Before the event below: it decides this anew.
+        // Must be read before the event below, which determines it anew.
         let was_unstable = enrolled_pod.lifecycle.is_unstable();
         let repaired = result.as_ref().cloned().unwrap_or_default();
         let cause = enrolled_pod.end_observation();
@@ -328,8 +332,8 @@ impl InPodCapture {
         differs
     }
 
-    /// Reports a repair, and whether the pod's rules stay in place. While they do not, only the beginning and the end are
-    /// logged: the history and the metric have each repair.
+    /// Reports a repair, and whether the pod's rules stay in place. While they do not, only the first and the last
+    /// repair are logged: the history and the metric have each of them.
     fn report_stability(
         &self,
         state: &mut AgentState,
@@ -380,7 +384,7 @@ impl InPodCapture {
                 enrolled_pod.log_transition("pod released", None);
                 debug!(target: "ambient", %namespace, pod = %name, rules = removed.join("; "), "rules removed");
             }
-            Ok(_) => {} // it came back meanwhile
+            Ok(_) => {} // the pod joined again meanwhile
             Err(error) => {
                 warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be removed");
             }
@@ -399,7 +403,7 @@ impl InPodCapture {
     }
 }
 
-/// Logs what happened to connections that a pod had before it was captured.
+/// Logs the outcome for connections that a pod had before it was captured.
 fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
     let PodName { namespace, name } = name;
     match report {

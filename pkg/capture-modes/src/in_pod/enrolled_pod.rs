@@ -1,4 +1,4 @@
-//! A pod that has in-pod redirection, joins it or leaves it: its life cycle, and what its actions need.
+//! A pod that has, joins or leaves in-pod redirection: its life cycle, and the data that its actions need.
 
 use std::{
     net::IpAddr,
@@ -22,52 +22,53 @@ use zds::Workload;
 use super::worker::JobPod;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
-/// How often a pod's rules are observed if the kernel reports what changes there.
+/// Interval between observations of a pod's rules while the kernel reports changes of its namespace.
 const WATCHED: Duration = Duration::from_secs(240);
 
-/// Why a pod is captured that was not before.
+/// Cause, in the history, of capturing a pod that was not captured before.
 pub(super) const JOINED: &str = "joined the mesh";
 
-/// The pod.
+/// A pod with in-pod redirection.
 #[derive(Debug)]
 pub(super) struct EnrolledPod {
     pub(super) name: PodName,
     pub(super) service_account: String,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
-    /// Exceptions that were asked for and are not applied, each in a sentence without a full stop.
+    /// Requested exceptions that are not applied, each as a message without a full stop.
     pub(super) refused_exceptions: Vec<String>,
-    /// Options that its annotations ask for, until they are taken in.
+    /// Options that the pod's annotations request, until they are applied.
     pub(super) asked: Option<EffectiveOptions>,
-    /// Treatment of the connections that the pod has when it joins.
+    /// Treatment of connections that exist when the pod joins.
     pub(super) existing: ExistingConnections,
     /// The pod's privilege over its own network namespace.
     pub(super) privilege: NetworkPrivilege,
-    /// The container of its last ADD; empty if its namespace was found.
+    /// The container of its last ADD; empty if its namespace was found by netns discovery.
     pub(super) container: ContainerId,
-    /// The pod's network namespace. [`Self::lifecycle`] has only the identity of it.
+    /// The pod's network namespace. [`Self::lifecycle`] has only its identity.
     pub(super) netns: Option<Arc<Netns>>,
-    /// The evidence on which this namespace is attributed to it.
+    /// The evidence on which the namespace is attributed to the pod.
     pub(super) witness: Option<Witness>,
-    /// The last searches, if they could not decide which namespace is its own. The known one stays.
+    /// The last searches, if they could not determine which namespace is the pod's. The known one is kept.
     pub(super) ambiguity: Option<AmbiguityStreak>,
     /// Whether the pod joins and leaves the mesh so often that this is logged at debug level.
     pub(super) quiet: bool,
     /// State of the pod in its life cycle.
     pub(super) lifecycle: Lifecycle<NetnsId>,
-    /// Why its rules are applied, for the history, unless others removed them.
+    /// Cause of applying the pod's rules, for the history, unless another component removed them.
     pub(super) cause: &'static str,
-    /// When the last work on it began.
+    /// When the last job for the pod began.
     pub(super) begun: Instant,
-    /// The watch over its namespace; `None`: the next observation begins one.
+    /// The watch on its namespace; `None`: the next observation starts one.
     pub(super) watch: Option<NetnsWatch<PodUid>>,
-    /// A change of its namespace that the observation under way was begun for.
+    /// The change of its namespace for which the current observation was started.
     pub(super) examined: Option<NetnsDisturbance>,
-    /// A later one, for the next observation.
+    /// A later change, for the next observation.
     pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
     pub(super) observed_rules: Option<Arc<PodRulesSnapshot>>,
-    /// When it was last logged that rules of others precede its own, which a process in the pod can make as often as it likes.
+    /// When foreign rules that precede the pod's were last logged: a process in the pod can add such rules as often as
+    /// it likes.
     pub(super) overruling_logged: Option<Instant>,
     /// When its rules were last observed.
     pub(super) observed_at: Option<SystemTime>,
@@ -76,7 +77,7 @@ pub(super) struct EnrolledPod {
 }
 
 impl EnrolledPod {
-    /// `annotation`: what the API shows as its redirection.
+    /// Creates an entry. `annotation`: the redirection annotation as the API shows it.
     pub(super) fn new(
         pod: &Pod,
         EffectiveOptions { options, refused }: EffectiveOptions,
@@ -111,8 +112,8 @@ impl EnrolledPod {
         }
     }
 
-    /// Has the pod the options that its annotations ask for, unless it had others a moment ago. Returns whether its rules are others
-    /// now.
+    /// Applies the options that the pod's annotations request, unless its options changed a moment ago. Returns whether
+    /// its desired rules changed.
     pub(super) fn choose_options(&mut self, now: AgentTime) -> bool {
         if !self.lifecycle.may_change(now) {
             return false;
@@ -125,18 +126,18 @@ impl EnrolledPod {
         changed
     }
 
-    /// Has the pod's traffic go on without ztunnel, or not, as its options say. `is_away`: no ztunnel has been there for long.
-    /// Returns whether that changed.
+    /// Lets the pod's traffic continue without ztunnel, or captures it again, as its options specify. `is_unavailable`:
+    /// ztunnel has been unavailable for longer than pods wait. Returns whether the state changed.
     pub(super) fn open_or_close(&mut self, is_unavailable: bool) -> bool {
         let open = is_unavailable && self.options.exceptions.without_ztunnel;
         let changed = std::mem::replace(&mut self.options.open, open) != open;
         if changed {
-            (self.observed_rules, self.observed_at) = (None, None); // the other rules
+            (self.observed_rules, self.observed_at) = (None, None); // the desired rules differ
         }
         changed
     }
 
-    /// Logs that it joins or leaves.
+    /// Logs that the pod joins or leaves.
     pub(super) fn log_transition(&self, message: &'static str, reason: Option<&str>) {
         let PodName { namespace, name } = &self.name;
         if self.quiet {
@@ -146,7 +147,7 @@ impl EnrolledPod {
         }
     }
 
-    /// Sets its namespace, with the evidence for it. Returns its identity for the life cycle.
+    /// Sets the pod's namespace, with the evidence for it. Returns the identity of the namespace for the life cycle.
     pub(super) fn set_netns(&mut self, netns: Netns, witness: Witness) -> NetnsId {
         let id = netns.id();
         (self.witness, self.ambiguity) = (Some(witness), None);
@@ -162,17 +163,17 @@ impl EnrolledPod {
         self.netns.as_ref().map(|netns| netns.id())
     }
 
-    /// Returns the evidence for everything that is reported of the pod. `served`: by a ztunnel that is connected.
+    /// Returns the evidence from which all reports on the pod follow. `served`: a connected ztunnel serves the pod.
     pub(super) fn evidence(&self, life: PodLife, served: bool) -> Evidence {
         self.lifecycle.capture_evidence(life, served, self.overruling_rules().next().is_some())
     }
 
-    /// Rules of other components that precede ours, as they were last observed.
+    /// Returns foreign rules that precede ours, as of the last observation.
     pub(super) fn overruling_rules(&self) -> impl Iterator<Item = &str> {
         self.observed_rules.iter().flat_map(|rules| rules.bypass_reasons())
     }
 
-    /// Whether it ends with a container. `is_last`: no other container of it is known.
+    /// Returns whether the pod ends with a container. `is_last`: no other container of the pod is known.
     pub(super) fn ends_with(&self, container: &ContainerId, is_last: bool) -> bool {
         self.container == *container || (self.container.is_empty() && is_last)
     }
@@ -187,8 +188,8 @@ impl EnrolledPod {
         }
     }
 
-    /// Whether the observation that is due can wait, because the last one is not [`WATCHED`] ago, found everything in place, and
-    /// whatever changed since would be notified, except new legacy tables. The pod itself cannot make any.
+    /// Returns whether the due observation can wait: the last one is not [`WATCHED`] ago and found everything in place,
+    /// and any change since would have been notified, except new legacy tables, which the pod itself cannot create.
     pub(super) fn relies_on_watch(&self) -> bool {
         self.begun.elapsed() + OBSERVE / 2 < WATCHED // the next one is due in OBSERVE
             && self.is_routine()
@@ -197,22 +198,23 @@ impl EnrolledPod {
             && self.observed_rules.as_ref().is_some_and(|rules| rules.is_covered_by_notifications())
     }
 
-    /// Whether its rules may be observed together with other pods': there is an earlier observation with which this one can be
-    /// compared, its namespace is watched, and nothing was reported, which has most likely to be looked into rule by rule.
+    /// Returns whether the pod's rules may be observed in a batch with those of other pods: an earlier observation exists
+    /// for comparison, its namespace is watched, and no change was reported, which would most likely need a comparison
+    /// rule by rule.
     pub(super) fn is_routine(&self) -> bool {
         self.disturbance.is_none() && self.observed_rules.is_some() && self.watch.is_some()
     }
 
-    /// Returns the pod as a job needs it; `None`: its namespace is unknown.
+    /// Returns the pod as a job needs it; `None`: the namespace is unknown.
     pub(super) fn to_job_pod(&self, uid: &PodUid) -> Option<JobPod> {
         let (netns, options, before) =
             (self.netns.clone()?, self.options.clone(), self.observed_rules.clone());
         Some(JobPod { uid: uid.clone(), netns, options, existing: self.existing, before })
     }
 
-    /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
+    /// Records a change of the namespace, unless it was already observed. Returns whether an observation is due.
     pub(super) fn record_disturbance(&mut self, change: Change<PodUid>) -> bool {
-        // Of a watch that is just being begun, the result of the observation will tell.
+        // While a watch is being started, the result of the observation decides.
         let is_own = self.watch.as_ref().is_none_or(|watch| watch.id() == change.watch);
         let disturbance = NetnsDisturbance::new(change);
         if !is_own
@@ -227,14 +229,15 @@ impl EnrolledPod {
         true
     }
 
-    /// An observation has ended. Returns what it was begun for, or what happened meanwhile and it saw.
+    /// Ends an observation. Returns the change for which it was started, or a later change that it has already
+    /// observed.
     pub(super) fn end_observation(&mut self) -> Option<NetnsDisturbance> {
         let generation = self.observed_rules.as_ref().and_then(|rules| rules.generation());
         let observed = self.disturbance.take_if(|disturbance| disturbance.was_observed(generation));
         self.examined.take().or(observed)
     }
 
-    /// Returns the state of the pod, for the debug state.
+    /// Returns the state of the pod, for the state document.
     pub(super) fn to_view(&self, served: bool) -> EnrolledPodView {
         let ambiguity = self.ambiguity.map(|streak| streak.to_string());
         EnrolledPodView {

@@ -1,4 +1,4 @@
-//! The exemption of the node's probes of captured pods: sets and rules on the node. Changing a set is quick; rules take
+//! Exemption of the node's probes of captured pods: sets and rules on the node. Changing a set is fast; rules may need
 //! tools that read the node's whole firewall, so a worker maintains them.
 
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::{InPodCapture, worker::CaptureJob};
 use crate::node_watch::{NodeChange, NodeDisturbance};
 use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
-/// The traffic that the sets and rules redirect, and where to, as reports name it.
+/// Purpose of the sets and rules, as reports name it.
 const PROBES: &str = "probes of the node past ztunnel";
 
 impl InPodCapture {
-    /// Maintains sets and rules. The first time this blocks: no pod is captured before its probes are exempt.
+    /// Maintains sets and rules. The first call blocks: no pod is captured before its probes are exempt.
     pub(super) fn exempt_probes(&mut self, state: &mut AgentState) {
         self.exemption.sets = self.exemption.probes.ensure_sets().err().map(|error| error.to_string().into());
         if self.exemption.busy {
@@ -31,8 +31,8 @@ impl InPodCapture {
         }
     }
 
-    /// Has the node's sets and rules observed if somebody changed them and that is due. Not by a pass: what is wrong with the
-    /// node may delay passes.
+    /// Queues an observation of the node's sets and rules if another component changed them and an observation is due.
+    /// Does not rely on a pass, because errors of the node may delay passes.
     pub(super) fn examine_node(&mut self, state: &mut AgentState) {
         if self.exemption.busy || !self.exemption.was_tried {
             return;
@@ -51,7 +51,7 @@ impl InPodCapture {
         self.exempt_probes(state);
     }
 
-    /// Reports what was changed in the sets, if another component had changed them before.
+    /// Reports changes of the sets that repaired changes by another component.
     pub(super) fn report_sets(&mut self, state: &mut AgentState, added: usize, removed: usize) {
         let Some(noticed) = self.exemption.sets_changed.take().filter(|_| added + removed > 0) else {
             return;

@@ -1,4 +1,4 @@
-//! Namespaces of pods that started before this agent, and of pods whose namespace was replaced.
+//! Netns discovery: namespaces of pods that started before this agent, and of pods whose namespace was replaced.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,24 +21,24 @@ use super::{
 };
 use agent::AgentState;
 
-/// The search for namespaces.
+/// State of netns discovery.
 #[derive(Debug)]
 pub(super) struct NetnsDiscovery {
-    /// One is in progress.
+    /// Whether a search is in progress.
     pub(super) is_running: bool,
     /// Pods whose processes are searched for, by UID.
     sought: BTreeSet<PodUid>,
-    /// When to search among processes again.
+    /// When the next search among processes is due.
     processes: SearchSchedule,
-    /// When to search among the plugin's records again.
+    /// When the next search among the plugin's records is due.
     records: SearchSchedule,
     /// The namespaces of ztunnel pods.
     pub(super) ztunnels: ZtunnelNamespaces,
     /// Pods of the mesh whose addresses and namespace are unknown, by UID.
     pub(super) unplaced: BTreeSet<PodUid>,
-    /// The first search is over: ztunnels can be sent all pods.
+    /// Whether the first search has ended: ztunnels can be sent all pods.
     pub(super) is_complete: bool,
-    /// Why the last one failed, if it did.
+    /// Error of the last search, if it failed.
     pub(super) problem: Option<Reason>,
 }
 
@@ -58,7 +58,7 @@ impl NetnsDiscovery {
 }
 
 impl InPodCapture {
-    /// When the next search begins, if there is anything to search for.
+    /// Returns when the next search is due, if there is anything to search for.
     pub(super) fn discovery_due(&self) -> Option<Instant> {
         let processes = (!self.discovery.is_complete || !self.enrolled.is_empty())
             .then_some(self.discovery.processes.next);
@@ -74,11 +74,11 @@ impl InPodCapture {
 
     pub(super) fn discover_if_due(&mut self, state: &AgentState) {
         let by_processes = self.discovery.processes.is_due();
-        // The first search is for all.
+        // The first search covers all pods.
         let by_records =
             if self.discovery.is_complete { self.discovery.records.is_due() } else { by_processes };
         let by_records = by_records && !self.discovery.unplaced.is_empty();
-        // A search among processes looks at all of them anyway.
+        // A search among processes reads all of them anyway.
         let for_ztunnels = by_processes || self.discovery.ztunnels.is_due();
         if self.discovery.is_running || !(by_processes || by_records || for_ztunnels) {
             return;
@@ -131,13 +131,13 @@ impl InPodCapture {
             .send_job(CaptureJob::DiscoverNetns { pods, processes, records }, !self.discovery.is_complete);
     }
 
-    /// A search begins now for a pod that has no namespace, or lost it.
+    /// Schedules an immediate search for a pod that has no namespace, or lost it.
     pub(super) fn discover_soon(&mut self) {
         self.discovery.processes.schedule_within(Duration::ZERO, false);
     }
 
-    /// These pods belong to the mesh, and neither an ADD nor the API has shown where they are. One that is just starting
-    /// will have an ADD in a moment; of another one the plugin may have recorded the ADD, or be about to.
+    /// Sets the pods of the mesh whose namespace neither an ADD nor the API has shown. A pod that is just starting gets
+    /// its ADD soon; for another one, the plugin may have recorded the ADD, or be about to.
     pub(super) fn set_without_netns(&mut self, uids: BTreeSet<PodUid>) {
         if !uids.is_subset(&self.discovery.unplaced) {
             self.discovery.records.schedule_within(SOON, self.discovery.unplaced.is_empty());
@@ -151,9 +151,9 @@ impl InPodCapture {
         result: Result<DiscoveryResult, Reason>,
     ) {
         if !std::mem::take(&mut self.discovery.is_running) {
-            return; // everything was settled meanwhile
+            return; // the results are no longer needed
         }
-        // A search among records alone must not postpone the next one among processes.
+        // A search among records only must not postpone the next one among processes.
         let by_processes = !self.discovery.sought.is_empty() || !self.discovery.is_complete;
         let mut finds = match result {
             Ok(finds) => finds,
@@ -180,7 +180,8 @@ impl InPodCapture {
             }
             self.handle_pod_event(&uid, PodEvent::DiscoveryDone { there: !is_empty });
         }
-        // The runtime itself named the namespace in a record, so that counts more than where processes are.
+        // The runtime itself named the namespace in a record, so a record takes precedence over the namespaces of
+        // processes.
         for (uid, recorded) in finds.records {
             if self.inherit_pod(state, &uid, recorded) {
                 finds.processes.remove(&uid);
@@ -217,14 +218,16 @@ impl InPodCapture {
         self.handle_pod_event(uid, PodEvent::Found { netns, captured });
     }
 
-    /// Whether another pod has this namespace: one namespace belongs to one pod, and the first answer stands.
+    /// Returns whether another pod has this namespace: a namespace belongs to one pod, and the first attribution
+    /// stands.
     pub(super) fn is_of_another(&self, uid: &PodUid, netns: NetnsId) -> bool {
         self.enrolled
             .iter()
             .any(|(other, enrolled_pod)| other != uid && enrolled_pod.netns_id() == Some(netns))
     }
 
-    /// Notes that no namespace could be attributed to the pod. It is not captured on a guess; if it is captured, it stays so.
+    /// Records that no namespace could be attributed to the pod. A pod is never captured on a guess; a captured pod
+    /// stays captured.
     fn note_ambiguity(&mut self, state: &mut AgentState, uid: &PodUid, why: Ambiguity) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let streak = AmbiguityStreak::continue_from(enrolled_pod.ambiguity, why);
@@ -237,7 +240,7 @@ impl InPodCapture {
     }
 }
 
-/// Whether the pod is outside of the mesh, and may have left it while no agent ran.
+/// Returns whether the pod is outside of the mesh, and may have left it while no agent ran.
 fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
     match state.pod_standing(pod) {
         AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {

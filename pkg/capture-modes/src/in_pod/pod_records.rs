@@ -1,9 +1,9 @@
 //! Namespaces of pods that were added while an earlier agent ran, from the plugin's records of their ADDs.
 //!
-//! Between an ADD and the pod's first process there is no other source for the pod's namespace, and before the API shows
-//! the pod's addresses, none for those. A record may be old: the pod may have another sandbox by now, and the path may lead
-//! to another namespace. So it counts only if it is about this very pod (`pod_identity`), and the namespace at its path is the
-//! one of the ADD and has one of the pod's addresses.
+//! Between an ADD and the pod's first process there is no other source for the pod's namespace, nor for its addresses
+//! before the API shows them. A record may be outdated: the pod may have another sandbox by now, and the path may refer
+//! to another namespace. So a record is valid only if it is about this very pod (`pod_identity`), the namespace at its
+//! path is that of the ADD, and that namespace has one of the pod's addresses.
 
 use std::{
     net::IpAddr,
@@ -19,14 +19,14 @@ use wire::PodRecord;
 
 use crate::settings::CaptureSettings;
 
-/// The plugin's records, and where the namespaces are that they name.
+/// The plugin's records, and the directory of the namespaces that they name.
 #[derive(Debug)]
 pub(super) struct PodRecordStore {
     index: Arc<RecordIndex>,
     netns_directory: PathBuf,
 }
 
-/// A pod as its record shows it.
+/// A pod as recorded by the plugin.
 #[derive(Debug)]
 pub(crate) struct RecordedPod {
     pub(super) found: NetnsMatch,
@@ -48,12 +48,12 @@ impl PodRecordStore {
         }
     }
 
-    /// All records.
+    /// Returns all records.
     pub(super) fn read_records(&self) -> Vec<Arc<PodRecord>> {
         self.index.read_records()
     }
 
-    /// Shows the pod that a record is about, if it is valid. `ips`: the pod's addresses, where the API shows any.
+    /// Returns the pod of a record, if the record is valid. `ips`: the pod's addresses, if the API shows any.
     pub(super) fn confirm_record(
         &self,
         finder: &NetnsFinder,

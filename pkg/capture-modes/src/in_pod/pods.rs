@@ -1,4 +1,4 @@
-//! Single pods: into the mesh, and out of it.
+//! Single pods: joining the mesh, and leaving it.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -16,7 +16,7 @@ use super::{
 use agent::AgentState;
 
 impl InPodCapture {
-    /// The clock of life cycles.
+    /// Returns the time for life cycles.
     pub(super) fn now(&self) -> AgentTime {
         self.started.elapsed()
     }
@@ -44,8 +44,8 @@ impl InPodCapture {
         let PodName { namespace, name } = &enrolled_pod.name;
         match action {
             PodAction::Capture | PodAction::Observe | PodAction::Release => self.queue_job(uid, &action),
-            // ztunnel is sent the pod when its rules are in place, and its end when they are gone, and not before: else
-            // its traffic would be redirected where nothing listens.
+            // ztunnel is sent the pod once its rules are in place, and its removal once they have been removed:
+            // earlier, its traffic would be redirected to ports where nothing listens.
             PodAction::Serve => self.hub.set_workload(enrolled_pod.to_workload(uid)),
             PodAction::Answer(result) => {
                 if let Err(error) = &result {
@@ -63,14 +63,14 @@ impl InPodCapture {
         }
     }
 
-    /// Has a worker do something in a pod's namespace.
+    /// Queues a worker's job in a pod's namespace.
     fn queue_job(&mut self, uid: &PodUid, action: &PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let Some(mut pod) = enrolled_pod.to_job_pod(uid) else { return };
         enrolled_pod.begun = Instant::now();
         let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
         if self.takes_over {
-            // A connection through the node's ztunnel must not continue without any.
+            // A connection through the node-level ztunnel must not continue without ztunnel.
             pod.existing = ExistingConnections::Reset;
         }
         let job = match action {
@@ -84,7 +84,7 @@ impl InPodCapture {
         self.workers.send_job(job, urgent);
     }
 
-    /// The entry of a pod, which is added if it is missing.
+    /// Returns the entry of a pod, which is added if it is missing.
     pub(super) fn enrolled_pod_of(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
         let (existing, now) = (self.chosen.existing, self.now());
         let policy = &self.chosen.pods;
@@ -130,7 +130,7 @@ impl InPodCapture {
         self.handle_pod_event(uid, PodEvent::Joined { changed });
     }
 
-    /// A pod does not belong to the mesh, or no longer does.
+    /// Handles a pod that does not belong to the mesh, or no longer does.
     pub(super) fn pod_left(&mut self, state: &AgentState, pod: &Pod, why: &str) {
         let uid = &pod.metadata.uid;
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
@@ -144,7 +144,7 @@ impl InPodCapture {
         }
     }
 
-    /// A pod outside of the mesh has rules of ours: it left while no agent ran.
+    /// Handles a pod outside of the mesh that has rules of ours: it left while no agent ran.
     pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
         let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
         if let Some(pod) = pod.filter(|pod| matches!(state.pod_standing(pod), AmbientStanding::Out(_))) {
@@ -153,7 +153,7 @@ impl InPodCapture {
         }
     }
 
-    /// A pod that has ended: its rules went with its namespace.
+    /// Forgets a pod that has ended: its rules were removed with its namespace.
     pub(super) fn forget_pod(&mut self, uid: &PodUid, why: &str) {
         let Some(mut enrolled_pod) = self.enrolled.remove(uid) else { return };
         enrolled_pod.send_replies(&Err(why.into()));
@@ -161,7 +161,7 @@ impl InPodCapture {
         tracing::debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod forgotten");
     }
 
-    /// All pods are captured in the other mode from now on.
+    /// Forgets all pods, because the other mode captures them from now on.
     pub(crate) fn forget_all(&mut self) {
         let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
         uids.iter().for_each(|uid| self.forget_pod(uid, "it is captured in the other mode"));

@@ -11,23 +11,23 @@ use crate::node_watch::{NodeDisturbance, NodeDrift, NodeWatch};
 #[derive(Debug)]
 pub(super) struct ProbeExemption {
     pub(super) probes: NodeProbes,
-    /// The pods whose probes are to be exempt.
+    /// The pods whose probes shall be exempt.
     pub(super) addresses: MemberAddresses,
-    /// Changes of sets and rules by others.
+    /// Changes of sets and rules by other components.
     pub(super) drift: NodeDrift,
-    /// Reports these until it is dropped.
+    /// Reports these changes until it is dropped.
     _watch: Option<NodeWatch>,
-    /// A worker is applying them.
+    /// Whether a worker is applying the rules.
     pub(super) busy: bool,
-    /// They have been applied at least once, successfully or not.
+    /// Whether applying the rules was attempted at least once.
     pub(super) was_tried: bool,
-    /// When it was noticed that another component changed the rules, which the next observation looks into.
+    /// When a foreign change of the rules was noticed, for the next observation.
     pub(super) rules_changed: Option<NodeDisturbance>,
-    /// When it was noticed that another component changed the sets, which the next pass compares.
+    /// When a foreign change of the sets was noticed, for the next pass, which compares them.
     pub(super) sets_changed: Option<Instant>,
-    /// Why the sets cannot be maintained.
+    /// Error that keeps the sets from being maintained.
     pub(super) sets: Option<Reason>,
-    /// Why the rules cannot be maintained.
+    /// Error that keeps the rules from being maintained.
     pub(super) rules: Option<Reason>,
 }
 
@@ -47,7 +47,7 @@ impl ProbeExemption {
         }
     }
 
-    /// Why probes are not exempt, if they are not.
+    /// Returns why probes are not exempt, if they are not.
     pub(super) fn current_problem(&self) -> Option<Reason> {
         let of = self.sets.as_ref().or(self.rules.as_ref());
         of.map(|error| format!("the node's probes are not exempt: {error}").into())

@@ -1,4 +1,4 @@
-//! Jobs that wait for workers, and how many of them run.
+//! Queue of jobs that wait for workers, and the number of running ones.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A queue of jobs with an urgent lane, which is all that some of the workers serve.
+/// A queue of jobs with an urgent lane, which some of the workers serve exclusively.
 #[derive(Debug)]
 pub(super) struct JobQueue<J> {
     state: Mutex<QueueState<J>>,
     more: Condvar,
     idle: Condvar,
-    /// How many jobs that are not urgent may run at a time.
+    /// Maximum number of jobs that are not urgent and run at the same time.
     others: usize,
 }
 
@@ -20,15 +20,15 @@ pub(super) struct JobQueue<J> {
 struct QueueState<J> {
     urgent: VecDeque<J>,
     other: VecDeque<J>,
-    /// When each running job began, by its number.
+    /// Start of each running job, by its number.
     running: BTreeMap<u64, Instant>,
     last: u64,
-    /// How many of these are not urgent.
+    /// Number of running jobs that are not urgent.
     running_others: usize,
     ended: bool,
 }
 
-/// A job that was taken from the queue; it counts as running until this is dropped, also by a panic.
+/// A job that was taken from the queue; counts as running until this is dropped, also by a panic.
 #[derive(Debug)]
 pub(super) struct RunningJob<'a, J> {
     queue: &'a JobQueue<J>,
@@ -37,8 +37,8 @@ pub(super) struct RunningJob<'a, J> {
 }
 
 impl<J> JobQueue<J> {
-    /// An empty one, of which at most so many jobs that are not urgent run at a time: long work in one pod keeps no other
-    /// pod from starting.
+    /// Creates an empty queue. `others`: maximum number of jobs that are not urgent and run at the same time, so that
+    /// long work in one pod keeps no other pod from starting.
     pub(super) fn new(others: usize) -> JobQueue<J> {
         let (urgent, other) = (VecDeque::new(), VecDeque::new());
         let running = BTreeMap::new();
@@ -59,7 +59,7 @@ impl<J> JobQueue<J> {
         self.more.notify_one();
     }
 
-    /// Waits for a job; `None`: there will be no more.
+    /// Waits for a job; `None`: the queue has been stopped.
     pub(super) fn next_job(&self) -> Option<(J, RunningJob<'_, J>)> {
         let mut state = self.lock_state();
         loop {
@@ -85,7 +85,7 @@ impl<J> JobQueue<J> {
         RunningJob { queue: self, number: state.last, is_urgent }
     }
 
-    /// How many jobs run longer than this.
+    /// Returns the number of jobs that have been running for longer than `time`.
     pub(super) fn longer_than(&self, time: Duration) -> usize {
         self.lock_state().running.values().filter(|began| began.elapsed() > time).count()
     }
@@ -100,7 +100,7 @@ impl<J> JobQueue<J> {
         }
     }
 
-    /// No worker gets a job any more.
+    /// Stops handing out jobs to workers.
     pub(super) fn stop_workers(&self) {
         self.lock_state().ended = true;
         self.more.notify_all();
@@ -115,7 +115,7 @@ impl<J> Drop for RunningJob<'_, J> {
             state.running_others = state.running_others.saturating_sub(1);
         }
         drop(state);
-        self.queue.more.notify_one(); // a job that had to wait for this one may be taken by another worker
+        self.queue.more.notify_one(); // another worker may take a job that had to wait for this one
         self.queue.idle.notify_all();
     }
 }

@@ -21,16 +21,16 @@ use zds::ZtunnelPod;
 use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
 use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 
-/// How many verifications may run at a time: a pass after a long pause must not start all of them.
+/// Maximum number of verifications at the same time: a pass after a long pause must not start all of them.
 const MOST_VERIFICATIONS: usize = 16;
-/// How many pods a worker observes in one job. Each may have lists that take seconds to read.
+/// Maximum number of pods that a worker observes in one job. Each may have lists that take seconds to read.
 const MOST_OBSERVED_TOGETHER: usize = 8;
-/// Verifications begin together, because each pass has a cost, too.
+/// Verifications start in batches, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);
-/// How soon a verification begins that had to wait for others.
+/// Delay of a verification that had to wait for others.
 const CROWDED: Duration = Duration::from_millis(50);
-/// A connected ztunnel that has not acknowledged its snapshot for so long is not ready, and will not be. Snapshots of 250
-/// pods take less than a second, so no rollout comes near it.
+/// Time after which a connected ztunnel that has not acknowledged its snapshot counts as failed. Snapshots of 250 pods
+/// take less than a second, so no rollout comes near it.
 const UNSYNCED: Duration = Duration::from_secs(30);
 
 impl InPodCapture {
@@ -65,7 +65,7 @@ impl InPodCapture {
                 self.exempt_all(state)
             }
         };
-        // No pod is captured before the node's probes of it are exempt; but those that are captured are reported as they are.
+        // No pod is captured before the node's probes of it are exempt; captured pods are reported in any case.
         if exempted.is_ok() {
             self.discover_if_due(state);
             self.open_if_discovered();
@@ -78,7 +78,7 @@ impl InPodCapture {
         exempted.map(|()| self.current_problem(state))
     }
 
-    /// Returns what is wrong although pods can be enrolled, if anything.
+    /// Returns an error that persists although pods can be enrolled, if any.
     fn current_problem(&self, state: &AgentState) -> Option<Reason> {
         self.exemption
             .current_problem()
@@ -86,14 +86,14 @@ impl InPodCapture {
             .or_else(|| self.unsynced_ztunnel(state))
     }
 
-    /// Which connections are ztunnels, and which of these is the newest, is determined by their pods. The plugin knows their
-    /// addresses before the API does.
+    /// Announces the ztunnel pods, from which follows which connections are ztunnels and which of these is the newest.
+    /// The plugin knows their addresses before the API does.
     fn announce_ztunnels(&mut self, state: &AgentState) {
         let (mut pods, mut own) = (Vec::new(), BTreeMap::new());
         for one in ztunnel::list_candidates(&state.index, &state.policy.ztunnel) {
             let ips = [state.ledger.added_addresses(&one.uid), one.ips].concat();
             let enrolled_pod = self.enrolled.get(&one.uid);
-            // The namespaces of all others are known without looking for them.
+            // The namespaces of all others are known without a search.
             if !one.host_network && enrolled_pod.is_none() {
                 own.insert(one.uid.clone(), ips.clone());
             }
@@ -109,7 +109,7 @@ impl InPodCapture {
         self.hub.set_ztunnels(pods);
     }
 
-    /// A ztunnel that is connected and does not become ready.
+    /// Returns the error of a connected ztunnel that does not become ready.
     fn unsynced_ztunnel(&self, state: &AgentState) -> Option<Reason> {
         let (_, pod) = self.hub.longest_unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
         let candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
@@ -125,7 +125,8 @@ impl InPodCapture {
         )
     }
 
-    /// Exempts the probes of all pods of the mesh. It precedes all work on rules: a captured pod's probes are always exempt.
+    /// Exempts the probes of all pods of the mesh. Precedes all changes of rules: a captured pod's probes are always
+    /// exempt.
     fn exempt_all(&mut self, state: &mut AgentState) -> Result<(), Reason> {
         let found = self.exemption.probes.set_members().map_err(|error| error.to_string())?;
         let inherited: MemberAddresses =
@@ -139,7 +140,7 @@ impl InPodCapture {
         Ok(())
     }
 
-    /// Like `exempt_all`, but only for addresses that changed pods have, had, or take from others.
+    /// Like `exempt_all`, but only for addresses that changed pods have, had, or take over from others.
     fn exempt_changed(&mut self, state: &mut AgentState, changed: &ChangedPods) -> Result<(), Reason> {
         let mut ips = changed.ips.clone();
         for uid in changed.pods.keys() {
@@ -173,8 +174,8 @@ impl InPodCapture {
         Ok((added, removed))
     }
 
-    /// Adds what pods that leave have of these addresses, because they keep their exemption until their rules are gone, and
-    /// removes addresses of families that are not captured.
+    /// Adds those of these addresses that belong to leaving pods, because they stay exempt until their rules are
+    /// removed, and drops addresses of families that are not captured.
     fn with_leaving(
         &self,
         mut members: MemberAddresses,
@@ -191,7 +192,7 @@ impl InPodCapture {
         members
     }
 
-    /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
+    /// Gives up pods that were added, that the API never showed, and that have no process: their DEL was lost.
     fn give_up_lost(&mut self, state: &mut AgentState) {
         let now = self.now();
         let empty = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_empty(now));
@@ -203,7 +204,8 @@ impl InPodCapture {
         }
     }
 
-    /// Enrols pods that belong to the mesh, and begins to release those that no longer do. `only`: nothing changed of others.
+    /// Enrols pods that belong to the mesh, and begins to release those that no longer do. `only`: no other pods
+    /// changed.
     fn update_enrolled(&mut self, state: &AgentState, only: Option<&ChangedPods>) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
         for pod in state.considered_pods(only) {
@@ -211,7 +213,7 @@ impl InPodCapture {
             known.insert(uid);
             match state.pod_standing(pod) {
                 AmbientStanding::Member { ips, .. } => self.pod_joined(state, pod, ips),
-                // Its address, or its namespace's labels, may arrive later.
+                // The pod's address, or its namespace's labels, may arrive later.
                 AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
@@ -234,7 +236,7 @@ impl InPodCapture {
         self.set_without_netns(unplaced);
     }
 
-    /// Before ztunnels are sent anything, all pods that they may serve must be known.
+    /// Starts the snapshots for ztunnels once all pods that they may serve are known.
     fn open_if_discovered(&mut self) {
         if self.open || !self.discovery.is_complete {
             return;
@@ -244,13 +246,13 @@ impl InPodCapture {
         {
             self.hub.set_workload(enrolled_pod.to_workload(uid));
         }
-        // Not earlier: from a snapshot without them, ztunnel would conclude that these pods are gone.
+        // Not earlier: ztunnel would conclude from a snapshot without these pods that they have ended.
         self.hub.start_snapshots();
         self.open = true;
         info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
     }
 
-    /// Has the pods whose annotations changed twice within a moment the options that they ask for.
+    /// Applies deferred options of pods whose annotations changed twice within a moment.
     fn choose_deferred_options(&mut self) {
         let now = self.now();
         let chosen: Vec<PodUid> = self
@@ -264,7 +266,8 @@ impl InPodCapture {
         }
     }
 
-    /// Lets the traffic of the pods go on that ask for it where no ztunnel is, and captures them again when one is there.
+    /// Lets the traffic of pods that request it continue while ztunnel is unavailable, and captures them again when it
+    /// is available.
     fn open_or_close(&mut self) {
         let is_unavailable = self.presence.is_unavailable();
         let members = self.enrolled.iter_mut().filter(|(_, pod)| !pod.lifecycle.is_leaving());
@@ -279,7 +282,7 @@ impl InPodCapture {
         }
     }
 
-    /// Begins what can begin.
+    /// Starts all actions that are due.
     fn start_due_actions(&mut self) {
         self.choose_deferred_options();
         self.open_or_close();
@@ -299,7 +302,7 @@ impl InPodCapture {
                 continue;
             }
             if observes && busy >= MOST_VERIFICATIONS {
-                // It stays due until another one has ended.
+                // The action stays due until another one has ended.
                 continue;
             }
             busy += usize::from(observes);
@@ -317,7 +320,7 @@ impl InPodCapture {
         }
     }
 
-    /// ADDs whose time is up are answered with the reason.
+    /// Answers expired ADDs with the reason.
     fn give_up(&mut self) {
         let now = self.now();
         let late = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_late(now));
@@ -377,7 +380,7 @@ impl InPodCapture {
 
     pub(super) fn next_due(&self) -> Option<Instant> {
         let now = self.now();
-        // What cannot begin now begins when running jobs have ended.
+        // Actions that cannot start now start when running jobs have ended.
         let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next_wakeup(now, now + CROWDED);
         let pods = self.enrolled.values().filter_map(of).min().map(|due| self.started + due);
         let now = Instant::now();
@@ -393,7 +396,7 @@ impl InPodCapture {
     }
 }
 
-/// Verifications begin together.
+/// Rounds up to the start of the next batch of verifications.
 fn round_to_batch(when: AgentTime) -> AgentTime {
     let batches = when.as_secs().div_ceil(BATCH.as_secs());
     BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))

@@ -9,7 +9,8 @@ use tracing::info;
 use super::{InPodCapture, enrolled_pod::EnrolledPod, pod_records::RecordedPod};
 
 impl InPodCapture {
-    /// Treats an ADD that an earlier agent handled as if this one had. True if the pod's namespace is known from the record.
+    /// Treats an ADD that an earlier agent handled as if this one had. Returns true if the pod's namespace is known
+    /// from the record.
     pub(super) fn inherit_pod(
         &mut self,
         state: &mut AgentState,
@@ -17,8 +18,8 @@ impl InPodCapture {
         recorded: RecordedPod,
     ) -> bool {
         let RecordedPod { found, ips, container, network, file } = recorded;
-        // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or the
-        // record is gone.
+        // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or
+        // the record does not exist any longer.
         if !file.exists() || self.is_of_another(uid, found.netns.id()) {
             return false;
         }

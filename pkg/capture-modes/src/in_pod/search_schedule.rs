@@ -1,24 +1,24 @@
-//! When to search for network namespaces again.
+//! Schedule of searches for network namespaces.
 
 use std::time::{Duration, Instant};
 
 use retry::{Attempts, Backoff};
 
-/// Until the next search: at first while a pod has no namespace, and while all have one.
+/// Interval between searches: at first while a pod has no namespace, and while all have one.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 const REGULAR: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
 
-/// When the next search is due.
+/// Time of the next search.
 #[derive(Debug)]
 pub(super) struct SearchSchedule {
     pub(super) next: Instant,
-    /// Searches in a row that did not find all.
+    /// Consecutive searches that did not find all namespaces.
     attempts: Attempts,
 }
 
 impl SearchSchedule {
-    /// The first search is due at once.
+    /// Creates a schedule whose first search is due immediately.
     pub(super) fn new(now: Instant) -> SearchSchedule {
         SearchSchedule { next: now, attempts: BACKOFF.start_attempts() }
     }
@@ -27,19 +27,19 @@ impl SearchSchedule {
         Instant::now() >= self.next
     }
 
-    /// The next search begins no later than after that time; `is_new`: and no earlier.
+    /// Schedules the next search no later than after `time`; `is_new`: and no earlier.
     pub(super) fn schedule_within(&mut self, time: Duration, is_new: bool) {
         let next = Instant::now() + time;
         self.next = if is_new { next } else { self.next.min(next) };
         self.attempts.record_success();
     }
 
-    /// The interval doubles after each search that did not find all.
+    /// Schedules a retry: the interval doubles after each search that did not find all namespaces.
     pub(super) fn schedule_retry(&mut self) {
         self.next = Instant::now() + self.attempts.record_failure();
     }
 
-    /// All were found.
+    /// Schedules the regular search, because all namespaces were found.
     pub(super) fn schedule_regular(&mut self) {
         self.next = Instant::now() + REGULAR;
     }

@@ -1,4 +1,4 @@
-//! Removes everything of in-pod redirection from the node and its pods, by what the kernel shows.
+//! Removal of in-pod redirection from the node and its pods, based on what the kernel shows.
 
 use std::{
     collections::BTreeMap,
@@ -15,11 +15,11 @@ use rules::inpod::InPodRulesConfig;
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
 
-/// How many pods are released at a time. Most of the time each waits for the kernel, which frees a table after a grace
-/// period; in legacy tables also for a tool of each family.
+/// Number of pods that are released at the same time. Each mostly waits for the kernel, which frees a table after a
+/// grace period; with legacy tables also for a tool of each family.
 const AT_A_TIME: usize = 16;
 
-/// Removes it. Returns what could not be removed, as sentences.
+/// Removes in-pod redirection. Returns a message for each object that could not be removed.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut problems = Vec::new();
@@ -33,11 +33,11 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         Err(error) if error.is_without_sets() => return problems,
         Err(error) => return vec![error.to_string()],
     };
-    // With node-level capture each start calls this: it must not examine every pod in vain.
+    // With node-level capture each start calls this: pods need no examination if there is nothing to remove.
     if settings.capture.in_pod().is_none() && matches!(probes.sets_exist(), Ok(false)) {
         return problems;
     }
-    // Only in-pod redirection needs a list of processes: without one, the runtime's directory has to suffice.
+    // Only in-pod redirection requires a list of processes: without one, the runtime's directory has to suffice.
     let chosen = settings.capture.in_pod();
     let optional = !matches!(settings.capture, CaptureConfig::InPod(_));
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
@@ -56,7 +56,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         }
         Err(error) => problems.push(error.to_string()),
     }
-    // Last: they show the next attempt that something is left.
+    // The sets are removed last, because they show the next attempt that something is left.
     if problems.is_empty() {
         problems.extend(probes.remove_all().err().map(|error| error.to_string()));
     }
@@ -74,7 +74,7 @@ fn release_if_captured(
     Ok(())
 }
 
-/// Does something to each item, several at a time. Returns what that returned for some, in no particular order.
+/// Applies `act` to all items, several at the same time. Returns its results other than `None`, in no particular order.
 fn side_by_side<T: Send, R: Send>(
     items: impl Iterator<Item = T> + Send,
     act: impl Fn(T) -> Option<R> + Sync,
@@ -88,7 +88,8 @@ fn side_by_side<T: Send, R: Send>(
         }
     };
     thread::scope(|scope| {
-        // They are in the network namespace of this thread. Without some of them, or all, it only takes longer.
+        // The threads are in this thread's network namespace. If some or all cannot be started, the work only takes
+        // longer.
         let spawn =
             |_: &usize| thread::Builder::new().name("in-pod".to_owned()).spawn_scoped(scope, work).is_ok();
         let _ = (1..AT_A_TIME).take_while(spawn).count();
@@ -97,7 +98,7 @@ fn side_by_side<T: Send, R: Send>(
     results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All namespaces except the node's own.
+/// Returns all namespaces except the node's own.
 fn pod_netns(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
     let own = Netns::current()?.id();
     let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), process_netns)?;

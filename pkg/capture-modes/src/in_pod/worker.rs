@@ -1,4 +1,4 @@
-//! Work that takes longer than a message: in pods' namespaces, and on the list of processes.
+//! Workers for jobs that take longer than a message: in pods' namespaces, and on the list of processes.
 
 mod job;
 
@@ -28,21 +28,22 @@ use job::JobFallback;
 pub(super) use job::{CaptureJob, JobPod, JobResultSender};
 pub(crate) use job::{DiscoveryResult, JobResult, RulesCheck};
 
-/// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
+/// Number of workers: the tools of the two families already run in parallel. Two workers serve ADDs only, however long
 /// other jobs take.
 const WORKERS: usize = 6;
 const OTHERS: usize = 4;
-/// How long the observation of some pods may take before those that are left are observed one by one.
+/// Maximum time for the observation of a batch of pods, after which the remaining ones are observed one by one.
 const CHECK_LIMIT: Duration = Duration::from_secs(10);
-/// Observing, applying and verifying, each in both families and with a lock to wait for, take a minute at most.
+/// Age of a job that counts as stalled. Observing, applying and verifying, each in both families and with a lock to
+/// wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
 
-/// Runs a job. One that panics has failed: its pod does not stay busy, and its worker continues.
+/// Runs a job. A job that panics has failed: its pod does not stay busy, and its worker continues.
 fn catch_job_panic(
     run: impl FnOnce() -> Option<JobResult>,
     otherwise: Option<JobFallback>,
 ) -> Option<JobResult> {
-    // What a job leaves half done is in the kernel, and the next job observes that first.
+    // A job's partial changes are in the kernel, and the next job observes them first.
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done,
         Err(payload) => {
@@ -51,7 +52,7 @@ fn catch_job_panic(
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn panic_message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
@@ -62,7 +63,7 @@ fn panic_message(payload: &(dyn Any + Send)) -> &str {
 pub(super) struct WorkerPool(Arc<JobQueue<CaptureJob>>);
 
 impl WorkerPool {
-    /// Starts them. `node`: the node's own namespace.
+    /// Starts the workers. `node`: the node's own namespace.
     pub(super) fn start(
         settings: &CaptureSettings,
         chosen: &InPodConfig,
@@ -72,7 +73,7 @@ impl WorkerPool {
         results: &JobResultSender,
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
-        let workers = WorkerPool(Arc::clone(&queue)); // so that the running ones end if another cannot be started
+        let workers = WorkerPool(Arc::clone(&queue)); // stops the running workers if another one cannot be started
         let tools = WorkerContext {
             config: chosen.rules.clone(),
             families: chosen.captured_families(),
@@ -92,17 +93,18 @@ impl WorkerPool {
         Ok(workers)
     }
 
-    /// Queues a job; urgent ones precede all others.
+    /// Queues a job; urgent jobs precede all others.
     pub(super) fn send_job(&self, job: CaptureJob, urgent: bool) {
         self.0.push(job, urgent);
     }
 
-    /// The workers that serve more than ADDs have been at their jobs for longer than any of their tools may take.
+    /// Returns whether all workers that do not serve only ADDs have been busy with one job for longer than its tools
+    /// may take.
     pub(super) fn stand_still(&self) -> bool {
         self.0.longer_than(STANDSTILL) >= OTHERS
     }
 
-    /// Drops waiting jobs, and waits for running ones, which takes no longer than their tools may. By then the reconciler
+    /// Drops waiting jobs, and waits for running ones, which takes no longer than their tools may. The reconciler then
     /// has the results of all that have ended.
     pub(super) fn drain(&self) {
         self.0.drain();
@@ -123,14 +125,14 @@ struct WorkerContext {
     finder: NetnsFinder,
     records: PodRecordStore,
     probes: ProbeRules,
-    /// `None`: no changes are reported.
+    /// `None`: changes are not reported.
     watcher: Option<ChangeWatcher<PodUid>>,
-    /// Why a pod could not be watched.
+    /// Last error of watching a pod.
     unwatched: Mutex<LastError>,
 }
 
 impl WorkerContext {
-    /// Ends when the pool stops its workers.
+    /// Runs jobs until the pool stops its workers.
     fn run_jobs(&self, queue: &JobQueue<CaptureJob>, results: &JobResultSender) {
         while let Some((job, _running)) = queue.next_job() {
             let otherwise = job.job_fallback();
@@ -140,7 +142,8 @@ impl WorkerContext {
         }
     }
 
-    /// `None`, with a line in the log about the first of a series: the clock alone leads to observations.
+    /// Watches a pod's namespace. `None`, with a log message for the first of a series: observations are triggered by
+    /// the clock only.
     fn watch_netns(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
         let watch = self.watcher.as_ref()?.watch(uid.clone(), netns);
         let mut last = self.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +161,7 @@ impl WorkerContext {
         }
     }
 
-    /// `None`: the result is only for the requester.
+    /// Runs a job. `None`: only the requester gets the result.
     fn run_job(&self, job: CaptureJob) -> Option<JobResult> {
         let to_reason = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
@@ -168,7 +171,7 @@ impl WorkerContext {
                 JobResult::Captured { uid: pod.uid, netns, result: result.map_err(to_reason) }
             }
             CaptureJob::Verify { pod, watch } => {
-                // Changes from now on are reported, and earlier ones are observed.
+                // Later changes are reported by the watch, and earlier ones are observed.
                 let watch = if watch { self.watch_netns(&pod.uid, &pod.netns) } else { None };
                 let (netns, result) = (pod.netns.id(), self.check_rules(&pod).map_err(to_reason));
                 JobResult::Verified { uid: pod.uid, netns, watch, result }
@@ -211,7 +214,8 @@ impl WorkerContext {
                 recorded.iter().map(|(pod, ips)| (pod.uid.clone(), ips.clone())).collect();
             let records = self.records.read_records();
             for (uid, record) in newest_by_pod(&records, recorded.into_iter().map(|(pod, _)| pod)) {
-                // Where the runtime's directory is not mounted, it still counts for a process that is there.
+                // Where the runtime's directory is not mounted, the record still counts for a process in that
+                // namespace.
                 if let Some(query) = processes.get_mut(&uid) {
                     query.recorded = recorded_netns(record);
                 }
@@ -226,11 +230,12 @@ impl WorkerContext {
         Ok(finds)
     }
 
-    /// Observes whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
+    /// Observes whether the rules of pods are in place. Pods for which this cannot be determined are left to a
+    /// verification.
     fn observe_each(&self, pods: &[JobPod]) -> Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)> {
         let requests: Vec<_> =
             pods.iter().map(|pod| (&*pod.netns, self.desired_rules(pod), pod.before.as_deref())).collect();
-        // None of them if no thread could be started.
+        // Empty if no thread could be started.
         let mut observed =
             inpod::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
         let results = pods.iter().map(|pod| {
@@ -245,7 +250,7 @@ impl WorkerContext {
     }
 
     fn check_rules(&self, pod: &JobPod) -> Result<RulesCheck, inpod::Error> {
-        // What cannot be observed is restored all the same, as far as it can be.
+        // Rules that cannot be observed are restored all the same, as far as possible.
         if let Some(found) = self.observe_rules(pod).ok().filter(PodRulesSnapshot::is_complete) {
             let observed = pod.reuse_snapshot(found);
             return Ok(RulesCheck { observed, repaired: Vec::new(), connections: None });

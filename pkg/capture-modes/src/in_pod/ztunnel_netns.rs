@@ -1,7 +1,7 @@
-//! The network namespaces of the node's ztunnel pods, by which their connections are recognised.
+//! Network namespaces of the node's ztunnel pods, by which their connections are recognised.
 //!
-//! Any process of root can dial ztunnel.sock, and add a ztunnel pod's address to its own namespace. So the namespaces are found
-//! as those of all pods are, by evidence that no pod can make (`pod_identity`).
+//! Any process of root can connect to ztunnel.sock, and add a ztunnel pod's address to its own namespace. So the
+//! namespaces are determined like those of all pods, by evidence that no pod can forge (`pod_identity`).
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration, time::Instant};
 
@@ -22,7 +22,7 @@ pub(super) struct ZtunnelNamespaces {
 #[derive(Debug)]
 struct ZtunnelPlace {
     ips: Vec<IpAddr>,
-    /// Held open, so that the kernel gives its number to no other namespace.
+    /// Held open, so that the kernel does not reuse its number for another namespace.
     netns: Option<Arc<Netns>>,
     /// Whether it was reported that the namespace could not be determined.
     reported: bool,
@@ -33,8 +33,8 @@ impl ZtunnelNamespaces {
         ZtunnelNamespaces { pods: BTreeMap::new(), schedule: SearchSchedule::new(now) }
     }
 
-    /// The ztunnel pods that have a namespace of their own, with their addresses. A new one, and one that has other addresses
-    /// than before, is searched for at once.
+    /// Sets the ztunnel pods that have a network namespace of their own, with their addresses. A new pod, and one whose
+    /// addresses changed, is searched for immediately.
     pub(super) fn set_pods(&mut self, pods: BTreeMap<PodUid, Vec<IpAddr>>) {
         self.pods.retain(|uid, _| pods.contains_key(uid));
         for (uid, ips) in pods {
@@ -47,12 +47,12 @@ impl ZtunnelNamespaces {
         }
     }
 
-    /// The namespace of a pod; `None`: unknown.
+    /// Returns the namespace of a pod; `None`: unknown.
     pub(super) fn netns_id(&self, uid: &PodUid) -> Option<NetnsId> {
         Some(self.pods.get(uid)?.netns.as_ref()?.id())
     }
 
-    /// When the next search is due, if there is anything to search for.
+    /// Returns when the next search is due, if there is anything to search for.
     pub(super) fn next_discovery(&self) -> Option<Instant> {
         self.pods.values().any(|place| !place.ips.is_empty()).then_some(self.schedule.next)
     }
@@ -61,7 +61,8 @@ impl ZtunnelNamespaces {
         self.next_discovery().is_some() && self.schedule.is_due()
     }
 
-    /// The search for all of them, also for those that are known: a pod whose sandbox is recreated has another namespace.
+    /// Returns the queries for all ztunnel pods, including known ones: a pod whose sandbox is recreated has another
+    /// namespace.
     pub(super) fn netns_queries(&self) -> impl Iterator<Item = (PodUid, NetnsQuery)> {
         let placed = self.pods.iter().filter(|(_, place)| !place.ips.is_empty());
         placed.map(|(uid, place)| {
@@ -70,7 +71,7 @@ impl ZtunnelNamespaces {
         })
     }
 
-    /// A search has ended that these are the answers of; those of ztunnel pods are taken out. `None`: it failed.
+    /// Applies the answers of a search, and removes those of ztunnel pods from them. `None`: the search failed.
     pub(super) fn apply_answers(&mut self, answers: Option<&mut BTreeMap<PodUid, NetnsAnswer>>) {
         let mut is_complete = answers.is_some();
         if let Some(answers) = answers {

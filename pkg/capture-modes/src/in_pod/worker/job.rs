@@ -1,4 +1,4 @@
-//! The kinds of work, their results, and how these reach the reconciler.
+//! Kinds of jobs, their results, and how these reach the reconciler.
 
 use std::{
     collections::BTreeMap,
@@ -20,12 +20,12 @@ use zds::ZdsEvent;
 
 use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeNotice};
 
-/// A kind of work.
+/// A kind of job.
 #[derive(Debug)]
 pub(in crate::in_pod) enum CaptureJob {
     /// Apply a pod's rules.
     Capture(JobPod),
-    /// Verify a pod's rules, and restore what is missing. `watch`: the namespace is to be watched for changes before.
+    /// Verify a pod's rules, and restore missing ones. `watch`: start watching the namespace before.
     Verify { pod: JobPod, watch: bool },
     /// Observe whether pods' rules are in place.
     ObserveEach(Vec<JobPod>),
@@ -40,7 +40,7 @@ pub(in crate::in_pod) enum CaptureJob {
         /// All pods of the node.
         pods: KnownPods,
         processes: BTreeMap<PodUid, NetnsQuery>,
-        /// With the pods' addresses.
+        /// Pods whose records are read, with their addresses.
         records: Vec<(PodIds, Vec<IpAddr>)>,
     },
 }
@@ -57,17 +57,18 @@ pub(in crate::in_pod) struct JobPod {
 }
 
 impl JobPod {
-    /// Returns this snapshot, or the one before if it is the same.
+    /// Returns this snapshot, or the previous one if both are equal.
     pub(super) fn reuse_snapshot(&self, now: PodRulesSnapshot) -> Arc<PodRulesSnapshot> {
         self.before.as_ref().filter(|before| ***before == now).map_or_else(|| Arc::new(now), Arc::clone)
     }
 }
 
-/// The result if a job fails, with the reason.
+/// Produces the result of a job that failed, from the reason.
 pub(super) type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
 
 impl CaptureJob {
-    /// `None`: the result is only for the requester, who notices that there is none.
+    /// Returns the result to report if the job fails. `None`: only the requester gets the result, and notices that it
+    /// is missing.
     pub(super) fn job_fallback(&self) -> Option<JobFallback> {
         Some(match self {
             CaptureJob::Capture(pod) => {
@@ -95,36 +96,36 @@ impl CaptureJob {
     }
 }
 
-/// The result of a job, or an answer of ztunnel.
+/// The result of a job, or an event of ztunnel.
 #[derive(Debug)]
 pub(crate) enum JobResult {
-    /// A pod's rules.
+    /// The result of applying a pod's rules.
     Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
-    /// The result of a verification, before which the namespace began to be watched, or has been since before.
+    /// The result of a verification. `watch`: the watch that was started before it, if any.
     Verified {
         uid: PodUid,
         netns: NetnsId,
         watch: Option<NetnsWatch<PodUid>>,
         result: Result<RulesCheck, Reason>,
     },
-    /// Something changed in a pod's namespace.
+    /// The network namespace of a pod changed.
     Changed(Change<PodUid>),
-    /// Somebody changed sets or rules of the node that are ours.
+    /// Another component changed sets or rules of ours on the node.
     NodeChanged(NodeNotice),
-    /// Pods' rules, if they are in place; otherwise they have to be verified.
+    /// The rules of pods, if they are in place; otherwise they have to be verified.
     ObservedEach(Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)>),
-    /// A pod has no rules any more.
+    /// The rules of a pod were removed.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
-    /// The rules for the node's probes.
+    /// The result of applying the rules for the node's probes.
     Exempted { took: Duration, result: Result<Vec<String>, Reason> },
-    /// Namespaces, by UID.
+    /// The network namespaces that were found, by UID.
     NetnsDiscovered(Result<DiscoveryResult, Reason>),
     /// Events of ztunnels.
     Zds(ZdsEvent),
 }
 
 impl JobResult {
-    /// The pod that it is about, if it is about one.
+    /// Returns the pod that the result is about, if any.
     pub(in crate::in_pod) fn pod_uid(&self) -> Option<&PodUid> {
         match self {
             JobResult::Captured { uid, .. }
@@ -136,7 +137,7 @@ impl JobResult {
     }
 }
 
-/// Passes results to the capture mode, and wakes the reconciler once for each.
+/// Sends results to the capture mode, and wakes the reconciler once for each.
 #[derive(Clone, Debug)]
 pub(in crate::in_pod) struct JobResultSender {
     results: Sender<JobResult>,
@@ -144,15 +145,15 @@ pub(in crate::in_pod) struct JobResultSender {
 }
 
 impl JobResultSender {
-    /// Also returns the receiver, from which [`CaptureMode::work_completed`] takes one result at a time.
+    /// Creates a sender, and the receiver from which [`CaptureMode::work_completed`] takes one result at a time.
     ///
-    /// [`CaptureMode::work_completed`]: crate::capture_mode::CaptureMode::work_completed
+    /// [`CaptureMode::work_completed`]: agent::CaptureMode::work_completed
     pub(in crate::in_pod) fn new(agent: AgentHandle) -> (JobResultSender, Receiver<JobResult>) {
         let (results, receiver) = mpsc::channel();
         (JobResultSender { results, agent }, receiver)
     }
 
-    /// A result without a receiver is dropped: the process ends when the reconciler has.
+    /// Sends a result. Without a receiver it is dropped: the process ends when the reconciler has.
     pub(in crate::in_pod) fn send(&self, result: JobResult) {
         if self.results.send(result).is_ok() {
             self.agent.work_completed();
@@ -170,10 +171,10 @@ pub(crate) struct DiscoveryResult {
 /// The result of a verification.
 #[derive(Debug)]
 pub(crate) struct RulesCheck {
-    /// The last observation: incomplete if another component removed again what was restored, by us or by others.
+    /// The last observation: incomplete if another component again removed what was restored.
     pub(in crate::in_pod) observed: Arc<PodRulesSnapshot>,
     /// Missing parts that were restored, as text.
     pub(in crate::in_pod) repaired: Vec<String>,
-    /// The outcome for connections that were there before.
+    /// The outcome for connections that existed before.
     pub(in crate::in_pod) connections: Option<ConnectionsReport>,
 }
