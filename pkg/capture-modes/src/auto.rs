@@ -1,8 +1,9 @@
-//! The capture mode that the node's ztunnel supports. A connected ztunnel supports in-pod redirection; else the newest
-//! ztunnel pod decides. Until there is one, [`CaptureSettings::starts_in_pod`] does.
+//! Selection of the capture mode that the node's ztunnel supports. A connected ztunnel supports in-pod redirection;
+//! without a connection, the newest ztunnel pod decides. Without any ztunnel pod, [`CaptureSettings::starts_in_pod`]
+//! does.
 //!
-//! During a change of the mode no traffic bypasses the mesh: the new mode is in place before the old one is removed, on the
-//! node as a whole, in pods one by one.
+//! During a mode change no traffic bypasses the mesh: the new mode is in place before the old one is removed, for the
+//! node as a whole or pod by pod.
 
 use std::{
     collections::BTreeSet,
@@ -26,16 +27,16 @@ use agent::{
     HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope,
 };
 
-/// How long an earlier connection takes precedence over what ztunnel pods declare.
+/// Time for which an earlier connection takes precedence over what ztunnel pods declare.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// A pod that has no rules of its own after this time is reported.
+/// Time after which a pod without rules of its own is reported.
 const LATE: Duration = Duration::from_secs(10);
 
-/// The node path, which remains while pods get rules of their own.
+/// A node path that remains while pods get rules of their own.
 struct HandOver {
     began: Instant,
-    /// UIDs of pods that were removed from it.
+    /// UIDs of pods that were removed from the node path.
     done: BTreeSet<PodUid>,
 }
 
@@ -45,11 +46,11 @@ impl HandOver {
     }
 }
 
-/// Both modes, one of which is in use.
+/// Both modes, of which one is in use.
 pub(crate) struct AutoCapture {
     settings: Arc<CaptureSettings>,
     node: Option<NodeCapture>,
-    /// Once opened, it remains: ztunnels may be connected.
+    /// Remains open once opened, because ztunnels may be connected.
     in_pod: Option<InPodCapture>,
     chosen: InPodConfig,
     owner: AgentHandle,
@@ -58,14 +59,15 @@ pub(crate) struct AutoCapture {
     /// The transition from node-level capture to in-pod redirection.
     handing_over: Option<HandOver>,
     fallback: ZtunnelFallback,
-    /// Rules that in-pod redirection may have left in pods were removed since the node path is in use.
+    /// Whether rules that in-pod redirection may have left in pods were removed since the node path came into use.
     is_cleared: bool,
     /// When the last pass that decided on the mode began.
     reconciled: Instant,
 }
 
 impl AutoCapture {
-    /// Opens the mode that the settings start with; the node path if it is there: an earlier agent ended before pods left it.
+    /// Opens the mode that the settings start with, and the node path if it exists: an earlier agent ended before all
+    /// pods had left it.
     pub(crate) fn open(
         settings: &Arc<CaptureSettings>,
         chosen: &InPodConfig,
@@ -108,9 +110,8 @@ impl AutoCapture {
         Ok(())
     }
 
-    /// Continues with the other capture mode. The new one is applied first, so that no packet of a captured pod bypasses
-    /// the mesh meanwhile: until everything of the old one is removed, a pod's traffic goes through the new one, or
-    /// nowhere.
+    /// Switches to the other capture mode. The new mode is applied first, so that no packet of a captured pod bypasses
+    /// the mesh: until everything of the old mode is removed, a pod's traffic is redirected by the new one or dropped.
     fn switch_mode(&mut self, state: &mut AgentState, is_in_pod: bool) -> CaptureResult {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
@@ -129,7 +130,7 @@ impl AutoCapture {
         Ok(())
     }
 
-    /// Makes the node path first; then the pods' own rules are removed.
+    /// Builds the node path first; then removes the pods' own rules.
     fn take_over_on_node(&mut self, state: &mut AgentState) -> CaptureResult {
         let began = Instant::now();
         if self.node.is_none() {
@@ -141,7 +142,7 @@ impl AutoCapture {
         log_mode_change(false);
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.take_over(false);
-            in_pod.finish_work(); // a pending job would add rules where there are to be none
+            in_pod.finish_work(); // a pending job would add rules after their removal
             in_pod.forget_all();
         }
         self.clear_pods();
@@ -149,14 +150,14 @@ impl AutoCapture {
         Ok(())
     }
 
-    /// Removes the rules in pods: without ztunnel, they cut a pod off.
+    /// Removes the rules in pods, because they would cut a pod off without a ztunnel that supports in-pod redirection.
     fn clear_pods(&mut self) {
         uninstall::log_errors(&in_pod::uninstall(&self.settings));
         self.is_cleared = true;
     }
 
-    /// Removes those pods from the node path whose own rules are in place, and finally the node path itself. Returns what
-    /// is still wrong.
+    /// Removes from the node path the pods whose own rules are in place, and finally the node path itself. Returns the
+    /// remaining error, if any.
     fn hand_over(&mut self, state: &mut AgentState) -> Option<Reason> {
         let (Some(in_pod), Some(node), Some(handing)) =
             (&mut self.in_pod, &mut self.node, &mut self.handing_over)
@@ -177,7 +178,7 @@ impl AutoCapture {
             let began = handing.began;
             in_pod.take_over(false);
             (self.node, self.handing_over) = (None, None);
-            self.metrics.record_switch(None, Duration::ZERO); // no slot accepts connections any more
+            self.metrics.record_switch(None, Duration::ZERO); // no slot accepts connections any longer
             uninstall::log_errors(&node::uninstall(&self.settings));
             record_mode_change(state, true, began.elapsed());
             return None;
@@ -188,9 +189,10 @@ impl AutoCapture {
         })
     }
 
-    /// A connected ztunnel is the best evidence, and so is one that was connected a moment ago: a ztunnel that restarts is
-    /// not ready meanwhile. Of a successor that is only announced, nobody knows whether it will ever start: while another one serves
-    /// the node, it gets the socket to connect to, and nothing changes until it has.
+    /// Returns whether the node's ztunnel supports in-pod redirection. A connected ztunnel is the best evidence, and so
+    /// is one that was connected within [`BELIEVED`], because a restarting ztunnel is not ready meanwhile. An announced
+    /// successor may never start: while another ztunnel serves the node, the socket is opened for the successor, and
+    /// the mode does not change before the successor has connected.
     fn ztunnel_speaks_in_pod(&mut self, state: &AgentState) -> Result<Option<bool>, Reason> {
         let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
@@ -233,7 +235,7 @@ impl AutoCapture {
 impl CaptureMode for AutoCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconciled = Instant::now();
-        // If that fails, the present mode goes on capturing pods, and the error is reported.
+        // If this fails, the present mode keeps capturing pods, and the error is reported.
         let followed = self.follow_ztunnel(state, scope);
         let scope = *followed.as_ref().unwrap_or(&scope);
         if self.current_mode().is_err() {
@@ -244,7 +246,7 @@ impl CaptureMode for AutoCapture {
             && !self.is_cleared
             && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel)
         {
-            self.clear_pods(); // an earlier agent may have left them
+            self.clear_pods(); // an earlier agent may have left rules there
         }
         Ok(self.hand_over(state).or(followed.err()).or(problem))
     }
@@ -288,7 +290,7 @@ impl CaptureMode for AutoCapture {
         is_last: bool,
     ) -> CaptureResult {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
-            node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may soon belong to another pod
+            node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be reassigned to another pod soon
         }
         self.current_mode()?.release_pod(state, container, gone, is_last)
     }
@@ -300,7 +302,7 @@ impl CaptureMode for AutoCapture {
     fn check_pod(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
         match self.current_mode() {
             Ok(mode) => mode.check_pod(state, uid, ips, reply),
-            Err(_) => drop(reply.send(Ok(()))), // which mode the node has is not known yet
+            Err(_) => drop(reply.send(Ok(()))), // the node's mode is not known yet
         }
     }
 
@@ -316,7 +318,7 @@ impl CaptureMode for AutoCapture {
     }
 
     fn work_completed(&mut self, state: &mut AgentState) {
-        // Whose result it is does not matter: each of them takes one if there is one.
+        // The mode to which the result belongs does not matter: each mode consumes one if it has one.
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.work_completed(state);
         }
@@ -337,7 +339,7 @@ impl CaptureMode for AutoCapture {
         let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
             return self.node.as_ref().and_then(CaptureMode::next_wakeup);
         };
-        // When an earlier connection no longer counts, the mode has to be decided again.
+        // When an earlier connection no longer counts, the mode must be selected again.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > self.reconciled);
         in_pod.next_wakeup().into_iter().chain(again).min()

@@ -1,6 +1,6 @@
-//! Why a capture mode cannot be opened.
+//! Errors of opening a capture mode.
 
-/// Part of a capture mode that cannot be opened.
+/// Part of a capture mode that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A part of the node path.

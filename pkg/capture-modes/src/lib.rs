@@ -1,13 +1,13 @@
-//! The capture modes: how pods of ambient mode are captured on the node's kernel.
+//! Capture modes: how pods of ambient mode are captured on the node's kernel.
 //!
-//! [`open`] makes the configured one for the daemon's wiring, which passes it to `agent::Reconciler`. The reconciler drives
-//! it on its own thread through `agent::CaptureMode`:
+//! [`open`] creates the configured mode for the daemon, which passes it to `agent::Reconciler`. The reconciler drives
+//! the mode on its own thread through `agent::CaptureMode`:
 //!
 //! - `NodeCapture`, node-level capture: rules, sets, links and routes in the node's network namespace;
-//! - `InPodCapture`, in-pod redirection: rules in each pod's namespace, which is sent to ztunnel over ZDS;
-//! - `AutoCapture`: the one that the node's ztunnel supports, with a transition between the two.
+//! - `InPodCapture`, in-pod redirection: rules in each pod's namespace, which is passed to ztunnel over ZDS;
+//! - `AutoCapture`: the mode that the node's ztunnel supports, with a transition between the two.
 //!
-//! A mode decides from `agent::AgentState` and the kernel. It never connects to the API server.
+//! A mode decides from `agent::AgentState` and the kernel's state. It never connects to the API server.
 
 mod auto;
 mod error;

@@ -31,7 +31,7 @@ use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, RulesPlace, li
 pub use uninstall::observe_installed;
 pub(crate) use uninstall::{is_installed, uninstall};
 
-/// The desired state and the observed one when the kernel last matched the desired state.
+/// The desired state, and the observed state when the kernel last matched it.
 #[derive(Debug)]
 struct VerifiedState {
     desired: DesiredState,
@@ -45,38 +45,39 @@ pub(crate) struct NodeCapture {
     ztunnels: ZtunnelWatcher,
     members: EnrolledMembers,
     fallback: ZtunnelFallback,
-    /// The desired state that was applied last: whatever differs from it was changed by another component.
+    /// The desired state that was applied last: any difference from it was caused by another component.
     applied: Option<DesiredState>,
     verified: Option<VerifiedState>,
-    /// The iptables backend that is not in use has been cleared of our rules.
+    /// Whether our rules were removed from the iptables backend that is not in use.
     alone: bool,
     /// The desired state of the last pass, whether or not it was reached.
     desired: Option<DesiredState>,
     /// ADDs that wait until the next pass has enrolled their pods.
     joining: Vec<CaptureReply>,
-    /// Addresses that were enrolled at once: no pass has verified them yet.
+    /// Addresses that were enrolled without a pass: no pass has verified them yet.
     fresh: BTreeSet<IpAddr>,
     /// When the next pass is to verify them.
     verify_at: Option<Instant>,
-    /// Exceptions that pods ask for: none is applied here.
+    /// Exceptions that pods request: node-level capture applies none.
     refused_exceptions: BTreeMap<PodUid, Vec<String>>,
     /// Reports changes of the node's objects until it is dropped.
     _watch: Option<NodeWatch>,
     /// Changes that the watch reported.
     changes: Receiver<NodeNotice>,
-    /// Changes by others that no pass has looked into yet.
+    /// Changes by other components that no pass has observed yet.
     drift: NodeDrift,
     started: Instant,
     /// Whether the objects of the node path stay in place.
     stability: Stability,
     /// When they are to be observed again after a repair.
     recheck_at: Option<Instant>,
-    /// Passes in a row that ended before they could report the pods' status.
+    /// Consecutive passes that ended before they could report the status of pods.
     unreported: u32,
 }
 
 impl NodeCapture {
-    /// Opens it for the calling thread's network namespace. `owner` is woken when something of the node path was changed.
+    /// Opens node-level capture for the calling thread's network namespace. `owner` is woken when another component may
+    /// have changed the node path.
     pub(crate) fn open(
         settings: &Arc<CaptureSettings>,
         owner: &AgentHandle,
@@ -97,7 +98,7 @@ impl NodeCapture {
                 owner.work_completed();
             }
         });
-        // Without the thread that reads changes, a watch would keep the namespace of a ztunnel that has ended.
+        // Without the thread that reads changes, a watch would keep the namespace of an ended ztunnel alive.
         if watch.is_some() {
             path.watch_ztunnels(ztunnels.clone());
         }
@@ -127,14 +128,14 @@ impl NodeCapture {
 }
 
 impl NodeCapture {
-    /// A pod's own rules capture it by now, or it has ended: its addresses are removed from the node path, which keeps
-    /// other pods.
+    /// Removes a pod's addresses from the node path, which keeps other pods: the pod is captured by its own rules by
+    /// now, or has ended.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
         self.members.release_pod(&pod.ips, &pod.uid).map(drop)
     }
 }
 
-/// The configured node path, for the calling thread's network namespace.
+/// Opens the configured node path for the calling thread's network namespace.
 ///
 /// # Errors
 /// It cannot be opened.
@@ -147,7 +148,8 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
     )
 }
 
-/// Reports pods by what the kernel just showed, and counts them. `overruled`: what takes their traffic ahead of ours; empty: nothing.
+/// Reports pods by the last observation of the kernel, and counts them. `overruled`: foreign objects that take their
+/// traffic before ours; empty: none.
 fn report_status(
     state: &mut AgentState,
     desired: &DesiredState,
@@ -185,8 +187,8 @@ fn report_status(
     }
 }
 
-/// Reports that objects of the node path are removed repeatedly: which, by which process if that is known, and how many times in a row
-/// they were restored.
+/// Reports that objects of the node path are removed repeatedly: which, by which process if that is known, and how many
+/// times in a row they were restored.
 fn report_unstable(state: &mut AgentState, desired: &DesiredState, what: (&str, Option<&str>), repairs: u32) {
     let enrolled: BTreeSet<&PodUid> = desired.members.values().collect();
     for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
@@ -194,7 +196,7 @@ fn report_unstable(state: &mut AgentState, desired: &DesiredState, what: (&str, 
     }
 }
 
-/// Reports that nothing is known of pods of the mesh: passes fail.
+/// Reports the state of all pods of the mesh as unknown, because passes fail.
 fn report_unobserved(state: &mut AgentState, problem: &str) {
     let unobserved = |pod: &Pod| Evidence { life: life_from_phase(pod), ..Evidence::UNKNOWN }.classify();
     state.report_pods(
@@ -204,8 +206,8 @@ fn report_unobserved(state: &mut AgentState, problem: &str) {
     );
 }
 
-/// Reports what takes the traffic of enrolled pods ahead of ours, and the exceptions that they ask for, which node-level capture does
-/// not have, and returns the latter.
+/// Reports foreign objects that take the traffic of enrolled pods before ours, and the exceptions that pods request,
+/// which node-level capture does not support. Returns the latter.
 fn report_bypasses(
     state: &mut AgentState,
     desired: &DesiredState,
@@ -232,7 +234,8 @@ fn report_bypasses(
     all
 }
 
-/// The pass has just verified all rules and routes: only the sets are left to compare.
+/// Returns whether all addresses are in the sets. The pass has just verified all rules and routes: only the sets are
+/// left to compare.
 fn is_redirected(ips: &[IpAddr], uid: &PodUid, desired: &DesiredState, observed: &ObservedState) -> bool {
     ips.iter().all(|ip| {
         let in_set = observed.sets.get(&Family::of_ip(*ip)).is_some_and(|members| members.contains_key(ip));

@@ -1,9 +1,10 @@
-//! Notices within a moment that somebody changed what the node's own network namespace holds of ours.
+//! Detection of foreign changes to our objects in the node's own network namespace, within fractions of a second.
 //!
-//! The kernel is asked at a short interval how often rules of nf_tables were changed, and how many members our sets have: a few
-//! small requests. Which members these are is compared once a second. Our own rules are read again only when somebody's were changed. Notifications of rules name the process, but
-//! make foreign transactions, such as kube-proxy's, up to a third slower, so they are used only if the operator wants that; sets
-//! have none. Those of policy rules, routes and links are read in the same rhythm.
+//! The kernel is queried at a short interval for the generation of nf_tables and for the number of members of our sets:
+//! a few small requests. The members themselves are compared once a second. Our rules are read again only when the
+//! generation changed by another component's transaction. Notifications of rules name the process, but slow down
+//! foreign transactions, such as kube-proxy's, by up to a third, so they are used only if the operator enables them;
+//! sets have none. Notifications of policy rules, routes and links are read at the same interval.
 
 use std::{
     collections::BTreeSet,
@@ -27,30 +28,30 @@ use retry::{Attempts, Backoff, ChangePace, LAST_DELAY};
 use rules::ChainSet;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Between two looks.
+/// Interval between checks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// The pause after a look that failed.
+/// Back-off after a check that failed.
 const RETRY: Backoff = Backoff::new(PERIOD, LAST_DELAY);
-/// The pause after a look is at least so many times as long as the processor worked for it: on a node whose rules change all the
-/// time, looks take 2 % of a core at most.
+/// Ratio of the pause after a check to the CPU time of the check, at least: on a node whose rules change all the time,
+/// checks take 2 % of a core at most.
 const RELIEF: u32 = 50;
-/// Rules of legacy tables have no count of changes, and members of sets no generation. All of them have to be read, so they are
-/// looked at less often, and the pause is at least so many times as long as the processor worked for it, which is 0.05 % of a core
+/// Interval of lists, and ratio of the pause to their CPU time, at least. Rules of legacy tables have no generation,
+/// and neither have members of sets: all of them have to be read, so they are checked less often, at 0.05 % of a core
 /// for each.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
 const LIST_RELIEF: u32 = 2000;
 const STACK: usize = 256 * 1024;
 
-/// A kind of our objects that somebody changed, most probably.
+/// A kind of our objects that another component changed, most probably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NodeChange {
     /// Firewall rules.
     Rules,
     /// Members of sets.
     Sets,
-    /// Policy rules, routes, addresses or links, of anybody.
+    /// Policy rules, routes, addresses or links, including foreign ones.
     Network,
-    /// Anything but settings of the kernel, in the network namespace of a ztunnel.
+    /// Anything except kernel settings in the network namespace of a ztunnel.
     Ztunnel,
 }
 
@@ -69,7 +70,7 @@ impl NodeChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeNotice {
     pub(crate) change: NodeChange,
-    /// The last process that wrote firewall rules, by name and ID, for people; `None`: it is not known.
+    /// The last process that wrote firewall rules, by name and ID, for reports; `None`: unknown.
     pub(crate) writer: Option<String>,
 }
 
@@ -85,36 +86,36 @@ pub(crate) struct NodeObjects {
     pub(crate) rules: ChainSet,
     /// The names of our sets.
     pub(crate) sets: Vec<SetName>,
-    /// Policy rules, routes or links are ours, too.
+    /// Whether policy rules, routes or links are ours, too.
     pub(crate) network: bool,
-    /// Watches the network namespaces of ztunnels; `None`: nothing in there is ours.
+    /// Watches the network namespaces of ztunnels; `None`: no objects of ours are in there.
     pub(crate) ztunnels: Option<ZtunnelWatcher>,
-    /// Whether the process that changes rules is to be named, at the cost of foreign transactions.
+    /// Whether to name the process that changes rules, which slows down foreign transactions.
     pub(crate) attributed: bool,
 }
 
-/// Changes on the node that were noticed and not yet looked into, and when they will be.
+/// Changes on the node that were noticed and not yet observed, and the time of their observation.
 #[derive(Debug)]
 pub(crate) struct NodeDrift {
     started: Instant,
-    /// Of repairs: somebody who changes our objects again and again is followed ever more slowly.
+    /// Pace of repairs: repeated foreign changes of our objects are followed at growing intervals.
     pace: ChangePace,
     pending: Option<NodeDisturbance>,
     idle_until: Instant,
 }
 
-/// Changes that one observation looks into.
+/// Changes that one observation covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDisturbance {
     /// When the first of them was noticed.
     pub(crate) noticed: Instant,
     kinds: BTreeSet<NodeChange>,
-    /// The last process that wrote firewall rules, if it is known.
+    /// The last process that wrote firewall rules, if known.
     pub(crate) writer: Option<String>,
 }
 
 impl NodeDisturbance {
-    /// Returns the cause of a change that follows, for the history; `None`: the process is not known.
+    /// Returns the cause of the change that follows, for the history; `None`: the process is unknown.
     pub(crate) fn drift_cause(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("drift, changed by {writer}"))
     }
@@ -130,7 +131,7 @@ impl NodeDrift {
         NodeDrift { started: now, pace: ChangePace::default(), pending: None, idle_until: now }
     }
 
-    /// Takes in a change.
+    /// Records a change.
     pub(crate) fn record_notice(&mut self, notice: NodeNotice, now: Instant) {
         let new = || NodeDisturbance { noticed: now, kinds: BTreeSet::new(), writer: None };
         let pending = self.pending.get_or_insert_with(new);
@@ -143,7 +144,7 @@ impl NodeDrift {
         self.pending.as_ref().map(|pending| pending.noticed.max(self.idle_until))
     }
 
-    /// Returns the changes that an observation which begins now looks into; `None` if none is due.
+    /// Returns the changes that an observation starting now covers; `None` if none is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<NodeDisturbance> {
         if self.next_observation().is_none_or(|due| due > now) {
             return None;
@@ -151,7 +152,8 @@ impl NodeDrift {
         self.pending.take()
     }
 
-    /// Takes in for how long a processor worked for an observation, and whether it led to a repair. The next one waits accordingly.
+    /// Records the CPU time of an observation, and whether it led to a repair. The time of the next one follows from
+    /// both.
     pub(crate) fn end_observation(&mut self, worked: Duration, repaired: bool, now: Instant) {
         let relief = now + (worked * RELIEF).min(LAST_DELAY);
         let paced = repaired.then(|| self.started + self.pace.next_observation(now - self.started));
@@ -159,7 +161,7 @@ impl NodeDrift {
     }
 }
 
-/// The thread that looks; it ends when this is dropped.
+/// Handle of the watching thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct NodeWatch {
     ended: Arc<AtomicBool>,
@@ -174,7 +176,7 @@ impl Drop for NodeWatch {
 }
 
 impl NodeWatch {
-    /// Like [`NodeWatch::start`], but a failure is logged, and the clock alone leads to observations then.
+    /// Like [`NodeWatch::start`], but a failure is logged, and observations are then triggered by the clock only.
     pub(crate) fn start_or_warn(
         objects: NodeObjects,
         report: impl FnMut(NodeNotice) + Send + 'static,
@@ -186,11 +188,11 @@ impl NodeWatch {
         started.map_err(warn).ok()
     }
 
-    /// Starts it for the calling thread's network namespace. `report` is called on it with each change, also with some of our
-    /// own.
+    /// Starts the thread for the calling thread's network namespace. `report` is called on the new thread for each
+    /// change, including some of our own.
     ///
     /// # Errors
-    /// The kernel has no sets, or there is no descriptor or no thread left.
+    /// The kernel has no sets, or no descriptor or thread is left.
     fn start(
         objects: NodeObjects,
         mut report: impl FnMut(NodeNotice) + Send + 'static,
@@ -208,27 +210,27 @@ struct NodeObserver {
     objects: NodeObjects,
     handle: IpsetHandle,
     reader: GenerationReader,
-    /// Generation and sets, to which the answers are the same most of the time. `None`: there are many sets, or the next look opens
-    /// them again.
+    /// Requests for generation and sets, whose replies rarely change. `None`: there are many sets, or the next check
+    /// opens them again.
     questions: Option<RepeatedRequests>,
-    /// `None`: no notifications are read.
+    /// `None`: notifications are not read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
-    /// `None`: the kernel could not be asked, or has no nf_tables.
+    /// `None`: the kernel could not be queried, or has no nf_tables.
     generation: Option<u32>,
     rules: Option<RulesGeneration>,
     legacy_due: Instant,
-    /// Of each set, the number of members that others have changed; `None`: unknown.
+    /// For each set, the number of foreign members; `None`: unknown.
     sets: Option<Vec<i64>>,
-    /// Of each set, a hash of these members; `None`: unknown.
+    /// For each set, a hash of these members; `None`: unknown.
     members: Option<Vec<u64>>,
     members_due: Instant,
-    /// Looks in a row that failed.
+    /// Consecutive checks that failed.
     failures: Attempts,
-    /// Looks in a row at which our rules could not be read, as may be for as long as somebody's table is as it is.
+    /// Consecutive checks at which our rules could not be read, which a foreign table may cause until it changes.
     rules_failures: Attempts,
-    /// When our rules are read again after that; `None`: the last time, they could be.
+    /// When our rules are read again after such a failure; `None`: the last read succeeded.
     rules_retry: Option<Instant>,
-    /// Last process that wrote rules meanwhile.
+    /// Last process that wrote rules since the last report.
     writer: Option<String>,
 }
 
@@ -291,7 +293,7 @@ impl NodeObserver {
         }
     }
 
-    /// Whether the kernel counts the same changes of rules and members of sets as at the last look, and nothing is to be listed.
+    /// Returns whether generation and member counts are unchanged since the last check, and no list is due.
     fn is_as_before(&mut self) -> bool {
         if self.handle.has_many_sets() {
             self.questions = None;
@@ -305,7 +307,8 @@ impl NodeObserver {
         same && now < self.legacy_due.min(self.members_due) && self.rules_retry.is_none_or(|due| now < due)
     }
 
-    /// After a look that failed, the next one asks everything again, on other sockets, after the pause that this returns.
+    /// Ends a check, and returns the pause after it. After a failed check, the next one sends all requests anew, on
+    /// other sockets.
     fn end_look(&mut self, failed: bool) -> Duration {
         if !failed {
             self.failures.record_success();
@@ -318,7 +321,7 @@ impl NodeObserver {
         self.failures.record_failure()
     }
 
-    /// Whether our rules changed. If they cannot be read, what changed since the last look counts in the next one.
+    /// Returns whether our rules changed. If they cannot be read, changes since the last check count in the next one.
     fn rules_changed(&mut self) -> bool {
         if self.rules_retry.is_some_and(|due| Instant::now() < due) {
             return false;
@@ -356,14 +359,16 @@ impl NodeObserver {
         (self.objects.network && network, writer)
     }
 
-    /// Whether a set changed; `None`: the kernel could not be asked, and what changed since the last look counts in the next one.
+    /// Returns whether a set changed; `None`: the kernel could not be queried, and changes since the last check count
+    /// in the next one.
     fn sets_changed(&mut self) -> Option<bool> {
         let before = self.sets.clone();
         self.sets = Some(self.handle.foreign_member_counts(&self.objects.sets).ok()?);
         Some(before.is_some() && before != self.sets)
     }
 
-    /// Whether the members of a set are others than before, if it is time to list them; `None`: as [`NodeObserver::sets_changed`].
+    /// Returns whether the members of a set changed, if it is time to list them; `None`: as for
+    /// [`NodeObserver::sets_changed`].
     fn members_changed(&mut self) -> Option<bool> {
         if Instant::now() < self.members_due {
             return Some(false);
@@ -382,17 +387,17 @@ fn open_questions(handle: &IpsetHandle) -> Result<RepeatedRequests, netlink::Err
     RepeatedRequests::open(NetlinkProtocol::Netfilter, generation, list)
 }
 
-/// When something is to be listed again, of which the list began at this time of the processor.
+/// Returns when to list again after a list that began at this CPU time.
 fn list_due(began: Duration) -> Instant {
     Instant::now() + LIST_PERIOD.max(processor_time().saturating_sub(began) * LIST_RELIEF)
 }
 
-/// For how long a processor has worked for the calling thread: while others have it, a look takes longer, but costs no more.
+/// Returns the CPU time of the calling thread: under contention a check takes longer, but costs no more.
 pub(crate) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// `rules`: changes of rules are reported, too.
+/// Watches the node's namespace. `rules`: changes of rules are reported, too.
 fn watch_node(rules: bool) -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
     let watcher = ChangeWatcher::new()?;
     let netns = Netns::current().map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! From the settings to the capture mode.
+//! Creation of the capture mode from the settings.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::{
 };
 use agent::{AgentHandle, AgentMetrics, CaptureMode, SidecarsOnly};
 
-/// Opens the configured capture mode for the network namespace of the calling thread, which must be the node's, and removes
-/// what the other mode left there. `settings`: `None` without ambient mode, which captures nothing, and touches nothing.
+/// Opens the configured capture mode for the network namespace of the calling thread, which must be the node's, and
+/// removes what the other mode left there. `settings`: `None` without ambient mode: nothing is captured or changed.
 ///
 /// `agent` is woken when work on other threads is completed. The mode must be used on a thread in the same namespace.
 ///
@@ -23,7 +23,7 @@ pub fn open(
     let Some(settings) = settings else { return Ok(Box::new(SidecarsOnly)) };
     Ok(match &settings.capture {
         CaptureConfig::Node => {
-            // Without ztunnel, a pod's own rules cut it off.
+            // Without a ztunnel that supports in-pod redirection, a pod's own rules cut it off.
             uninstall::log_errors(&in_pod::uninstall(settings));
             Box::new(NodeCapture::open(settings, agent)?)
         }

@@ -1,4 +1,4 @@
-//! What the operator chose for capture.
+//! The operator's settings for capture.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -23,7 +23,7 @@ pub enum CaptureConfig {
 }
 
 impl CaptureConfig {
-    /// The settings of in-pod redirection, if it may be used.
+    /// Returns the settings of in-pod redirection, if it may be used.
     pub fn in_pod(&self) -> Option<&InPodConfig> {
         match self {
             CaptureConfig::Node => None,
@@ -37,7 +37,8 @@ impl CaptureConfig {
 pub struct InPodConfig {
     /// Marks, ports and addresses.
     pub rules: rules::inpod::InPodRulesConfig,
-    /// The families whose source of probes is to be detected; until it is, [`InPodConfig::rules`] has Istio's.
+    /// The families for which the source address of probes is to be detected; until then, [`InPodConfig::rules`] has
+    /// Istio's.
     pub detected_probes: Vec<model::Family>,
     /// The socket to which ztunnel connects.
     pub socket: PathBuf,
@@ -45,26 +46,27 @@ pub struct InPodConfig {
     pub pods: PodOptionPolicy,
     /// Treatment of connections that a pod has when it joins, unless the pod requests otherwise.
     pub existing: ExistingConnections,
-    /// IPv6 is captured, too.
+    /// Whether IPv6 is captured, too.
     pub ipv6: bool,
-    /// Where the processes of the whole node are seen, such as `/host/proc`.
+    /// Directory that shows the processes of the whole node, such as `/host/proc`.
     pub proc: PathBuf,
 }
 
 impl InPodConfig {
-    /// The families that are captured.
+    /// Returns the families that are captured.
     pub fn captured_families(&self) -> Vec<model::Family> {
         let all = model::Family::BOTH.into_iter();
         all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
     }
 
-    /// Returns the settings without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
+    /// Returns the settings without IPv6 if the kernel has none (`ipv6.disable=1`), because the legacy tools refuse its
+    /// tables there.
     pub fn within_kernel(&self) -> InPodConfig {
         InPodConfig { ipv6: self.ipv6 && kernel_has_ipv6(), ..self.clone() }
     }
 }
 
-/// Whether the kernel has IPv6.
+/// Returns whether the kernel has IPv6.
 pub fn kernel_has_ipv6() -> bool {
     let asked = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     !matches!(asked, Err(Errno::AFNOSUPPORT))
@@ -79,22 +81,22 @@ pub struct CaptureSettings {
     pub starts_in_pod: bool,
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,
-    /// Which pods are enrolled.
+    /// Policy that decides which pods are enrolled.
     pub policy: EnrolmentPolicy,
     /// Initial treatment of traffic while no ztunnel is ready.
     pub fallback: ZtunnelFallback,
-    /// Whether the process that changes the node's rules is to be named.
+    /// Whether to name the process that changes the node's rules.
     pub drift_attribution: bool,
-    /// How the firewall tools are used.
+    /// Options of the firewall tools.
     pub tools: firewall::FirewallOptions,
-    /// Where the container runtime binds network namespaces.
+    /// Directory in which the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
     /// The plugin's records of ADDs.
     pub records: Arc<RecordIndex>,
-    /// Where old values of kernel settings are kept.
+    /// Journal of the old values of kernel settings.
     pub journal: PathBuf,
-    /// Where the history of changes is kept.
+    /// File of the history of changes.
     pub history: PathBuf,
-    /// The file that plugin and agent share.
+    /// Configuration file that plugin and agent share.
     pub shared_config: PathBuf,
 }

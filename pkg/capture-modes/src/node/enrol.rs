@@ -1,4 +1,4 @@
-//! Requests of the plugin, between passes.
+//! Requests of the plugin between passes.
 
 use std::{
     net::IpAddr,
@@ -19,15 +19,15 @@ use agent::{
     PodEnrolment, ReconcileScope,
 };
 
-/// A pod that was enrolled at once is verified after this time, with all that were enrolled meanwhile: with many pods a
-/// verification takes longer than an enrolment, and pods often start several at a time.
+/// Delay of the verification of a pod that was enrolled without a pass, together with all that are enrolled meanwhile:
+/// with many pods a verification takes longer than an enrolment, and pods often start several at a time.
 const VERIFY_AFTER: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         let began = processor_time();
         let disturbance = self.drift.take_due(Instant::now());
-        // Rules, and what is in ztunnels' namespaces, are read only by a whole pass.
+        // Rules, and ztunnels' namespaces, are read only by a full pass.
         let full = [NodeChange::Rules, NodeChange::Ztunnel];
         let needs_full = |changes: &NodeDisturbance| full.into_iter().any(|kind| changes.has_kind(kind));
         let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
@@ -49,7 +49,7 @@ impl CaptureMode for NodeCapture {
                 Instant::now(),
             );
         }
-        // One that fails is repeated at once.
+        // A failed pass is repeated immediately.
         if let Some(problem) = done.as_ref().err().filter(|_| self.unreported > 1) {
             report_unobserved(state, problem.as_str());
         }
@@ -66,7 +66,7 @@ impl CaptureMode for NodeCapture {
         }
     }
 
-    /// Enrols at once where everything is in place, else in the next pass, which puts it in place.
+    /// Enrols a pod immediately where everything is in place, else in the next pass, which restores it.
     fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, pod, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
@@ -88,7 +88,8 @@ impl CaptureMode for NodeCapture {
         state.ledger.record_add(&container, attachment);
     }
 
-    /// If an earlier pod is still captured by one of the addresses, the next pass ends that, and the request waits for it.
+    /// If an earlier pod is still captured by one of the addresses, the request waits for the next pass, which removes
+    /// the address.
     fn skip_pod(
         &mut self,
         state: &mut AgentState,
@@ -121,7 +122,7 @@ impl CaptureMode for NodeCapture {
         drop(reply.send(self.members.check_members(ips)));
     }
 
-    fn finish_work(&mut self) {} // what it does has ended when it returns
+    fn finish_work(&mut self) {} // all work has ended when its method returns
 
     fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
         std::mem::replace(&mut self.fallback, fallback) != fallback
@@ -148,13 +149,13 @@ impl CaptureMode for NodeCapture {
 }
 
 impl NodeCapture {
-    /// Whether rules, sets and routes of these addresses' families were there in the last observation: then the active
-    /// slot. An observation that failed since says that they may not be.
+    /// Returns the active slot if rules, sets and routes of these addresses' families were in place in the last
+    /// observation. A later observation that failed means that they may not be.
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
         let verified = self.verified.as_ref().filter(|_| self.unreported == 0)?;
         let families = verified.desired.families();
         let all = ips.iter().all(|ip| families.contains(&Family::of_ip(*ip)));
-        // A ztunnel that serves one family only leaves the other held.
+        // A ztunnel that serves one family only leaves traffic of the other held.
         let served = |ip: &IpAddr| verified.desired.active_for(Family::of_ip(*ip)).is_some();
         let uniform = verified.desired.active.is_none() || ips.iter().all(served);
         (all && uniform && verified.desired.fallback == self.fallback).then_some(verified.desired.active)

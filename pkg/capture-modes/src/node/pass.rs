@@ -14,7 +14,8 @@ use super::{NodeCapture, VerifiedState, report_bypasses, report_status, report_u
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, join_reasons, summarize_steps};
 
-/// Numbers that other components use are not taken; once they are ours, what others add there is their responsibility.
+/// Refuses numbers that other components use. Once they are ours, foreign additions are those components'
+/// responsibility.
 fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
     Err(format!(
@@ -28,15 +29,16 @@ fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
 /// The verb for addresses of a pod that joins.
 pub(super) const ADDED: &str = "added to";
 
-/// Ztunnels that were located, and what is wrong with another one.
+/// Located ztunnels, and the error of another one.
 type RunningZtunnels = (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>);
 
 /// A pass after which the kernel matches the desired state.
 #[derive(Debug)]
 pub(super) struct NodePass {
-    /// The problem that remains although the kernel matches, if any.
+    /// The error that remains although the kernel matches, if any.
     pub(super) lost: Option<Reason>,
-    /// The kind of objects that others had changed and the pass restored. Of several kinds, the first that the steps are about.
+    /// The kind of objects that other components had changed and the pass restored. With several kinds: that of the
+    /// first step.
     pub(super) repaired: Option<NodeChange>,
 }
 
@@ -48,7 +50,7 @@ impl NodeCapture {
         writer: Option<&str>,
     ) -> Result<NodePass, Reason> {
         let to_message = |error: nodepath::Error| error.to_string();
-        self.verify_at = None; // other passes follow one that fails
+        self.verify_at = None; // a failed pass is followed by others
         self.unreported = self.unreported.saturating_add(1);
         let mut observed = self.path.observe_network().map_err(to_message)?;
         refuse_to_share(&observed)?;
@@ -58,13 +60,13 @@ impl NodeCapture {
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete_observation(scope, &mut observed, &desired)?;
         let steps = plan_operations(&self.settings.node, Some(&desired), &observed);
-        // Also if another component was faster than the verification that followed.
+        // Also if another component made its change before the verification that followed.
         let is_repair = self.applied.as_ref() == Some(&desired);
         let mut repaired = None;
         if !steps.is_empty() {
             self.apply_steps(state, &steps, &desired, &observed)?;
             self.applied = Some(desired.clone());
-            // Our own, and foreign ones are observed next.
+            // Drops notifications of our own changes; foreign changes are observed next.
             let _ = scope == ReconcileScope::Full && self.ztunnels.take_changes();
             observed = self.path.observe_network().map_err(to_message)?;
             self.complete_observation(scope, &mut observed, &desired)?;
@@ -115,7 +117,7 @@ impl NodeCapture {
         report_status(state, &desired, &observed, &overruled, is_unstable);
         self.unreported = 0;
         self.refused_exceptions = report_bypasses(state, &desired, &overruled, is_unstable);
-        // Only read while there is no agent: a file that cannot be written keeps no pod from being enrolled now.
+        // The file is read only while no agent runs: failing to write it keeps no pod from being enrolled now.
         let unwritten = shared::write_shared_config(&self.settings, &desired).err();
         let inactive = observed.inactive_rules().next().map(Reason::from);
         self.applied = Some(desired.clone());
@@ -125,7 +127,7 @@ impl NodeCapture {
         Ok(NodePass { lost: inactive.or(lost).or(unwritten), repaired })
     }
 
-    /// Reports what was restored just now if that happens again and again.
+    /// Reports what was just restored if it has to be restored repeatedly.
     fn report_conflict(
         &self,
         state: &mut AgentState,
@@ -139,8 +141,8 @@ impl NodeCapture {
         }
     }
 
-    /// The ztunnels that are there, and what is wrong with one that should be. Fails if the kernel does not say where one is that
-    /// serves the node.
+    /// Returns the located ztunnels, and the error of one that could not be located. Fails if the kernel does not show
+    /// where a ztunnel is that serves the node.
     fn running_ztunnels(
         &mut self,
         state: &AgentState,
@@ -161,7 +163,7 @@ impl NodeCapture {
                     }
                     problem = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
                 }
-                // One that starts or ends has no network yet, or none any more.
+                // A ztunnel that starts or ends has no network yet, or none any longer.
                 Err(error) => {
                     debug!(target: "ambient", ztunnel = %candidate.name, %error, "ztunnel cannot be located");
                 }
@@ -170,7 +172,7 @@ impl NodeCapture {
         Ok((living, problem))
     }
 
-    /// Whether the node path led to this ztunnel when it was verified last.
+    /// Returns whether the node path led to this ztunnel at the last verification.
     fn served_by(&self, uid: &PodUid) -> bool {
         let active = self.verified.as_ref().and_then(|verified| verified.desired.active_ztunnel());
         active.is_some_and(|active| active.uid == *uid)
@@ -220,7 +222,7 @@ impl NodeCapture {
             && before.families() == desired.families()
     }
 
-    /// Adds what tools and other namespaces show, observed now or when everything was last as desired.
+    /// Adds the state of rules and of other namespaces, observed now or when everything was last as desired.
     fn complete_observation(
         &mut self,
         scope: ReconcileScope,
@@ -250,7 +252,7 @@ impl NodeCapture {
         desired: &DesiredState,
         observed: &ObservedState,
     ) -> Result<(), Reason> {
-        // Not only the slot counts: a successor replaces one that died.
+        // The slot alone is not enough: a successor replaces a ztunnel that died.
         let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
@@ -292,7 +294,8 @@ impl NodeCapture {
     }
 }
 
-/// The pods whose addresses these steps add to the sets or remove, as far as they are known, and what is done.
+/// Returns the pods whose addresses these steps add to the sets or remove, as far as they are known, each with a
+/// description of the change.
 fn changed_pods(
     state: &AgentState,
     steps: &[Operation],
@@ -331,7 +334,8 @@ fn report_repair(state: &AgentState, steps: &[Operation]) {
     state.notices.report_repair("traffic of the node's pods to ztunnel", &messages);
 }
 
-/// Whether traffic could bypass ztunnel for lack of what these steps restore. Without links, routes or settings it is held or lost.
+/// Returns whether traffic could bypass ztunnel without what these steps restore. Without links, routes or settings it
+/// is held or lost.
 fn has_leaked(steps: &[Operation]) -> bool {
     steps.iter().any(|step| {
         use Operation::{AddMembers, AddRule, CreateSet, Firewall};

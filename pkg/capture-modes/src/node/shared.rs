@@ -1,4 +1,4 @@
-//! The file that plugin and agent share.
+//! The configuration file that plugin and agent share.
 
 use model::{Family, Reason};
 use node_plan::DesiredState;
@@ -6,10 +6,10 @@ use wire::{SharedConfig, SharedNode};
 
 use crate::settings::CaptureSettings;
 
-/// As Istio's: the plugin may run as another user.
+/// Mode as in Istio: the plugin may run as another user.
 const MODE: u32 = 0o644;
 
-/// Writes it, if its content differs.
+/// Writes the file, if its content differs.
 pub(crate) fn write_shared_config(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
     let shared = SharedConfig {
         ztunnel_ready: desired.active.is_some(),

@@ -1,4 +1,5 @@
-//! Removes everything of ours from the node's network namespace, and from those of its ztunnels, by what the kernel shows.
+//! Removal of all our objects from the node's network namespace, and from those of its ztunnels, based on what the
+//! kernel shows.
 
 use std::net::IpAddr;
 
@@ -10,8 +11,8 @@ use tracing::warn;
 use super::open_path;
 use crate::settings::CaptureSettings;
 
-/// Removes everything that an agent, of whatever version of ours, has made. It needs neither facts nor API server.
-/// Repeating it changes nothing. Returns what could not be removed, as sentences.
+/// Removes everything that an agent of any version of ours has created. Needs neither facts nor API server. Repeating
+/// it changes nothing. Returns a message for each object that could not be removed.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let mut path = match open_path(settings) {
         Ok(path) => path,
@@ -39,13 +40,14 @@ fn removal_steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<
     Ok(plan_operations(&settings.node, None, &observe_installed(settings, path)?))
 }
 
-/// Whether the node has policy rules or sets of the node path. One that cannot be asked has none: opening it will fail, too.
+/// Returns whether the node has policy rules or sets of the node path. If the kernel cannot be queried, the answer is
+/// no: opening the path will fail, too.
 pub(crate) fn is_installed(settings: &CaptureSettings) -> bool {
     let observed = open_path(settings).and_then(|mut path| path.observe_network());
     observed.is_ok_and(|observed| !observed.rules.is_empty() || !observed.sets.is_empty())
 }
 
-/// Everything of ours on the node, and in those ztunnels that its routes lead to.
+/// Returns all our objects on the node, and in those ztunnels to which its routes lead.
 ///
 /// # Errors
 /// The kernel cannot be queried.
@@ -57,14 +59,14 @@ pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Res
     let mut slots = [None, None];
     for slot in ZtunnelSlot::BOTH {
         let ips = slot.select_from(&known.ips);
-        // One ztunnel in both slots: the state after an interrupted plan. It is cleared once.
+        // One ztunnel can be in both slots after an interrupted plan. It is cleared once.
         let again = slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
         if ips.is_empty() || again {
             continue;
         }
         match path.locate_ztunnel(&format!("slot {slot}").into(), ips, false) {
             Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
-            // Its namespace is gone, with everything that we made there.
+            // The namespace was removed, with everything that we created there.
             Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),
         }
     }
