@@ -15,7 +15,7 @@ const RTM_GETADDR: u16 = 22;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-/// `IFA_F_NODAD`; of an IPv4 address the kernel drops it (`IPV6ONLY_FLAGS`).
+/// `IFA_F_NODAD`; the kernel drops it for an IPv4 address (`IPV6ONLY_FLAGS`).
 const UNCHECKED: u32 = 0x02;
 
 /// An address of a link.
@@ -23,14 +23,15 @@ const UNCHECKED: u32 = 0x02;
 pub struct LinkAddress {
     /// The link.
     pub index: LinkIndex,
-    /// The address itself (of a point-to-point link: our end).
+    /// The address itself (of a point-to-point link: the local end).
     pub ip: IpAddr,
-    /// Leading bits that name its network.
+    /// Prefix length of its network.
     pub prefix_len: u8,
 }
 
 impl RtnetlinkHandle {
-    /// All addresses in the kernel's order: IPv4, then IPv6, each by link, and on a link as `ip address` lists them.
+    /// Returns all addresses in the kernel's order: IPv4, then IPv6, each by link, and on a link as `ip address` lists
+    /// them.
     ///
     /// # Errors
     ///
@@ -42,9 +43,9 @@ impl RtnetlinkHandle {
         replies.parse_all(parse).map_err(list)
     }
 
-    /// Adds an address to a link, unless the link has it. It is usable at once: nobody is asked whether they have it (no duplicate
-    /// address detection, RFC 4862), which suits addresses of `lo` and of links of our own that have nobody but us at the other
-    /// end. An address that is there stays as it is, tentative or not.
+    /// Adds an address to a link, unless the link has it. The address is usable immediately, without duplicate address
+    /// detection (RFC 4862), which suits addresses of `lo` and of links of our own whose other end is ours, too. An
+    /// existing address stays unchanged, tentative or not.
     ///
     /// # Errors
     ///
@@ -55,8 +56,8 @@ impl RtnetlinkHandle {
         added.map_err(|error| self.address_error("add", index, address, error))
     }
 
-    /// Deletes an address of a link, if the link has it. Of IPv4, the other ones of its network go too, if it was
-    /// the first and the link does not promote them (`promote_secondaries`).
+    /// Deletes an address of a link, if the link has it. If an IPv4 address was the first of its network, the kernel
+    /// also deletes the others, unless the link promotes them (`promote_secondaries`).
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, 
     }
     Ok(Some(LinkAddress {
         index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
-        // On a point-to-point link ADDRESS is the other end's; IPv6 has LOCAL only there.
+        // On a point-to-point link ADDRESS is the peer's; only there IPv6 has LOCAL.
         ip: local.or(address).ok_or(Malformed("address message without an address"))?,
         prefix_len,
     }))

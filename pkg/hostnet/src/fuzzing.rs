@@ -1,10 +1,10 @@
-//! What fuzz targets feed; nobody else calls it.
+//! Entry points for fuzz targets only.
 
 use netlink::{Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use crate::{Link, LinkAddress, PolicyRule, Route, address, link, route, rule};
 
-/// Object that a message of the kernel describes.
+/// Object that a kernel message describes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KernelObject {
     /// A link.
@@ -20,7 +20,7 @@ pub enum KernelObject {
 /// Reads a message as each kind of object.
 ///
 /// # Errors
-/// It is of a kind that we read, and malformed.
+/// The message is of one of these kinds, and malformed.
 pub fn parse(message: &ReceivedMessage<'_>) -> Result<Option<KernelObject>, Malformed> {
     Ok(match link::parse(message)?.map(KernelObject::Link) {
         Some(link) => Some(link),
@@ -34,7 +34,7 @@ pub fn parse(message: &ReceivedMessage<'_>) -> Result<Option<KernelObject>, Malf
     })
 }
 
-/// The request that makes a route or a policy rule.
+/// Returns the request that creates a route or a policy rule.
 pub fn creation_request(object: &KernelObject) -> Option<NetlinkRequest> {
     match object {
         KernelObject::Route(route) => Some(route::message::add_request(route, MessageFlags::NONE)),

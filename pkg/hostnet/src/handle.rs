@@ -1,21 +1,21 @@
-//! The handle, and what all changes through it share. The operations stand beside their objects.
+//! The handle, and the parts that all changes through it share. The operations are in the modules of their objects.
 
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
 
 use crate::{Error, LinkIndex, error::kernel_error};
 
-/// Whether an operation changed anything, or found things as they should be.
+/// Outcome of an idempotent change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ChangeOutcome {
-    /// Something was changed.
+    /// The object was changed.
     Yes,
-    /// Nothing was changed: things were as they should be already.
+    /// Nothing was changed: the object was already as requested.
     No,
 }
 
 impl ChangeOutcome {
-    /// Whether it did.
+    /// Returns whether the object was changed.
     pub const fn is_yes(self) -> bool {
         matches!(self, Self::Yes)
     }
@@ -29,7 +29,7 @@ pub struct RtnetlinkHandle {
 }
 
 impl RtnetlinkHandle {
-    /// Opens a handle on the calling thread's netns; it keeps to that netns wherever it is used later.
+    /// Opens a handle in the calling thread's netns, to which it stays bound on any thread.
     ///
     /// # Errors
     ///
@@ -38,8 +38,8 @@ impl RtnetlinkHandle {
         Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(open_error)?, in_pod: false })
     }
 
-    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace: a list that is longer than any pod's fails, or only its beginning is
-    /// read. The socket is then opened anew, so it has to be used in that namespace.
+    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace: reading a list that is longer than any pod's fails or
+    /// is truncated. The socket is then reopened, so the handle has to be used in that namespace.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl RtnetlinkHandle {
         Ok(Self { socket: socket.with_bounds(ListBounds::POD), in_pod: true })
     }
 
-    /// Sends a change; `already` are the kernel's ways of saying that there is nothing to change.
+    /// Sends a change; `already` are the error numbers by which the kernel reports that there is nothing to change.
     pub(crate) fn send_change(
         &mut self,
         message: NetlinkRequest,
@@ -64,7 +64,7 @@ impl RtnetlinkHandle {
         }
     }
 
-    /// The loopback link.
+    /// Returns the loopback link.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl RtnetlinkHandle {
         self.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
     }
 
-    /// The name of a link for an error message, or its number if it is gone.
+    /// Returns the name of a link for an error message, or its number if it no longer exists.
     pub(crate) fn link_name(&mut self, index: LinkIndex) -> String {
         let found = self.link_by_index(index).ok().flatten();
         found.map_or_else(|| format!("#{}", index.0), |link| link.name)

@@ -1,12 +1,11 @@
-//! Links, addresses, routes, policy rules and kernel parameters of one network namespace: what is there, and changes
-//! to it.
+//! Links, addresses, routes, policy rules and kernel parameters of one network namespace: reading and changing them.
 //!
-//! For the plugin and the agent. A [`RtnetlinkHandle`] works in the netns in which it was opened (enter one through `netns`).
-//! Every change is idempotent and says whether it changed anything. Nothing is decided here, and nothing of netlink
-//! shows: callers see types, and errors in words.
+//! Used by the plugin and the agent. A [`RtnetlinkHandle`] works in the netns in which it was opened (enter one through
+//! `netns`). Every change is idempotent and reports whether it changed anything. This crate decides nothing, and hides
+//! netlink: callers get types, and errors with messages.
 //!
-//! Sources: `include/uapi/linux/{rtnetlink,if_link,if_addr,fib_rules,veth,net_namespace}.h`, and the kernel functions named beside what
-//! relies on them.
+//! Sources: `include/uapi/linux/{rtnetlink,if_link,if_addr,fib_rules,veth,net_namespace}.h`, and the kernel functions
+//! named beside the code that relies on them.
 
 mod address;
 mod error;

@@ -12,7 +12,7 @@ pub use new::NewVeth;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 
-/// Switched on by the administrator.
+/// Set up by the administrator.
 const IFF_UP: u32 = 0x1;
 
 const IFLA_IFNAME: u16 = 3;
@@ -22,7 +22,7 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_LINK_NETNSID: u16 = 37;
-/// `RTEXT_FILTER_SKIP_STATS`: half of an answer's bytes are counters.
+/// `RTEXT_FILTER_SKIP_STATS`: half of a reply's bytes are counters.
 const SKIP_STATISTICS: u32 = 1 << 3;
 
 /// A network interface.
@@ -32,21 +32,21 @@ pub struct Link {
     pub index: LinkIndex,
     /// Name of the link.
     pub name: String,
-    /// Whether the administrator has switched it on.
+    /// Whether the administrator has set the link up.
     pub is_up: bool,
     /// Kind of virtual link (`veth`, `vxlan`, …); `None` for loopback and hardware.
     pub kind: Option<String>,
-    /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
+    /// The link that it is attached to: the other end of a veth, the lower link of a VLAN, macvlan or tunnel.
     pub peer: Option<LinkIndex>,
     /// The bridge, bond or VRF that it is a port of.
     pub master: Option<LinkIndex>,
-    /// Where the [peer](Link::peer) is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that
-    /// is ending; none for the same netns.
+    /// Netns of the [peer](Link::peer): its number in this netns ([`RtnetlinkHandle::netns_number`]), -1 for one that
+    /// is being removed; `None`: this netns.
     pub peer_netns: Option<i32>,
 }
 
 impl RtnetlinkHandle {
-    /// All links, in the kernel's order (by number).
+    /// Returns all links in the kernel's order (by number).
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl RtnetlinkHandle {
         replies.parse_all(parse).map_err(list)
     }
 
-    /// The link with this name, if there is one.
+    /// Returns the link with this name, if it exists.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl RtnetlinkHandle {
         self.find_link(message).map_err(|error| kernel_error(format_args!("look up link {name}"), error))
     }
 
-    /// The link with this number, if there is one.
+    /// Returns the link with this number, if it exists.
     ///
     /// # Errors
     ///
@@ -87,14 +87,14 @@ impl RtnetlinkHandle {
     }
 }
 
-/// `struct ifinfomsg`: family, padding, type, index, flags, and which of them to change.
+/// `struct ifinfomsg`: family, padding, type, index, flags, and the mask of flags to change.
 const fn link_header(index: LinkIndex, flags: u32) -> [u8; 16] {
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let [f0, f1, f2, f3] = flags.to_ne_bytes();
     [0, 0, 0, 0, i0, i1, i2, i3, f0, f1, f2, f3, f0, f1, f2, f3]
 }
 
-/// A header that names a link, or none (0), and touches no flags.
+/// Returns a header that names a link, or none (0), and changes no flags.
 const fn plain_header(index: LinkIndex) -> [u8; 16] {
     link_header(index, 0)
 }

@@ -1,5 +1,4 @@
-//! Packets with a mark that are delivered to this host, whatever their address: a policy rule, and the route that it
-//! leads to.
+//! Local delivery of packets with a mark, whatever their address: a policy rule, and a route in its table.
 
 use crate::{
     ChangeOutcome, Error, Family, LinkIndex, Mark, PolicyRule, Route, RouteKind, RouteProtocol,
@@ -13,18 +12,18 @@ pub struct LocalDelivery {
     pub mark: Mark,
     /// The table of the route `local default dev lo`.
     pub table: TableId,
-    /// Where the rule stands; `None`: the kernel chose, or shall.
+    /// Priority of the rule; `None`: chosen by the kernel.
     pub priority: Option<u32>,
 }
 
 impl LocalDelivery {
-    /// The policy rule.
+    /// Returns the policy rule.
     pub fn policy_rule(&self, family: Family) -> PolicyRule {
         let rule = PolicyRule::new(family, self.priority, RuleAction::Lookup(self.table));
         PolicyRule { fwmark: Some(self.mark), ..rule }
     }
 
-    /// The route; `lo` is the loopback link.
+    /// Returns the route; `lo` is the loopback link.
     pub fn default_route(&self, family: Family, lo: LinkIndex) -> Route {
         Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, self.table) }
     }
@@ -35,8 +34,8 @@ impl LocalDelivery {
 }
 
 impl RtnetlinkHandle {
-    /// Puts in place what is missing, and tells what was. Another default route of the same metric gives way to ours: the packets with
-    /// the mark have no other table.
+    /// Adds what is missing, and returns it as text. Another default route of the same metric is replaced by ours:
+    /// packets with the mark have no other table.
     ///
     /// # Errors
     ///
@@ -48,8 +47,8 @@ impl RtnetlinkHandle {
         desired: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
         let mut made = Vec::new();
-        // The rule comes first and goes last: it is what tells that there is anything. One that leads to an empty table
-        // does nothing.
+        // The rule is added first and deleted last, because its presence shows that there is something to delete. A
+        // rule whose table is empty has no effect.
         if self.ensure_rule(&desired.policy_rule(family))? == ChangeOutcome::Yes {
             made.push(desired.no_rule(family));
         }
@@ -67,7 +66,7 @@ impl RtnetlinkHandle {
         Ok(made)
     }
 
-    /// Returns what is missing. `has_rule`: whether its policy rule is in place.
+    /// Returns what is missing, as text. `has_rule`: whether the policy rule is in place.
     ///
     /// # Errors
     ///
@@ -85,7 +84,7 @@ impl RtnetlinkHandle {
         Ok(missing)
     }
 
-    /// Says that the table has no local default route, and what it has instead; `None`: it has one.
+    /// Reports that the table has no local default route, and what it has instead; `None`: it has one.
     fn missing_route(&mut self, family: Family, desired: &LocalDelivery) -> Result<Option<String>, Error> {
         let is_local = |route: &Route| route.kind == RouteKind::Local;
         let first_and_local = |kept: &[Route], route: &Route| {
@@ -97,7 +96,7 @@ impl RtnetlinkHandle {
         Ok((!is_there).then(|| no_route(family, desired.table, other.as_deref())))
     }
 
-    /// Takes both away, whoever made them, and tells what it took.
+    /// Deletes both, whatever component created them, and returns what was deleted as text.
     ///
     /// # Errors
     ///

@@ -13,9 +13,9 @@ const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 
 impl RtnetlinkHandle {
-    /// The number by which the handle's netns calls another one, given as its open file (`netns::Netns`); none if it
-    /// has no number. The kernel gives one when it first has to, and so to a netns that holds the
-    /// [peer](crate::Link::peer_netns) of a link here at the latest when that link is read.
+    /// Returns the number of another netns, given as its open file (`netns::Netns`), in the handle's netns; `None` if
+    /// it has no number. The kernel assigns one on first use: a netns that holds the [peer](crate::Link::peer_netns) of
+    /// a link here has one as soon as that link is read.
     ///
     /// # Errors
     ///

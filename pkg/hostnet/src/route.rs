@@ -17,72 +17,73 @@ pub use bulk::RouteChange;
 
 use change::RouteVerb;
 
-/// A route of one table. Make one with [`Route::new`] and fill in fields; what [`RtnetlinkHandle::list_routes`] reads compares equal
-/// to what was added, but for what says the same in other words ([`Route::is_match_for`]).
+/// A route of one table, created with [`Route::new`] and further fields. A route that [`RtnetlinkHandle::list_routes`]
+/// returns equals the one that was added, except for equivalent forms ([`Route::is_match_for`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// IPv4 or IPv6.
     pub family: Family,
-    /// Where to; `None` is the default route.
+    /// Destination; `None` is the default route.
     pub dst: Option<IpNet>,
-    /// The table that it stands in.
+    /// Table of the route.
     pub table: TableId,
     /// Kind of the route, which decides what happens to packets.
     pub kind: RouteKind,
-    /// The link on which they leave. (IPv6's routes that discard have none here, though the kernel shows `lo`.)
+    /// The link on which packets leave. (Always `None` for discarding routes of IPv6, though the kernel shows `lo`.)
     pub oif: Option<LinkIndex>,
     /// The next hop.
     pub gateway: Option<IpAddr>,
-    /// How far away it leads; `None`: what `ip route add` takes, which is [`Route::natural_scope`].
+    /// Scope of the route; `None`: that of `ip route add`, which is [`Route::natural_scope`].
     pub scope: Option<RouteScope>,
     /// Source address for packets of this host.
     pub prefsrc: Option<IpAddr>,
     /// Rank among routes to the same destination, lowest first; `None` is 0 (IPv4) or 1024 (IPv6).
     pub metric: Option<u32>,
-    /// Whether the next hop is taken to be on the link although no address of ours says so.
+    /// Whether the next hop is assumed to be on the link although no address of ours shows it.
     pub onlink: bool,
     /// Origin of the route.
     pub protocol: RouteProtocol,
-    /// Whether it has more to it than these fields tell: several next hops, encapsulation, metrics such as an MTU, a
-    /// source prefix. Only in routes that were read; a request does not carry it.
+    /// Whether the route has properties beyond these fields: several next hops, encapsulation, metrics such as an MTU,
+    /// a source prefix. Only set in routes that were read, and not sent in requests.
     pub unmodelled: bool,
 }
 
 /// Kind of a route (`RTN_*`), which decides what happens to its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteKind {
-    /// They are forwarded.
+    /// Packets are forwarded.
     Unicast,
-    /// They are for this host.
+    /// Packets are delivered to this host.
     Local,
-    /// They are dropped silently.
+    /// Packets are dropped silently.
     Blackhole,
-    /// They are rejected with "host unreachable".
+    /// Packets are rejected with "host unreachable".
     Unreachable,
     /// Another number: 3 broadcast, 4 anycast, 5 multicast, 8 prohibit, 9 throw.
     Other(u8),
 }
 
 impl RouteKind {
-    /// Whether packets end here: blackhole, unreachable, prohibit; and throw, which sends them on to the next rule.
+    /// Returns whether packets end here: blackhole, unreachable, prohibit; and throw, which passes them on to the next
+    /// rule.
     const fn discards_packets(self) -> bool {
         matches!(self, Self::Blackhole | Self::Unreachable | Self::Other(8 | 9))
     }
 }
 
-/// Origin of a route (`RTPROT_*`), by which an owner recognises its own.
+/// Origin of a route (`RTPROT_*`), by which an owner recognises its own routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteProtocol(pub u8);
 
 impl RouteProtocol {
-    /// Any, in a deletion.
+    /// Matches any protocol in a deletion.
     pub const ANY: Self = Self(0);
-    /// The value that `ip route add` sets, and so Istio's agent.
+    /// The value that `ip route add` sets, and so does Istio's agent.
     pub const BOOT: Self = Self(3);
 }
 
 impl Route {
-    /// A route with nothing but a destination, made as `ip route add` would.
+    /// Returns a route with only a destination, as `ip route add` would create it.
     pub const fn new(family: Family, kind: RouteKind, dst: Option<IpNet>, table: TableId) -> Self {
         Self {
             family,
@@ -100,8 +101,8 @@ impl Route {
         }
     }
 
-    /// The scope that a route like this has unless told otherwise (iproute2, `iproute_modify`): IPv6 knows none; a
-    /// local one is of the host; one without next hop stays on the link.
+    /// Returns the default scope of a route like this (iproute2, `iproute_modify`): IPv6 has none; that of a local
+    /// route is the host; that of a route without next hop is the link.
     pub const fn natural_scope(&self) -> RouteScope {
         match (self.family, self.kind, self.gateway) {
             (Family::V6, ..) => RouteScope::UNIVERSE,
@@ -111,12 +112,13 @@ impl Route {
         }
     }
 
-    /// Whether this route, read from the kernel, is the desired one.
+    /// Returns whether this route, read from the kernel, is the desired one.
     pub fn is_match_for(&self, desired: &Self) -> bool {
         !self.unmodelled && *self == desired.as_read()
     }
 
-    /// How [`RtnetlinkHandle::routes`] would show this one: without what holds anyway and what the kernel drops.
+    /// Returns this route as [`RtnetlinkHandle::list_routes`] would: without defaults, and without what the kernel
+    /// drops.
     fn as_read(&self) -> Self {
         let mut route = Self { unmodelled: false, ..self.clone() };
         route.dst = route.dst.filter(|dst| dst.prefix_len() != 0);
@@ -128,7 +130,7 @@ impl Route {
         route
     }
 
-    /// Writes what the kernel fills in by itself as "not given", so that a route reads back as it was added.
+    /// Clears values that the kernel fills in by default, so that a route reads back as it was added.
     fn drop_kernel_defaults(&mut self) {
         self.metric = self.metric.filter(|metric| *metric != 0 && Some(*metric) != self.default_metric());
         if self.family == Family::V6 && self.kind.discards_packets() {
@@ -137,7 +139,7 @@ impl Route {
         self.scope = self.scope.filter(|scope| *scope != self.natural_scope());
     }
 
-    /// Returns the metric that the kernel gives to a route without one (`IP6_RT_PRIO_USER`).
+    /// Returns the metric that the kernel assigns to a route without one (`IP6_RT_PRIO_USER`).
     const fn default_metric(&self) -> Option<u32> {
         match self.family {
             Family::V4 => None,
@@ -145,7 +147,7 @@ impl Route {
         }
     }
 
-    /// Prints it as `ip` does, with this name for its link.
+    /// Formats the route as `ip` does, with this name for its link.
     fn describe_with_link(&self, link: Option<&str>) -> String {
         let mut fields = Vec::new();
         match self.kind {
@@ -176,7 +178,7 @@ impl fmt::Display for Route {
 }
 
 impl RtnetlinkHandle {
-    /// The routes of both families in one table, or in all; cached ones are left out. A table that does not exist
+    /// Returns the routes of both families in one table, or in all, without cached ones. A table that does not exist
     /// has none.
     ///
     /// # Errors
@@ -197,8 +199,8 @@ impl RtnetlinkHandle {
         self.find_routes(family, table, |_, _| true)
     }
 
-    /// As [`RtnetlinkHandle::family_routes`], those that `keep` says, which is told what is kept already: however many others there
-    /// are, they only take time.
+    /// Like [`RtnetlinkHandle::family_routes`], but returns only routes for which `keep` returns true, given those kept
+    /// so far: other routes take only time, not memory.
     ///
     /// # Errors
     ///
@@ -224,7 +226,7 @@ impl RtnetlinkHandle {
     }
 
     /// Adds a route. [`ChangeOutcome::No`] means that the table has one with the same destination and metric, which may
-    /// lead elsewhere: the kernel refuses by that key, and this does not look closer.
+    /// differ otherwise: the kernel refuses by that key, and this function does not compare further.
     ///
     /// # Errors
     ///
@@ -233,7 +235,7 @@ impl RtnetlinkHandle {
         self.change_route(RouteVerb::Add, route)
     }
 
-    /// Adds a route, in the place of one with the same destination and metric, whatever that is.
+    /// Adds a route, and replaces any with the same destination and metric.
     ///
     /// # Errors
     ///
@@ -242,8 +244,8 @@ impl RtnetlinkHandle {
         self.change_route(RouteVerb::Replace, route)
     }
 
-    /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
-    /// link or gateway stands for the first route to that destination and of that kind, whatever it has there.
+    /// Deletes a route, if it exists. The kernel compares only the fields that are given: a route without metric
+    /// (IPv4), link or gateway matches the first route of that destination and kind.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Policy rules: which table a packet is looked up in.
+//! Policy rules, which select the table in which a packet is looked up.
 
 use std::{fmt, net::IpAddr};
 
@@ -10,17 +10,17 @@ use crate::{ChangeOutcome, Error, Family, IpNet, IpProtocol, Mark, RouteProtocol
 
 pub(crate) mod message;
 
-/// How often equal rules are looked for and deleted before giving up: who adds them again that fast does not stop.
+/// Maximum number of deletions of equal rules: a component that adds them again that fast does not stop.
 const DELETIONS: u32 = 64;
-/// So much of a pod's list is read, 5,000 rules and more: the kernel takes four times as long for twice as many.
+/// Limit for a pod's list, 5,000 rules and more: the kernel's time grows with the square of the number.
 const BEGINNING: ListBounds = ListBounds { bytes: 1 << 20, ..ListBounds::POD };
 
-/// A policy rule. Make one with [`PolicyRule::new`] and fill in conditions.
+/// A policy rule, created with [`PolicyRule::new`] and further conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
     /// IPv4 or IPv6.
     pub family: Family,
-    /// Priority, lowest first; `None` lets the kernel choose (before all but the first), and equals any.
+    /// Priority, lowest first; `None`: chosen by the kernel (before all but the first), and equal to any.
     pub priority: Option<u32>,
     /// Only packets with this mark.
     pub fwmark: Option<Mark>,
@@ -34,23 +34,23 @@ pub struct PolicyRule {
     pub action: RuleAction,
     /// Origin of the rule: no condition, and not compared by [`PolicyRule::is_match_for`].
     pub protocol: RouteProtocol,
-    /// Whether it has more conditions than these fields tell. Only in rules that were read: such a rule is not ours,
-    /// and equals none that is.
+    /// Whether the rule has conditions beyond these fields. Only set in rules that were read: such a rule is not ours,
+    /// and equals none of ours.
     pub unmodelled: bool,
-    /// Which conditions these are, as far as they are known.
+    /// The further conditions, as far as they are known.
     pub other: OtherConditions,
 }
 
-/// Conditions of a rule that was read which no rule of ours has.
+/// Conditions of a rule that was read, which no rule of ours has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OtherConditions {
     /// Only packets from these addresses.
     pub source: Option<IpNet>,
-    /// Packets that do *not* meet the conditions.
+    /// Whether the rule matches packets that do *not* meet the conditions.
     pub inverted: bool,
-    /// Routes with a prefix of this length or shorter are passed over.
+    /// Routes with a prefix of this length or shorter are ignored.
     pub suppressed: Option<u32>,
-    /// Only packets of certain sockets of this host, of a VRF or of a tunnel; or something that is not known here.
+    /// Only packets of certain sockets of this host, of a VRF or of a tunnel; or an unknown condition.
     pub narrow: bool,
 }
 
@@ -63,24 +63,24 @@ impl OtherConditions {
 /// Action of a rule (`FR_ACT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleAction {
-    /// Look the packet up in a table; go on with the next rule if it has no route.
+    /// Look the packet up in a table; continue with the next rule if it has no route.
     Lookup(TableId),
-    /// Go on with the rule of this priority, which must be a later one.
+    /// Continue with the rule of this priority, which must be a later one.
     Goto(u32),
-    /// Go on with the next rule.
+    /// Continue with the next rule.
     Nop,
-    /// Drop silently.
+    /// Drop the packet silently.
     Blackhole,
-    /// Reject with "network unreachable".
+    /// Reject the packet with "network unreachable".
     Unreachable,
-    /// Reject with "administratively prohibited".
+    /// Reject the packet with "administratively prohibited".
     Prohibit,
     /// A number without a name.
     Other(u8),
 }
 
 impl PolicyRule {
-    /// A rule for all packets.
+    /// Returns a rule for all packets.
     pub const fn new(family: Family, priority: Option<u32>, action: RuleAction) -> Self {
         let protocol = RouteProtocol::ANY;
         let (fwmark, iif, dest, ip_proto) = (None, None, None, None);
@@ -88,8 +88,8 @@ impl PolicyRule {
         Self { family, priority, fwmark, iif, dest, ip_proto, action, protocol, unmodelled, other }
     }
 
-    /// Whether packets that meet the conditions of this rule and of one at `priority`, which comes later, look for a route in other
-    /// tables than these because of this rule.
+    /// Returns whether this rule makes packets that meet its conditions, and those of a later rule at `priority`, use
+    /// other tables than these.
     pub fn leads_past(&self, priority: u32, tables: &[TableId]) -> bool {
         match self.action {
             RuleAction::Lookup(table) => table != TableId::LOCAL && !tables.contains(&table),
@@ -98,8 +98,8 @@ impl PolicyRule {
         }
     }
 
-    /// Whether TCP packets with this mark and no other, from any of the `sources` or to them, that this host forwards can meet the
-    /// conditions. Those on single links are taken for conditions that they do not meet.
+    /// Returns whether forwarded TCP packets with this mark and no other, from or to any of the `sources`, can meet the
+    /// conditions. Conditions on single links count as not met.
     pub fn takes_forwarded(&self, mark: u32, sources: &[IpAddr]) -> bool {
         let OtherConditions { source, inverted, narrow, .. } = self.other;
         let has_mark = self.fwmark.is_none_or(|own| mark & own.mask == own.value & own.mask);
@@ -112,13 +112,13 @@ impl PolicyRule {
         has_mark && has_protocol && has_source && self.iif.is_none() && !narrow
     }
 
-    /// Whether this rule, read from the kernel, is the desired one.
+    /// Returns whether this rule, read from the kernel, is the desired one.
     pub fn is_match_for(&self, desired: &Self) -> bool {
         let desired = Self { protocol: self.protocol, ..desired.as_read(self.priority) };
         !self.unmodelled && *self == desired
     }
 
-    /// How the kernel would show this rule: without conditions that hold for every packet.
+    /// Returns this rule as the kernel would show it: without conditions that hold for every packet.
     fn as_read(&self, priority: Option<u32>) -> Self {
         Self {
             priority: self.priority.or(priority),
@@ -131,7 +131,7 @@ impl PolicyRule {
         }
     }
 
-    /// Refuses what the kernel would understand differently, so that it would never be found again.
+    /// Refuses rules that the kernel would interpret differently, so that they would never be found again.
     fn check_supported(&self) -> Result<(), Error> {
         let reason = match self.action {
             _ if self.unmodelled => "it has conditions that are not known here",
@@ -141,7 +141,7 @@ impl PolicyRule {
         Err(Error::UnsuitableRule { rule: self.to_string(), reason })
     }
 
-    /// Whether the kernel would take this one for `desired` when asked to delete that: conditions that `desired` does
+    /// Returns whether the kernel would select this rule when asked to delete `desired`: conditions that `desired` does
     /// not have are not compared (`rule_find` in `net/core/fib_rules.c`).
     fn answers_to(&self, desired: &Self) -> bool {
         let marks = desired.fwmark.is_none_or(|mark| {
@@ -192,7 +192,7 @@ impl fmt::Display for PolicyRule {
     }
 }
 
-/// As `ip rule` prints it: the firewall tools, and so [`Mark`] itself, write `0x0` for zero.
+/// A mark as `ip rule` prints it: the firewall tools, and so [`Mark`] itself, print `0x0` for zero.
 struct FwMark(Mark);
 
 impl fmt::Display for FwMark {
@@ -219,7 +219,7 @@ impl fmt::Display for RuleAction {
 }
 
 impl RtnetlinkHandle {
-    /// The rules of a family, in the order in which the kernel tries them.
+    /// Returns the rules of a family, in the order in which the kernel evaluates them.
     ///
     /// # Errors
     ///
@@ -229,8 +229,8 @@ impl RtnetlinkHandle {
         Ok(parse_list(family, listed.map(|replies| (replies, true)))?.0)
     }
 
-    /// Returns the rules of a family that come first, and whether these include all with this priority or a lower number. A pod may have
-    /// any number of rules, so at most the first 1 MiB of its list is read.
+    /// Returns the first rules of a family, and whether these include all with this priority or a lower number. A pod
+    /// may have any number of rules, so at most the first 1 MiB of its list is read.
     ///
     /// # Errors
     ///
@@ -248,18 +248,18 @@ impl RtnetlinkHandle {
         if is_all {
             return Ok((rules, true));
         }
-        *self = Self::open_in_pod()?; // the kernel would go on with that list
+        *self = Self::open_in_pod()?; // the kernel would continue that list
         let is_behind = |rule: &PolicyRule| last.is_some() && rule.priority > last;
         let is_enough = rules.last().is_some_and(is_behind);
         Ok((rules, is_enough))
     }
 
-    /// Adds a rule, unless an equal one is there.
+    /// Adds a rule, unless an equal one exists.
     ///
-    /// The kernel ignores the replace flag for rules, and without the exclusive flag adds the same one again. With it,
-    /// it refuses also what only resembles a rule that has more conditions: source, destination and TOS that ours does
-    /// not have are not compared (`rule_exists`, `fib4_rule_compare`). So: look first, add exclusively (against
-    /// another one who does the same at this moment), and believe a refusal only after looking again.
+    /// The kernel ignores the replace flag for rules, and without the exclusive flag adds an equal one again. With the
+    /// flag, it also refuses a rule that only resembles one with more conditions: source, destination and TOS that ours
+    /// does not have are not compared (`rule_exists`, `fib4_rule_compare`). So the rules are read first, the rule is
+    /// added exclusively (against concurrent additions), and a refusal is verified by reading again.
     ///
     /// # Errors
     ///
@@ -278,7 +278,7 @@ impl RtnetlinkHandle {
         self.send_change(message::add_request(rule, MessageFlags::CREATE), &[]).map_err(failed)
     }
 
-    /// Whether an equal rule is there, as far as is known: in a pod, more rules may precede it than are read.
+    /// Returns whether an equal rule exists, as far as known: in a pod, more rules may precede it than are read.
     ///
     /// # Errors
     ///
@@ -288,12 +288,12 @@ impl RtnetlinkHandle {
         Ok(!is_all || rules.iter().any(|found| found.is_match_for(rule)))
     }
 
-    /// Deletes all equal rules. Rules that only resemble it stay, whoever made them, unless more rules precede it than are read.
+    /// Deletes all equal rules. Rules that only resemble it stay, unless more rules precede it than are read.
     ///
     /// # Errors
     ///
-    /// As [`RtnetlinkHandle::ensure_rule`]; [`Error::ConflictingRule`] if the kernel would pick a rule
-    /// that is not equal, [`Error::RuleReappears`] if there is no end to it.
+    /// As [`RtnetlinkHandle::ensure_rule`]; [`Error::ConflictingRule`] if the kernel would select a rule that is not
+    /// equal, [`Error::RuleReappears`] if it is added again after each deletion.
     pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.check_supported()?;
         let mut changed = ChangeOutcome::No;
@@ -330,7 +330,7 @@ fn parse_list(
 ) -> Result<(Vec<PolicyRule>, bool), Error> {
     let list = |source| kernel_error(format_args!("list {family} rules"), source);
     match listed {
-        // A kernel without IPv6 (`ipv6.disable=1`) has no rules of it (`fib_nl_dumprule`).
+        // A kernel without IPv6 (`ipv6.disable=1`) has no IPv6 rules (`fib_nl_dumprule`).
         Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => Ok((Vec::new(), true)),
         Err(other) => Err(list(other)),
         Ok((replies, is_all)) => Ok((replies.parse_all(message::parse).map_err(list)?, is_all)),

@@ -1,7 +1,7 @@
-//! Kernel parameters of the network, such as `net/ipv4/conf/eth0/rp_filter`: of the netns of the calling thread (enter
-//! one through `netns`), for those that each netns has of its own.
+//! Kernel parameters of the network, such as `net/ipv4/conf/eth0/rp_filter`. Parameters per netns are those of the
+//! calling thread's netns (enter one through `netns`).
 //!
-//! Names are written with `/`, as paths below `/proc/sys`: the name of a link may hold a dot.
+//! Names are written with `/`, as paths below `/proc/sys`, because the name of a link may contain a dot.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use crate::{ChangeOutcome, Error};
 
-/// The value of a parameter, without the end of its line; none if there is no such parameter, as for a link that does
-/// not exist.
+/// Returns the value of a parameter, without the trailing newline; `None` if the parameter does not exist, as for a
+/// link that does not exist.
 ///
 /// # Errors
 ///
-/// [`Error::Sysctl`]; [`Error::UnsuitableSysctl`] for a name that leads out of `/proc/sys/net`.
+/// [`Error::Sysctl`]; [`Error::UnsuitableSysctl`] for a name outside of `/proc/sys/net`.
 pub fn read(name: &str) -> Result<Option<String>, Error> {
     match fs::read_to_string(parameter_path(name)?) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
@@ -23,11 +23,11 @@ pub fn read(name: &str) -> Result<Option<String>, Error> {
     }
 }
 
-/// Gives a parameter a value, unless it has it. Several numbers in one are the same with any blanks between them.
+/// Sets a parameter, unless it has the value. Whitespace between several numbers does not matter.
 ///
 /// # Errors
 ///
-/// [`Error::Sysctl`], also if there is no such parameter; others as [`read()`].
+/// [`Error::Sysctl`], also if the parameter does not exist; others as [`read()`].
 pub fn write(name: &str, value: &str) -> Result<ChangeOutcome, Error> {
     if read(name)?.is_some_and(|found| found.split_whitespace().eq(value.split_whitespace())) {
         return Ok(ChangeOutcome::No);
@@ -37,7 +37,7 @@ pub fn write(name: &str, value: &str) -> Result<ChangeOutcome, Error> {
     Ok(ChangeOutcome::Yes)
 }
 
-/// Never makes a file, and gives the kernel the value with one system call, as it wants it.
+/// Never creates a file, and writes the value with one system call, as the kernel requires.
 fn write_value(path: &PathBuf, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u32);
 
-/// How far away a destination or address is valid (`RT_SCOPE_*`).
+/// Scope in which a destination or address is valid (`RT_SCOPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteScope(pub u8);
 

@@ -1,4 +1,4 @@
-//! A change as the caller gets it.
+//! Changes that callers receive.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -9,22 +9,22 @@ use crate::WatchId;
 pub struct Change<K> {
     /// The key under which the namespace is watched.
     pub key: K,
-    /// The watch that reports it.
+    /// The watch that reported the change.
     pub watch: WatchId,
     /// The kinds of objects that changed.
     pub kinds: ChangeKinds,
-    /// The generation of nf_tables' rules after the last change of the firewall. Each transaction adds one, so a greater
-    /// distance to the one before means that others wrote in between.
+    /// Generation of nf_tables after the last change of the firewall. Each transaction adds one, so a gap to the
+    /// previous generation means that other components wrote in between.
     pub generation: Option<u32>,
-    /// The process that made this generation. `None` if the kernel did not name it.
+    /// The process that caused this generation; `None`: the kernel did not name it.
     pub writer: Option<Writer>,
 }
 
-/// A process that committed a transaction of nf_tables, as the kernel describes it. A process chooses its name itself, so this
-/// is a hint for people and proves nothing.
+/// A process that committed a transaction of nf_tables, as reported by the kernel. A process chooses its own name, so
+/// this is a hint for people, and no evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writer {
-    /// Process id in the initial PID namespace. The process may have ended since.
+    /// Process ID in the initial PID namespace. The process may have ended since.
     pub pid: u32,
     /// Process name (`comm`): at most 15 printable ASCII characters, with `?` for everything else.
     pub name: String,
@@ -41,19 +41,19 @@ impl ChangeKinds {
     pub const ROUTES: Self = Self(1 << 1);
     /// Policy rules of either family.
     pub const POLICY_RULES: Self = Self(1 << 2);
-    /// Addresses of either family, and what the kernel notes about them, such as the end of duplicate address detection.
+    /// Addresses of either family, and their state, such as the end of duplicate address detection.
     pub const ADDRESSES: Self = Self(1 << 3);
-    /// Links. The kernel also reports here that a carrier changed, in the form in which it reports a changed MTU.
+    /// Links. The kernel also reports carrier changes here, in the same form as a changed MTU.
     pub const LINKS: Self = Self(1 << 4);
-    /// Notifications were lost, or could not be understood: anything may have changed.
+    /// Notifications were lost or malformed: anything may have changed.
     pub const LOST: Self = Self(1 << 5);
 
-    /// Whether no kind is in the set.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether every kind of `other` is in the set.
+    /// Returns whether every kind of `other` is in the set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

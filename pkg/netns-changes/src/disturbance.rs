@@ -1,13 +1,13 @@
-//! Changes of a network namespace, from the first notification to the observation that they lead to.
+//! Changes of a network namespace, from the first notification to the observation that follows.
 
 use std::time::Instant;
 
 use crate::{Change, ChangeKinds, Writer};
 
-/// At least one change of a network namespace that an observation follows.
+/// One or more changes of a network namespace that lead to an observation.
 #[derive(Clone, Debug)]
 pub struct NetnsDisturbance {
-    /// When it was noticed first.
+    /// When the first one was noticed.
     pub noticed: Instant,
     kinds: ChangeKinds,
     generation: Option<u32>,
@@ -15,13 +15,13 @@ pub struct NetnsDisturbance {
 }
 
 impl NetnsDisturbance {
-    /// Begins with this change, which is noticed now.
+    /// Creates a disturbance from this change, which is noticed now.
     pub fn new<K>(change: Change<K>) -> NetnsDisturbance {
         let Change { kinds, generation, writer, .. } = change;
         NetnsDisturbance { noticed: Instant::now(), kinds, generation, writer }
     }
 
-    /// Both: the first time that it was noticed, and the last writer.
+    /// Merges both: the first time of notice, and the last writer.
     #[must_use]
     pub fn merge_with(self, later: NetnsDisturbance) -> NetnsDisturbance {
         NetnsDisturbance {
@@ -32,12 +32,13 @@ impl NetnsDisturbance {
         }
     }
 
-    /// All of it was observed: only firewall rules changed, and these were read since. So are those that we changed ourselves.
+    /// Returns whether all changes were observed: only firewall rules changed, and these were read since. Includes
+    /// changes that we made ourselves.
     pub fn was_observed(&self, generation: Option<u32>) -> bool {
         self.kinds == ChangeKinds::FIREWALL && generation.is_some() && self.generation == generation
     }
 
-    /// The kind of objects that changed, as a label of metrics.
+    /// Returns the kind of objects that changed, as a label of metrics.
     pub fn metric_label(&self) -> &'static str {
         const LABELS: [(ChangeKinds, &str); 5] = [
             (ChangeKinds::FIREWALL, "firewall"),
@@ -49,7 +50,7 @@ impl NetnsDisturbance {
         LABELS.iter().find(|(kind, _)| self.kinds.contains(*kind)).map_or("unknown", |(_, label)| label)
     }
 
-    /// Returns the process that changed firewall rules, by name and ID, for people.
+    /// Returns the process that changed firewall rules, by name and ID, for reports.
     pub fn writer_name(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("{} (process {})", writer.name, writer.pid))
     }

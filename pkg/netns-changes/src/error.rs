@@ -1,8 +1,8 @@
-//! Why a namespace cannot be watched.
+//! Errors of watching a namespace.
 
 use std::io;
 
-/// Why a namespace cannot be watched.
+/// Reason why a namespace cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,13 +17,13 @@ pub enum Error {
         /// The failed step, with its cause.
         source: netlink::Error,
     },
-    /// All watches together would take more than their share of the descriptors that the process may open.
+    /// All watches together would exceed their share of the descriptors that the process may open.
     #[error("watched network namespaces may take {most} file descriptors at most")]
     DescriptorShare {
         /// The share.
         most: u64,
     },
-    /// The sockets cannot be added to those that are waited for.
+    /// The sockets cannot be added to the epoll set.
     #[error("cannot add a network namespace to the epoll set: {0}")]
     Epoll(#[source] io::Error),
 }

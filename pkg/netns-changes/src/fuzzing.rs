@@ -1,4 +1,4 @@
-//! What a fuzz target feeds; nobody else calls it.
+//! Entry point for a fuzz target only.
 
 use netlink::MessageIter;
 
@@ -6,7 +6,7 @@ use crate::Change;
 use crate::notification::Observed;
 use crate::watcher::WatchId;
 
-/// The change that a datagram reports.
+/// Returns the change that a datagram reports.
 pub fn parse_notification(datagram: &[u8]) -> Option<Change<()>> {
     let mut observed = Observed::default();
     observed.add_messages(MessageIter::new(datagram));

@@ -1,13 +1,14 @@
-//! Reports within milliseconds that something changed the firewall rules, routes, policy rules, addresses or links of a network
-//! namespace.
+//! Reports within milliseconds that firewall rules, routes, policy rules, addresses or links of a network namespace
+//! changed.
 //!
-//! For whoever keeps our own objects in pods' namespaces and would otherwise have to observe them all the time. A change says
-//! that something happened, never what: the caller observes the namespace and compares. The crate must not decide anything,
-//! and changes nothing in a namespace; it keeps two sockets there for as long as the namespace is watched.
+//! For components that keep our objects in pods' namespaces, and would otherwise have to observe them all the time. A
+//! change reports that something happened, never what: the caller observes the namespace and compares. This crate must
+//! not decide anything, and changes nothing in a namespace; it keeps two sockets there while the namespace is watched.
 //!
-//! The kernel reports no change of legacy tables (`iptables-legacy`), of ipset's sets or of sysctls. Do not watch a namespace in
-//! which others write large transactions, such as the node's with kube-proxy: the kernel builds a message for every rule as
-//! soon as anybody listens, which makes such a transaction up to a third slower (`benches/cost.rs`).
+//! The kernel reports no changes of legacy tables (`iptables-legacy`), of ipset's sets or of sysctls. Do not watch a
+//! namespace in which other components write large transactions, such as the node's with kube-proxy: the kernel builds
+//! a message for every rule if there is any listener, which makes such a transaction up to a third slower
+//! (`benches/cost.rs`).
 //!
 //! Sources: the kernel's `net/netfilter/nf_tables_api.c` (`nf_tables_gen_notify`), `include/uapi/linux/rtnetlink.h`,
 //! `net/netlink/af_netlink.c`.

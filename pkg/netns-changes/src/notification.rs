@@ -1,4 +1,4 @@
-//! The meaning of the kernel's notifications. Computes only, and takes any bytes.
+//! Meaning of the kernel's notifications. Only computes, and accepts any bytes.
 
 use netlink::{Attributes, Malformed, MessageIter, ReceivedMessage};
 
@@ -13,12 +13,12 @@ const NETFILTER_HEADER: usize = 4;
 const GENERATION: u16 = 1;
 const PROCESS_ID: u16 = 2;
 const PROCESS_NAME: u16 = 3;
-/// `TASK_COMM_LEN` without the NUL at its end.
+/// `TASK_COMM_LEN` without the trailing NUL.
 const MAX_PROCESS_NAME: usize = 15;
 
 /// Size of `struct rtmsg`.
 const ROUTE_HEADER: usize = 12;
-/// `RTM_F_CLONED`: a cache entry, which the kernel made from a route.
+/// `RTM_F_CLONED`: a cache entry, which the kernel derived from a route.
 const CLONED: u32 = 0x200;
 
 /// Summary of the notifications about one namespace.
@@ -39,12 +39,12 @@ impl Observed {
         }
     }
 
-    /// Notes that notifications are missing.
+    /// Records that notifications are missing.
     pub(crate) fn add_loss(&mut self) {
         self.kinds |= ChangeKinds::LOST;
     }
 
-    /// The change that a watch reports with `key`; `None` if nothing changed.
+    /// Returns the change that a watch reports with `key`; `None` if nothing changed.
     pub(crate) fn into_change<K>(self, key: K, watch: WatchId) -> Option<Change<K>> {
         let Self { kinds, generation, writer } = self;
         (!kinds.is_empty()).then_some(Change { key, watch, kinds, generation, writer })

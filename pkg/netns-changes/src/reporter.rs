@@ -6,22 +6,23 @@ use std::time::Duration;
 
 use crate::{Change, ChangeWatcher};
 
-/// Changes within this time after a notification are reported together, so that all namespaces wake the process no more often.
+/// Changes within this time after a notification are reported together, which limits how often all namespaces together
+/// wake the process.
 const COALESCE: Duration = Duration::from_millis(20);
 const STACK: usize = 256 * 1024;
 
-/// A thread that reports the changes of a watcher's namespaces, at the latest 20 ms after they happened; those of a namespace
-/// that changes all the time after a pause, which doubles up to 640 ms. It ends when this is dropped.
+/// A thread that reports the changes of a watcher's namespaces within 20 ms; those of a namespace that changes all the
+/// time after a pause, which doubles up to 640 ms. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct ChangeReporter<K>(ChangeWatcher<K>);
 
 impl<K: Clone + Send + 'static> ChangeReporter<K> {
-    /// Starts the thread, with no namespace watched yet. `report` is called on it with every change; with an error, once, if no
-    /// more can be reported.
+    /// Starts the thread, without any watched namespace. `report` is called on it with every change; with an error,
+    /// once, if no further changes can be reported.
     ///
     /// # Errors
     ///
-    /// If the process has no descriptor or no thread left.
+    /// The process has no descriptor or no thread left.
     pub fn start(
         thread: &str,
         report: impl FnMut(io::Result<Change<K>>) + Send + 'static,
@@ -39,7 +40,7 @@ impl<K: Clone + Send + 'static> ChangeReporter<K> {
     }
 }
 
-/// Ends when the watcher is closed.
+/// Reports changes until the watcher is closed.
 fn report_changes<K: Clone>(watcher: &ChangeWatcher<K>, mut report: impl FnMut(io::Result<Change<K>>)) {
     loop {
         match watcher.wait_at_pace() {
@@ -47,7 +48,7 @@ fn report_changes<K: Clone>(watcher: &ChangeWatcher<K>, mut report: impl FnMut(i
             Ok(None) => return,
             Err(error) => return report(Err(error)),
         }
-        thread::sleep(COALESCE); // what comes meanwhile is taken together
+        thread::sleep(COALESCE); // changes meanwhile are reported together
     }
 }
 

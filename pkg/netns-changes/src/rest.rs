@@ -1,18 +1,18 @@
-//! How long a namespace is not read after its changes were. Computes only.
+//! Rests, during which a namespace is not read after its changes were. Only computes.
 
 use std::time::{Duration, Instant};
 
 use retry::Backoff;
 
-/// Far below the longest pause between two observations of a namespace that changes all the time (`retry::ChangePace`), which
-/// it hardly prolongs.
+/// Much shorter than the longest pause between two observations of a namespace that changes all the time
+/// (`retry::ChangePace`), which it hardly prolongs.
 const REST: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(640));
-/// The longest rest is reached by then.
+/// Step at which the longest rest is reached.
 const LAST_STEP: u32 = 6;
-/// After a time without changes that is so many times as long as the last rest, the next one is the first again.
+/// Ratio of a time without changes to the last rest after which the next rest is the first again.
 const CALM: u32 = 8;
 
-/// Rests of one namespace, each twice as long as the one before while its changes follow one another.
+/// Rests of one namespace, each twice as long as the previous one while changes continue.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     step: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Begins one: changes were read now.
+    /// Begins a rest, because changes were just read.
     pub(crate) fn begin(&mut self, now: Instant) {
         let calm = self.ends.map(|ends| now.saturating_duration_since(ends));
         let follows = calm.is_some_and(|calm| calm < REST.delay_after(self.step) * CALM);

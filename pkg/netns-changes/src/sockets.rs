@@ -12,12 +12,12 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::Error;
 use crate::notification::{NEW_GENERATION, Observed};
 
-/// For each socket. The kernel doubles it, so that a namespace can bind 128 KiB of the kernel's memory with both; 64 KiB hold
-/// some 80 notifications.
+/// Receive buffer of each socket. The kernel doubles it, so that a namespace can use 128 KiB of kernel memory with
+/// both; 64 KiB hold some 80 notifications.
 const RECEIVE_BUFFER: usize = 32 * 1024;
-/// One busy namespace does not keep others waiting for longer than this takes.
+/// Maximum number of datagrams per read, so that a busy namespace does not delay others for longer.
 const DATAGRAMS_AT_A_TIME: usize = 32;
-/// More than the queue can hold.
+/// Exceeds the capacity of the queue.
 const DATAGRAMS_AFTER_LOSS: usize = 1024;
 
 /// `NFNLGRP_NFTABLES`.
@@ -65,10 +65,10 @@ impl Source {
     }
 }
 
-/// The sockets of all watches of the process: their share of its descriptors is one for all watchers.
+/// Number of sockets of all watches of the process: all watchers share its descriptors.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// The sockets of one watch. They keep the namespace alive.
+/// Sockets of one watch, which keep the namespace alive.
 #[derive(Debug)]
 pub(crate) struct Sockets(Vec<(Source, NotificationSocket)>);
 
@@ -80,12 +80,12 @@ impl Sockets {
         Ok(Self(sockets))
     }
 
-    /// Returns how many sockets all watches of the process have.
+    /// Returns the number of sockets of all watches of the process.
     pub(crate) fn open_count() -> usize {
         OPEN.load(Ordering::Relaxed)
     }
 
-    /// Adds all to an epoll set, each with the value that `data` gives for it.
+    /// Adds all sockets to an epoll set, each with its value of `data`.
     pub(crate) fn register(&self, epoll: BorrowedFd<'_>, data: impl Fn(Source) -> u64) -> Result<(), Error> {
         self.0.iter().try_for_each(|(source, socket)| {
             epoll::add(epoll, socket, EventData::new_u64(data(*source)), EventFlags::IN)
@@ -93,16 +93,17 @@ impl Sockets {
         })
     }
 
-    /// Removes all from an epoll set, which closing does not do while a child process that has yet to call exec holds a copy.
+    /// Removes all sockets from an epoll set, which closing does not do while a child process has a copy and has not
+    /// yet called exec.
     pub(crate) fn deregister(&self, epoll: BorrowedFd<'_>) {
         for (_, socket) in &self.0 {
-            let _ = epoll::delete(epoll, socket); // fails only if it is not there
+            let _ = epoll::delete(epoll, socket); // fails only if it is not in the set
         }
     }
 
-    /// Reads pending notifications of one socket: a bounded number of them. After a loss it reads all, because after an overflow the
-    /// kernel queues nothing before the queue has been empty once: who observes the namespace before that would never learn of
-    /// a change that follows the observation.
+    /// Reads a limited number of pending notifications of one socket. After a loss it reads all of them, because after
+    /// an overflow the kernel queues nothing before the queue has been empty once: a caller that observes the namespace
+    /// before that would never learn of a change after the observation.
     pub(crate) fn read_notifications(&self, source: Source, buffer: &mut [u8], observed: &mut Observed) {
         let Some((_, socket)) = self.0.iter().find(|(of, _)| *of == source) else { return };
         let (mut left, mut is_complete) = (DATAGRAMS_AT_A_TIME, true);
@@ -111,7 +112,7 @@ impl Sockets {
             match socket.receive(buffer) {
                 Ok(None) => return,
                 Ok(Some(datagram)) => observed.add_messages(datagram),
-                // The error itself says no more than this, and the socket goes on.
+                // The error has no further information, and the socket remains usable.
                 Err(_) => {
                     observed.add_loss();
                     if mem::take(&mut is_complete) {

@@ -19,33 +19,34 @@ use crate::rest::Rest;
 use crate::sockets::{Sockets, Source};
 use crate::{Change, Error};
 
-/// Sockets that one wait reads; the kernel reports the others at the next one.
+/// Maximum number of sockets per wait; the kernel reports the others at the next one.
 const EVENTS: usize = 64;
-/// A notification of a link is about 2 KiB long, and the others are shorter. One that is longer than this counts as lost.
+/// Size of the receive buffer. A notification of a link is about 2 KiB long, and others are shorter. A longer one
+/// counts as lost.
 const BUFFER: usize = 16 * 1024;
-/// The value of the eventfd in the epoll set, which no namespace has.
+/// Value of the eventfd in the epoll set, which no namespace has.
 const CLOSED: u64 = u64::MAX;
-/// Of the process's limit of descriptors, the watches of all watchers together take at most one in so many: the rest is for its
-/// other work.
+/// Divisor of the process's limit of descriptors: the watches of all watchers together use at most this fraction, and
+/// the rest is for other purposes.
 const SHARE: u64 = 2;
 
-/// Watches any number of network namespaces. All clones are the same watcher.
+/// Watches any number of network namespaces. All clones share one watcher.
 ///
-/// All methods may be called from any thread, also while another one waits. A watched namespace costs two descriptors, 5 KiB of
-/// the kernel's memory at rest and at most 128 KiB more while notifications are pending, and no thread; one buffer is shared by
-/// all.
+/// All methods may be called from any thread, even while another one waits. A watched namespace costs two descriptors,
+/// 5 KiB of kernel memory at rest and at most 128 KiB more while notifications are pending, and no thread; all share
+/// one buffer.
 pub struct ChangeWatcher<K>(Arc<EpollSet<K>>);
 
-/// A watched network namespace. Dropping this ends the watch, and closes its sockets; changes that are pending are not reported.
+/// A watched network namespace. Dropping this ends the watch, and closes its sockets; pending changes are not reported.
 ///
-/// While it is watched, a namespace lives on, with its links and addresses, when its last process ends.
+/// A watched namespace stays alive, with its links and addresses, after its last process has ended.
 #[must_use = "the watch ends when this is dropped"]
 pub struct NetnsWatch<K> {
     set: Arc<EpollSet<K>>,
     id: WatchId,
 }
 
-/// Identifies one watch of a watcher: another watch of the same namespace, or with the same key, has another id.
+/// Identifies one watch of a watcher: another watch of the same namespace, or with the same key, has another ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchId(pub(crate) u64);
 
@@ -65,16 +66,16 @@ struct Watched<K> {
     key: K,
     sockets: Sockets,
     rest: Rest,
-    /// The sockets are not in the epoll set until the rest is over.
+    /// Whether the sockets are out of the epoll set until the rest ends.
     is_resting: bool,
 }
 
 impl<K: Clone> ChangeWatcher<K> {
-    /// Makes a watcher of no namespace.
+    /// Creates a watcher without namespaces.
     ///
     /// # Errors
     ///
-    /// If the process has no descriptor left.
+    /// The process has no descriptor left.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let closed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -83,18 +84,19 @@ impl<K: Clone> ChangeWatcher<K> {
         Ok(Self(Arc::new(EpollSet { epoll, closed, watched: Mutex::new(watched) })))
     }
 
-    /// Watches a namespace. Whatever changes after this returns is reported with `key`, such as a pod's UID, so observe the
-    /// namespace after it. The kernel loads nf_tables for this if it has not yet.
+    /// Watches a namespace. Changes after this returns are reported with `key`, such as a pod's UID, so observe the
+    /// namespace afterwards. The kernel loads nf_tables for this if necessary.
     ///
     /// # Errors
     ///
-    /// If the namespace cannot be entered, if the sockets cannot be opened in it, or if the watches of all watchers together
-    /// would take more than half of the descriptors that the process may open.
+    /// The namespace cannot be entered, the sockets cannot be opened in it, or the watches of all watchers together
+    /// would use more than half of the descriptors that the process may open.
     pub fn watch(&self, key: K, netns: &Netns) -> Result<NetnsWatch<K>, Error> {
         self.watch_sources(key, netns, &Source::ALL)
     }
 
-    /// Watches everything but the firewall, as [`ChangeWatcher::watch`] does: foreign transactions stay as fast as they are.
+    /// Watches everything except the firewall, like [`ChangeWatcher::watch`], without slowing down foreign
+    /// transactions.
     ///
     /// # Errors
     ///
@@ -119,23 +121,23 @@ impl<K: Clone> ChangeWatcher<K> {
         Ok(NetnsWatch { set: Arc::clone(&self.0), id })
     }
 
-    /// Waits for changes and returns those that are pending, one [`Change`] for each watch; `None` after
-    /// [`ChangeWatcher::close`]. The list is empty at the timeout, after a signal, and when what came was no change.
+    /// Waits for changes and returns the pending ones, one [`Change`] for each watch; `None` after
+    /// [`ChangeWatcher::close`]. The list is empty at the timeout, after a signal, and if what arrived was no change.
     ///
-    /// The work is bounded: what is left of a busy namespace, and of more than 32 at a time, follows at the next call. A
-    /// process in a pod can change its namespace all the time, so the caller limits how often it calls this, or watches the
-    /// namespace no longer.
+    /// The work is limited: the remaining changes of a busy namespace, and of more than 32 at a time, follow at the
+    /// next call. A process in a pod can change its namespace all the time, so the caller must limit how often it calls
+    /// this, or stop watching the namespace.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses to wait, which it has no reason for.
+    /// The kernel refuses to wait, which should not happen.
     pub fn wait_for_changes(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Change<K>>>> {
         let Some(events) = self.0.wait_for_events(timeout)? else { return Ok(None) };
         Ok(Some(self.0.lock_watched().read_events(&events)))
     }
 
-    /// Waits as [`ChangeWatcher::wait_for_changes`] does, but reads no namespace before its rest after the last time is over.
-    /// What comes meanwhile waits in the kernel, or is lost, which is one more change.
+    /// Waits like [`ChangeWatcher::wait_for_changes`], but reads no namespace before its rest has ended. Meanwhile,
+    /// notifications are queued in the kernel, or lost, which counts as one more change.
     pub(crate) fn wait_at_pace(&self) -> io::Result<Option<Vec<Change<K>>>> {
         let (epoll, now) = (self.0.epoll.as_fd(), Instant::now());
         let next = self.0.lock_watched().end_rests(epoll, now);
@@ -152,14 +154,14 @@ impl<K> ChangeWatcher<K> {
         self.0.lock_watched().namespaces.len()
     }
 
-    /// Whether no namespace is watched.
+    /// Returns whether no namespace is watched.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Ends every [`ChangeWatcher::wait_for_changes`], those to come included.
+    /// Ends every [`ChangeWatcher::wait_for_changes`], including later ones.
     pub fn close(&self) {
-        let _ = rustix::io::write(&self.0.closed, &1_u64.to_ne_bytes()); // fails only if it is written already
+        let _ = rustix::io::write(&self.0.closed, &1_u64.to_ne_bytes()); // fails only if it is already written
     }
 }
 
@@ -170,7 +172,7 @@ impl<K> Clone for ChangeWatcher<K> {
 }
 
 impl<K> NetnsWatch<K> {
-    /// Returns the id that changes of this watch have.
+    /// Returns the ID that changes of this watch have.
     pub fn id(&self) -> WatchId {
         self.id
     }
@@ -190,9 +192,9 @@ impl<K> EpollSet<K> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` after [`ChangeWatcher::close`].
+    /// Waits for events. `None` after [`ChangeWatcher::close`].
     fn wait_for_events(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Event>>> {
-        // A timeout beyond what the kernel can count is none.
+        // A timeout too long for the kernel means no timeout.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(EVENTS);
         match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
@@ -204,7 +206,7 @@ impl<K> EpollSet<K> {
 }
 
 impl<K: Clone> WatchedNamespaces<K> {
-    /// Reads the sockets that have something. A namespace that is no longer watched is passed over.
+    /// Reads the sockets with events. A namespace that is no longer watched is skipped.
     fn read_events(&mut self, events: &[Event]) -> Vec<Change<K>> {
         let mut observed: BTreeMap<WatchId, Observed> = BTreeMap::new();
         for event in events {
@@ -219,7 +221,7 @@ impl<K: Clone> WatchedNamespaces<K> {
         observed.into_iter().filter_map(change).collect()
     }
 
-    /// Takes the namespaces that have something out of the epoll set for a while.
+    /// Removes the namespaces with events from the epoll set for a while.
     fn begin_rests(&mut self, epoll: BorrowedFd<'_>, events: &[Event], now: Instant) {
         for event in events {
             let (id, _) = id_and_source(event.data.u64());
@@ -231,7 +233,7 @@ impl<K: Clone> WatchedNamespaces<K> {
         }
     }
 
-    /// Returns when the next rest is over.
+    /// Ends rests that are over, and returns when the next one ends.
     fn end_rests(&mut self, epoll: BorrowedFd<'_>, now: Instant) -> Option<Instant> {
         for (id, watched) in self.namespaces.iter_mut().filter(|(_, watched)| watched.is_resting) {
             if watched.rest.ends.is_some_and(|ends| ends > now) {
@@ -239,7 +241,7 @@ impl<K: Clone> WatchedNamespaces<K> {
             }
             watched.is_resting = watched.sockets.register(epoll, |source| event_data(*id, source)).is_err();
             if watched.is_resting {
-                watched.sockets.deregister(epoll); // the one that could be added
+                watched.sockets.deregister(epoll); // the socket that could be added
                 watched.rest.begin(now);
             }
         }
@@ -260,8 +262,8 @@ impl<K> fmt::Debug for NetnsWatch<K> {
     }
 }
 
-/// The value of a socket in the epoll set. An id is never used again, so an event that was taken from the set before its
-/// namespace was unwatched concerns no other one.
+/// Returns the value of a socket in the epoll set. IDs are never reused, so an event that was taken from the set before
+/// its watch ended cannot concern another watch.
 fn event_data(WatchId(id): WatchId, source: Source) -> u64 {
     id << 1 | u64::from(source == Source::Network)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with namespaces.
+//! Errors of opening, entering and creating namespaces.
 
 use std::fmt::Display;
 use std::io;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Which step failed, on what, and why.
+/// A failed step, its object, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing is at the path: of a pod, its sandbox is gone.
+    /// Nothing exists at the path: for a pod, its sandbox was removed.
     #[error("no network namespace at {}", .path.display())]
     Missing {
         /// The path that was tried.
         path: PathBuf,
     },
-    /// The kernel refused a step (entering and making namespaces wants CAP_SYS_ADMIN).
+    /// The kernel refused a step (entering and creating namespaces requires CAP_SYS_ADMIN).
     #[error("cannot {step}: {source}")]
     Kernel {
         /// The step.
@@ -24,7 +24,7 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
-    /// We may not open it.
+    /// Permission to open the namespace was denied.
     #[error("not allowed to open network namespace {}: {source}", .path.display())]
     Denied {
         /// The path that was tried.
@@ -43,7 +43,7 @@ pub enum Error {
     /// The private mounts could not be made; nothing has run.
     #[error("cannot prepare private mounts: {step}: {source}")]
     Sandbox {
-        /// Which step of it.
+        /// The step of preparing the mounts.
         step: String,
         /// The kernel's error.
         source: io::Error,
@@ -54,8 +54,8 @@ impl Error {
     pub(crate) fn open_error(path: &Path, errno: Errno) -> Self {
         let (path, source) = (path.to_owned(), errno.into());
         match errno {
-            // ESRCH: a file of /proc whose process ended between two steps
-            // LOOP: a symbolic link that leads nowhere
+            // ESRCH: a file of /proc whose process ended meanwhile
+            // LOOP: a dangling symbolic link
             Errno::NOENT | Errno::NOTDIR | Errno::SRCH | Errno::LOOP => Self::Missing { path },
             Errno::NXIO | Errno::NODEV => Self::NotNetns { path, found: "a socket or a device" },
             Errno::ACCESS | Errno::PERM => Self::Denied { path, source },

@@ -1,4 +1,4 @@
-//! Is this file a network namespace? And which one does a socket belong to?
+//! Kinds of namespace files, and the namespace of a socket.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
@@ -24,9 +24,9 @@ const OTHERS: [(i32, &str); 7] = [
     (0x0000_0080, "a time namespace"),
 ];
 
-/// Says what is at `path`, unless it is a network namespace.
+/// Returns an error with the kind of file at `path`, unless it is a network namespace.
 ///
-/// An empty file is the usual impostor: a name whose mount is gone, or is not visible from here.
+/// The usual other kind is an empty file: a name whose mount was removed, or is not visible from here.
 pub(crate) fn check_netns(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
     let other = |found| Err(Error::NotNetns { path: path.to_owned(), found });
     let file_system = rustix::fs::fstatfs(fd).map_err(|errno| Error::open_error(path, errno))?;
@@ -40,17 +40,18 @@ pub(crate) fn check_netns(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
             let known = OTHERS.iter().find(|(flag, _)| *flag == kind);
             other(known.map_or("another kind of namespace", |(_, name)| name))
         }
-        // Older than Linux 4.11; entering it will tell.
+        // Older than Linux 4.11; entering it will show.
         Err(Errno::NOTTY) => Ok(()),
         Err(errno) => Err(Error::open_error(path, errno)),
     }
 }
 
-/// An ioctl about namespaces. Each takes no argument, and answers by its return value.
+/// An ioctl on namespaces. Each takes no argument, and returns its result.
 pub(crate) enum NamespaceQuery {
-    /// `NS_GET_USERNS` of `include/uapi/linux/nsfs.h`: a new file descriptor of the user namespace that owns the one that is asked.
+    /// `NS_GET_USERNS` of `include/uapi/linux/nsfs.h`: a new file descriptor of the user namespace that owns the
+    /// queried one.
     Owner,
-    /// `NS_GET_NSTYPE` of `include/uapi/linux/nsfs.h`: the flag that makes a namespace of this kind.
+    /// `NS_GET_NSTYPE` of `include/uapi/linux/nsfs.h`: the flag that creates a namespace of this kind.
     Kind,
     /// `SIOCGSKNS` of `include/uapi/linux/sockios.h`: a new file descriptor of a socket's network namespace.
     OfSocket,
@@ -88,11 +89,11 @@ fn namespace_type(fd: &OwnedFd) -> Result<i32, Errno> {
     unsafe { rustix::ioctl::ioctl(fd, NamespaceQuery::Kind) }
 }
 
-/// Opens the network namespace that a socket belongs to.
+/// Opens the network namespace to which a socket belongs.
 #[expect(unsafe_code, reason = "rustix has no safe call for SIOCGSKNS")]
 pub(crate) fn of_socket(socket: &impl AsFd) -> Result<OwnedFd, Errno> {
-    // SAFETY: this number means SIOCGSKNS for a socket of any family (`sock_ioctl` of net/socket.c); it takes no argument
-    // and touches no memory of ours. For any other file it is refused. The file descriptor is new, nobody else knows it, and the
-    // kernel marks it close-on-exec itself (`open_related_ns`).
+    // SAFETY: this number means SIOCGSKNS for a socket of any family (`sock_ioctl` of net/socket.c); it takes no
+    // argument and touches no memory of ours. For any other file it is refused. The file descriptor is new and not
+    // shared, and the kernel marks it close-on-exec itself (`open_related_ns`).
     unsafe { rustix::ioctl::ioctl(socket, NamespaceQuery::OfSocket).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }

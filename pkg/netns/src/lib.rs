@@ -1,8 +1,8 @@
-//! Network namespaces: open, identify, enter, make.
+//! Network namespaces: opening, identifying, entering and creating them.
 //!
-//! The only crate that enters or makes namespaces (ARCHITECTURE.md, invariant 2). Who needs something done in a pod's
-//! or the node's netns hands over a closure; it runs on a thread of its own that ends with it, so that no thread is
-//! ever left in a foreign namespace. Sockets opened and processes started by the closure belong to that netns.
+//! The only crate that enters or creates namespaces (ARCHITECTURE.md, invariant 2). Callers pass a closure to run in a
+//! pod's or the node's netns; it runs on a separate thread that ends with it, so that no thread is ever left in a
+//! foreign namespace. Sockets opened and processes started by the closure belong to that netns.
 //!
 //! Called by the plugin, the agent and the tests. It must not do anything *in* a netns itself.
 
@@ -26,32 +26,32 @@ pub use error::Error;
 pub use sandbox::{BindMount, MountSandbox};
 pub use user::UserNamespace;
 
-/// The calling thread's netns; `/proc/self` would be that of the process's first thread.
+/// Path of the calling thread's netns; `/proc/self` would be that of the process's first thread.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// Identity of a netns, whatever path leads to it: device and inode of its file in nsfs.
+/// Identity of a netns, independent of its path: device and inode of its file in nsfs.
 ///
-/// The kernel may give the number of a netns that ended to a new one.
+/// The kernel may reuse the number of an ended netns for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetnsId {
-    /// Device of the file system that holds it.
+    /// Device of its file system.
     pub dev: u64,
     /// Inode number of the file, the one in `net:[4026531840]`.
     pub ino: u64,
 }
 
-/// Identity of a netns among all that had its number, for what is remembered of one without keeping it alive.
+/// Identity of a netns among all that had its number, for data about a netns that is not kept alive.
 ///
-/// The kernel makes the file in nsfs with the present time, and keeps it while something has bound or opened it, as a container
-/// runtime does as long as the pod lives. Of a netns that nothing holds meanwhile, it may be another one.
+/// The kernel creates the file in nsfs with the current time, and keeps it while it is bound or open, as a container
+/// runtime does during the pod's life. The identity of a netns that is not held meanwhile may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetnsInstance {
     id: NetnsId,
-    /// Seconds and nanoseconds of the file's modification, which is its creation.
+    /// Seconds and nanoseconds of the file's modification time, which is its creation time.
     made: (i64, i64),
 }
 
-/// An open network namespace; it lives at least as long as this value.
+/// An open network namespace, which lives at least as long as this value.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
@@ -63,27 +63,29 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`], [`Error::Denied`] or [`Error::Kernel`]; [`Error::NotNetns`] if there is something else.
+    /// [`Error::Missing`], [`Error::Denied`] or [`Error::Kernel`]; [`Error::NotNetns`] if the path is another kind of
+    /// file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        // NONBLOCK and NOCTTY: a pipe or terminal in its place must not stop or capture us.
+        // NONBLOCK and NOCTTY: opening a pipe or terminal instead must not block, or acquire a controlling terminal.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;
         Self::from_fd_at(fd, path)
     }
 
-    /// Takes over an open netns, such as one that another process has sent.
+    /// Takes ownership of an open netns, such as one that another process has sent.
     ///
     /// # Errors
     ///
-    /// [`Error::NotNetns`] if it is something else, [`Error::Kernel`].
+    /// [`Error::NotNetns`] if it is another kind of file, [`Error::Kernel`].
     pub fn from_fd(fd: OwnedFd) -> Result<Self, Error> {
         Self::from_fd_at(fd, Path::new("a file descriptor"))
     }
 
-    /// The netns that a socket belongs to. A connection that was accepted on a Unix socket belongs to the netns of the
-    /// process that connected (`unix_stream_connect` of net/unix/af_unix.c), whatever netns the listener is in.
+    /// Returns the netns to which a socket belongs. A connection that was accepted on a Unix socket belongs to the
+    /// netns of the process that connected (`unix_stream_connect` of net/unix/af_unix.c), whatever the listener's netns
+    /// is.
     ///
     /// # Errors
     ///
@@ -104,16 +106,16 @@ impl Netns {
         })
     }
 
-    /// The netns of the calling thread.
+    /// Opens the netns of the calling thread.
     ///
     /// # Errors
     ///
-    /// As [`Netns::open`], should `/proc` not be mounted.
+    /// As [`Netns::open`], if `/proc` is not mounted.
     pub fn current() -> Result<Self, Error> {
         Self::open(CURRENT)
     }
 
-    /// Makes a netns without a name: it ends when this value and everything in it are gone.
+    /// Creates a netns without a name, which is removed when this value and everything in it have ended.
     ///
     /// # Errors
     ///
@@ -125,17 +127,17 @@ impl Netns {
         })
     }
 
-    /// Returns the identity, which shows whether two paths lead to the same netns.
+    /// Returns the identity, which shows whether two paths refer to the same netns.
     pub const fn id(&self) -> NetnsId {
         self.instance.id
     }
 
-    /// Returns the identity that no successor with the same number has.
+    /// Returns the identity that no later netns with the same number has.
     pub const fn instance(&self) -> NetnsInstance {
         self.instance
     }
 
-    /// Runs `f` inside this netns, on a thread of its own, and waits for it. A panic of `f` goes on in the caller.
+    /// Runs `f` inside this netns, on a separate thread, and waits for it. A panic of `f` is propagated to the caller.
     ///
     /// # Errors
     ///
@@ -147,8 +149,8 @@ impl Netns {
         })
     }
 
-    /// Runs `f` inside each of these netns, one after the other on one thread of its own; `f` gets the place in the list. A
-    /// thread for each would cost more than a short question to the kernel.
+    /// Runs `f` inside each of these netns, one after the other on one separate thread; `f` gets the index in the list.
+    /// A thread for each would cost more than a short request to the kernel.
     ///
     /// # Errors
     ///
@@ -163,12 +165,12 @@ impl Netns {
         })
     }
 
-    /// As [`Netns::run_in`], with mounts that only `f` and the processes it starts can see.
+    /// Like [`Netns::run_in`], with mounts that only `f` and the processes it starts can see.
     ///
     /// # Errors
     ///
-    /// [`Error::Sandbox`] if the mounts cannot be made: `f` has not run, and the caller may choose to warn and use
-    /// [`Netns::run_in`]. Others as there.
+    /// [`Error::Sandbox`] if the mounts cannot be made: `f` has not run, and the caller may log a warning and use
+    /// [`Netns::run_in`]. Others as for [`Netns::run_in`].
     pub fn run_in_sandbox<T: Send>(
         &self,
         sandbox: &MountSandbox,
@@ -181,7 +183,7 @@ impl Netns {
         })
     }
 
-    /// Moves the calling thread, which must be one of our own that ends soon.
+    /// Moves the calling thread, which must be one of our own that ends soon, into this netns.
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
     fn enter_thread(&self) -> Result<(), Error> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
@@ -195,7 +197,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Runs `f` on a thread that ends with it: namespaces belong to threads, and changing back could fail.
+/// Runs `f` on a thread that ends with it: namespaces belong to threads, and switching back could fail.
 fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| {
         let spawned = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, f);
@@ -208,7 +210,7 @@ fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result
 /// Moves the calling thread, which must be one of our own that ends soon, into a new netns.
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "this is the crate that the lints point to")]
 fn leave_into_new() -> Result<(), Error> {
-    // SAFETY: unsafe is only a separate file descriptor table (CLONE_FILES), which is not asked for.
+    // SAFETY: only a separate file descriptor table (CLONE_FILES) is unsafe, and it is not requested.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| kernel_error("make a network namespace", errno))
 }

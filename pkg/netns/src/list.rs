@@ -1,4 +1,4 @@
-//! Which network namespaces have a name in a directory?
+//! Network namespaces that are bound in a directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Netns, error::kernel_error};
 
 impl Netns {
-    /// Opens every netns that is bound in a directory such as `/var/run/netns`, ordered by path. What is there and is
-    /// no netns is left out: plain files (names whose mount is gone, or not visible from here), and what went away
-    /// meanwhile. A directory that does not exist holds none.
+    /// Opens every netns that is bound in a directory such as `/var/run/netns`, ordered by path. Other entries are
+    /// omitted: plain files (names whose mount was removed, or is not visible from here), and files that were removed
+    /// meanwhile. A directory that does not exist has none.
     ///
-    /// Each is open at the end, and takes a file descriptor. Two paths may lead to the same one ([`Netns::id`]).
+    /// Each of them stays open, and uses a file descriptor. Two paths may refer to the same one ([`Netns::id`]).
     ///
     /// # Errors
     ///

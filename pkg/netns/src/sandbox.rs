@@ -9,24 +9,24 @@ use rustix::thread::UnshareFlags;
 
 use crate::Error;
 
-/// A file or directory shown in the place of another.
+/// A file or directory that is mounted over another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindMount {
-    /// The file or directory that is shown.
+    /// The file or directory to mount.
     pub source: PathBuf,
-    /// Where; it must exist, since making it would be seen by everybody.
+    /// Mount point; it must exist, since creating it would be visible to all processes.
     pub target: PathBuf,
-    /// Whether it can only be read there.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
 /// Mounts that a closure of [`crate::Netns::run_in_sandbox`] sees, unlike the rest of the process.
 ///
-/// For commands that read or lock files of the host: `iptables-legacy-restore` would look up names as
-/// `/etc/nsswitch.conf` says and wait for `/run/xtables.lock`, which only matters in the node's own netns.
+/// For commands that read or lock files of the host: `iptables-legacy-restore` would look up names according to
+/// `/etc/nsswitch.conf`, and wait for `/run/xtables.lock`, which is only relevant in the node's own netns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountSandbox {
-    /// Mounts, made in this order.
+    /// Mounts, in the order of their creation.
     pub binds: Vec<BindMount>,
 }
 
@@ -34,7 +34,7 @@ impl MountSandbox {
     /// Gives the calling thread, which must be one of our own that ends soon, its own mounts.
     pub(crate) fn prepare_mounts(&self) -> Result<(), Error> {
         unshare_mounts().map_err(sandbox_error("unshare mounts"))?;
-        // Slave, not private: what the host unmounts meanwhile goes away here too, and is not kept busy by us.
+        // Slave, not private: mounts that the host removes are removed here, too, and not kept busy by us.
         let quiet = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", quiet).map_err(sandbox_error("keep mounts from the host"))?;
         self.binds.iter().try_for_each(BindMount::mount)
@@ -61,7 +61,7 @@ impl BindMount {
 /// Also separates the thread's working directory and umask from the process's: the kernel implies CLONE_FS here.
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "this is the crate that the lints point to")]
 fn unshare_mounts() -> Result<(), Errno> {
-    // SAFETY: unsafe is only a separate file descriptor table (CLONE_FILES), which is not asked for.
+    // SAFETY: only a separate file descriptor table (CLONE_FILES) is unsafe, and it is not requested.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
 }
 

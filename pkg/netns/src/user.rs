@@ -1,6 +1,6 @@
-//! User namespaces: the one that owns a pod's network namespace is another than the node's when the pod has
-//! `hostUsers: false`. Some rules can be made only from there: the kernel understands user ids of a rule as those of
-//! its writer, and xt_owner refuses a writer from elsewhere.
+//! User namespaces: the one that owns a pod's network namespace differs from the node's if the pod has
+//! `hostUsers: false`. Some rules can only be written from there: the kernel interprets user IDs of a rule in its writer's user
+//! namespace, and xt_owner refuses a writer from another one.
 
 mod map;
 
@@ -29,8 +29,8 @@ pub struct UserNamespace {
 }
 
 impl Netns {
-    /// The user namespace that owns this network namespace, if it is another than this process's own. A kernel that cannot
-    /// tell (before 4.9), or does not tell us, counts as if it was our own.
+    /// Returns the user namespace that owns this network namespace, if it is not this process's own. If the kernel does
+    /// not support the query (before 4.9), or denies it, it counts as our own.
     ///
     /// # Errors
     /// [`Error::Kernel`]
@@ -49,14 +49,14 @@ impl Netns {
 }
 
 impl UserNamespace {
-    /// Where another process finds it as long as this value lives.
+    /// Returns the path by which another process can open it while this value lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
-    /// Moves this process, which must have one thread and become another program next, into the user namespace at `path`.
-    /// It keeps its user, so that it can read what root can, and hands on what it takes to change rules there, which a
-    /// user that the namespace does not know would lose with the next program.
+    /// Moves this process, which must have one thread and execute another program next, into the user namespace at
+    /// `path`. The process keeps its user, so that it can read root's files, and passes on the capabilities to change
+    /// rules there, which a user that is not mapped in the namespace would lose at the next `exec`.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Denied`], [`Error::Kernel`].
@@ -77,8 +77,8 @@ impl UserNamespace {
 
 #[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_USERNS")]
 fn owning_namespace(netns: &Netns) -> Result<OwnedFd, Errno> {
-    // SAFETY: a `Netns` is a file of nsfs, where this number means NS_GET_USERNS, which takes no argument and touches no
-    // memory of ours. The file descriptor is new, nobody else knows it, and the kernel marks it close-on-exec itself
+    // SAFETY: a `Netns` is a file of nsfs, where this number means NS_GET_USERNS, which takes no argument and touches
+    // no memory of ours. The file descriptor is new and not shared, and the kernel marks it close-on-exec itself
     // (`open_related_ns`).
     unsafe { rustix::ioctl::ioctl(netns, NamespaceQuery::Owner).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }

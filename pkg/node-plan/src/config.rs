@@ -1,4 +1,4 @@
-//! Names, numbers and marks; every one can be changed by the operator, and both ends must agree on them.
+//! Names, numbers and marks; the operator can change all of them, and plugin and agent must use the same.
 
 use std::str::FromStr;
 
@@ -16,9 +16,9 @@ model::word_enum! {
         /// The traffic is dropped silently. A connection attempt succeeds if a ztunnel becomes ready before it times out.
         #[default]
         Hold = "hold",
-        /// The traffic is rejected, so that applications fail at once.
+        /// The traffic is rejected, so that applications fail immediately.
         Reject = "reject",
-        /// The traffic goes its ordinary way, outside the mesh.
+        /// The traffic is routed as without capture, outside of the mesh.
         Open = "open",
     }
 }
@@ -42,18 +42,18 @@ pub struct RouteTables {
     pub slot_inbound: u32,
     /// Base: a slot's connections from enrolled pods.
     pub slot_outbound: u32,
-    /// Base: answers to connections that a slot's ztunnel made with another's address.
+    /// Base: replies to connections that a slot's ztunnel opened with a foreign source address.
     pub slot_return: u32,
 }
 
-/// Places of policy rules on the node.
+/// Priorities of policy rules on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulePriorities {
-    /// The first; the others follow without a gap.
+    /// The first priority; the others follow without a gap.
     pub first: u32,
 }
 
-/// Networks for the two ends of the virtual links; a slot takes one pair of addresses of each.
+/// Networks for the two ends of the virtual links; a slot uses one pair of addresses of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkNetworks {
     /// Towards ztunnel, for inbound traffic.
@@ -66,7 +66,7 @@ pub struct LinkNetworks {
     pub outbound_v6: Ipv6Net,
 }
 
-/// All of it.
+/// Complete configuration of the node path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeConfig {
     /// Set of enrolled IPv4 addresses.
@@ -77,7 +77,7 @@ pub struct NodeConfig {
     pub tables: RouteTables,
     /// Policy rules.
     pub priorities: RulePriorities,
-    /// Marks, links and ports as rules name them; enrolment needs none of it.
+    /// Marks, links and ports as in firewall rules; enrolment needs none of them.
     #[serde(skip)]
     pub rules: rule_sets::NodeRulesConfig,
     /// Addresses of the links.
@@ -110,7 +110,7 @@ impl Default for NodeConfig {
     }
 }
 
-/// The two ends of a link, and how long their network's prefix is.
+/// Addresses of both ends of a link, with the prefix length of their network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkEnds {
     pub(super) node: IpNet,
@@ -118,7 +118,7 @@ pub(super) struct LinkEnds {
 }
 
 impl NodeConfig {
-    /// The set of a family's enrolled addresses.
+    /// Returns the name of the set of a family's enrolled addresses.
     pub fn set_name(&self, family: Family) -> &str {
         match family {
             Family::V4 => &self.set_v4,
@@ -126,7 +126,7 @@ impl NodeConfig {
         }
     }
 
-    /// All our tables on the node.
+    /// Returns all our tables on the node.
     pub fn all_tables(&self) -> Vec<TableId> {
         let of_slot = |base: u32| ZtunnelSlot::BOTH.map(|slot| base + slot.number());
         let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = self.tables;
@@ -134,26 +134,26 @@ impl NodeConfig {
         [inbound, outbound].into_iter().chain(bases).map(TableId).collect()
     }
 
-    /// The tables in which only captured addresses are looked up.
+    /// Returns the tables in which only captured addresses are looked up.
     pub fn inbound_tables(&self) -> [TableId; 3] {
         let RouteTables { inbound, slot_inbound, .. } = self.tables;
         [inbound, slot_inbound, slot_inbound + 1].map(TableId)
     }
 
-    /// The networks of our links.
+    /// Returns the networks of our links.
     pub fn link_networks(&self) -> [IpNet; 4] {
         let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
     }
 
-    /// Whether a foreign policy rule of this priority would stand between ours.
+    /// Returns whether a foreign policy rule of this priority would be between ours.
     pub fn has_priority_conflict(&self, priority: Option<u32>) -> bool {
         let ours = self.priorities.first..self.priorities.first + RULES;
         priority.is_some_and(|priority| ours.contains(&priority))
     }
 
-    /// The addresses of a slot's inbound or outbound link: of each slot four in a row, the second on the node and the
-    /// third in ztunnel's namespace (for IPv4 that makes a /30, as Istio's).
+    /// Returns the addresses of a slot's inbound or outbound link. Each slot has four consecutive addresses, of which
+    /// the second is the node's and the third ztunnel's (for IPv4 that is a /30, as Istio's).
     pub(super) fn link_ends(&self, inbound: bool, slot: ZtunnelSlot, family: Family) -> LinkEnds {
         let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         let offset = slot.number() * 4;

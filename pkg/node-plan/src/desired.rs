@@ -1,5 +1,5 @@
-//! All objects that a desired state consists of, for whoever wants to see them. The plan does not go by this list: it
-//! compares kind by kind, in its own order.
+//! All objects of a desired state, for reports. The plan does not use this list: it compares each kind of object in its
+//! own order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::{
     want,
 };
 
-/// The node's, and those in the namespaces of its ztunnels.
+/// Desired objects of the node, and of the namespaces of its ztunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredNode {
     /// Families that have a set.
@@ -39,8 +39,8 @@ pub struct DesiredPlace {
     pub firewall: BTreeMap<Family, RuleSet>,
 }
 
-/// Lists what [`super::plan_operations`] works towards. Which kernel settings that are depends on foreign ones, so it looks at what
-/// is observed.
+/// Lists the state to which [`super::plan_operations`] leads. The desired kernel settings depend on foreign ones, which
+/// are taken from the observed state.
 pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> DesiredNode {
     let families = desired.families();
     let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
@@ -58,7 +58,7 @@ pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &Obse
     DesiredNode { families, node, inside }
 }
 
-/// Returns the node's kernel settings. Those that were changed before, and suit as they are, are ours as well.
+/// Returns the node's kernel settings. Settings that were changed before, and need no other value, count as ours, too.
 fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<String, String> {
     let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
     let mut settings: BTreeMap<String, String> =

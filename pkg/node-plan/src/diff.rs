@@ -1,4 +1,4 @@
-//! Differences of lists.
+//! Differences between lists.
 
 use super::state::PathRoute;
 
@@ -7,13 +7,13 @@ pub(super) fn missing_elements<T: PartialEq + Clone>(these: &[T], those: &[T]) -
     these.iter().filter(|this| !those.contains(this)).cloned().collect()
 }
 
-/// Routes of `observed` whose place no route of `desired` takes.
+/// Returns the routes of `observed` whose key no route of `desired` has.
 pub(super) fn stale_routes(desired: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
     let keys: std::collections::BTreeSet<_> = desired.iter().map(PathRoute::key).collect();
     observed.iter().filter(|route| !keys.contains(&route.key())).cloned().collect()
 }
 
-/// Routes of `desired` that are not as desired in `observed`.
+/// Returns the routes of `desired` that are missing or different in `observed`.
 pub(super) fn changed_routes(desired: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
     let there: std::collections::BTreeSet<_> = observed.iter().collect();
     desired.iter().filter(|route| !there.contains(route)).cloned().collect()

@@ -1,9 +1,10 @@
-//! The node path of ambient capture: what the node's network namespace, and that of the local ztunnel, must hold so
-//! that enrolled pods' traffic goes through ztunnel; and the ordered steps from what is there to that.
+//! Node path of ambient capture: the objects that the network namespaces of the node and of its ztunnels must have so
+//! that enrolled pods' traffic is redirected through ztunnel; and the ordered operations from the observed state to
+//! that.
 //!
-//! Two slots, each a complete path into one ztunnel's network namespace, stand side by side during a rollout. Two bits
-//! of the connection mark remember the slot that a connection began in, so it stays there; a switch only changes
-//! where new connections go. `docs/ambient.md` draws the whole.
+//! Two slots, each a complete path into one ztunnel's network namespace, coexist during a rollout. Two bits of the
+//! connection mark hold the slot in which a connection began, so that it stays there; a switch only redirects new
+//! connections. `docs/ambient.md` has a figure of the node path.
 //!
 //! Pure. `nodepath` observes and applies.
 

@@ -1,4 +1,4 @@
-//! The steps that a plan is made of.
+//! Operations of a plan.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,43 +13,43 @@ use super::{
 /// A network namespace, by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetnsPlace {
-    /// The node's.
+    /// The node's namespace.
     Node,
     /// The namespace of the ztunnel in a slot.
     Ztunnel(ZtunnelSlot),
 }
 
-/// A change of one route. A table has one route for a destination and metric.
+/// A change of one route. A table has at most one route for a destination and metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteEdit {
-    /// Put it in, in the place of the one with its destination and metric.
+    /// Add the route, and replace the one with its destination and metric.
     Replace(PathRoute),
-    /// Take it out.
+    /// Delete the route.
     Delete(PathRoute),
 }
 
-/// One step.
+/// One operation of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Make the set of a family.
+    /// Create the set of a family.
     CreateSet(Family),
     /// Remove the set of a family.
     DestroySet(Family),
-    /// Put addresses into their family's set, with their pod's UID; one that is there gets the new UID.
+    /// Add addresses to their family's set, with their pod's UID; an existing one gets the new UID.
     AddMembers(Vec<(IpAddr, PodUid)>),
-    /// Take addresses out.
+    /// Remove addresses from their sets.
     RemoveMembers(Vec<IpAddr>),
-    /// Make a pair of links into a ztunnel's namespace.
+    /// Create a pair of links into a ztunnel's namespace.
     CreatePair(LinkPair),
-    /// Remove one of our links, and with it, if it is a veth link, its other end.
+    /// Delete one of our links; of a veth link, this deletes the other end, too.
     DeleteLink(NetnsPlace, String),
-    /// Switch a link on.
+    /// Set a link up.
     SetUp(NetnsPlace, String),
-    /// Give a link an address.
+    /// Add an address to a link.
     AddAddress(NetnsPlace, String, IpNet),
-    /// Change kernel settings, by name and value, after writing down what they were.
+    /// Change kernel settings, by name and value, after recording their old values.
     SetSysctls(NetnsPlace, Vec<(String, String)>),
-    /// Restore a kernel setting to what was written down, if the setting still exists.
+    /// Restore a kernel setting to its recorded value, if the setting still exists.
     RestoreSysctl(NetnsPlace, String, String),
     /// Add a policy rule.
     AddRule(NetnsPlace, PathRule),
@@ -63,15 +63,15 @@ pub enum Operation {
         place: NetnsPlace,
         /// The change of each family that needs one.
         changes: Vec<(Family, RuleChange)>,
-        /// Why, by family.
+        /// Reasons by family.
         why: Vec<(Family, String)>,
     },
-    /// Take away built-in chains of nf_tables that were not there before our rules came, as far as nobody uses them.
+    /// Remove unused built-in chains of nf_tables that did not exist before our rules.
     RemoveChains(NetnsPlace),
 }
 
 impl Operation {
-    /// A short, stable name, for metrics.
+    /// Returns a short, stable name for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Operation::CreateSet(_) => "create-set",

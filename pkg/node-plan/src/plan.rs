@@ -1,7 +1,8 @@
-//! Desired minus observed: the steps, in an order of which no beginning lets a packet of an enrolled pod out.
+//! Desired minus observed: the operations, in an order no prefix of which lets a packet of an enrolled pod bypass the
+//! mesh.
 //!
-//! What carries traffic is made before traffic is sent into it, what catches traffic before what it is under, and
-//! what is no longer used is taken away last.
+//! Objects that carry traffic are created before traffic is sent to them, fallback routes before the routes that they
+//! back, and unused objects are removed last.
 
 mod firewall;
 mod removal;
@@ -26,7 +27,7 @@ use removal::{removal_steps, tidy_steps};
 
 pub(super) use firewall::{inside_rules, node_rules};
 
-/// The steps from what is observed to what is desired; to nothing of ours, if nothing is desired.
+/// Returns the operations from the observed to the desired state; `None`: they remove everything of ours.
 pub fn plan_operations(
     config: &NodeConfig,
     desired: Option<&DesiredState>,
@@ -44,7 +45,7 @@ fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedS
     steps.extend(missing.map(Operation::CreateSet));
     let (nets, vias) = route_changes(config, desired, observed);
     steps.extend(route_step(NetnsPlace::Node, nets, RouteEdit::Replace));
-    // Without its rule a packet goes where a later one leads it, by a link perhaps that is made anew.
+    // Without its rule a packet is routed by a later one, perhaps by a link that is being recreated.
     let rules: Vec<PathRule> =
         desired.families().into_iter().flat_map(|family| want::policy_rules(config, family)).collect();
     let added = |rule| Operation::AddRule(NetnsPlace::Node, rule);
@@ -60,7 +61,8 @@ fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedS
     steps
 }
 
-/// Links of a slot and everything in its ztunnel's namespace, before any packet is sent there.
+/// Returns the operations for the links of a slot and everything in its ztunnel's namespace, before any packet is sent
+/// there.
 fn slot_steps(
     config: &NodeConfig,
     slot: ZtunnelSlot,
@@ -89,7 +91,7 @@ fn slot_steps(
     );
     steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Replace));
     let desired = |family| inside_rules(config, ztunnel, family);
-    // What a ztunnel does not take for its own goes out again: without all this it is everything.
+    // Packets that a ztunnel does not accept leave it again: without these rules all packets do.
     steps.extend(firewall_step(place, desired, &inside.firewall));
     for pair in want::link_pairs(slot) {
         if fresh.contains(&pair.ztunnel) || inside.links.get(&pair.ztunnel) != Some(&true) {
@@ -110,7 +112,7 @@ fn slot_steps(
     steps
 }
 
-/// A link that is `fresh` has the settings that all new links have.
+/// Returns the settings to change. A link that is `fresh` has the settings of all new links.
 fn find_changed_sysctls(
     desired: BTreeMap<String, String>,
     found: &BTreeMap<String, String>,
@@ -135,15 +137,15 @@ fn address_steps(
     missing.map(|(link, net)| Operation::AddAddress(place, link.clone(), *net)).collect()
 }
 
-/// The routes to put: nets first, which catch what has no way, so that they are there before a link goes; then the ways.
-/// A pod that joins has no traffic to catch yet, and gets its way first, so that nothing to it is held. So do answers to
-/// a ztunnel whose links stay.
+/// Returns the routes to add: fallback routes, which must exist before a link is removed; then the routes to links. A pod
+/// that joins has no captured traffic yet, so its route to the link is added first, and no traffic to it is held. The
+/// same applies to replies to a ztunnel whose links stay.
 fn route_changes(
     config: &NodeConfig,
     desired: &DesiredState,
     observed: &ObservedState,
 ) -> (Vec<PathRoute>, Vec<PathRoute>) {
-    // A route over a link that this plan makes anew is gone with the old one.
+    // A route over a link that this plan recreates is removed with the old link.
     let changed =
         diff::changed_routes(&want::node_routes(config, desired), &surviving_routes(desired, observed));
     let enrolled = |net: IpNet| {
@@ -163,8 +165,8 @@ fn route_changes(
     (nets, vias)
 }
 
-/// The ways, then what marks packets for them, then where new connections go: a switch is the last of these steps, and
-/// replaces each route at one moment.
+/// Returns the operations for the routes to links, then the rules that mark packets for them, then the routes of new
+/// connections: a switch is the last of these operations, and replaces each route atomically.
 fn path_steps(
     config: &NodeConfig,
     desired: &DesiredState,
@@ -185,7 +187,7 @@ fn path_steps(
     steps
 }
 
-/// The pairs of a slot that are not as they should be.
+/// Returns the pairs of a slot that are missing or wrong.
 fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
     let inside = slot.select_from(&observed.inside).as_ref();
     let is_right = |node: &str| observed.links.get(node).is_some_and(|link| link.right);
@@ -194,7 +196,7 @@ fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
     pairs.filter(|pair| !is_right(&pair.node) || !is_inside(&pair.ztunnel)).collect()
 }
 
-/// The routes that will still be there when this plan's links have been made.
+/// Returns the routes that will still exist after this plan has created its links.
 fn surviving_routes(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute> {
     let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| desired.ztunnel_in(*slot).is_some());
     let gone: BTreeSet<String> =
@@ -203,7 +205,7 @@ fn surviving_routes(desired: &DesiredState, observed: &ObservedState) -> Vec<Pat
     observed.routes.iter().filter(stays).cloned().collect()
 }
 
-/// Pods join when everything is ready for them.
+/// Adds pods to the sets when everything is ready for them.
 fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
     let missing = desired.members.iter().filter(|(ip, uid)| {
         let found = observed.sets.get(&Family::of_ip(**ip)).and_then(|members| members.get(*ip));

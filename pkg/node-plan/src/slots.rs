@@ -1,4 +1,4 @@
-//! Which ztunnel has which slot.
+//! Assignment of ztunnels to slots.
 
 use std::net::IpAddr;
 
@@ -13,14 +13,15 @@ use super::{
 /// State of the slots, as read from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSlots {
-    /// Addresses of the ztunnel that each slot was made for.
+    /// Addresses of the ztunnel for which each slot was created.
     pub ips: [Vec<IpAddr>; 2],
-    /// Where new connections go.
+    /// The slot of new connections.
     pub active: Option<ZtunnelSlot>,
 }
 
 impl KernelSlots {
-    /// Reads it off the routes: a slot's return table leads to its ztunnel, the outbound table over the active slot.
+    /// Derives the state from the routes: a slot's return table has a route to its ztunnel, the outbound table one over
+    /// the active slot.
     pub fn from(config: &NodeConfig, observed: &ObservedState) -> KernelSlots {
         let mut known = KernelSlots::default();
         for route in &observed.routes {
@@ -49,20 +50,20 @@ pub struct SlotAssignment {
     pub active: Option<ZtunnelSlot>,
 }
 
-/// Leaves every ztunnel that lives where it is, and finds a place for the active one. If two others have the slots, the
-/// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
-/// means that the first should have ended long ago.
+/// Keeps the slot of every running ztunnel, and assigns one to the active ztunnel. If two others have the slots, the
+/// one without new connections loses its slot, and its connections are closed: with a third ztunnel on one node, the
+/// first should have ended long ago.
 pub fn assign_slots(
     known: &KernelSlots,
     living: &[ZtunnelInstance],
     active: Option<&PodUid>,
 ) -> SlotAssignment {
-    // By addresses: the kernel knows no UIDs.
+    // By addresses, because the kernel has no UIDs.
     let [zero, one] = ZtunnelSlot::BOTH.map(|slot| {
         let ips = slot.select_from(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
     });
-    // One ztunnel in both slots: the state of a plan that was cut off.
+    // One ztunnel can be in both slots after an interrupted plan.
     let one = one.filter(|one| zero.as_ref().is_none_or(|zero| zero.uid != one.uid));
     let mut slots = [zero, one];
     let Some(ztunnel) = living.iter().find(|ztunnel| Some(&ztunnel.uid) == active) else {
@@ -75,14 +76,14 @@ pub fn assign_slots(
         .into_iter()
         .find(has)
         .or_else(|| ZtunnelSlot::BOTH.into_iter().find(free))
-        // Connections of the slot that is in use are the younger ones.
+        // Connections of the slot in use are newer.
         .unwrap_or_else(|| known.active.map_or(ZtunnelSlot::Zero, ZtunnelSlot::other));
     *place.of_mut(&mut slots) = Some(ztunnel.clone());
     SlotAssignment { slots, active: Some(place) }
 }
 
-/// Gives a slot that nobody has to the ztunnel that is coming: all that it needs is made before it is ready, and a
-/// switch has only to lead new connections there.
+/// Assigns a free slot to the next ztunnel: everything that it needs is created before it is ready, and a switch only
+/// has to redirect new connections.
 pub fn prepare_slot(
     mut assigned: SlotAssignment,
     living: &[ZtunnelInstance],

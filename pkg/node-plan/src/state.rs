@@ -1,4 +1,4 @@
-//! What should be, and what is: values that can be compared.
+//! Desired and observed state: values that can be compared.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use rules::SavedTables;
 
 use super::config::ZtunnelFallback;
 
-/// One of the two paths.
+/// One of the two paths to a ztunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ZtunnelSlot {
     /// Slot 0.
@@ -21,15 +21,15 @@ pub enum ZtunnelSlot {
 }
 
 impl ZtunnelSlot {
-    /// Both, 0 first.
+    /// Both slots, 0 first.
     pub const BOTH: [ZtunnelSlot; 2] = [ZtunnelSlot::Zero, ZtunnelSlot::One];
 
-    /// 0 or 1.
+    /// Returns 0 or 1.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// The other one.
+    /// Returns the other slot.
     #[must_use]
     pub const fn other(self) -> ZtunnelSlot {
         match self {
@@ -38,7 +38,7 @@ impl ZtunnelSlot {
         }
     }
 
-    /// This slot's part of a pair.
+    /// Returns this slot's part of a pair.
     pub fn select_from<T>(self, [zero, one]: &[T; 2]) -> &T {
         match self {
             ZtunnelSlot::Zero => zero,
@@ -46,7 +46,7 @@ impl ZtunnelSlot {
         }
     }
 
-    /// Returns this slot's part of a pair, to change it.
+    /// Returns this slot's part of a pair, mutable.
     pub fn of_mut<T>(self, [zero, one]: &mut [T; 2]) -> &mut T {
         match self {
             ZtunnelSlot::Zero => zero,
@@ -61,7 +61,7 @@ impl fmt::Display for ZtunnelSlot {
     }
 }
 
-/// A ztunnel pod, and how it hangs on the node.
+/// A ztunnel pod, and its connection to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelInstance {
     /// UID of the ztunnel pod.
@@ -88,7 +88,7 @@ impl ZtunnelInstance {
 pub struct DesiredState {
     /// The ztunnels with a path, by slot.
     pub slots: [Option<ZtunnelInstance>; 2],
-    /// Where new connections go.
+    /// The slot of new connections.
     pub active: Option<ZtunnelSlot>,
     /// The enrolled addresses.
     pub members: MemberAddresses,
@@ -97,23 +97,23 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// The families that anybody uses: those of the enrolled addresses and of the ztunnels.
+    /// Returns the families in use: those of the enrolled addresses and of the ztunnels.
     pub fn families(&self) -> BTreeSet<Family> {
         let ztunnels = self.slots.iter().flatten().flat_map(|generation| &generation.ips);
         self.members.keys().chain(ztunnels).map(|ip| Family::of_ip(*ip)).collect()
     }
 
-    /// The generation of a slot.
+    /// Returns the ztunnel in a slot.
     pub fn ztunnel_in(&self, slot: ZtunnelSlot) -> Option<&ZtunnelInstance> {
         slot.select_from(&self.slots).as_ref()
     }
 
-    /// Where new connections go.
+    /// Returns the ztunnel of new connections.
     pub fn active_ztunnel(&self) -> Option<&ZtunnelInstance> {
         self.active.and_then(|slot| self.ztunnel_in(slot))
     }
 
-    /// The active slot, if it serves a family.
+    /// Returns the active slot and its ztunnel, if it serves a family.
     pub fn active_for(&self, family: Family) -> Option<(ZtunnelSlot, &ZtunnelInstance)> {
         let slot = self.active?;
         let generation = self.ztunnel_in(slot)?;
@@ -121,18 +121,18 @@ impl DesiredState {
     }
 }
 
-/// Where a route leads.
+/// Target of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RouteTo {
-    /// To a neighbour on a link, which need not be on a connected network.
+    /// A neighbour on a link, which need not be on a connected network.
     Via(IpAddr, String),
-    /// To this host.
+    /// This host.
     Local(String),
-    /// Nowhere, silently.
+    /// None: packets are dropped silently.
     Blackhole,
-    /// Nowhere, and the sender is told.
+    /// None: packets are rejected with an error.
     Unreachable,
-    /// Something that we never make, in words.
+    /// A target that we never use, as text.
     Other(String),
 }
 
@@ -143,16 +143,16 @@ pub struct PathRoute {
     pub family: Family,
     /// Routing table.
     pub table: TableId,
-    /// Destination; `None` means everything.
+    /// Destination; `None` means all.
     pub dst: Option<IpNet>,
-    /// Metric: of two routes with one destination, the lower one counts.
+    /// Metric: of two routes to one destination, the lower one takes effect.
     pub metric: u32,
-    /// Where it leads.
+    /// Target of the route.
     pub to: RouteTo,
 }
 
 impl PathRoute {
-    /// Returns what identifies the route: a table can hold only one route of each key.
+    /// Returns the key of the route: a table has at most one route of each key.
     pub(super) fn key(&self) -> (Family, TableId, Option<IpNet>, u32) {
         (self.family, self.table, self.dst, self.metric)
     }
@@ -177,11 +177,11 @@ impl fmt::Display for PathRoute {
 pub struct PathRule {
     /// Address family.
     pub family: Family,
-    /// Place among the policy rules.
+    /// Priority of the rule.
     pub priority: u32,
     /// Only packets with this mark.
     pub mark: Option<Mark>,
-    /// Where it looks.
+    /// Table that is looked up.
     pub table: TableId,
 }
 
@@ -198,16 +198,16 @@ impl fmt::Display for PathRule {
 /// A virtual link of ours on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedLink {
-    /// Whether the link is switched on.
+    /// Whether the link is up.
     pub up: bool,
-    /// Whether the link is of the right kind and leads to the ztunnel that this slot should have.
+    /// Whether the link is of the right kind and its peer is in the namespace of this slot's ztunnel.
     pub right: bool,
 }
 
 /// Observed state of a ztunnel's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedInside {
-    /// Our links there, and whether they are switched on.
+    /// Our links there, and whether they are up.
     pub links: BTreeMap<String, bool>,
     /// Addresses of these links.
     pub addresses: BTreeSet<(String, IpNet)>,
@@ -219,11 +219,11 @@ pub struct ObservedInside {
     pub firewall: BTreeMap<Family, SavedTables>,
     /// Tables and chains of ours that the kernel does not evaluate, as text.
     pub inactive: Vec<String>,
-    /// Kernel settings that we care about, by name under `/proc/sys`.
+    /// Relevant kernel settings, by name under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
-    /// How such settings were before we changed them.
+    /// Values of such settings before we changed them.
     pub journal: BTreeMap<String, String>,
-    /// Whether the built-in chains that were there before our rules are recorded.
+    /// Whether the journal has the built-in chains that existed before our rules.
     pub chains_noted: bool,
 }
 
@@ -244,28 +244,29 @@ pub struct ObservedState {
     pub links: BTreeMap<String, ObservedLink>,
     /// Addresses of these links.
     pub addresses: BTreeSet<(String, IpNet)>,
-    /// Kernel settings that we care about, by name under `/proc/sys`.
+    /// Relevant kernel settings, by name under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
-    /// How such settings were before we changed them.
+    /// Values of such settings before we changed them.
     pub journal: BTreeMap<String, String>,
-    /// Whether the built-in chains that were there before our rules are recorded.
+    /// Whether the journal has the built-in chains that existed before our rules.
     pub chains_noted: bool,
-    /// Foreign objects where ours should be, as text: default routes in our tables, rules between ours for every packet of a
-    /// mark, and networks within those of our links.
+    /// Foreign objects in the place of ours, as text: default routes in our tables, rules between ours for all packets
+    /// with a mark, and networks within those of our links.
     pub foreign: Vec<String>,
-    /// Policy rules and routes of other components that take captured traffic ahead of ours, as text.
+    /// Foreign policy rules and routes that take captured traffic before ours, as text.
     pub overruling: Vec<String>,
     /// The namespaces of the ztunnels that should have a slot.
     pub inside: [Option<ObservedInside>; 2],
 }
 
 impl ObservedState {
-    /// Why captured traffic bypasses ztunnel although our objects are in place, as text.
+    /// Returns the reasons why captured traffic bypasses ztunnel although our objects are in place, as text.
     pub fn bypass_reasons(&self) -> impl Iterator<Item = String> {
         self.inactive_rules().chain(self.overruling.iter().cloned())
     }
 
-    /// Tables and chains of ours that the kernel does not evaluate, on the node and in the namespaces of its ztunnels, as text.
+    /// Returns tables and chains of ours that the kernel does not evaluate, on the node and in the namespaces of its
+    /// ztunnels, as text.
     pub fn inactive_rules(&self) -> impl Iterator<Item = String> {
         let inside = self.inside.iter().flatten().flat_map(|inside| &inside.inactive);
         let inside = inside.map(|what| format!("in the network namespace of ztunnel, {what}"));

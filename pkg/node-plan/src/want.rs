@@ -1,4 +1,4 @@
-//! The single objects that a desired state consists of.
+//! The single objects of a desired state.
 
 mod links;
 mod sysctls;
@@ -20,9 +20,9 @@ pub use sysctls::{watched_inside_sysctls, watched_sysctls};
 
 /// Metric of the routes that carry traffic.
 const METRIC: u32 = 1024;
-/// Metric of those beneath them, which catch it when a link is gone.
+/// Metric of fallback routes, which take effect when a link is removed.
 const FALLBACK_METRIC: u32 = 4096;
-/// Priorities and table in ztunnel's namespace; Istio's own.
+/// Priorities and table in ztunnel's namespace, as in Istio.
 const DELIVER: [u32; 2] = [20000, 20003];
 const DELIVER_TABLE: TableId = TableId(100);
 
@@ -31,7 +31,7 @@ fn route_via(config: &NodeConfig, direction: Direction, slot: ZtunnelSlot, famil
     RouteTo::Via(ends.ztunnel.addr(), node_link(direction, slot))
 }
 
-/// All routes of our tables on the node. What comes first must be there first.
+/// Returns all routes of our tables on the node, in the order in which they must be added.
 pub(super) fn node_routes(config: &NodeConfig, desired: &DesiredState) -> Vec<PathRoute> {
     let mut routes = Vec::new();
     for family in desired.families() {
@@ -56,7 +56,7 @@ pub(super) fn node_routes(config: &NodeConfig, desired: &DesiredState) -> Vec<Pa
     routes
 }
 
-/// The routes of one enrolled address.
+/// Returns the routes of one enrolled address.
 pub fn member_routes(
     config: &NodeConfig,
     ip: IpAddr,
@@ -73,7 +73,7 @@ pub fn member_routes(
     routes
 }
 
-/// The route that catches what has no ztunnel.
+/// Returns the route for traffic without ztunnel.
 fn fallback_route(
     table: u32,
     family: Family,
@@ -88,10 +88,10 @@ fn fallback_route(
     Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
 }
 
-/// A slot's tables of connections to and from pods have no fallback: what finds no route there goes on as a new
-/// connection would, so that the connections of a ztunnel that is gone are reset by the next one instead of hanging. An
-/// answer to a ztunnel is not so: its destination is a client's address, and it would leave the node. So both slots'
-/// tables of answers have one, whether or not a ztunnel is there.
+/// Returns a slot's routes. Its tables of connections to and from pods have no fallback: packets without a route there
+/// continue as new connections would, so that the connections of an ended ztunnel are reset by the next one instead of
+/// hanging. Replies to a ztunnel differ: their destination is a client's address, and they would leave the node. So
+/// both slots' tables of replies have a fallback, whether or not a ztunnel exists.
 fn slot_routes(
     config: &NodeConfig,
     slot: ZtunnelSlot,
@@ -113,9 +113,9 @@ fn slot_routes(
         .collect()
 }
 
-/// The policy rules of a family on the node, in order. They are the same whatever slots are in use. Each needs a mark: a
-/// packet that is none of our business, one of this host's own, and the kernel's question which way a source is reached
-/// (`rp_filter`) have none, and are routed as if we were not there.
+/// Returns the policy rules of a family on the node, in order, which do not depend on the slots in use. Each rule
+/// matches a mark: foreign packets, those of this host itself, and the kernel's source validation (`rp_filter`) have
+/// none, and are routed as without Millrace.
 pub fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
     let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
@@ -125,11 +125,11 @@ pub fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let mut selectors: Vec<(Mark, u32)> = vec![(marks.skip, TableId::MAIN.0)];
     selectors.extend(both(marks.outbound, slot_outbound));
     selectors.extend(both(marks.proxy_return, slot_return));
-    // Ahead of the slots' inbound tables: what its own outbound table does not take is caught in the one for all, and looks
-    // for no way out in a table that is not meant for it.
+    // Before the slots' inbound tables: packets without a route in the slot's own outbound table are handled in the
+    // common one, and not looked up in an inbound table.
     selectors.push((marks.outbound, outbound));
     selectors.extend(both(nothing, slot_inbound));
-    // Any of the bits: what is new, and what a slot has that is gone.
+    // Any of the bits: new connections, and those of a slot whose ztunnel has ended.
     selectors.extend(marks.slots.map(|slot| (Mark { value: slot.value, mask: slot.value }, inbound)));
     let rules = selectors.into_iter().enumerate().map(|(place, (mark, table))| PathRule {
         family,
@@ -140,7 +140,7 @@ pub fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     rules.collect()
 }
 
-/// The marks of packets that policy rules lead to a ztunnel, or back to it.
+/// Returns the marks of packets that policy rules route to a ztunnel, or back to it.
 pub fn captured_marks(config: &NodeConfig) -> Vec<u32> {
     let marks = &config.rules.marks;
     let ways = [0, marks.outbound.value, marks.proxy_return.value];
@@ -153,10 +153,11 @@ fn add_slot_mark(marks: &NodeMarks, mark: Mark, slot: ZtunnelSlot) -> Mark {
     Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask }
 }
 
-/// How many priorities the rules take.
+/// Number of priorities that the rules use.
 pub(super) const RULES: u32 = 10;
 
-/// Rules and routes in a ztunnel's namespace: what TPROXY and the return path mark is delivered there.
+/// Returns rules and routes in a ztunnel's namespace, which deliver packets locally that TPROXY or the return path
+/// marks.
 pub(super) fn inside_routing(
     config: &NodeConfig,
     ztunnel: &ZtunnelInstance,
@@ -176,19 +177,19 @@ pub(super) fn inside_routing(
     (rules, routes)
 }
 
-/// Whether a policy rule that was found is one of ours: one that we make, or one at our priorities into our tables.
+/// Returns whether an observed policy rule is ours: one that we create, or one at our priorities with our tables.
 pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
     let first = config.priorities.first;
     let place = (first..first + RULES).contains(&rule.priority);
     place && (config.all_tables().contains(&rule.table) || policy_rules(config, rule.family).contains(rule))
 }
 
-/// Whether a policy rule inside a ztunnel's namespace is one of ours. Istio's own agent uses the same priorities there.
+/// Returns whether a policy rule in a ztunnel's namespace is ours. Istio's own agent uses the same priorities there.
 pub fn is_our_inside_rule(rule: &PathRule) -> bool {
     DELIVER.contains(&rule.priority) && rule.table == DELIVER_TABLE
 }
 
-/// The table of a ztunnel's namespace.
+/// Returns our table in a ztunnel's namespace.
 pub fn inside_table() -> TableId {
     DELIVER_TABLE
 }

@@ -1,4 +1,4 @@
-//! The steps.
+//! Application of operations.
 
 use hostnet::{NewVeth, RouteChange, RtnetlinkHandle, sysctl};
 use ipset::SetName;
@@ -8,10 +8,10 @@ use node_plan::{LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
 use crate::{Error, LocatedPod, NodePath, convert, convert::LinkNames, members};
 
 impl NodePath {
-    /// Does one step. Repeating one changes nothing.
+    /// Applies one operation. Repeating it changes nothing.
     ///
     /// # Errors
-    /// The kernel's or the tool's refusal, in its own words.
+    /// The refusal of the kernel or of the tool, with its own message.
     pub fn apply_step(&mut self, step: &Operation) -> Result<(), Error> {
         match step {
             Operation::CreateSet(family) => {
@@ -80,7 +80,7 @@ impl NodePath {
         Ok(())
     }
 
-    /// A far end that is left from another slot would be in the way.
+    /// Creates a veth pair. A peer that is left from another slot would conflict, and is deleted.
     fn create_pair(&mut self, pair: &LinkPair) -> Result<(), Error> {
         let uid = pair.slot.select_from(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid)).ok_or(Error::NoZtunnel(pair.slot))?;
@@ -93,7 +93,7 @@ impl NodePath {
         Ok(())
     }
 
-    /// Does something in the namespace of a place.
+    /// Runs `act` in a place's namespace.
     pub(crate) fn run_at<T: Send, E: Send + Into<Error>>(
         &mut self,
         place: NetnsPlace,
@@ -112,7 +112,7 @@ impl NodePath {
         }
     }
 
-    /// All old values are written down before the first is changed.
+    /// Changes settings. All old values are recorded in the journal before the first one is changed.
     fn set_sysctls(&mut self, place: NetnsPlace, settings: &[(String, String)]) -> Result<(), Error> {
         let whose = self.section_owner(place)?;
         let read = |(name, _): &(String, String)| Ok(sysctl::read(name)?.map(|old| (name.clone(), old)));
@@ -144,7 +144,7 @@ impl NodePath {
                 RouteEdit::Replace(route) => {
                     changes.push(RouteChange::Replace(convert::route_to(route, &names)?));
                 }
-                // A route over a link that is gone is gone with it.
+                // A route over a link that no longer exists was removed with it.
                 RouteEdit::Delete(route) => {
                     changes.extend(convert::route_to(route, &names).ok().map(RouteChange::Delete));
                 }

@@ -1,4 +1,4 @@
-//! Between the plan's values, which name links, and the kernel's, which number them.
+//! Conversion between the plan's values, which name links, and the kernel's, which number them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use node_plan::{PathRoute, PathRule, RouteTo};
 
 use crate::Error;
 
-/// By this number our routes are told from everybody else's, in whatever table.
+/// Protocol that distinguishes our routes from foreign ones in any table.
 pub(crate) const OURS: RouteProtocol = RouteProtocol(109);
 
-/// Names and numbers of the links of one namespace, at one moment.
+/// Names and numbers of the links of one namespace at one point in time.
 #[derive(Debug, Default)]
 pub(crate) struct LinkNames(BTreeMap<LinkIndex, String>);
 
@@ -20,8 +20,8 @@ impl LinkNames {
         LinkNames(links.iter().map(|link| (link.index, link.name.clone())).collect())
     }
 
-    /// Of the links that these routes lead to, as far as they are there. A node has a link for each pod; listing them
-    /// all takes longer than any enrolment.
+    /// Reads the links of these routes, as far as they exist. A node has a link for each pod; listing all of them takes
+    /// longer than any enrolment.
     pub(crate) fn of_routes<'a>(
         net: &mut RtnetlinkHandle,
         routes: impl Iterator<Item = &'a PathRoute>,

@@ -1,27 +1,27 @@
-//! What can go wrong with the node path.
+//! Errors of the node path.
 
 use std::net::IpAddr;
 
-/// Which step failed, on what, and why.
+/// A failed step, its object, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Links, addresses, routes, rules or settings.
+    /// Links, addresses, routes, rules or settings could not be read or changed.
     #[error(transparent)]
     Net(#[from] hostnet::Error),
-    /// Sets of addresses.
+    /// Sets of addresses could not be read or changed.
     #[error(transparent)]
     Set(#[from] ipset::Error),
-    /// Firewall rules.
+    /// Firewall rules could not be read or changed.
     #[error(transparent)]
     Firewall(#[from] firewall::Error),
     /// A network namespace could not be found, opened or entered.
     #[error(transparent)]
     Netns(#[from] netns::Error),
-    /// The journal of what was there before.
+    /// The journal of the node's state before us could not be used.
     #[error(transparent)]
     Journal(#[from] journal::Error),
-    /// The configured name of a set is none.
+    /// The configured name of a set is invalid.
     #[error(transparent)]
     SetName(#[from] ipset::InvalidSetName),
     /// The node does not route to the pod by a link of its own.
@@ -41,32 +41,33 @@ pub enum Error {
         /// Kind of the link; empty for hardware.
         kind: String,
     },
-    /// The namespace at the other end of a veth link is bound nowhere.
+    /// The namespace at the other end of a veth link is not bound to any file.
     #[error("the network namespace behind link {link} is not in {directory}")]
     NoNetns {
         /// The link.
         link: String,
-        /// Where it was looked for.
+        /// Directory that was searched.
         directory: String,
     },
-    /// Changes in namespaces of ztunnels cannot be watched.
+    /// Namespaces of ztunnels cannot be watched.
     #[error("cannot watch the network namespaces of ztunnels: {0}")]
     Watch(#[source] std::io::Error),
-    /// A link that a step needs is gone.
+    /// A link that a step needs does not exist.
     #[error("there is no link {0}")]
     NoLink(String),
-    /// A step in the namespace of a ztunnel that is gone.
+    /// A step in the namespace of a ztunnel that has ended.
     #[error("the ztunnel of slot {0} is gone")]
     NoZtunnel(node_plan::ZtunnelSlot),
 }
 
 impl Error {
-    /// Whether the kernel said that a pod is not where it should be, and not that it could not be asked.
+    /// Returns whether the error means that a pod is not where it should be, rather than that the kernel could not be
+    /// queried.
     pub fn is_absence(&self) -> bool {
         matches!(self, Error::NotRouted(_) | Error::NotVeth { .. } | Error::NoNetns { .. })
     }
 
-    /// Whether the kernel has no sets of addresses: then pods cannot be captured on this node, and never were.
+    /// Returns whether the kernel has no sets of addresses: pods cannot be captured on this node, and never were.
     pub fn is_without_sets(&self) -> bool {
         matches!(self, Error::Set(ipset::Error::NoIpset(_)))
     }

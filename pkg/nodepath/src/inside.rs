@@ -1,4 +1,4 @@
-//! What a ztunnel's namespace holds.
+//! Observation of a ztunnel's namespace.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use rules::ChainSet;
 
 use crate::{Error, LocatedPod, convert, convert::LinkNames};
 
-/// Looks around in there.
+/// Observes the namespace.
 pub(crate) fn observe_inside(
     slot: ZtunnelSlot,
     located: &mut LocatedPod,
@@ -57,14 +57,14 @@ fn observe_network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<Obser
     })
 }
 
-/// Sorts rules and removes duplicates. The same rule twice is one to us, because deleting it deletes both.
+/// Sorts rules and removes duplicates. A duplicate counts once, because deleting the rule deletes both.
 pub(crate) fn sort_unique(mut rules: Vec<PathRule>) -> Vec<PathRule> {
     rules.sort();
     rules.dedup();
     rules
 }
 
-/// Settings of the calling thread's namespace; those that do not exist are left out.
+/// Reads settings of the calling thread's namespace; those that do not exist are omitted.
 pub(crate) fn read_sysctls(names: &[String]) -> Result<BTreeMap<String, String>, Error> {
     let mut values = BTreeMap::new();
     for name in names {

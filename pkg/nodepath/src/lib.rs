@@ -1,7 +1,8 @@
-//! The node path of ambient capture in the kernel: looks at all that `node_plan` speaks of, and does its steps.
+//! Node path of ambient capture in the kernel: observes the objects of `node_plan`, and applies its operations.
 //!
-//! Called by the agent, whose one owner thread holds a [`NodePath`], and by the plugin, which enrols a pod alone when
-//! the agent is unavailable ([`EnrolledMembers`]). It decides nothing, and remembers nothing as done that the kernel does not show.
+//! Called by the agent, one thread of which owns a [`NodePath`], and by the plugin, which enrols a pod by itself when
+//! the agent is unavailable ([`EnrolledMembers`]). This crate decides nothing, and keeps no state that the kernel does
+//! not show.
 
 mod apply;
 mod convert;

@@ -1,4 +1,4 @@
-//! How a ztunnel pod hangs on the node.
+//! Location of a ztunnel pod on the node.
 
 use std::{
     net::IpAddr,
@@ -21,9 +21,9 @@ pub struct LocatedPod {
     pub uplink: String,
     /// The pod's network namespace.
     pub netns: Netns,
-    /// The file on which the container runtime has bound it.
+    /// File to which the container runtime has bound the namespace.
     pub(crate) place: PathBuf,
-    /// A connection to that namespace's network.
+    /// Handle on that namespace's network.
     pub net: RtnetlinkHandle,
     /// Backend of the pod's tables, as last observed.
     pub(crate) firewall: Option<Firewall>,
@@ -49,7 +49,7 @@ pub(crate) fn locate_pod(
     Ok(LocatedPod { veth: link.name.clone(), uplink, netns, place, net: inside, firewall: None })
 }
 
-/// The link over which the main table leads to one of the addresses, and to nothing else.
+/// Returns the link over which the main table has a route to exactly one of the addresses.
 fn link_to(net: &mut RtnetlinkHandle, ips: &[IpAddr]) -> Result<Link, Error> {
     let desired: Vec<IpNet> = ips.iter().copied().map(IpNet::from).collect();
     let routes = net.list_routes(Some(TableId::MAIN))?;

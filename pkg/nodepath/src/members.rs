@@ -1,4 +1,4 @@
-//! Enrolled addresses: the part of the node path that changes with every pod, and that the plugin can do alone.
+//! Enrolled addresses: the part of the node path that changes with every pod, and that the plugin can change by itself.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -9,7 +9,7 @@ use node_plan::{NodeConfig, PathRoute, ZtunnelFallback, ZtunnelSlot, member_rout
 
 use crate::{Error, convert, convert::LinkNames};
 
-/// Sets and routes of enrolled addresses, in the namespace in which it was opened.
+/// Sets and routes of enrolled addresses, in the namespace in which this was opened.
 #[derive(Debug)]
 pub struct EnrolledMembers {
     config: NodeConfig,
@@ -18,7 +18,7 @@ pub struct EnrolledMembers {
 }
 
 impl EnrolledMembers {
-    /// Opens it for the calling thread's namespace.
+    /// Opens sets and routes for the calling thread's namespace.
     ///
     /// # Errors
     /// The kernel has no sets, or refuses.
@@ -26,11 +26,11 @@ impl EnrolledMembers {
         Ok(EnrolledMembers { config, net: RtnetlinkHandle::open()?, sets: ipset::IpsetHandle::open()? })
     }
 
-    /// Enrols the addresses of a pod: routes first, so that its answers never overtake them. Repeating it changes
+    /// Enrols the addresses of a pod: routes first, so that its replies never arrive before them. Repeating it changes
     /// nothing.
     ///
     /// # Errors
-    /// The step that failed. What was done before it stays, and is right.
+    /// The step that failed. Completed steps are kept and valid.
     pub fn enrol_pod(
         &mut self,
         ips: &[IpAddr],
@@ -47,7 +47,7 @@ impl EnrolledMembers {
         add_members(&mut self.sets, &self.config, &pairs)
     }
 
-    /// The UIDs of addresses in the sets; an address that is in none is missing.
+    /// Returns the owners of those addresses that are in the sets.
     ///
     /// # Errors
     /// The kernel refuses to list.
@@ -62,7 +62,8 @@ impl EnrolledMembers {
         Ok(found)
     }
 
-    /// Whether the node captures traffic of all these addresses. Sets that the kernel does not list count as whole.
+    /// Returns an error unless the node captures the traffic of all these addresses. Sets that the kernel does not list
+    /// count as complete.
     ///
     /// # Errors
     /// An address is in no set.
@@ -74,7 +75,7 @@ impl EnrolledMembers {
         }
     }
 
-    /// Releases those of the addresses that this pod owns, and tells which.
+    /// Releases those of the addresses that this pod owns, and returns them.
     ///
     /// # Errors
     /// The step that failed.
@@ -102,12 +103,12 @@ pub(crate) fn set_spec(config: &NodeConfig, family: Family) -> Result<SetSpec, E
 /// Returns the names of the sets.
 ///
 /// # Errors
-/// The configuration has a name that the kernel does not take.
+/// The configuration has a name that is invalid in the kernel.
 pub fn set_names(config: &NodeConfig) -> Result<Vec<SetName>, Error> {
     Family::BOTH.into_iter().map(|family| Ok(SetName::new(config.set_name(family))?)).collect()
 }
 
-/// Puts addresses into their sets.
+/// Adds addresses to their sets.
 pub(crate) fn add_members(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
@@ -120,7 +121,7 @@ pub(crate) fn add_members(
     Ok(())
 }
 
-/// Takes addresses out of their sets.
+/// Removes addresses from their sets.
 pub(crate) fn remove_members(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
@@ -132,7 +133,7 @@ pub(crate) fn remove_members(
     Ok(())
 }
 
-/// The members of a family's set; none if there is no set.
+/// Returns the members of a family's set; `None` if the set does not exist.
 pub(crate) fn list_members(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,

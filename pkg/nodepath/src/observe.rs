@@ -1,4 +1,4 @@
-//! What the node holds.
+//! Observation of the node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use crate::{
     overrule::{is_overruling_route, overruling_rules},
 };
 
-/// The node's network namespace, seen from a thread in it, and those of its ztunnels.
+/// The node's network namespace, for a thread in it, and those of its ztunnels.
 #[derive(Debug)]
 pub struct NodePath {
     pub(crate) config: NodeConfig,
@@ -35,13 +35,13 @@ pub struct NodePath {
     pub(crate) located: BTreeMap<PodUid, LocatedPod>,
     pub(crate) slots: [Option<ZtunnelInstance>; 2],
     netns_directory: PathBuf,
-    /// `None`: nobody is to know of changes.
+    /// `None`: changes are not reported.
     watcher: Option<ZtunnelWatcher>,
 }
 
 impl NodePath {
-    /// Opens it for the calling thread's namespace, in which it must stay. `netns_directory` is where the container
-    /// runtime binds network namespaces; `journal` is a file of ours.
+    /// Opens the node path for the calling thread's namespace, in which the thread must stay. `netns_directory` is
+    /// where the container runtime binds network namespaces; `journal` is a file of ours.
     ///
     /// # Errors
     /// The kernel has no sets, or refuses.
@@ -51,7 +51,7 @@ impl NodePath {
         netns_directory: &Path,
         journal: &Path,
     ) -> Result<NodePath, Error> {
-        // The node's rules ask x_tables and sets.
+        // The node's rules use matches of x_tables and sets.
         let options = FirewallOptions { native: NativeTables::Never, ..options };
         Ok(NodePath {
             config,
@@ -67,16 +67,16 @@ impl NodePath {
         })
     }
 
-    /// Has the namespaces of ztunnels watched, from when they are located until they are gone. Somebody has to read the changes
-    /// all the time: [`ZtunnelWatcher::take_changes`].
+    /// Has the namespaces of ztunnels watched, from their location to their end. The changes must be read continuously:
+    /// [`ZtunnelWatcher::take_changes`].
     pub fn watch_ztunnels(&mut self, watcher: ZtunnelWatcher) {
         self.watcher = Some(watcher);
     }
 
-    /// Finds a ztunnel pod, anew each time: its namespace may have been replaced.
+    /// Locates a ztunnel pod, anew each time, because its namespace may have been replaced.
     ///
     /// # Errors
-    /// It is not there, or hangs on the node in a way that cannot be captured.
+    /// The pod does not exist, or is not connected to the node in a supported way.
     pub fn locate_ztunnel(
         &mut self,
         uid: &PodUid,
@@ -98,8 +98,9 @@ impl NodePath {
         Ok(generation)
     }
 
-    /// Closes the namespaces of ztunnels until they are located again, so that those whose pods are gone end, and with
-    /// them their links. If that were all that have a slot, the journal forgets the others, and they are watched no longer.
+    /// Closes the namespaces of ztunnels until they are located again, so that those of ended pods are removed, with
+    /// their links. If all ztunnels with a slot were located, entries of others are dropped from the journal, and their
+    /// watches end.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -107,7 +108,7 @@ impl NodePath {
         let located = std::mem::take(&mut self.located);
         let is_complete = self.slots.iter().flatten().all(|slot| located.contains_key(&slot.uid));
         if located.is_empty() || !is_complete {
-            return Ok(()); // what was not located this time may be there
+            return Ok(()); // a ztunnel that was not located this time may still exist
         }
         let ids: Vec<_> = located.values().map(|located| located.netns.id()).collect();
         if let Some(watcher) = &self.watcher {
@@ -116,10 +117,10 @@ impl NodePath {
         Ok(self.journal.keep_only(&ids)?)
     }
 
-    /// Sets, rules and routes: all that changes with pods, without starting a tool.
+    /// Observes sets, rules and routes, which change with pods, without starting a tool.
     ///
     /// # Errors
-    /// What could not be listed.
+    /// The objects that could not be listed.
     pub fn observe_network(&mut self) -> Result<ObservedState, Error> {
         let noted = self.journal.read_snapshot();
         let mut observed = ObservedState {
@@ -151,7 +152,7 @@ impl NodePath {
         for rule in found {
             match convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule)) {
                 Some(rule) => observed.rules.push(rule),
-                // One for a certain source or destination does not meet what is marked, or is meant to.
+                // A rule for a certain source or destination does not match marked packets, or does so on purpose.
                 None if !rule.unmodelled
                     && rule.dest.is_none()
                     && self.config.has_priority_conflict(rule.priority) =>
@@ -163,8 +164,8 @@ impl NodePath {
         }
     }
 
-    /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links. Also what takes
-    /// captured traffic ahead of ours, while there is some.
+    /// Records foreign routes: default routes in our tables, and routes within our networks that do not use our links.
+    /// While pods are captured, also records routes that take captured traffic before ours.
     fn find_foreign(
         &mut self,
         rules: &[PolicyRule],
@@ -181,7 +182,7 @@ impl NodePath {
         let is_ours = |link: &Link| link.name.starts_with("istioin") || link.name.starts_with("istioout");
         let uses_ours =
             |route: &Route| links.iter().find(|link| Some(link.index) == route.oif).is_some_and(is_ours);
-        // A wider network, such as the one that the node is in, only loses a few of its addresses.
+        // A wider network, such as the node's own, only loses a few of its addresses.
         let overlaps = |dst: &IpNet| networks.iter().any(|net| net.contains(dst));
         for route in routes.iter().filter(|route| route.protocol != convert::OURS) {
             let in_network = route.dst.as_ref().is_some_and(overlaps) && !uses_ours(route);
@@ -191,7 +192,8 @@ impl NodePath {
             {
                 observed.overruling.push(format!("route {}", self.net.describe_route(route)));
             }
-            // A default route takes all that the table is for; one to a single destination does not keep us from using the table.
+            // A default route takes all traffic for which the table exists; a route to a single destination is no
+            // conflict.
             if (tables.contains(&route.table) && route.dst.is_none()) || in_network {
                 observed.foreign.push(format!("route {}", self.net.describe_route(route)));
             }
@@ -212,10 +214,10 @@ impl NodePath {
         Ok(())
     }
 
-    /// Adds the node's firewall.
+    /// Observes the node's firewall.
     ///
     /// # Errors
-    /// The kernel could not be asked, or its answer makes no sense.
+    /// The kernel could not be queried, or its answer is malformed.
     pub fn observe_firewall(&mut self, observed: &mut ObservedState) -> Result<(), Error> {
         let (firewall, found) = Firewall::open(&self.options)?;
         observed.inactive = firewall.inactive_rules(ChainSet::NODE, &found)?;
@@ -223,7 +225,7 @@ impl NodePath {
         Ok(())
     }
 
-    /// Adds both, the node's firewall and what depends on the slots.
+    /// Observes both the node's firewall and the slots.
     ///
     /// # Errors
     /// As [`NodePath::observe_firewall`] and [`NodePath::observe_slots`].
@@ -236,10 +238,10 @@ impl NodePath {
         self.observe_slots(observed, slots)
     }
 
-    /// Adds what depends on who has which slot: where links lead, and what is in there.
+    /// Observes the objects of each slot's ztunnel: the peers of links, and the ztunnel's namespace.
     ///
     /// # Errors
-    /// What could not be looked at.
+    /// The object that could not be observed.
     pub fn observe_slots(
         &mut self,
         observed: &mut ObservedState,
@@ -272,7 +274,7 @@ impl NodePath {
     }
 }
 
-/// A link shows where it leads.
+/// Returns whether a link's peer is in the namespace of the ztunnel.
 fn is_right(link: &Link, ztunnel: Option<i32>) -> bool {
     link.kind.as_deref() == Some("veth") && link.peer_netns.is_some() && link.peer_netns == ztunnel
 }

@@ -1,5 +1,5 @@
-//! Policy rules and routes of other components on the node that take captured traffic ahead of ours. They leave ours as they are, so no
-//! comparison of our own finds them.
+//! Foreign policy rules and routes on the node that take captured traffic before ours. They leave ours unchanged, so no
+//! comparison of our own objects detects them.
 
 use std::net::IpAddr;
 
@@ -9,11 +9,11 @@ use node_plan::{NodeConfig, PathRoute, captured_marks, is_our_rule, policy_rules
 
 use crate::convert;
 
-/// So many are reported.
+/// Maximum number of reports.
 const MOST: usize = 8;
 
-/// Returns the rules of a family that take packets of captured pods ahead of ours, as text. `rules`: as the kernel tries them; `routes`:
-/// all of the node; `captured`: the addresses of captured pods.
+/// Returns the rules of a family that take packets of captured pods before ours, as text. `rules`: in the order of
+/// evaluation; `routes`: all of the node; `captured`: the addresses of captured pods.
 pub(crate) fn overruling_rules(
     config: &NodeConfig,
     family: Family,
@@ -22,7 +22,7 @@ pub(crate) fn overruling_rules(
     captured: &[IpAddr],
 ) -> Vec<String> {
     let (ours, tables) = (policy_rules(config, family), config.all_tables());
-    // Each packet, and the rule of ours that is for it, until the kernel has tried that.
+    // Each kind of packet with the rule of ours for it, until that rule is evaluated.
     let rule_for = |mark: u32| {
         let of_rule = |own: Option<model::Mark>| own.is_none_or(|own| mark & own.mask == own.value);
         ours.iter().find(|rule| of_rule(rule.mark)).map(|rule| (mark, rule))
@@ -47,7 +47,7 @@ pub(crate) fn overruling_rules(
     found
 }
 
-/// In an empty table a packet finds nothing, and the next rule is tried.
+/// Returns whether a rule finds a route. In an empty table there is none, and the next rule is evaluated.
 fn finds_route(rule: &PolicyRule, routes: &[Route]) -> bool {
     let RuleAction::Lookup(table) = rule.action else { return true };
     let OtherConditions { suppressed, .. } = rule.other;
@@ -58,8 +58,8 @@ fn finds_route(rule: &PolicyRule, routes: &[Route]) -> bool {
     })
 }
 
-/// Whether a route of another component in one of our tables takes packets of captured pods that would take one of `ours`: those to
-/// some destination, or all of them.
+/// Returns whether a foreign route in one of our tables takes packets of captured pods that would use one of `ours`:
+/// all of them, or those to some destination.
 pub(crate) fn is_overruling_route(
     config: &NodeConfig,
     route: &Route,
@@ -75,14 +75,14 @@ pub(crate) fn is_overruling_route(
         true => convert::metric_of(route) < lowest_metric(own, ours),
         false => contains(own.dst),
     };
-    // Only captured addresses are the destination there.
+    // In inbound tables only captured addresses are looked up.
     let is_inbound = config.inbound_tables().contains(&route.table);
     let concerns = !is_inbound || captured.iter().any(|ip| route.dst.is_none_or(|dst| dst.contains(ip)));
     let same_table = |own: &&PathRoute| (own.family, own.table) == (route.family, route.table);
     route.kind == RouteKind::Unicast && concerns && ours.iter().filter(same_table).any(wins)
 }
 
-/// Of our routes to one destination, the one with the lowest metric counts.
+/// Returns the lowest metric among our routes to the same destination, which takes effect.
 fn lowest_metric(own: &PathRoute, ours: &[PathRoute]) -> u32 {
     let is_alike =
         |other: &&PathRoute| (other.family, other.table, other.dst) == (own.family, own.table, own.dst);

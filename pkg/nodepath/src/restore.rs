@@ -17,7 +17,7 @@ impl NodePath {
         }
     }
 
-    /// Notes which built-in chains there are in the tables of these changes, where it is not noted yet.
+    /// Records in the journal which built-in chains exist in the tables of these changes, unless recorded before.
     fn note_chains(
         &mut self,
         place: NetnsPlace,
@@ -25,7 +25,7 @@ impl NodePath {
         backend: Backend,
     ) -> Result<(), Error> {
         if backend != Backend::Nft {
-            return Ok(()); // a legacy table that was used once stays until its namespace ends
+            return Ok(()); // a legacy table, once used, exists until its namespace is removed
         }
         let section = JournalSection::Chains(self.section_owner(place)?);
         let journal = self.journal.clone();
@@ -33,16 +33,17 @@ impl NodePath {
         self.run_at(place, || journal.note_chains(section, &tables))
     }
 
-    /// Removes the built-in chains that were not there before our rules and that are unused. This restores the earlier
-    /// state as far as we can.
+    /// Removes unused built-in chains that did not exist before our rules, which restores the earlier state as far as
+    /// possible.
     pub(crate) fn remove_chains(&mut self, place: NetnsPlace) -> Result<(), Error> {
         let section = JournalSection::Chains(self.section_owner(place)?);
         let journal = self.journal.clone();
         self.run_at(place, || journal.remove_chains(section))
     }
 
-    /// Takes our rules out of the tables of the backend that is not in use, where a run that used it has left them: on
-    /// the node, and in the namespaces of the observed slots; tells what. Those of the other should be in place by then.
+    /// Removes our rules from the backend that is not in use, where an earlier run that used it has left them: on the
+    /// node, and in the namespaces of the observed slots. Returns the removed rules as text. The rules in the other
+    /// backend should be in place by then.
     ///
     /// # Errors
     /// As [`Firewall::remove_elsewhere`].
@@ -59,7 +60,8 @@ impl NodePath {
         Ok(removed)
     }
 
-    /// Changes the rules of a place, by the backend that the observation chose; without one it looks itself.
+    /// Changes the rules of a place, in the backend that the observation selected; without an observation, selects it
+    /// now.
     pub(crate) fn apply_rules(&mut self, place: NetnsPlace, changes: &FamilyChanges) -> Result<(), Error> {
         let options = self.options.clone();
         let opened = match self.firewall_of(place)?.take() {

@@ -1,4 +1,4 @@
-//! Notices that somebody changed the network namespace of a ztunnel.
+//! Detection of changes in the network namespaces of ztunnels.
 
 use std::{
     collections::BTreeMap,
@@ -12,15 +12,15 @@ use std::{
 use netns::{Netns, NetnsId};
 use netns_changes::{ChangeWatcher, NetnsWatch};
 
-/// Watches the network namespaces of the ztunnels that a [`NodePath`](crate::NodePath) has located. All clones are the same
-/// watcher, and may be used from any thread.
+/// Watches the network namespaces of the ztunnels that a [`NodePath`](crate::NodePath) has located. All clones share
+/// one watcher, and may be used from any thread.
 #[derive(Clone, Debug)]
 pub struct ZtunnelWatcher {
     watcher: ChangeWatcher<()>,
     watched: Arc<Mutex<BTreeMap<NetnsId, WatchedNetns>>>,
 }
 
-/// A watched namespace, and the file on which the container runtime has bound it.
+/// A watched namespace, and the file to which the container runtime has bound it.
 #[derive(Debug)]
 struct WatchedNetns {
     place: PathBuf,
@@ -28,7 +28,7 @@ struct WatchedNetns {
 }
 
 impl ZtunnelWatcher {
-    /// Makes a watcher of no namespace.
+    /// Creates a watcher without namespaces.
     ///
     /// # Errors
     /// The process has no descriptor left.
@@ -36,8 +36,8 @@ impl ZtunnelWatcher {
         Ok(ZtunnelWatcher { watcher: ChangeWatcher::new()?, watched: Arc::default() })
     }
 
-    /// Watches a namespace from now on, unless it is watched. Whatever changes in it before this returns is to be observed after it.
-    /// One that cannot be watched is left to regular observations.
+    /// Starts watching a namespace, unless it is watched. Changes before this returns must be observed afterwards. A
+    /// namespace that cannot be watched is left to regular observations.
     pub(crate) fn watch_netns(&self, place: &Path, netns: &Netns) {
         let mut watched = self.lock_watched();
         if watched.contains_key(&netns.id()) {
@@ -53,9 +53,9 @@ impl ZtunnelWatcher {
         self.lock_watched().retain(|id, _| ids.contains(id));
     }
 
-    /// Returns whether something changed in one of the namespaces since the last call. It does not wait.
+    /// Returns whether something changed in one of the namespaces since the last call, without blocking.
     ///
-    /// A watch keeps its namespace alive, and with it the links that lead there, over which traffic goes to a ztunnel that has
+    /// A watch keeps its namespace alive, and with it the links to it, over which traffic is sent to a ztunnel that has
     /// ended. So a watch ends here if the runtime has removed the namespace: call this several times a second.
     pub fn take_changes(&self) -> bool {
         self.lock_watched().retain(|id, netns| is_bound(*id, &netns.place));
@@ -71,7 +71,7 @@ impl ZtunnelWatcher {
     }
 }
 
-/// Whether the file at this path is still the namespace.
+/// Returns whether the file at this path is still the namespace.
 fn is_bound(id: NetnsId, place: &Path) -> bool {
     place.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (id.dev, id.ino))
 }

@@ -1,4 +1,4 @@
-//! Which address families of a pod are redirected.
+//! Address families of a pod that are redirected.
 
 use std::net::IpAddr;
 
@@ -6,40 +6,40 @@ use model::Family;
 
 use crate::Error;
 
-/// How the families are chosen.
+/// Rule for choosing the families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FamilyChoice {
-    /// By the first usable address: an IPv6 address means IPv6 too.
+    /// By the first usable address: if it is IPv6, IPv6 is redirected, too.
     First,
-    /// IPv6 too when any usable address is IPv6 (`ISTIO_DUAL_STACK`).
+    /// IPv6 is redirected, too, if any usable address is IPv6 (`ISTIO_DUAL_STACK`).
     Dual,
 }
 
-/// There is no address to decide by.
+/// No usable address exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the network namespace has no address beyond loopback and link-local ones")]
 pub struct NoAddress;
 
-/// The family of the first usable address of the calling thread's namespace.
+/// Returns the family of the first usable address of the calling thread's namespace.
 ///
 /// # Errors
-/// The kernel could not be asked, or there is no address.
+/// The kernel could not be queried, or there is no address.
 pub fn first_family() -> Result<Family, Error> {
     let addresses = netns_addresses()?;
     let first = addresses.iter().map(|ip| ip.to_canonical()).find(|ip| is_usable(*ip));
     first.map(Family::of_ip).ok_or(Error::NoAddress(NoAddress))
 }
 
-/// The addresses of the calling thread's namespace, in the kernel's order.
+/// Returns the addresses of the calling thread's namespace, in the kernel's order.
 pub(crate) fn netns_addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(hostnet::RtnetlinkHandle::open_in_pod()?.list_addresses()?.iter().map(|address| address.ip).collect())
 }
 
-/// The addresses of a pod, as a runtime would report them: the usable ones of the first link that has any, in the calling thread's
-/// namespace. Links that came later are of further networks.
+/// Returns the addresses of a pod, as a runtime would report them: the usable ones of the first link that has any, in
+/// the calling thread's namespace. Later links belong to further networks.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
     let all = hostnet::RtnetlinkHandle::open_in_pod()?.list_addresses()?;
     let mut usable: Vec<_> = all.iter().filter(|address| is_usable(address.ip.to_canonical())).collect();
@@ -49,19 +49,19 @@ pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
 }
 
 impl FamilyChoice {
-    /// The families to redirect in the calling thread's namespace.
+    /// Returns the families to redirect in the calling thread's namespace.
     ///
     /// # Errors
-    /// The kernel could not be asked, or no address is usable.
+    /// The kernel could not be queried, or no address is usable.
     pub fn of_this_netns(self) -> Result<Vec<Family>, Error> {
         Ok(self.choose_families(&netns_addresses()?)?)
     }
 
-    /// The families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the kernel's
-    /// order (all IPv4 ones come first).
+    /// Returns the families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the
+    /// kernel's order (all IPv4 ones are first).
     ///
     /// # Errors
-    /// [`NoAddress`] when none is usable.
+    /// [`NoAddress`] if none is usable.
     pub fn choose_families(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
         let mut usable = addresses.iter().map(|ip| ip.to_canonical()).filter(|ip| is_usable(*ip));
         let first = usable.next().ok_or(NoAddress)?;

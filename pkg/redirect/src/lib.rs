@@ -1,9 +1,8 @@
-//! Sidecar redirection of one network namespace, whole: firewall rules of both families, and the policy route and
-//! address that some of them need. Put in place, compared with the kernel, or taken away.
+//! Complete sidecar redirection of one network namespace: firewall rules of both families, and the policy route and
+//! address that some of them need. Applied, compared with the kernel, or removed.
 //!
-//! Each verb looks first and changes only what differs, so repeating one changes nothing and a half-done earlier
-//! attempt is completed. They act on the calling thread's namespace; [`firewall::run_inside`] takes them into a
-//! pod's.
+//! Each operation observes first and changes only what differs, so repeating one changes nothing, and an incomplete
+//! earlier attempt is completed. All act on the calling thread's namespace; [`firewall::run_inside`] enters a pod's.
 //!
 //! Called by the plugin, `istio-iptables`, `istio-clean-iptables`, and repair in place.
 
@@ -34,19 +33,19 @@ pub struct RedirectReport {
 }
 
 impl RedirectReport {
-    /// True when the kernel already showed what is desired.
+    /// Returns whether the kernel already matched the desired state.
     pub fn is_unchanged(&self) -> bool {
         self.differences.is_empty()
     }
 }
 
-/// Makes the namespace as `config` wants it.
+/// Brings the namespace into the state that `config` requires.
 ///
-/// Routes come first and the tables that switch traffic on last, so that no packet is captured before it can be
-/// delivered.
+/// Routes are added first, and the tables that start redirection are changed last, so that no packet is captured before
+/// it can be delivered.
 ///
 /// # Errors
-/// The step that failed. What was done before it stays and counts in the next attempt.
+/// The step that failed. Completed steps are kept and count in the next attempt.
 pub fn apply(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
@@ -55,7 +54,7 @@ pub fn apply(
     PreparedNetns::observe(options)?.apply(config, families)
 }
 
-/// A namespace that was looked at just now. It is for callers that have to wait for the configuration meanwhile.
+/// A namespace that was just observed, for callers that have to wait for the configuration meanwhile.
 #[derive(Debug)]
 pub struct PreparedNetns {
     addresses: Vec<IpAddr>,
@@ -65,18 +64,18 @@ pub struct PreparedNetns {
 }
 
 impl PreparedNetns {
-    /// Looks at the namespace. What is found must not change before it is used.
+    /// Observes the namespace. The observed objects must not change before they are used.
     ///
     /// # Errors
-    /// The kernel, or a tool, could not be asked.
+    /// The kernel could not be queried, or a tool failed.
     pub fn observe(options: &FirewallOptions) -> Result<PreparedNetns, Error> {
         let addresses = families::netns_addresses()?;
         let (firewall, observed) = Firewall::open(options)?;
         Ok(PreparedNetns { addresses, firewall, observed, waiting: Vec::new() })
     }
 
-    /// Starts the tools that a fresh namespace will need. One that cannot be started is started again when it is
-    /// needed, and tells then.
+    /// Starts the tools that a new namespace will need. A tool that cannot be started is started again when it is
+    /// needed, and its error is reported then.
     pub fn start_tools(&mut self) {
         if self.observed.families.is_empty() {
             let families = FamilyChoice::First.choose_families(&self.addresses).unwrap_or_default();
@@ -87,10 +86,10 @@ impl PreparedNetns {
         }
     }
 
-    /// As [`apply`], from what was seen.
+    /// Like [`apply`], from the observation.
     ///
     /// # Errors
-    /// As there.
+    /// As [`apply`].
     pub fn apply(
         self,
         config: &sidecar::SidecarConfig,
@@ -100,8 +99,8 @@ impl PreparedNetns {
         Ok(RedirectReport { backend, ..report })
     }
 
-    /// Like [`apply`], from what was seen, for a caller that has something to do around the change of rules: `change` makes
-    /// that change.
+    /// Like [`apply`], from the observation, for a caller that acts before and after the change of rules: `change`
+    /// applies that change.
     ///
     /// # Errors
     /// As [`apply`].
@@ -116,16 +115,16 @@ impl PreparedNetns {
         let mut differences = routes::ensure_routes(config, &chosen)?;
         let done = change(&self.firewall, &changes, self.waiting)?;
         differences.extend(changes.reason_texts());
-        // Rules of another backend stay in force until those of this one are.
+        // Rules of another backend stay effective until those of this one are.
         differences.extend(self.firewall.remove_elsewhere(ChainSet::SIDECAR)?);
         Ok((RedirectReport { backend: self.firewall.backend(), families: chosen, differences }, done))
     }
 }
 
-/// Compares the namespace with what `config` wants, and changes nothing.
+/// Compares the namespace with the state that `config` requires, and changes nothing.
 ///
 /// # Errors
-/// The kernel, or a tool, could not be asked.
+/// The kernel could not be queried, or a tool failed.
 pub fn verify(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
@@ -138,11 +137,11 @@ pub fn verify(
     Ok(RedirectReport { backend: firewall.backend(), families: chosen, differences })
 }
 
-/// Compares the namespace with the rules that an earlier [`apply`] made, and with the policy routes that `config` wants. Changes
-/// nothing, and needs no tool; answers with what differs.
+/// Compares the namespace with the rules of an earlier [`apply`], and with the policy routes that `config` requires.
+/// Changes nothing, and needs no tool; returns the differences.
 ///
 /// # Errors
-/// The kernel could not be asked, or the rules are not understood.
+/// The kernel could not be queried, or the rules are not understood.
 pub fn compare_recorded(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
@@ -153,20 +152,20 @@ pub fn compare_recorded(
     let (v4, v6) = (v4?, v6?);
     let desired = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
     differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
-    // In this order: what is missing can be restored, also where there are so many chains that they cannot be listed.
+    // In this order: missing rules can be restored even if there are so many chains that they cannot be listed.
     let is_whole = differences.is_empty();
     Ok(if is_whole { firewall::inactive_rules(ChainSet::SIDECAR)? } else { differences })
 }
 
-/// Returns what is missing of the policy routes and the address that `config` wants: no fingerprint of rules shows it.
+/// Returns the missing policy routes and address that `config` requires, which no fingerprint of rules covers.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub fn missing_routes(config: &sidecar::SidecarConfig, families: FamilyChoice) -> Result<Vec<String>, Error> {
     routes::missing_routes(config, &families.choose_families(&families::netns_addresses()?)?)
 }
 
-/// Rules of sidecar redirection that a namespace has to have.
+/// Desired rules of sidecar redirection in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRules {
     /// The rules, for [`compare_recorded`].
@@ -176,7 +175,7 @@ pub struct DesiredRules {
 }
 
 impl DesiredRules {
-    /// The rules that [`apply`] makes in these families.
+    /// Returns the rules that [`apply`] adds in these families.
     pub fn for_families(config: &sidecar::SidecarConfig, families: &[Family]) -> DesiredRules {
         let rules =
             |family| RuleSet::if_redirected(families, family, |family| sidecar::rule_set(config, family));
@@ -187,30 +186,31 @@ impl DesiredRules {
     }
 }
 
-/// The rules of sidecar redirection that this namespace has; `None`: some are not understood, or they are native tables.
+/// Returns the rules of sidecar redirection in this namespace; `None`: some are not understood, or they are native
+/// tables.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
     let found = ObservedTables::of_pod()?;
     let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.family_tables(family));
     Ok(if found.native.is_some() { None } else { rules() })
 }
 
-/// The families that [`apply`] would redirect in this namespace.
+/// Returns the families that [`apply`] would redirect in this namespace.
 ///
 /// # Errors
-/// The kernel could not be asked, or there is no address.
+/// The kernel could not be queried, or there is no address.
 pub fn redirected_families(families: FamilyChoice) -> Result<Vec<Family>, Error> {
     Ok(families.choose_families(&families::netns_addresses()?)?)
 }
 
-/// Takes away every rule, route and address that [`apply`] makes, with whatever configuration it ran, and tells what
-/// it took; `tproxy_mark` tells the policy rules that are ours. Both backends are cleaned unless one is forced, since
-/// an earlier run may have used either.
+/// Removes every rule, route and address that [`apply`] adds with any configuration, and returns them as text;
+/// `tproxy_mark` identifies our policy rules. Both backends are cleaned unless one is forced, since an earlier run may
+/// have used either.
 ///
 /// # Errors
-/// The first step that failed; the others are taken all the same.
+/// The first step that failed; the others are completed all the same.
 pub fn remove_all(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
     let rules = options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, true));
     concat_results([routes::remove_routes(tproxy_mark)].into_iter().chain(rules))
@@ -219,14 +219,14 @@ pub fn remove_all(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<St
 /// Lists what [`remove_all`] would remove.
 ///
 /// # Errors
-/// The kernel, or a tool, could not be asked.
+/// The kernel could not be queried, or a tool failed.
 pub fn list_leftovers(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
     let rules = options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, false));
     concat_results([routes::leftover_routes(tproxy_mark)].into_iter().chain(rules))
 }
 
 fn concat_results(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Vec<String>, Error> {
-    let done: Vec<_> = steps.collect(); // every step is taken before the first failure is told
+    let done: Vec<_> = steps.collect(); // every step is completed before the first failure is returned
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 

@@ -1,5 +1,5 @@
-//! What the rules need beside the tables: TPROXY's local route, and the address from which Envoy calls its own
-//! application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
+//! Objects that the rules need besides the tables: TPROXY's local route, and the source address of Envoy's connections
+//! to its own application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
 
 use hostnet::{
     ChangeOutcome, LinkIndex, LocalDelivery, PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction,
@@ -9,7 +9,7 @@ use rules::{LocalRoute, sidecar};
 
 use crate::Error;
 
-/// Puts in place what is missing, and tells what was.
+/// Adds what is missing, and returns it as text.
 pub(crate) fn ensure_routes(
     config: &sidecar::SidecarConfig,
     families: &[Family],
@@ -21,8 +21,8 @@ pub(crate) fn ensure_routes(
     let lo = handle.loopback_index()?;
     let mut made = Vec::new();
     if families.contains(&Family::V6) {
-        // Without a check for duplicates: with one, even an address of `lo` is unusable until a worker of the kernel gets the lock of all namespaces,
-        // which takes seconds on a node where many pods come and go.
+        // Without duplicate address detection: with it, even an address of `lo` is unusable until a kernel worker gets
+        // the lock of all namespaces, which takes seconds on a node where many pods start and end.
         let added = handle.add_address(lo, passthrough_net())?;
         made.extend((added == ChangeOutcome::Yes).then(no_address));
     }
@@ -33,7 +33,7 @@ pub(crate) fn ensure_routes(
     Ok(made)
 }
 
-/// Tells what is missing.
+/// Returns what is missing, as text.
 pub(crate) fn missing_routes(
     config: &sidecar::SidecarConfig,
     families: &[Family],
@@ -59,12 +59,12 @@ pub(crate) fn missing_routes(
     Ok(missing)
 }
 
-/// Takes away policy rules with the mark, the local routes that they lead to, and the address; tells what it took.
+/// Removes policy rules with the mark, the local routes in their tables, and the address, and returns them as text.
 pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let found = find_routes(&mut handle, mark, lo)?;
-    // That something is gone already by now is as good as deleting it.
+    // An object that no longer exists counts as deleted.
     for (rule, route) in &found.policies {
         let _ = handle.delete_rule(rule)?;
         let _ = handle.delete_route(route)?;
@@ -75,7 +75,7 @@ pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
     Ok(found.descriptions())
 }
 
-/// Lists what [`remove`] would remove.
+/// Lists what [`remove_routes`] would remove.
 pub(crate) fn leftover_routes(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
@@ -106,7 +106,7 @@ fn find_routes(handle: &mut RtnetlinkHandle, mark: Mark, lo: LinkIndex) -> Resul
                 && rule.dest.is_none()
             {
                 let route = LocalDelivery { mark, table, priority: None }.default_route(family, lo);
-                let protocol = RouteProtocol::ANY; // whoever made it, `ip` or we
+                let protocol = RouteProtocol::ANY; // of any creator, such as `ip` or us
                 policies.push((rule, Route { protocol, ..route }));
             }
         }

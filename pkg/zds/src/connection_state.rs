@@ -1,4 +1,4 @@
-//! What one ztunnel knows.
+//! State of one ztunnel's connection.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,19 +9,19 @@ use netns::NetnsId;
 
 use crate::{ledger::DesiredWorkload, peer::ZtunnelPeer, plan::RequestStep};
 
-/// A ztunnel that has said hello.
+/// A ztunnel that has sent its hello.
 #[derive(Debug)]
 pub(crate) struct ZtunnelConnection {
-    /// When it said hello, and in which version.
+    /// Time of its hello, and the protocol version in it.
     pub(crate) since: SystemTime,
     pub(crate) version: i32,
     /// Peer at the other end of the connection.
     pub(crate) peer: ZtunnelPeer,
     /// Whether it has acknowledged the end of the snapshot.
     pub(crate) in_sync: bool,
-    /// Revision after which a put goes before everything else.
+    /// Revision after which a changed workload is sent before everything else.
     pub(crate) fresh_after: u64,
-    /// By UID. What is missing was never acknowledged, or was taken back.
+    /// Acknowledged workloads by UID. A missing one was never acknowledged, or was deleted.
     pub(crate) acked: BTreeMap<PodUid, AckedWorkload>,
     /// Wakes its thread.
     event: OwnedFd,
@@ -30,14 +30,14 @@ pub(crate) struct ZtunnelConnection {
 /// Last answer of a ztunnel for one workload.
 #[derive(Debug)]
 pub(crate) struct AckedWorkload {
-    /// Which put it acknowledged.
+    /// Revision of the workload that was acknowledged.
     pub(crate) revision: u64,
-    /// `None`: it was told to keep what it has.
+    /// `None`: the ztunnel was asked to keep what it has.
     pub(crate) netns: Option<NetnsId>,
-    /// How often it acknowledged this network namespace.
+    /// Number of acknowledgements of this network namespace.
     pub(crate) attempts: u32,
     pub(crate) refusal: Option<WorkloadRefusal>,
-    /// Accepted, kept or refused since.
+    /// Time at which it was accepted, kept or refused.
     pub(crate) since: SystemTime,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct AckedWorkload {
 #[derive(Debug)]
 pub(crate) struct WorkloadRefusal {
     pub(crate) error: String,
-    /// When it is asked again.
+    /// Time of the next request.
     pub(crate) again: Instant,
 }
 
@@ -55,38 +55,38 @@ impl ZtunnelConnection {
         Self { since, version, peer, in_sync: false, fresh_after, acked: BTreeMap::new(), event }
     }
 
-    /// Never waits: the event counts.
+    /// Wakes the connection's thread. Never blocks: the event counts.
     pub(crate) fn wake_thread(&self) {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it has to be sent a workload, apart from asking again.
+    /// Returns whether the ztunnel has to be sent a workload, retries aside.
     pub(crate) fn lacks_workload(&self, desired: &DesiredWorkload) -> bool {
         let acked = self.acked.get(&desired.workload.uid);
         match (acked, &desired.workload.netns) {
             (None, Some(_)) => true,
-            // To keep something can be asked within the snapshot only: ztunnel would end its process.
+            // A keep is possible within the snapshot only: afterwards ztunnel would exit.
             (None, None) => !self.in_sync,
             (Some(_), None) => false,
-            // Kept: it goes on with what it has until the snapshot is complete.
+            // Kept: the ztunnel continues with what it has until the snapshot is complete.
             (Some(AckedWorkload { netns: None, .. }), Some(_)) => self.in_sync,
             (Some(acked), Some(_)) => acked.revision != desired.revision,
         }
     }
 
-    /// Whether it has acknowledged the workload in the network namespace that the workload has now.
+    /// Returns whether the ztunnel has acknowledged the workload in the workload's present network namespace.
     pub(crate) fn serves_workload(&self, desired: &DesiredWorkload) -> bool {
         let netns = desired.workload.netns.as_ref().map(|netns| netns.id());
         let acked = self.acked.get(&desired.workload.uid);
         netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
     }
 
-    /// Whether it refused the workload when it was last sent it.
+    /// Returns whether the ztunnel refused the workload when it was last sent.
     pub(crate) fn refuses_workload(&self, uid: &PodUid) -> bool {
         self.acked.get(uid).is_some_and(|acked| acked.refusal.is_some())
     }
 
-    /// Notes that a request was acknowledged. Whether somebody should know.
+    /// Records the acknowledgement of a request. Returns whether it is worth an event.
     pub(crate) fn record_answer(
         &mut self,
         step: RequestStep,
@@ -95,7 +95,7 @@ impl ZtunnelConnection {
     ) -> bool {
         match step {
             RequestStep::SnapshotSent => self.in_sync = true,
-            // Nothing more can be done if it refuses one of these.
+            // If the ztunnel refuses one of these, nothing more can be done.
             RequestStep::Del { uid } => drop(self.acked.remove(&uid)),
             RequestStep::Keep { uid, revision } => {
                 let since = SystemTime::now();

@@ -1,4 +1,4 @@
-//! One ztunnel: hello, then a request at a time, each answered before the next.
+//! Conversation with one ztunnel: hello, then one request at a time, each answered before the next.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,10 +17,10 @@ use crate::place_guard::HeldPlace;
 use crate::places::Progress;
 use crate::plan::{NextAction, RequestStep, ZdsRequest};
 
-/// Length to which an error is cut, in bytes: ztunnel's may be long, and stays in memory.
+/// Length to which an error is truncated, in bytes: ztunnel's may be long, and stays in memory.
 const MAX_ERROR: usize = 1024;
 
-/// Serves a ztunnel until it goes, or does something that it should not.
+/// Serves a ztunnel until it disconnects or violates the protocol.
 pub(crate) fn serve_ztunnel(
     socket: &OwnedFd,
     hub: &Hub,
@@ -51,7 +51,8 @@ pub(crate) fn serve_ztunnel(
     }
 }
 
-/// The version that it speaks. A higher one than ours is fine: it has accepted ours by dialling.
+/// Returns the version that ztunnel speaks. A higher one than ours is accepted: ztunnel has accepted ours by
+/// connecting.
 fn receive_hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, ConversationEnd> {
     let deadlines = hub.deadlines();
     let limit = if place.has_unknown_peer() {
@@ -64,7 +65,7 @@ fn receive_hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, 
     if hello.version == 0 { Err(ConversationEnd::NoVersion) } else { Ok(hello.version) }
 }
 
-/// Whether it acknowledged its snapshot by that.
+/// Completes a request. Returns whether ztunnel acknowledged its snapshot by that.
 fn complete_request(
     socket: &OwnedFd,
     hub: &Hub,
@@ -87,7 +88,7 @@ fn complete_request(
     Ok(is_synced)
 }
 
-/// Sends a request and waits for the answer: the error in it, empty when there was none.
+/// Sends a request and waits for the answer. Returns the error in it, empty if there was none.
 fn exchange_messages(
     socket: &OwnedFd,
     hub: &Hub,
@@ -95,14 +96,14 @@ fn exchange_messages(
 ) -> Result<(RequestStep, String), ConversationEnd> {
     let ZdsRequest { step, bytes, netns } = request;
     if bytes.len() > packet::MAX_SENT {
-        // It would close the connection, and all others would have to be told again, for ever.
+        // Sending it would close the connection, and ztunnel would be sent all other workloads again, forever.
         return Ok((step, format!("a message of {} bytes is longer than ztunnel reads", bytes.len())));
     }
-    // An answer that is there already would be taken for the one to this request.
+    // An answer that has already arrived would be attributed to this request.
     packet::expect_silence(socket)?;
     let limit = hub.deadlines().answer;
     packet::send(socket, &bytes, netns.as_ref().map(|netns| netns.as_fd()), limit)?;
-    drop(netns); // the pod may end while ztunnel thinks
+    drop(netns); // the pod may end while ztunnel processes the request
     let bytes = packet::receive(socket, limit)?.ok_or(ConversationEnd::NoAnswer(limit))?;
     let answer = WorkloadResponse::decode(&*bytes).map_err(ConversationEnd::Answer)?;
     let Some(ResponsePayload::Ack(Ack { mut error })) = answer.payload else {

@@ -1,23 +1,23 @@
-//! How long anything may take.
+//! Deadlines of connections and requests.
 
 use std::time::Duration;
 
 use retry::Backoff;
 
-/// How long ztunnel is waited for, and when it is asked again what it refused.
+/// Deadlines for ztunnel's answers, and intervals between retries of refused workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZdsDeadlines {
     /// For the hello, from the connection on.
     pub hello: Duration,
-    /// Like `hello`, but for a peer of which no ztunnel pod is known.
+    /// Like `hello`, but for a peer that is not known to run in a ztunnel pod.
     pub unknown_peer_hello: Duration,
-    /// From the end of such a peer's connection until its place is given again.
+    /// From the end of such a peer's connection until its place is available again.
     pub unknown_peer_delay: Duration,
-    /// For a request to be taken, and then for its answer.
+    /// For sending a request, and then for its answer.
     pub answer: Duration,
-    /// From a refusal to the next try. Doubles with each that follows.
+    /// From a refusal to the first retry; doubled for each further one.
     pub first_retry: Duration,
-    /// At most that long.
+    /// Maximum delay of a retry.
     pub last_retry: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Default for ZdsDeadlines {
 }
 
 impl ZdsDeadlines {
-    /// From the refusal of this attempt (the first is 1) to the next one.
+    /// Returns the delay from the refusal of this attempt (the first is 1) to the next one.
     pub(crate) fn retry_delay(&self, attempts: u32) -> Duration {
         Backoff::new(self.first_retry, self.last_retry).delay_after(attempts)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of serving ZDS.
 
 use std::io;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use prost::DecodeError;
 use rustix::io::Errno;
 use socketfile::SocketError;
 
-/// Why ZDS cannot be served.
+/// Reason why ZDS cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no socket.
+    /// The socket could not be created.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
 
-/// Why a conversation with a ztunnel ended.
+/// Reason why a conversation with a ztunnel ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConversationEnd {
     #[error("it closed the connection")]

@@ -1,4 +1,4 @@
-//! The one place that everybody shares: the agent, and the thread of each ztunnel.
+//! State that the agent and the thread of each ztunnel share.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,50 +17,51 @@ use crate::place_holders::PlaceHolders;
 use crate::plan::{NextAction, RequestStep};
 use crate::{Workload, ZdsDeadlines, ZdsState};
 
-/// Event that the agent is notified of. Not in the order of its own calls: what it wants may have changed meanwhile.
+/// Event for the agent. Events do not follow the order of the agent's own calls: the desired state may have changed
+/// meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZdsEvent {
-    /// How many ztunnels there are.
+    /// Numbers of ztunnels.
     Connections {
-        /// So many are connected and have said hello.
+        /// Ztunnels that are connected and have sent their hello.
         connected: usize,
-        /// Of these, so many have acknowledged their snapshot.
+        /// Of these, ztunnels that have acknowledged their snapshot.
         synced: usize,
-        /// So many of the connected ones run in none of the node's ztunnel pods, as far as these are known.
+        /// Of the connected ones, those that run in none of the node's ztunnel pods, as far as these are known.
         unknown: usize,
     },
-    /// A ztunnel serves the workload; told by the first that does, and again by the newest.
+    /// A ztunnel serves the workload; sent for the first that does, and again for the newest.
     Accepted {
         /// UID of the pod.
         uid: PodUid,
         /// Network namespace of the pod.
         netns: NetnsId,
     },
-    /// The newest ztunnel could not serve the workload, and no other one does. It is asked again; this is told again when
-    /// the error is another one, and after each put.
+    /// The newest ztunnel could not serve the workload, and no other one does. The request is retried; the event is
+    /// sent again when the error changes, and after each change of the workload.
     Refused {
         /// UID of the pod.
         uid: PodUid,
         /// Network namespace of the pod.
         netns: NetnsId,
-        /// In ztunnel's words.
+        /// Error text of ztunnel.
         error: String,
     },
 }
 
-/// The addresses of the network namespace that a ztunnel dialled from, by its connection, or why they are not known.
+/// Returns the addresses of the network namespace from which a ztunnel connected, or why they are not known.
 pub type PeerLocator = Box<dyn Fn(BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> + Send + Sync>;
 
-/// Workloads that are desired, and the ztunnels that are notified of them. Clones share everything.
+/// Desired workloads, and the ztunnels that are sent them. Clones share everything.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<HubState>,
 }
 
 struct HubState {
-    /// Never held while sending, waiting or telling.
+    /// Never locked while sending, waiting or reporting.
     ledger: Mutex<WorkloadLedger>,
-    /// Held while telling how many connections there are, so that the last number told is the right one.
+    /// Held while the number of connections is reported, so that the last reported number is the current one.
     counting: Mutex<()>,
     holders: Mutex<PlaceHolders>,
     notices: Mutex<NoticeBudget>,
@@ -70,14 +71,14 @@ struct HubState {
 }
 
 impl Hub {
-    /// Wants nothing yet, and is not open. Events are sent on the threads of the ztunnels, which wait for that: `event_sink`
-    /// should hand them on. `locate` is called for connections whose namespace is not that of a known ztunnel pod, on the
-    /// thread that accepts them.
+    /// Creates a hub without workloads that sends no snapshots yet. Events are sent on the threads of the ztunnels,
+    /// which wait for that: `event_sink` should only pass them on. `locate` is called for connections whose namespace
+    /// is not that of a known ztunnel pod, on the thread that accepts them.
     pub fn new(event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
         Hub::with_deadlines(ZdsDeadlines::default(), event_sink, locate)
     }
 
-    /// As [`Hub::new`], with other deadlines.
+    /// Like [`Hub::new`], with other deadlines.
     pub fn with_deadlines(
         deadlines: ZdsDeadlines,
         event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>,
@@ -89,10 +90,10 @@ impl Hub {
         Hub { shared: Arc::new(shared) }
     }
 
-    /// The node's ztunnel pods: by their network namespaces, or where these are not known by their addresses, a connection is
-    /// known to be one's, and by their creation times which one is the newest. One of which that cannot be determined counts
-    /// only while none of those is connected that stay, or that are known by their namespaces; of several such ones, the last to
-    /// connect does.
+    /// Sets the node's ztunnel pods. A connection is attributed to one by its network namespace, or by its address if
+    /// the namespace is not known; creation times determine which one is the newest. A connection that cannot be
+    /// attributed counts only while no connected ztunnel has a pod that stays, or is known by its namespace; of several
+    /// such connections, the last one counts.
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
         if self.lock_ledger().set_pods(pods) {
             self.report_unknown_peers();
@@ -111,36 +112,36 @@ impl Hub {
         }
     }
 
-    /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; `None`: none does. One
-    /// that dials again and again waits since its first connection.
+    /// Returns since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if known; `None`: none
+    /// does. A ztunnel that reconnects repeatedly waits since its first connection.
     pub fn longest_unsynced(&self) -> Option<(Instant, Option<PodUid>)> {
         self.lock_ledger().longest_unsynced(Instant::now())
     }
 
-    /// Wants a workload from now on, in the place of one with the same UID. The newest ztunnel is told of it before all
-    /// else that waits, unless it has acknowledged the very same; what it refused, it is asked again at once.
+    /// Adds a desired workload, or replaces the one with the same UID. The newest ztunnel is sent it before all other
+    /// pending workloads, unless it has acknowledged an equal one; a refused one is retried immediately.
     pub fn set_workload(&self, workload: Workload) {
         self.lock_ledger().set_workload(workload);
     }
 
-    /// Wants a workload no more. Every ztunnel that was told of it is told that.
+    /// Removes a desired workload. Every ztunnel that was sent it is sent its deletion.
     pub fn remove_workload(&self, uid: &PodUid) {
         self.lock_ledger().remove_workload(uid);
     }
 
-    /// Tells ztunnels from now on. Call it when every workload that existed at the start has been put: ztunnel ends all
-    /// that is missing in the snapshot. Before that, ztunnels can connect and say hello.
+    /// Starts sending to ztunnels. Must be called when every workload that existed at the start has been set: ztunnel
+    /// stops serving all that are missing in the snapshot. Before that, ztunnels can connect and send their hello.
     pub fn start_snapshots(&self) {
         self.lock_ledger().start_snapshots();
     }
 
-    /// Whether a ztunnel that is connected now serves a workload where the workload is now.
+    /// Returns whether a connected ztunnel serves a workload in the workload's present network namespace.
     pub fn is_served(&self, uid: &PodUid) -> bool {
         let ledger = self.lock_ledger();
         ledger.desired.get(uid).is_some_and(|desired| ledger.is_served(desired))
     }
 
-    /// How things stand.
+    /// Returns the state of ZDS.
     pub fn state(&self) -> ZdsState {
         self.lock_ledger().state()
     }
@@ -149,7 +150,7 @@ impl Hub {
         &self.shared.deadlines
     }
 
-    /// The network namespace of a connection's peer. Its addresses are left out where they cannot matter.
+    /// Returns the network namespace of a connection's peer. Its addresses are left out where they are irrelevant.
     pub(crate) fn locate_peer(&self, socket: &OwnedFd, now: Instant) -> PeerNetns {
         let id = Netns::of_socket(socket).map(|netns| netns.id());
         let known = id.as_ref().ok().copied();
@@ -168,17 +169,18 @@ impl Hub {
         PeerNetns { id: known, addresses: addresses.unwrap_or_default() }
     }
 
-    /// A peer, as far as it is known now.
+    /// Identifies a peer by what is known now.
     pub(crate) fn identify_peer(&self, netns: PeerNetns) -> ZtunnelPeer {
         ZtunnelPeer::new(netns, &self.lock_ledger().pods)
     }
 
-    /// Whether a line about a connection may be logged; else it is counted, for [`Hub::log_suppressed`].
+    /// Returns whether a message about a connection may be logged; otherwise it is counted, for
+    /// [`Hub::log_suppressed`].
     pub(crate) fn may_log(&self, notice: Notice, of_unknown_peer: bool) -> bool {
         self.lock_notices().may_log(notice, of_unknown_peer, Instant::now())
     }
 
-    /// Logs how many lines of periods that are over were suppressed.
+    /// Logs how many messages were suppressed in periods that have ended.
     pub(crate) fn log_suppressed(&self) {
         let all = self.lock_notices().drain_summaries(Instant::now());
         for one in all {
@@ -196,7 +198,7 @@ impl Hub {
         self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A ztunnel has said hello on this connection. It is forgotten when the guard is dropped.
+    /// Adds a ztunnel that has sent its hello. The connection is removed when the guard is dropped.
     pub(crate) fn add_connection(
         &self,
         version: i32,
@@ -216,13 +218,13 @@ impl Hub {
         (self.shared.event_sink)(count);
     }
 
-    /// Locks the ledger. After a thread has panicked, it is complete nevertheless: no change of it can stop half-way.
+    /// Locks the ledger. It is consistent even after a thread has panicked: no change of it can stop half-way.
     fn lock_ledger(&self) -> MutexGuard<'_, WorkloadLedger> {
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of a connected ztunnel.
+/// Registration of a connected ztunnel.
 pub(crate) struct ConnectionGuard<'a> {
     hub: &'a Hub,
     /// The number by which logs identify this ztunnel.
@@ -230,7 +232,7 @@ pub(crate) struct ConnectionGuard<'a> {
 }
 
 impl ConnectionGuard<'_> {
-    /// How its peer is known.
+    /// Returns how the peer is known.
     pub(crate) fn peer_standing(&self) -> PeerStanding {
         self.hub
             .lock_ledger()
@@ -239,7 +241,7 @@ impl ConnectionGuard<'_> {
             .map_or(PeerStanding::Unknown, |one| one.peer.standing)
     }
 
-    /// Logs that it has connected.
+    /// Logs the connection.
     pub(crate) fn log_connected(&self, version: i32) {
         let standing = self.peer_standing();
         if self.hub.may_log(Notice::Connected, standing == PeerStanding::Unknown) {
@@ -255,7 +257,7 @@ impl ConnectionGuard<'_> {
         let retry = |attempts| self.hub.deadlines().retry_delay(attempts);
         let event = self.hub.lock_ledger().record_answer(self.id, step, error, retry);
         match event {
-            // Others may have come or gone since it was counted.
+            // The number may have changed since the event was created.
             Some(ZdsEvent::Connections { .. }) => self.hub.report_connections(),
             Some(event) => (self.hub.shared.event_sink)(event),
             None => {}

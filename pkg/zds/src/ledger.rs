@@ -1,4 +1,4 @@
-//! What is desired, and who has acknowledged it.
+//! Desired workloads, and the ztunnels that have acknowledged them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,20 +14,20 @@ use crate::{
     unsynced::UnsyncedZtunnels,
 };
 
-/// All that the hub knows.
+/// State of the hub.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadLedger {
-    /// Whether ztunnels are sent anything.
+    /// Whether ztunnels are sent requests.
     pub(crate) open: bool,
-    /// By UID.
+    /// Desired workloads by UID.
     pub(crate) desired: BTreeMap<PodUid, DesiredWorkload>,
-    /// In the order of their hellos.
+    /// Connections in the order of their hellos.
     pub(crate) connections: BTreeMap<u64, ZtunnelConnection>,
     /// The node's ztunnel pods, as the API shows them.
     pub(crate) pods: Vec<ZtunnelPod>,
-    /// Ztunnels that have connected and have not acknowledged a snapshot.
+    /// Ztunnels that have connected and not acknowledged a snapshot.
     unsynced: UnsyncedZtunnels,
-    /// Of the last put that changed something.
+    /// Revision of the last change of a workload.
     revision: u64,
     joined: u64,
 }
@@ -59,7 +59,7 @@ impl WorkloadLedger {
         self.wake_all();
     }
 
-    /// By the newest ztunnel.
+    /// Returns whether the newest ztunnel refuses a workload.
     fn is_refused(&self, uid: &PodUid) -> bool {
         self.newest_connection().is_some_and(|(_, newest)| newest.refuses_workload(uid))
     }
@@ -73,14 +73,13 @@ impl WorkloadLedger {
     pub(crate) fn start_snapshots(&mut self) {
         self.open = true;
         for connection in self.connections.values_mut() {
-            connection.fresh_after = self.revision; // what is there already is the snapshot
+            connection.fresh_after = self.revision; // earlier workloads belong to the snapshot
         }
         self.unsynced.begin_snapshots(Instant::now());
         self.wake_all();
     }
 
-    /// The node's ztunnel pods; which of the connected ones is the newest follows from them. True if they are others than
-    /// before.
+    /// Sets the node's ztunnel pods, from which the newest connected ztunnel follows. Returns whether they changed.
     pub(crate) fn set_pods(&mut self, pods: Vec<ZtunnelPod>) -> bool {
         if self.pods == pods {
             return false;
@@ -94,7 +93,7 @@ impl WorkloadLedger {
         true
     }
 
-    /// A ztunnel has said hello. What it is known by here.
+    /// Adds a ztunnel that has sent its hello. Returns the number of its connection.
     pub(crate) fn add_connection(&mut self, version: i32, netns: PeerNetns, event: OwnedFd) -> u64 {
         self.joined += 1;
         let id = self.joined;
@@ -107,8 +106,8 @@ impl WorkloadLedger {
         id
     }
 
-    /// A ztunnel has gone. Answers with what the agent should know: a workload that only this one served, and that the
-    /// newest has refused.
+    /// Removes the connection of a ztunnel. Returns events for the agent: workloads that only this one served, and that
+    /// the newest has refused.
     pub(crate) fn remove_connection(&mut self, id: u64) -> Vec<ZdsEvent> {
         let Some(gone) = self.connections.get(&id) else { return Vec::new() };
         self.unsynced.record_disconnect(&gone.peer, Instant::now());
@@ -122,7 +121,8 @@ impl WorkloadLedger {
         served.iter().filter_map(|uid| self.refusal_event(uid)).collect()
     }
 
-    /// Whoever becomes the newest by this lacks what was put since its snapshot: that is many, and what comes is urgent.
+    /// Applies a change that may make another ztunnel the newest, which then lacks all changes since its snapshot:
+    /// these are many, and later ones are urgent.
     fn changing_newest(&mut self, change: impl FnOnce(&mut WorkloadLedger)) {
         let before = self.newest_connection().map(|(id, _)| id);
         change(self);
@@ -135,14 +135,14 @@ impl WorkloadLedger {
         self.wake_all();
     }
 
-    /// The ztunnel of the newest pod, or, where no connected one runs in a pod that is known and stays, the last one that
+    /// Returns the ztunnel of the newest pod, or, if no connected one runs in a known pod that stays, the last one that
     /// connected.
     pub(crate) fn newest_connection(&self) -> Option<(u64, &ZtunnelConnection)> {
         let all = self.connections.iter().map(|(&id, connection)| (id, connection));
         all.max_by_key(|(id, connection)| (connection.peer.seniority(), *id))
     }
 
-    /// Strangers, although it is known where the node's ztunnel pods run; each once.
+    /// Returns connections of unknown peers, each once, if the node's ztunnel pods are known.
     pub(crate) fn new_unknown_peers(&mut self) -> Vec<u64> {
         if !self.knows_places() {
             return Vec::new();
@@ -151,8 +151,8 @@ impl WorkloadLedger {
         self.connections.iter_mut().filter_map(news).collect()
     }
 
-    /// Whether there are ztunnel pods, and a namespace or an address of each is known: a ztunnel that has just started dials before the
-    /// API server has its address.
+    /// Returns whether there are ztunnel pods, and a namespace or an address of each is known: a ztunnel that has just
+    /// started connects before the API server has its address.
     fn knows_places(&self) -> bool {
         let is_known = |pod: &ZtunnelPod| pod.netns.is_some() || !pod.ips.is_empty();
         !self.pods.is_empty() && self.pods.iter().all(is_known)
@@ -162,8 +162,8 @@ impl WorkloadLedger {
         self.newest_connection().is_some_and(|(newest, _)| newest == id)
     }
 
-    /// Whether a ztunnel is to be sent a workload: within its snapshot, and after it the newest is. An older one is
-    /// when each newer one has refused it, or has no whole snapshot yet and so is not ready.
+    /// Returns whether a ztunnel is to be sent a workload: within its snapshot, and afterwards if it is the newest. An
+    /// older one is sent it if each newer one has refused it, or has not acknowledged its snapshot and so is not ready.
     pub(crate) fn is_for(&self, id: u64, desired: &DesiredWorkload) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
         if !connection.in_sync {
@@ -174,19 +174,20 @@ impl WorkloadLedger {
         newer.all(|(_, newer)| !newer.in_sync || newer.refuses_workload(&desired.workload.uid))
     }
 
-    /// Whether one connection counts as newer than another.
+    /// Returns whether one connection counts as newer than another.
     fn is_newer(&self, one: u64, other: u64) -> bool {
         let rank = |id: u64| (self.connections.get(&id).map(|connection| connection.peer.seniority()), id);
         rank(one) > rank(other)
     }
 
-    /// A connected ztunnel serves a workload where it is now: until a new one does, the old one carries its traffic.
+    /// Returns whether a connected ztunnel serves a workload in its present namespace: until a new ztunnel does, the
+    /// old one carries its traffic.
     pub(crate) fn is_served(&self, desired: &DesiredWorkload) -> bool {
         self.connections.values().any(|connection| connection.serves_workload(desired))
     }
 
-    /// Returns the event that nobody serves a workload, and nobody is about to: the newest has refused it, and so has every
-    /// other that was sent it. `None` if that is not so.
+    /// Returns the event that no ztunnel serves a workload, or is about to: the newest has refused it, and so has every
+    /// other one that was sent it. `None` otherwise.
     fn refusal_event(&self, uid: &PodUid) -> Option<ZdsEvent> {
         let desired = self.desired.get(uid)?;
         let netns = desired.workload.netns.as_ref()?.id();
@@ -199,7 +200,7 @@ impl WorkloadLedger {
         (!is_open).then(|| ZdsEvent::Refused { uid: uid.clone(), netns, error: refusal.error.clone() })
     }
 
-    /// Notes that a ztunnel acknowledged a request, and tells what the agent should know of that.
+    /// Records the acknowledgement of a request. Returns the event for the agent, if any.
     pub(crate) fn record_answer(
         &mut self,
         id: u64,
@@ -218,13 +219,13 @@ impl WorkloadLedger {
             return Some(self.connections_event());
         }
         let (uid, revision, netns) = subject?;
-        // Meanwhile it may have been removed, or put again: then that is what counts.
+        // The workload may have been removed or changed meanwhile; then this answer is obsolete.
         let is_current = self.desired.get(&uid).is_some_and(|desired| desired.revision == revision);
         if !is_news || !is_current {
             return None;
         }
         if error.is_some() {
-            self.wake_all(); // an older one may be acked of it now
+            self.wake_all(); // an older ztunnel may be sent the workload now
             return self.refusal_event(&uid);
         }
         (is_newest || !was_served).then_some(ZdsEvent::Accepted { uid, netns })
@@ -235,7 +236,7 @@ impl WorkloadLedger {
         self.connections.iter().any(|(other, connection)| *other != id && connection.serves_workload(desired))
     }
 
-    /// How many ztunnels there are.
+    /// Returns the numbers of ztunnels as an event.
     pub(crate) fn connections_event(&self) -> ZdsEvent {
         let number =
             |is: fn(&ZtunnelConnection) -> bool| self.connections.values().filter(|one| is(one)).count();
@@ -247,8 +248,9 @@ impl WorkloadLedger {
         }
     }
 
-    /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.
-    /// Strangers do not count where the node's ztunnel pods are known: whether they are served is no matter of the node.
+    /// Returns since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its
+    /// pod's UID. Unknown peers do not count if the node's ztunnel pods are known: serving them is not the node's
+    /// concern.
     pub(crate) fn longest_unsynced(&mut self, now: Instant) -> Option<(Instant, Option<PodUid>)> {
         let connected: Vec<&ZtunnelPeer> =
             self.connections.values().map(|connection| &connection.peer).collect();

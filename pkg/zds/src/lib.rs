@@ -1,18 +1,20 @@
-//! The agent's side of ZDS, the protocol by which ztunnel is handed the network namespaces of the pods on its node.
+//! The agent's side of ZDS, the protocol by which ztunnel receives the network namespaces of the pods on its node.
 //!
-//! ztunnel dials a Unix socket (`SOCK_SEQPACKET`, one protobuf message per packet), says hello, and gets requests one
-//! at a time: each is answered before the next one is sent. First a snapshot of all workloads, then changes.
+//! ztunnel connects to a Unix socket (`SOCK_SEQPACKET`, one protobuf message per packet), sends a hello, and gets
+//! requests one at a time: each is answered before the next one is sent. The first requests are a snapshot of all
+//! workloads, the following ones are changes.
 //!
-//! Every ztunnel gets a snapshot. Which of several is the newest, and so gets what comes after that, follows from their
-//! pods; the agent tells which there are. Any process of root can dial: places are kept for those pods (`places`).
+//! Every ztunnel gets a snapshot. Which one is the newest, and so gets later changes, follows from the ztunnel pods,
+//! which the agent announces. Any process of root can connect: connection places are reserved for those pods
+//! (`places`).
 //!
-//! The [`Hub`] holds what is desired, and what each connected ztunnel has acknowledged. What is sent is always the
+//! The [`Hub`] holds the desired workloads, and what each connected ztunnel has acknowledged. Requests are always the
 //! difference, never a queue of changes: memory is bounded by the node's pods, and a ztunnel that reconnects, or that
-//! takes over from one that left, gets what it lacks. ztunnel ends its process when requests come in a wrong order, so
-//! the order is decided in one place (`plan`).
+//! takes over from one that has ended, gets what it lacks. ztunnel exits when requests arrive in a wrong order, so the
+//! order is decided in one place (`plan`).
 //!
-//! Called by the agent, which puts and removes workloads and is told what became of them. It must not decide who is in
-//! the mesh, enter a namespace, or keep one open that is not desired any more.
+//! Called by the agent, which sets and removes workloads and receives events about them. This crate must not decide
+//! which pods are in the mesh, enter a namespace, or keep one open that is no longer desired.
 
 mod connection_state;
 mod conversation;

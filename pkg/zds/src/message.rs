@@ -1,11 +1,11 @@
-//! The messages, as ztunnel reads and writes them (proto3, package `istio.workload.zds`).
+//! ZDS messages, as ztunnel reads and writes them (proto3, package `istio.workload.zds`).
 
 pub use prost::Message;
 
 /// The first message of a connection, from ztunnel.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct ZdsHello {
-    /// Version of the protocol that ztunnel speaks. 1 is the only version there is; 0 stands for none.
+    /// Version of the protocol that ztunnel speaks. 1 is the only existing version; 0 means none.
     #[prost(int32, tag = "1")]
     pub version: i32,
 }
@@ -18,19 +18,19 @@ pub struct WorkloadRequest {
     pub payload: Option<RequestPayload>,
 }
 
-/// Which request it is.
+/// Kind of a request.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum RequestPayload {
     /// Serve this workload; the packet carries its network namespace.
     #[prost(message, tag = "1")]
     Add(AddWorkload),
-    /// Serve it no more.
+    /// Stop serving this workload.
     #[prost(message, tag = "2")]
     Del(DelWorkload),
-    /// Every workload has been told: what else is served shall not be.
+    /// The snapshot is complete: ztunnel shall stop serving all other workloads.
     #[prost(message, tag = "3")]
     SnapshotSent(SnapshotSent),
-    /// Go on serving this workload, should it be served.
+    /// Keep serving this workload, if it is served.
     #[prost(message, tag = "5")]
     Keep(KeepWorkload),
 }
@@ -60,10 +60,10 @@ pub struct WorkloadInfo {
     pub service_account: String,
 }
 
-/// A workload to serve no more.
+/// A workload that ztunnel shall stop serving.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct DelWorkload {
-    /// UID of the pod; unlike elsewhere not field 1.
+    /// UID of the pod; field 2 here, unlike in other messages.
     #[prost(string, tag = "2")]
     pub uid: String,
 }
@@ -76,19 +76,19 @@ pub struct KeepWorkload {
     pub uid: String,
 }
 
-/// The end of the snapshot.
+/// End of the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct SnapshotSent {}
 
 /// Response of ztunnel to a request.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WorkloadResponse {
-    /// Missing only in what is no answer.
+    /// Missing only in an invalid answer.
     #[prost(oneof = "ResponsePayload", tags = "1")]
     pub payload: Option<ResponsePayload>,
 }
 
-/// Which answer it is.
+/// Kind of an answer.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum ResponsePayload {
     /// The request was processed.
@@ -96,7 +96,7 @@ pub enum ResponsePayload {
     Ack(Ack),
 }
 
-/// A request was processed.
+/// Acknowledgement that a request was processed.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Ack {
     /// Error text; empty if the request succeeded.

@@ -1,24 +1,24 @@
-//! Log lines of connections, bounded: peers decide how many connections there are.
+//! Log messages about connections, rate-limited, because peers determine the number of connections.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The period of the bounds.
+/// Period of the limits.
 pub(crate) const PERIOD: Duration = Duration::from_secs(60);
-/// Lines of one kind about ztunnels of the node, in each period.
+/// Maximum number of messages of one kind about ztunnels of the node, in each period.
 const ZTUNNELS: u64 = 10;
-/// Lines of one kind about other peers, in each period.
+/// Maximum number of messages of one kind about other peers, in each period.
 const UNKNOWN_PEERS: u64 = 1;
 
 model::word_enum! {
-    /// The subject of a line.
+    /// Subject of a log message.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum Notice {
-        /// There was no place for a connection.
+        /// No place was available for a connection.
         NoPlace = "connection refused: limit reached",
         /// A peer's network namespace could not be examined.
         Unlocated = "network namespace not determined",
-        /// A ztunnel has said hello.
+        /// A ztunnel has sent its hello.
         Connected = "connected",
         /// A peer runs in no ztunnel pod.
         UnknownPeer = "runs in no ztunnel pod",
@@ -29,7 +29,7 @@ model::word_enum! {
     }
 }
 
-/// The lines of each subject, and of each kind of peer, in the current period.
+/// Messages of each subject, and of each kind of peer, in the current period.
 #[derive(Debug, Default)]
 pub(crate) struct NoticeBudget(BTreeMap<(Notice, bool), NoticeCount>);
 
@@ -40,7 +40,7 @@ struct NoticeCount {
     suppressed: u64,
 }
 
-/// Lines that were not written in a period.
+/// Messages that were suppressed in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoticeSummary {
     pub(crate) notice: Notice,
@@ -49,7 +49,7 @@ pub(crate) struct NoticeSummary {
 }
 
 impl NoticeBudget {
-    /// Whether a line may be written; else it is counted.
+    /// Returns whether a message may be logged; otherwise it is counted.
     pub(crate) fn may_log(&mut self, notice: Notice, of_unknown_peer: bool, now: Instant) -> bool {
         let fresh = NoticeCount { since: now, logged: 0, suppressed: 0 };
         let count = self.0.entry((notice, of_unknown_peer)).or_insert(fresh);
@@ -61,7 +61,7 @@ impl NoticeBudget {
         may
     }
 
-    /// Returns the numbers of lines that were suppressed in periods that are over, each once.
+    /// Returns the numbers of messages that were suppressed in ended periods, each once.
     pub(crate) fn drain_summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
         let mut over = Vec::new();
         self.0.retain(|&(notice, of_unknown_peer), count| {

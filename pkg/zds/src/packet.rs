@@ -1,4 +1,4 @@
-//! Packets of a connection: each with a deadline, no file descriptor ever taken.
+//! Packets of a connection, each with a deadline; received file descriptors are never accepted.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use socketfile::send_with_descriptor;
 
 use crate::error::ConversationEnd;
 
-/// Longest packet that ztunnel has room for, in bytes.
+/// Longest packet for which ztunnel has a buffer, in bytes.
 pub(crate) const MAX_SENT: usize = 1024;
-/// Longest packet that we have room for, in bytes: the error in an answer may be long.
+/// Longest packet for which we have a buffer, in bytes: the error in an answer may be long.
 const MAX_RECEIVED: usize = 16 * 1024;
 
-/// Sends a packet, with this file descriptor if there is one.
+/// Sends a packet, with this file descriptor if given.
 pub(crate) fn send(
     socket: &OwnedFd,
     bytes: &[u8],
@@ -32,13 +32,13 @@ pub(crate) fn send(
                 }
             }
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConversationEnd::Closed),
-            // A packet goes as a whole or not at all.
+            // A packet is sent as a whole or not at all.
             sent => return sent.map(drop).map_err(ConversationEnd::Send),
         }
     }
 }
 
-/// A packet, or `None` when none comes in time.
+/// Receives a packet; `None` if none arrives in time.
 pub(crate) fn receive(socket: &OwnedFd, limit: Duration) -> Result<Option<Vec<u8>>, ConversationEnd> {
     let deadline = Instant::now() + limit;
     loop {
@@ -51,10 +51,10 @@ pub(crate) fn receive(socket: &OwnedFd, limit: Duration) -> Result<Option<Vec<u8
     }
 }
 
-/// A packet if one is there. An empty one cannot be told from the end.
+/// Receives a packet that has arrived. An empty one cannot be distinguished from the end of the connection.
 fn try_receive(socket: &OwnedFd) -> Result<Option<Vec<u8>>, ConversationEnd> {
     let mut bytes = [0; MAX_RECEIVED];
-    // Without room for them, the kernel closes the file descriptors that come with a packet, and says so.
+    // Without a buffer for them, the kernel closes the file descriptors of a packet, and sets a flag.
     let mut no_control = RecvAncillaryBuffer::default();
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut no_control, flags) {
@@ -74,12 +74,12 @@ fn try_receive(socket: &OwnedFd) -> Result<Option<Vec<u8>>, ConversationEnd> {
     Ok(bytes.get(..received.bytes).map(<[u8]>::to_vec))
 }
 
-/// While nothing has been asked, nothing may come.
+/// Fails if a packet has arrived without a request.
 pub(crate) fn expect_silence(socket: &OwnedFd) -> Result<(), ConversationEnd> {
     try_receive(socket)?.map_or(Ok(()), |_| Err(ConversationEnd::Unasked))
 }
 
-/// Waits until the event is raised, the peer says something, or this moment has come.
+/// Waits until the event is signalled, the peer sends something, or the time has come.
 pub(crate) fn wait_for_activity(
     socket: &OwnedFd,
     event: &OwnedFd,
@@ -87,7 +87,7 @@ pub(crate) fn wait_for_activity(
 ) -> Result<(), ConversationEnd> {
     let mut both = [PollFd::new(socket, PollFlags::IN), PollFd::new(event, PollFlags::IN)];
     wait_for(&mut both, until)?;
-    // Before anybody looks at what has changed, so that no change is missed.
+    // Cleared before the changes are read, so that none is missed.
     let _ = rustix::io::read(event, &mut [0_u8; 8]);
     Ok(())
 }
@@ -105,7 +105,7 @@ fn wait_for(sources: &mut [PollFd<'_>], until: Option<Instant>) -> Result<(), Co
     let left = left.map(Timespec::try_from).transpose();
     let left = left.map_err(|error| ConversationEnd::Wait(std::io::Error::other(error)))?;
     match poll(sources, left.as_ref()) {
-        // The caller looks again in any case.
+        // The caller checks again in any case.
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(ConversationEnd::Wait(error.into())),
     }

@@ -1,7 +1,8 @@
-//! Who a connected ztunnel is: its pod, by the network namespace that it dialled from.
+//! Identity of a connected ztunnel: its pod, by the network namespace from which it connected.
 //!
-//! Any process of root can dial, and add the address of a ztunnel pod to its own namespace. So the namespace itself is compared
-//! wherever that of the pod is known; addresses count only for pods of which it is not, and least.
+//! Any process of root can connect, and add the address of a ztunnel pod to its own namespace. So the namespace itself
+//! is compared wherever that of the pod is known; addresses count only for pods whose namespace is unknown, and count
+//! least.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -19,31 +20,31 @@ pub struct ZtunnelPod {
     pub terminating: bool,
     /// Addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// The network namespace that is known to be its own, with hostNetwork the node's; `None`: not known.
+    /// The network namespace that is known to be the pod's, with hostNetwork the node's; `None`: unknown.
     pub netns: Option<NetnsId>,
 }
 
-/// The network namespace that a ztunnel dialled from.
+/// The network namespace from which a ztunnel connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerNetns {
-    /// `None`: it could not be determined.
+    /// `None`: could not be determined.
     pub(crate) id: Option<NetnsId>,
-    /// Addresses of the namespace; empty where they are not needed, or not known.
+    /// Addresses of the namespace; empty if not needed or not known.
     pub(crate) addresses: BTreeSet<IpAddr>,
 }
 
 impl PeerNetns {
-    /// Returns a value that is the same for all connections of one namespace, whose addresses may change, or be left out.
+    /// Returns a key that is equal for all connections of one namespace, whose addresses may change, or be left out.
     pub(crate) fn key(&self) -> PeerNetns {
         if self.id.is_some() { PeerNetns { id: self.id, addresses: BTreeSet::new() } } else { self.clone() }
     }
 }
 
 model::word_enum! {
-    /// How a peer is known to be a ztunnel of the node; the greatest counts most.
+    /// Evidence that a peer is a ztunnel of the node; the greatest counts most.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum PeerStanding {
-        /// The peer is not known as a ztunnel of the node: its namespace is that of no ztunnel pod, as far as these are known.
+        /// The peer is not known as a ztunnel of the node: its namespace is that of no known ztunnel pod.
         Unknown = "nothing",
         /// The peer's namespace has the address of a ztunnel pod whose own namespace is not known.
         Address = "address",
@@ -53,7 +54,8 @@ model::word_enum! {
 }
 
 impl PeerStanding {
-    /// Whether what is known later can replace it: who was known by its namespace remains so, because a process stays there.
+    /// Returns whether a later standing can replace this one: a peer that was known by its namespace remains so,
+    /// because a process stays there.
     pub(crate) fn may_become(self, later: PeerStanding) -> bool {
         self != PeerStanding::Namespace || later == PeerStanding::Namespace
     }
@@ -63,21 +65,21 @@ impl PeerStanding {
 #[derive(Clone, Debug)]
 pub(crate) struct ZtunnelPeer {
     pub(crate) netns: PeerNetns,
-    /// Pod of the ztunnel, once it was found: a process stays in its pod. `None` with a standing above unknown means one of
+    /// Pod of the ztunnel, once found: a process stays in its pod. `None` with a standing above unknown means one of
     /// several pods that share a namespace.
     pub(crate) pod: Option<ZtunnelPod>,
     pub(crate) standing: PeerStanding,
-    /// Whether it was reported as an unknown peer.
+    /// Whether the peer was reported as unknown.
     reported: bool,
 }
 
-/// How much a ztunnel counts as the newest; the greatest does. One that is known by its namespace counts more than any other,
-/// and a peer that runs in no ztunnel pod less than one whose pod stays.
+/// Rank of a ztunnel in determining the newest; the greatest wins. A ztunnel that is known by its namespace ranks above
+/// any other, and a peer that runs in no ztunnel pod below one whose pod stays.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seniority {
     /// The pod, known by its address, is being deleted.
     AddressLeaving(PodAge),
-    /// In which pod it runs is not known.
+    /// The pod is not known.
     Unknown,
     /// The pod, known by its address, stays.
     AddressStaying(PodAge),
@@ -89,30 +91,30 @@ pub(crate) enum Seniority {
     NamespaceStaying(PodAge),
 }
 
-/// How new a ztunnel pod is; the greatest is the newest.
+/// Age of a ztunnel pod; the greatest is the newest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodAge {
     created: String,
-    /// Of two of the same second, always the same one.
+    /// Tie-break between pods of the same second.
     uid: PodUid,
 }
 
 impl ZtunnelPeer {
-    /// The peer in this namespace, with the pod that it has among these.
+    /// Creates the peer in this namespace, with its pod among these.
     pub(crate) fn new(netns: PeerNetns, pods: &[ZtunnelPod]) -> ZtunnelPeer {
         let mut peer = ZtunnelPeer { netns, pod: None, standing: PeerStanding::Unknown, reported: false };
         peer.identify_pod(pods);
         peer
     }
 
-    /// Looks for its pod among these.
+    /// Searches for the peer's pod among these.
     pub(crate) fn identify_pod(&mut self, pods: &[ZtunnelPod]) {
         if let Some(pod) = &mut self.pod {
             let Some(known) = pods.iter().find(|known| known.uid == pod.uid) else {
-                pod.terminating = true; // the API has forgotten it already
+                pod.terminating = true; // the API has already removed it
                 return;
             };
-            // Known by its namespace it stays so, also when that of the pod is not known any more.
+            // A peer known by its namespace stays so, even if that of the pod is no longer known.
             if known.netns.is_none()
                 || (known.netns == self.netns.id && self.standing == PeerStanding::Namespace)
             {
@@ -135,7 +137,7 @@ impl ZtunnelPeer {
             none if none.is_empty() => (PeerStanding::Address, fitting(&by_address)),
             found => (PeerStanding::Namespace, found),
         };
-        // Several share the network of the node, and cannot be told apart by it.
+        // Pods that share the node's network cannot be distinguished by it.
         match (found.pop(), found.is_empty()) {
             (None, _) => (PeerStanding::Unknown, None),
             (only, true) => (standing, only),
@@ -162,7 +164,7 @@ impl ZtunnelPeer {
         self.standing == PeerStanding::Unknown
     }
 
-    /// Whether it is an unknown peer, and was not reported as one.
+    /// Returns whether the peer is unknown, and was not reported as such before.
     pub(crate) fn take_unknown_notice(&mut self) -> bool {
         self.is_unknown_peer() && !std::mem::replace(&mut self.reported, true)
     }

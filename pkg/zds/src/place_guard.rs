@@ -1,4 +1,4 @@
-//! The place of a connection, for as long as it lives; and how it is closed for another one.
+//! The place of a connection, until it ends; and its closing in favour of another one.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::peer::{PeerNetns, PeerStanding, ZtunnelPeer};
 use crate::place_holders::{PlaceHolder, PlaceHolders};
 use crate::places::{Admission, Claim, Progress};
 
-/// A place that is taken until this is dropped.
+/// A place that is held until this is dropped.
 pub(crate) struct HeldPlace {
     hub: Hub,
     id: u64,
-    /// Where its peer dialled.
+    /// Returns the network namespace from which the peer connected.
     pub(crate) netns: PeerNetns,
 }
 
@@ -25,14 +25,14 @@ fn peer_claim(peer: &ZtunnelPeer) -> Claim {
 }
 
 impl Hub {
-    /// A place for a connection, whose thread may find another one closed for it; `None`: there is none, which was logged.
+    /// Claims a place for a connection, which may close another one; `None`: no place is available, which was logged.
     pub(crate) fn claim_place(&self, socket: &Arc<OwnedFd>) -> Option<HeldPlace> {
         let now = Instant::now();
         let netns = self.locate_peer(socket, now);
         let peer = self.identify_peer(netns.clone());
         let admission = {
             let PlaceHolders { table, holders } = &mut *self.lock_holders();
-            // What is known of the node's ztunnel pods may have changed since these connected.
+            // Knowledge of the node's ztunnel pods may have changed since these connected.
             table.update_claims(|id| {
                 holders.get(&id).map(|holder| peer_claim(&self.identify_peer(holder.netns.clone())))
             });
@@ -59,17 +59,17 @@ impl Hub {
 }
 
 impl HeldPlace {
-    /// Whether its peer runs in no ztunnel pod, as far as these are known now.
+    /// Returns whether the peer runs in no ztunnel pod, as far as these are known now.
     pub(crate) fn has_unknown_peer(&self) -> bool {
         self.hub.identify_peer(self.netns.clone()).standing == PeerStanding::Unknown
     }
 
-    /// Whether it was given to another one.
+    /// Returns whether the place was given to another connection.
     pub(crate) fn is_evicted(&self) -> bool {
         !self.hub.lock_holders().holders.contains_key(&self.id)
     }
 
-    /// Notes how far the connection is.
+    /// Records the progress of the connection.
     pub(crate) fn record_progress(&self, progress: Progress) {
         self.hub.lock_holders().table.record_progress(self.id, progress);
     }

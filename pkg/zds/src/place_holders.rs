@@ -1,4 +1,4 @@
-//! The connections that hold places.
+//! Connections that hold places.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,11 +9,11 @@ use rustix::net::{Shutdown, shutdown};
 use crate::peer::PeerNetns;
 use crate::places::PlaceTable;
 
-/// The places, and who holds them.
+/// The places, and the connections that hold them.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceHolders {
     pub(crate) table: PlaceTable,
-    /// By place.
+    /// Holders by the number of their place.
     pub(crate) holders: BTreeMap<u64, PlaceHolder>,
 }
 
@@ -28,7 +28,7 @@ impl PlaceHolder {
     /// Closes the connection: its thread notices that, and ends.
     pub(crate) fn close_connection(&self) {
         if let Some(socket) = self.socket.upgrade() {
-            let _ = shutdown(&socket, Shutdown::Both); // it may have gone by itself
+            let _ = shutdown(&socket, Shutdown::Both); // it may have been closed already
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Places for connections, given out by who dials: a ztunnel pod of the node always gets one, whoever else is there.
+//! Places for connections, assigned by peer: a ztunnel pod of the node always gets one, whatever other peers are
+//! connected.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,46 +8,46 @@ use model::PodUid;
 
 use crate::peer::PeerStanding;
 
-/// Connections at a time. There are two ztunnels while a new one takes over.
+/// Maximum number of connections. There are two ztunnels during a takeover.
 pub const MAX_CONNECTIONS: usize = 8;
-/// Of these, for peers of which no ztunnel pod is known.
+/// Of these, maximum for peers that are not known to run in a ztunnel pod.
 pub const MAX_UNKNOWN_PEERS: usize = 4;
-/// Of these, for peers of one ztunnel pod: the connection that it has, and the one that replaces it.
+/// Of these, maximum for peers of one ztunnel pod: the existing connection, and its replacement.
 pub const MAX_PER_POD: usize = 2;
 
-/// How far a connection is; the least counts least.
+/// Progress of a connection; the least counts least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Progress {
-    /// The peer has not said hello.
+    /// The peer has not sent its hello.
     Dialled,
-    /// The peer has said hello.
+    /// The peer has sent its hello.
     Greeted,
     /// The peer has acknowledged its snapshot.
     Synced,
 }
 
-/// Owner of a connection, as far as it is known.
+/// Owner of a connection, as far as known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) standing: PeerStanding,
-    /// UID of its pod; `None`: not known, or one of several.
+    /// UID of its pod; `None`: unknown, or one of several.
     pub(crate) pod: Option<PodUid>,
 }
 
-/// The answer to a connection.
+/// Decision on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// The connection has the place `id`, and the one with the place `evicted`, if any, is to be closed for it.
+    /// The connection has the place `id`, and the one with the place `evicted`, if any, must be closed in its favour.
     Admitted { id: u64, evicted: Option<u64> },
-    /// There is no place for it.
+    /// No place is available.
     Refused,
 }
 
-/// All places that are taken.
+/// All places in use.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceTable {
     places: BTreeMap<u64, Place>,
-    /// When places become free that unknown peers left a moment ago.
+    /// Times at which places that unknown peers left recently become available.
     cooling: Vec<Instant>,
     given: u64,
 }
@@ -58,7 +59,7 @@ struct Place {
 }
 
 impl PlaceTable {
-    /// Gives a place, or none. Strangers never get one for which a peer of a ztunnel pod would have to wait.
+    /// Assigns a place, or none. Unknown peers never get one for which a peer of a ztunnel pod would have to wait.
     pub(crate) fn admit_connection(&mut self, claim: Claim, now: Instant) -> Admission {
         self.cooling.retain(|free_at| *free_at > now);
         let Ok(evicted) = self.room_for(&claim) else { return Admission::Refused };
@@ -71,13 +72,13 @@ impl PlaceTable {
         Admission::Admitted { id: self.given, evicted }
     }
 
-    /// Whether an unknown peer would get a place.
+    /// Returns whether an unknown peer would get a place.
     pub(crate) fn has_room_for_unknown(&mut self, now: Instant) -> bool {
         self.cooling.retain(|free_at| *free_at > now);
         self.room_for(&Claim { standing: PeerStanding::Unknown, pod: None }).is_ok()
     }
 
-    /// The place that has to be left for it; `None`: there is room. An error: nobody has to leave for it.
+    /// Returns the place to evict for a claim; `None`: a place is free. Error: no place can be evicted for it.
     fn room_for(&self, claim: &Claim) -> Result<Option<u64>, ()> {
         if claim.standing == PeerStanding::Unknown {
             let unknown = self.count_places(|place| place.claim.standing == PeerStanding::Unknown);
@@ -87,7 +88,7 @@ impl PlaceTable {
         }
         let is_same_pod = |place: &Place| place.claim == *claim;
         if self.count_places(is_same_pod) >= MAX_PER_POD {
-            // One that serves pods is worth more than one that comes anew.
+            // A connection that serves pods outranks a new one.
             let weak = self.weakest_place(|place| is_same_pod(place) && place.progress < Progress::Synced);
             return weak.map(Some).ok_or(());
         }
@@ -101,21 +102,21 @@ impl PlaceTable {
         self.places.values().filter(|place| is(place)).count()
     }
 
-    /// Of these, the one that counts least; of several the oldest.
+    /// Returns the matching place that counts least; of several the oldest.
     fn weakest_place(&self, is: impl Fn(&Place) -> bool) -> Option<u64> {
         let all = self.places.iter().filter(|(_, place)| is(place));
         all.min_by_key(|(id, place)| (place.claim.standing, place.progress, **id)).map(|(id, _)| *id)
     }
 
-    /// Notes how far a connection is.
+    /// Records the progress of a connection.
     pub(crate) fn record_progress(&mut self, id: u64, progress: Progress) {
         if let Some(place) = self.places.get_mut(&id) {
             place.progress = progress;
         }
     }
 
-    /// Notes whose connections they are, by what is known of the node's ztunnel pods now. A process stays in its namespace: what
-    /// was known by that stays so.
+    /// Updates the owners of connections by the present knowledge of the node's ztunnel pods. A process stays in its
+    /// namespace: an owner that was known by it stays so.
     pub(crate) fn update_claims(&mut self, claim: impl Fn(u64) -> Option<Claim>) {
         for (id, place) in &mut self.places {
             if let Some(claim) = claim(*id).filter(|claim| place.claim.standing.may_become(claim.standing)) {
@@ -124,8 +125,8 @@ impl PlaceTable {
         }
     }
 
-    /// A connection has ended. The place of an unknown peer stays taken for a while: those who dial again and again cost no more
-    /// than that. False: it was evicted before.
+    /// Releases the place of an ended connection. That of an unknown peer stays in use for `delay`: peers that
+    /// reconnect repeatedly cost no more than that. Returns false if it was evicted before.
     pub(crate) fn release_place(&mut self, id: u64, now: Instant, delay: Duration) -> bool {
         let left = self.places.remove(&id);
         let is_unknown = |place: &Place| place.claim.standing == PeerStanding::Unknown;

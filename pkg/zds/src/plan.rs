@@ -1,9 +1,9 @@
-//! What a ztunnel is sent next: what is desired minus what it has acknowledged, in an order that it can bear.
+//! The next request to a ztunnel: the desired state minus what it has acknowledged, in an order that ztunnel accepts.
 //!
-//! Every ztunnel gets its snapshot: it is not ready before. First to last: what was put since it connected, what is not
-//! desired any more, the rest, the end of the snapshot (once). After that the newest one gets what is put, and what it
-//! refused, again. Older ones are about to leave: they only hear of what is not desired any more, and of what each newer one
-//! has refused, or cannot serve before the end of its snapshot.
+//! Every ztunnel gets its snapshot: it is not ready before. Order: workloads that changed since it connected, workloads
+//! that are no longer desired, the others, the end of the snapshot (once). After that the newest ztunnel gets changes,
+//! and retries of what it refused. Older ones are about to end: they get only deletions of workloads that are no longer
+//! desired, and workloads that each newer one has refused, or cannot serve before the end of its snapshot.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::message::{AddWorkload, DelWorkload, KeepWorkload, RequestPayload, Sna
 #[derive(Debug)]
 pub(crate) enum NextAction {
     Send(ZdsRequest),
-    /// Until something changes, or this moment has come.
+    /// Wait until something changes, or this time has come.
     Wait(Option<Instant>),
 }
 
-/// Meaning of a request, to be noted when the request was acknowledged.
+/// Meaning of a request, recorded when the request is acknowledged.
 #[derive(Debug)]
 pub(crate) enum RequestStep {
     Add { uid: PodUid, revision: u64, netns: NetnsId },
@@ -34,7 +34,7 @@ pub(crate) enum RequestStep {
     SnapshotSent,
 }
 
-/// A message and the network namespace that goes with it.
+/// A message and the network namespace that is sent with it.
 #[derive(Debug)]
 pub(crate) struct ZdsRequest {
     pub(crate) step: RequestStep,
@@ -43,7 +43,7 @@ pub(crate) struct ZdsRequest {
 }
 
 impl RequestStep {
-    /// Which workload was to be served: UID, revision, network namespace.
+    /// Returns the workload that was to be served: UID, revision, network namespace.
     pub(crate) fn served_workload(&self) -> Option<(PodUid, u64, NetnsId)> {
         match self {
             RequestStep::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
@@ -77,7 +77,7 @@ impl ZdsRequest {
         Self::new(RequestStep::Del { uid: uid.clone() }, RequestPayload::Del(message))
     }
 
-    /// To serve a workload, or to keep it when its network namespace is not known.
+    /// Creates a request to serve a workload, or to keep it if its network namespace is not known.
     fn add_or_keep(desired: &DesiredWorkload) -> Self {
         let (workload, revision, uid) = (&desired.workload, desired.revision, desired.workload.uid.clone());
         let Some(netns) = &workload.netns else {
@@ -104,7 +104,8 @@ impl WorkloadLedger {
         request.map_or_else(|| self.retry_action(id, connection, now), NextAction::Send)
     }
 
-    /// The first of those that were put since this ztunnel was to be sent everything.
+    /// Returns the first workload that changed since this ztunnel became due for all of them, by connecting or as the
+    /// newest.
     fn fresh_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let fresh = self.desired.values().filter(|desired| desired.revision > connection.fresh_after);
         let lacking = fresh.filter(|desired| connection.lacks_workload(desired) && self.is_for(id, desired));
@@ -116,7 +117,8 @@ impl WorkloadLedger {
         lacking.find(|desired| self.is_for(id, desired)).map(ZdsRequest::add_or_keep)
     }
 
-    /// One that it acknowledged and that is not desired any more, or not as it is and not by this one.
+    /// Returns a deletion for an acknowledged workload that is no longer desired, or has moved and is not to be served
+    /// by this ztunnel.
     fn delete_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let stale = connection.acked.iter().find(|(uid, acked)| {
             let desired = self.desired.get(*uid);
@@ -125,7 +127,7 @@ impl WorkloadLedger {
         stale.map(|(uid, _)| ZdsRequest::del_workload(uid))
     }
 
-    /// One that was refused and is due, or when that will be.
+    /// Returns the retry of a refused workload that is due, or when the next one is.
     fn retry_action(&self, id: u64, connection: &ZtunnelConnection, now: Instant) -> NextAction {
         let refused = self.desired.values().filter_map(|desired| {
             let refusal = connection.acked.get(&desired.workload.uid)?.refusal.as_ref()?;
@@ -139,7 +141,8 @@ impl WorkloadLedger {
     }
 }
 
-/// The pod has another network namespace by now: a ztunnel that is about to leave shall not hold the old one open.
+/// Returns whether the pod has another network namespace by now: a ztunnel that is about to end must not keep the old
+/// one open.
 fn has_moved(acked: &AckedWorkload, desired: &DesiredWorkload) -> bool {
     let now = desired.workload.netns.as_ref().map(|netns| netns.id());
     acked.netns.is_some() && now.is_some() && acked.netns != now

@@ -1,4 +1,4 @@
-//! The socket that ztunnels dial.
+//! The socket to which ztunnels connect.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,12 +19,12 @@ use crate::notices::{self, Notice};
 use crate::place_guard::HeldPlace;
 use crate::{Error, Hub};
 
-/// Whoever reaches it is handed the network namespaces of pods.
+/// Root only: a peer receives the network namespaces of pods.
 const MODE: u32 = 0o600;
-/// When descriptors have run out, most likely.
+/// Pause after a failed `accept`, most likely for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves ztunnels. The socket's file goes with it.
+/// Server for ztunnels. The socket's file is removed with it.
 #[derive(Debug)]
 pub struct ZdsServer {
     listener: OwnedFd,
@@ -32,17 +32,17 @@ pub struct ZdsServer {
 }
 
 impl ZdsServer {
-    /// Listens at the path, as root only. The directory is made when it is missing; a socket that nobody listens on is
-    /// replaced, with no moment in between.
+    /// Listens at the path, as root only. A missing directory is created; a socket without a listener is replaced
+    /// atomically.
     ///
     /// # Errors
-    /// Another agent serves it, something else is there, or the system refuses.
+    /// Another agent serves it, another kind of file is there, or the system refuses.
     pub fn bind(path: &Path) -> Result<ZdsServer, Error> {
         let (listener, file) = socketfile::bind_type(path, MODE, SocketType::SEQPACKET)?;
         Ok(ZdsServer { listener, _file: file })
     }
 
-    /// Serves for as long as the process lives: a thread that accepts, and one for each ztunnel.
+    /// Serves until the process ends: one thread accepts, and one serves each ztunnel.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -60,22 +60,22 @@ impl ZdsServer {
             }
             match self.next_connection() {
                 Ok(socket) => start_connection(socket, hub),
-                // It has gone already, or nobody came.
+                // The connection was already closed, or none arrived.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
-                    // Ten times a second would hide all other lines.
+                    // Ten messages a second would hide all others.
                     if logged.is_none_or(|logged| logged.elapsed() >= notices::PERIOD) {
                         warn!(target: "zds", %error, "cannot accept a connection of ztunnel");
                         logged = Some(Instant::now());
                     }
-                    thread::sleep(PAUSE); // the next one may find what this one lacked
+                    thread::sleep(PAUSE); // the next attempt may succeed
                 }
             }
         }
     }
 
     fn next_connection(&self) -> Result<OwnedFd, Errno> {
-        // A new connection, or the time to report what was not logged.
+        // Waits for a new connection, or for the time to report suppressed messages.
         let period = Timespec::try_from(notices::PERIOD).ok();
         poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], period.as_ref())?;
         accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)

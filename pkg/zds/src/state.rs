@@ -1,4 +1,4 @@
-//! What people and metrics are shown.
+//! State of ZDS for reports and metrics.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -10,33 +10,33 @@ use crate::connection_state::{AckedWorkload, ZtunnelConnection};
 use crate::ledger::{DesiredWorkload, WorkloadLedger};
 use crate::peer::PeerStanding;
 
-/// How things stand.
+/// State of ZDS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZdsState {
-    /// Whether ztunnels are sent anything yet.
+    /// Whether ztunnels are sent requests yet.
     pub open: bool,
-    /// In the order of their hellos.
+    /// Connections in the order of their hellos.
     pub connections: Vec<ConnectionState>,
-    /// Wanted workloads, by UID.
+    /// Desired workloads, by UID.
     pub workloads: BTreeMap<PodUid, WorkloadState>,
 }
 
 /// A connected ztunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionState {
-    /// When it said hello.
+    /// Time of its hello.
     pub since: SystemTime,
-    /// Version of the protocol that it named.
+    /// Version of the protocol in its hello.
     pub version: i32,
-    /// Whether it has the whole snapshot.
+    /// Whether it has acknowledged the whole snapshot.
     pub in_sync: bool,
-    /// How many workloads it has accepted or keeps.
+    /// Number of workloads that it has accepted or keeps.
     pub acknowledged: usize,
-    /// UID of its pod; `None`: it is not known in which one it runs.
+    /// UID of its pod; `None`: the pod is not known.
     pub pod: Option<PodUid>,
-    /// How it is known to be a ztunnel of the node.
+    /// Evidence that it is a ztunnel of the node.
     pub standing: PeerStanding,
-    /// Whether it counts as the newest ztunnel, which is sent what comes.
+    /// Whether it counts as the newest ztunnel, which is sent changes.
     pub newest: bool,
 }
 
@@ -49,25 +49,25 @@ pub struct WorkloadState {
     pub namespace: String,
     /// Network namespace of the pod, if it is known.
     pub netns: Option<NetnsId>,
-    /// How far the newest ztunnel is; accepted if another one serves it meanwhile.
+    /// Progress of the newest ztunnel; accepted if another one serves the workload meanwhile.
     pub progress: WorkloadProgress,
-    /// Since when that is so.
+    /// Time since which this is so.
     pub since: SystemTime,
-    /// How often the newest ztunnel answered for this network namespace.
+    /// Number of answers of the newest ztunnel for this network namespace.
     pub attempts: u32,
 }
 
-/// How far a ztunnel is with a workload.
+/// Progress of a ztunnel with a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadProgress {
-    /// The ztunnel has not acknowledged the workload, or was not sent it: there is no ztunnel, or the network namespace is not
-    /// known.
+    /// The ztunnel has not acknowledged the workload, or was not sent it: no ztunnel is connected, or the network
+    /// namespace is not known.
     Waiting,
     /// The ztunnel was asked to keep what it has.
     Kept,
     /// The ztunnel serves the workload.
     Accepted,
-    /// The ztunnel could not serve the workload when it was last asked.
+    /// The ztunnel could not serve the workload at the last request.
     Refused(String),
 }
 

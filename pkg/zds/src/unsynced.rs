@@ -1,6 +1,6 @@
-//! Which ztunnels have connected without acknowledging a snapshot, and since when.
+//! Ztunnels that have connected without acknowledging a snapshot, and since when.
 //!
-//! A ztunnel that does not acknowledge is disconnected and dials again, so the time is kept across its connections.
+//! A ztunnel that does not acknowledge is disconnected and reconnects, so the time is kept across its connections.
 
 use std::{
     collections::BTreeMap,
@@ -11,26 +11,27 @@ use model::PodUid;
 
 use crate::peer::{PeerNetns, ZtunnelPeer};
 
-/// A ztunnel that dialled again after this time is not the one that left: its longest back-off is 15 s.
+/// Time after which a ztunnel that connects is not the one that disconnected: ztunnel's longest back-off is 15 s.
 const FORGOTTEN: Duration = Duration::from_secs(20);
 
-/// By a ztunnel's network namespace ([`PeerNetns::key`]); those whose namespace is not known share one entry.
+/// Entries by a ztunnel's network namespace ([`PeerNetns::key`]); ztunnels whose namespace is not known share one
+/// entry.
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedZtunnels(BTreeMap<PeerNetns, UnsyncedEntry>);
 
 #[derive(Debug)]
 struct UnsyncedEntry {
     since: Instant,
-    /// UID of its pod, as far as it was known when it left.
+    /// UID of its pod, as far as known when it disconnected.
     pod: Option<PodUid>,
-    /// Whether it was an unknown peer when it left.
+    /// Whether it was an unknown peer when it disconnected.
     is_unknown_peer: bool,
-    /// When it left; `None`: it is connected.
+    /// When it disconnected; `None`: it is connected.
     left: Option<Instant>,
 }
 
 impl UnsyncedZtunnels {
-    /// Snapshots are sent from now on.
+    /// Restarts all waiting times, because snapshots are sent from now on.
     pub(crate) fn begin_snapshots(&mut self, now: Instant) {
         self.0.values_mut().for_each(|entry| entry.since = now);
     }
@@ -53,8 +54,8 @@ impl UnsyncedZtunnels {
         }
     }
 
-    /// The one that waits longest, of all or of those that are no unknown peers: since when, and the UID of its pod, by those who
-    /// are connected or as it was known before.
+    /// Returns the ztunnel that waits longest, of all or of those that are no unknown peers: since when, and the UID of
+    /// its pod, by the connected peers or as known before.
     pub(crate) fn longest_waiting(
         &mut self,
         now: Instant,

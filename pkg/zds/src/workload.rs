@@ -1,4 +1,4 @@
-//! What a ztunnel serves.
+//! A workload that a ztunnel serves.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ pub struct Workload {
     pub namespace: String,
     /// Service account of the pod.
     pub service_account: String,
-    /// Network namespace of the pod. `None` if it is not known (yet): a ztunnel that serves the pod already goes on with the
-    /// one it has.
+    /// Network namespace of the pod. `None` if not known (yet): a ztunnel that already serves the pod continues with
+    /// the namespace that it has.
     pub netns: Option<Arc<Netns>>,
 }
 
@@ -32,7 +32,7 @@ impl Workload {
         }
     }
 
-    /// Whether a ztunnel that knows one knows the other.
+    /// Returns whether both are equal for a ztunnel.
     pub(crate) fn is_same(&self, other: &Workload) -> bool {
         let id = |workload: &Workload| workload.netns.as_ref().map(|netns| netns.id());
         self.to_info() == other.to_info() && id(self) == id(other)

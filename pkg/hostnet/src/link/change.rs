@@ -8,10 +8,10 @@ use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle, error::kernel_erro
 const RTM_DELLINK: u16 = 17;
 
 impl RtnetlinkHandle {
-    /// Makes both links, which are down at first. [`ChangeOutcome::No`] means that there is a veth link of the first name: this
-    /// does not look closer, at its other end or where that is.
+    /// Creates both links, initially down. [`ChangeOutcome::No`] means that a veth link of the first name exists; its
+    /// peer, and the netns of the peer, are not checked.
     ///
-    /// The kernel says "exists" also of a link that has the peer's name. That is an error.
+    /// The kernel also reports "exists" if a link has the peer's name. That is an error.
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ impl RtnetlinkHandle {
         Err(kernel_error(format_args!("create link {link}"), refused))
     }
 
-    /// Deletes a link, if it is there; of a veth, the other end too.
+    /// Deletes a link, if it exists; of a veth, the other end, too.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl RtnetlinkHandle {
         deleted.map_err(|error| kernel_error(format_args!("delete link {}", self.link_name(index)), error))
     }
 
-    /// Switches a link on, unless it is.
+    /// Sets a link up, unless it is up.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Links to be made, and their messages.
+//! Links to be created, and their messages.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,20 +16,20 @@ const VETH_INFO_PEER: u16 = 1;
 
 pub(super) const VETH: &str = "veth";
 
-/// Two links to be made by [`RtnetlinkHandle::create_veth`](crate::RtnetlinkHandle::create_veth), each of which receives what
-/// the other one sends; what is not set here has the kernel's defaults.
+/// A veth pair to be created by [`RtnetlinkHandle::create_veth`](crate::RtnetlinkHandle::create_veth); settings that
+/// are not given here have the kernel's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVeth<'a> {
-    /// Name of the one in the handle's netns.
+    /// Name of the link in the handle's netns.
     pub name: &'a str,
-    /// Name of the other one.
+    /// Name of its peer.
     pub peer_name: &'a str,
-    /// Where the other one is made; `None`: in the handle's netns too.
+    /// Netns in which the peer is created; `None`: the handle's netns.
     pub peer_netns: Option<BorrowedFd<'a>>,
 }
 
 impl NewVeth<'_> {
-    /// Refuses names that the kernel would fill in itself (`dev_alloc_name`), so that each call made another link.
+    /// Refuses names that the kernel would complete (`dev_alloc_name`), so that each call would create another link.
     pub(super) fn check_names(&self) -> Result<(), Error> {
         let reason = match [self.name, self.peer_name] {
             names if names.contains(&"") => "a name is empty",
@@ -51,7 +51,7 @@ impl NewVeth<'_> {
         message
     }
 
-    /// The peer's own request: header, name, and where to make it. (`veth_newlink`.)
+    /// Writes the peer's own request: header, name, and netns (`veth_newlink`).
     fn write_peer(&self, peer: &mut NetlinkRequest) {
         peer.family_header(&plain_header(LinkIndex(0)));
         peer.put_str(IFLA_IFNAME, self.peer_name);
@@ -61,7 +61,7 @@ impl NewVeth<'_> {
     }
 }
 
-/// As `ip link add` is told.
+/// Formats the arguments of `ip link add`.
 impl fmt::Display for NewVeth<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} type {VETH} peer {}", self.name, self.peer_name)?;

@@ -1,17 +1,17 @@
-//! Many changes of routes together.
+//! Bulk changes of routes.
 
 use super::{Route, RouteVerb};
 use crate::{Error, RtnetlinkHandle, error::kernel_error};
 
-/// One of many changes of routes.
+/// One change of a bulk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteChange {
-    /// As [`RtnetlinkHandle::add_route`].
+    /// Like [`RtnetlinkHandle::add_route`].
     Add(Route),
-    /// The route takes the place of the one with the same destination and metric, if there is one, without a moment in which
-    /// neither exists. It counts as a change always: the kernel does not tell.
+    /// Atomically replaces the route with the same destination and metric, if there is one. Always counts as a change,
+    /// because the kernel does not report whether it was one.
     Replace(Route),
-    /// As [`RtnetlinkHandle::delete_route`].
+    /// Like [`RtnetlinkHandle::delete_route`].
     Delete(Route),
 }
 
@@ -24,7 +24,7 @@ impl RouteChange {
         }
     }
 
-    /// Whether this refusal says that there is nothing to change.
+    /// Returns whether this error means that there is nothing to change.
     fn finds_it_so(&self, refused: &netlink::Error) -> bool {
         refused.errno().is_some_and(|errno| self.verb_and_route().0.ignored_errors().contains(&errno))
     }
@@ -39,14 +39,13 @@ struct BulkTally {
 }
 
 impl RtnetlinkHandle {
-    /// Makes changes in their order, many with one system call, and tells how many of them changed something. Each
-    /// stands for itself, as if it had been made alone: one that is refused does not keep the later ones from being
-    /// tried.
+    /// Sends changes in order, many with one system call, and returns how many had an effect. Each is independent: a
+    /// refused one does not keep later ones from being attempted.
     ///
     /// # Errors
     ///
-    /// [`Error::ApplyRoutes`] with the first one that was refused, after all have been tried;
-    /// [`Error::Kernel`] if the exchange with the kernel fails. Look again what is there before going on.
+    /// [`Error::ApplyRoutes`] with the first one that was refused, after all have been attempted; [`Error::Kernel`] if
+    /// the exchange with the kernel fails. Read the routes again before further changes.
     pub fn apply_routes(&mut self, changes: &[RouteChange]) -> Result<usize, Error> {
         let requests = changes.iter().map(|change| {
             let (verb, route) = change.verb_and_route();

@@ -1,4 +1,4 @@
-//! What the changes of one route, and of many, have in common.
+//! Parts shared by single and bulk changes of routes.
 
 use netlink::{Errno, NetlinkRequest};
 
@@ -26,7 +26,7 @@ impl RouteVerb {
         }
     }
 
-    /// The kernel's ways of saying that there is nothing to change.
+    /// Returns the error numbers by which the kernel reports that there is nothing to change.
     pub(super) const fn ignored_errors(self) -> &'static [Errno] {
         match self {
             Self::Add => &[Errno::EXIST],

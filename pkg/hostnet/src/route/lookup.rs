@@ -1,4 +1,4 @@
-//! Which link leads to an address, and which source packets to it have.
+//! Route lookups: the link that leads to an address, and the source address of packets to it.
 
 use std::net::IpAddr;
 
@@ -8,9 +8,8 @@ use super::message;
 use crate::{Error, LinkIndex, Mark, Route, RtnetlinkHandle, error::kernel_error};
 
 impl RtnetlinkHandle {
-    /// Asks the kernel on which link an unmarked packet to this address would leave, by policy rules and all tables. `None`: on
-    /// none that the address itself is on. The address is local, a gateway is in between, no route leads there, or one rejects
-    /// the packet.
+    /// Looks up, by policy rules and all tables, the link on which an unmarked packet to this address would leave.
+    /// `None`: the address is not on that link, because it is local, behind a gateway, without a route, or rejected.
     ///
     /// # Errors
     ///
@@ -19,8 +18,8 @@ impl RtnetlinkHandle {
         self.look_up(ip, message::parse_direct_link)
     }
 
-    /// Asks the kernel which source address an unmarked packet of this host to this address would have, unless its socket has
-    /// another one. `None`: it would not be sent.
+    /// Looks up the source address of an unmarked packet of this host to this address, unless its socket has another
+    /// one. `None`: the packet would not be sent.
     ///
     /// # Errors
     ///
@@ -29,8 +28,9 @@ impl RtnetlinkHandle {
         self.look_up(ip, message::parse_source)
     }
 
-    /// Asks the kernel for the route of a packet with this mark between these addresses, of which `from` is one of this host, by
-    /// policy rules and all tables. Its destination is the address, and its table the one that has it. `None`: it would not be sent.
+    /// Looks up, by policy rules and all tables, the route of a packet with this mark between these addresses, of which
+    /// `from` is one of this host. The returned destination is the address itself, and the table is the one that has
+    /// the route. `None`: the packet would not be sent.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl RtnetlinkHandle {
         let failed = |source| kernel_error(format_args!("look up the route to {ip}"), source);
         match self.socket.get(request) {
             Ok(replies) => replies.parse_first(parse).map_err(failed),
-            // Unreachable, prohibited, a blackhole, no such family: the kernel answers each with a number of its own.
+            // Unreachable, prohibited, a blackhole, no such family: each has its own error number.
             Err(refused) if refused.errno().is_some() => Ok(None),
             Err(other) => Err(failed(other)),
         }

@@ -31,10 +31,10 @@ const RTA_NH_ID: u16 = 30;
 const ONLINK: u32 = 0x4;
 /// `RTM_F_CLONED`: from the cache, not from a table.
 const CLONED: u32 = 0x200;
-/// `RTM_F_LOOKUP_TABLE`: the answer has the table in which the route was found.
+/// `RTM_F_LOOKUP_TABLE`: the reply names the table in which the route was found.
 const LOOKUP_TABLE: u32 = 0x1000;
 
-/// The fixed header of a route's message.
+/// Fixed header of a route message.
 #[derive(Default)]
 struct RouteHeader {
     family: u8,
@@ -75,7 +75,7 @@ pub(super) fn list_request(family: Family, table: Option<TableId>) -> NetlinkReq
     message
 }
 
-/// Asks for the route of a packet to this address.
+/// Builds a lookup of the route of a packet to this address.
 pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     let header = RouteHeader {
         family: Family::of_ip(ip).address_family(),
@@ -87,14 +87,14 @@ pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     message
 }
 
-/// Asks for the route of a packet with a mark, from an address of this host.
+/// Builds a lookup of the route of a packet with a mark, from an address of this host.
 pub(super) fn look_up_marked(from: IpAddr, to: IpAddr, mark: u32) -> NetlinkRequest {
     let length = if to.is_ipv4() { 32 } else { 128 };
     let header = RouteHeader {
         family: Family::of_ip(to).address_family(),
         dst_len: length,
         src_len: length,
-        // IPv6 always answers so, and refuses the flag (`inet6_rtm_valid_getroute_req`).
+        // IPv6 always replies so, and refuses the flag (`inet6_rtm_valid_getroute_req`).
         flags: if to.is_ipv4() { LOOKUP_TABLE } else { 0 },
         ..RouteHeader::default()
     };
@@ -105,7 +105,7 @@ pub(super) fn look_up_marked(from: IpAddr, to: IpAddr, mark: u32) -> NetlinkRequ
     message
 }
 
-/// Reads the answer to [`look_up`]; `None`: another message, or a route that does not lead to a link that the address is on.
+/// Reads the reply to [`look_up`]; `None`: another message, or a route by which the address is not on the link.
 pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<LinkIndex>, Malformed> {
     let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWROUTE)? else { return Ok(None) };
     let header = RouteHeader::from_bytes(*header);
@@ -115,7 +115,7 @@ pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<Li
     link.map(|link| link.read_u32().map(LinkIndex)).transpose()
 }
 
-/// Reads the answer to [`look_up`]; `None`: another message, or packets that would not be sent.
+/// Reads the reply to [`look_up`]; `None`: another message, or packets that would not be sent.
 pub(super) fn parse_source(reply: &ReceivedMessage<'_>) -> Result<Option<IpAddr>, Malformed> {
     let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWROUTE)? else { return Ok(None) };
     let header = RouteHeader::from_bytes(*header);
@@ -129,7 +129,7 @@ pub(crate) fn add_request(route: &Route, flags: MessageFlags) -> NetlinkRequest 
 }
 
 pub(super) fn delete_request(route: &Route) -> NetlinkRequest {
-    // Without one, or with 0, IPv6 deletes a route of any metric.
+    // Without a metric, or with 0, IPv6 deletes a route of any metric.
     let metric = route.metric.filter(|metric| *metric != 0).or(route.default_metric());
     change_request(RTM_DELROUTE, MessageFlags::NONE, route, metric)
 }
@@ -165,12 +165,12 @@ fn change_request(kind: u16, flags: MessageFlags, route: &Route, metric: Option<
     message
 }
 
-/// A route that a dump answered; none for what is not a route of a table.
+/// Reads a route of a dump; `None` for anything but a route of a table.
 pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
     parse_unless(CLONED, reply)
 }
 
-/// Reads the route that [`look_up_marked`] asked for; its destination is the address.
+/// Reads the reply to [`look_up_marked`]; its destination is the address.
 pub(super) fn parse_answer(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
     parse_unless(0, reply)
 }

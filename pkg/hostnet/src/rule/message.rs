@@ -29,7 +29,7 @@ const FRA_IP_PROTO: u16 = 22;
 const FRA_SPORT_RANGE: u16 = 23;
 const FRA_DPORT_RANGE: u16 = 24;
 
-/// `FIB_RULE_INVERT`: packets that do *not* meet the conditions.
+/// `FIB_RULE_INVERT`: matches packets that do *not* meet the conditions.
 const INVERTED: u32 = 0x2;
 
 pub(super) fn list_request(family: Family) -> NetlinkRequest {
@@ -62,7 +62,7 @@ fn change_request(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkR
     let mut message = NetlinkRequest::new(kind, flags, &header);
     let numbers = [
         (FRA_PRIORITY, rule.priority),
-        // Without the mask the kernel takes 0xffffffff.
+        // Without a mask the kernel assumes 0xffffffff.
         (FRA_FWMARK, rule.fwmark.map(|mark| mark.value)),
         (FRA_FWMASK, rule.fwmark.map(|mark| mark.mask)),
         (FRA_TABLE, (table != 0).then_some(table)),
@@ -88,7 +88,7 @@ fn change_request(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkR
     message
 }
 
-/// Attributes of a rule, as the loop over them gathers them.
+/// Attributes of a rule, collected by the parser.
 #[derive(Default)]
 struct RuleParts {
     priority: u32,
@@ -105,7 +105,7 @@ struct RuleParts {
     other: OtherConditions,
 }
 
-/// A rule that a dump answered; none for other messages and families.
+/// Reads a rule of a dump; `None` for other messages and families.
 pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, Malformed> {
     let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWRULE)? else { return Ok(None) };
     let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
@@ -141,7 +141,7 @@ impl RuleParts {
             FRA_IP_PROTO => self.ip_proto = Some(IpProtocol(attribute.read_u8()?)),
             FRA_TABLE => self.table = Some(attribute.read_u32()?),
             FRA_GOTO => self.target = Some(attribute.read_u32()?),
-            // -1 is "nothing suppressed", and always there
+            // -1 means "nothing suppressed", and is always present
             FRA_SUPPRESS_IFGROUP => self.unmodelled |= attribute.read_u32()? != u32::MAX,
             FRA_SUPPRESS_PREFIXLEN => {
                 self.other.suppressed = Some(attribute.read_u32()?).filter(|length| *length != u32::MAX);
@@ -157,7 +157,7 @@ impl RuleParts {
         Ok(())
     }
 
-    /// The kernel leaves out a mark of 0, and the mask only if both are.
+    /// Returns the mark: the kernel omits a mark of 0, and the mask only if both are 0.
     fn fwmark(&self) -> Option<Mark> {
         let mask = self.mask.or(self.mark.map(|_| u32::MAX))?;
         Some(Mark { value: self.mark.unwrap_or(0), mask })

@@ -1,4 +1,4 @@
-//! The numbers that users of a user namespace have on the node.
+//! Mapping of a user namespace's users to the node's.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use super::UserNamespace;
 
 impl UserNamespace {
-    /// Returns the user and the group on the node that stand for these of the namespace; `None`: it does not map them, or no
-    /// process below `proc` is in it.
+    /// Returns the user and the group on the node to which these of the namespace are mapped; `None`: it does not map
+    /// them, or no process below `proc` is in it.
     pub fn owner_on_node(&self, proc: &Path, uid: u32, gid: u32) -> Option<(u32, u32)> {
         let process = self.find_process(proc)?;
         let on_node = |map: &str, id| translate_id(&fs::read_to_string(process.join(map)).ok()?, id);
         Some((on_node("uid_map", uid)?, on_node("gid_map", gid)?))
     }
 
-    /// A process in this namespace. Which one does not matter: the mapping is the namespace's.
+    /// Returns any process in this namespace, which determines the mapping.
     fn find_process(&self, proc: &Path) -> Option<PathBuf> {
         let own = rustix::fs::fstat(&self.fd).ok()?;
         let is_own = |found: fs::Metadata| (found.dev(), found.ino()) == (own.st_dev, own.st_ino);
@@ -27,7 +27,7 @@ impl UserNamespace {
     }
 }
 
-/// A line has the first number inside, the first outside, and how many there are (`user_namespaces(7)`).
+/// Translates an ID. A line has the first ID inside, the first outside, and the number of IDs (`user_namespaces(7)`).
 fn translate_id(map: &str, id: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);

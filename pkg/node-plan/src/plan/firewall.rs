@@ -1,4 +1,4 @@
-//! The firewall rules of the node and of ztunnels' namespaces: the desired ones, and the step that leads to them.
+//! Firewall rules of the node and of ztunnels' namespaces: the desired ones, and the operation that leads to them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     state::{DesiredState, ZtunnelInstance, ZtunnelSlot},
 };
 
-/// One change per family with all that differs.
+/// Returns one operation with the changes of each family that differs.
 pub(super) fn firewall_step(
     place: NetnsPlace,
     desired: impl Fn(Family) -> RuleSet,
@@ -30,7 +30,8 @@ pub(super) fn firewall_step(
     (!changes.is_empty()).then_some(Operation::Firewall { place, changes, why })
 }
 
-/// Our rules, and what iptables made for them. Notes that the removal itself makes go with it.
+/// Returns the operations that remove our rules, and the chains that iptables created for them. Chains that the removal
+/// itself records are removed with them.
 pub(super) fn firewall_removal(
     place: NetnsPlace,
     observed: &BTreeMap<Family, SavedTables>,

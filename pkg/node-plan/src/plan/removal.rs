@@ -1,4 +1,4 @@
-//! What is taken away: what is ours and not desired any more, or, when nothing is desired, everything of ours.
+//! Removal of our objects: those that are no longer desired, or, if nothing is desired, all of them.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -11,7 +11,7 @@ use crate::{
     want,
 };
 
-/// Returns the steps that remove what is ours and not desired any more.
+/// Returns the operations that remove our objects that are no longer desired.
 pub(super) fn tidy_steps(
     config: &NodeConfig,
     desired: &DesiredState,
@@ -25,14 +25,14 @@ pub(super) fn tidy_steps(
     if !left.is_empty() {
         steps.push(Operation::RemoveMembers(left));
     }
-    // Before the routes, which they may still lead to.
+    // Rules before the routes to which they may still lead.
     steps.extend(
         diff::missing_elements(&observed.rules, rules)
             .into_iter()
             .map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)),
     );
     let stale = diff::stale_routes(&want::node_routes(config, desired), &observed.routes);
-    // What a link that goes takes along is deleted all the same: that it is gone already is fine.
+    // Routes over a deleted link are deleted explicitly, too: it is fine if they no longer exist.
     steps.extend(route_step(NetnsPlace::Node, stale, RouteEdit::Delete));
     for slot in ZtunnelSlot::BOTH {
         if desired.ztunnel_in(slot).is_some() {
@@ -70,7 +70,7 @@ fn tidy_inside(
     steps
 }
 
-/// Everything of ours, in the opposite order.
+/// Returns the operations that remove everything of ours, in the opposite order.
 pub(super) fn removal_steps(observed: &ObservedState) -> Vec<Operation> {
     let mut steps = firewall_removal(NetnsPlace::Node, &observed.firewall, observed.chains_noted);
     steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)));
@@ -82,7 +82,7 @@ pub(super) fn removal_steps(observed: &ObservedState) -> Vec<Operation> {
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
             steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
             steps.extend(restore_steps(place, &inside.journal));
-            // Of a tunnel each end is on its own; of a veth link this one takes the other along.
+            // Each end of a tunnel is deleted separately; a veth link is deleted with its peer.
             steps.extend(inside.links.keys().cloned().map(|link| Operation::DeleteLink(place, link)));
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     state::{ZtunnelInstance, ZtunnelSlot},
 };
 
-/// Which traffic a link carries.
+/// Direction of the traffic of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// To enrolled pods.
@@ -19,7 +19,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const BOTH: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
 
     pub(super) const fn link_prefix(self) -> &'static str {
@@ -43,7 +43,7 @@ pub struct LinkPair {
     pub ztunnel: String,
 }
 
-/// The pairs of a slot.
+/// Returns the pairs of a slot.
 pub fn link_pairs(slot: ZtunnelSlot) -> [LinkPair; 2] {
     Direction::BOTH.map(|direction| LinkPair {
         slot,
@@ -57,7 +57,7 @@ pub(crate) fn node_link(direction: Direction, slot: ZtunnelSlot) -> String {
     format!("{}{slot}", direction.link_prefix())
 }
 
-/// Addresses of one end of all pairs of a slot.
+/// Returns the addresses of one end of all pairs of a slot.
 pub(crate) fn link_addresses(
     config: &NodeConfig,
     slot: ZtunnelSlot,

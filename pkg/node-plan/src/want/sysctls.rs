@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::links::{Direction, link_pairs};
 use crate::state::{ZtunnelInstance, ZtunnelSlot};
 
-/// Settings of the node that a slot needs. With the strict check of source addresses, which counts if either the link
-/// or all links ask for it, nothing that ztunnel sends with a pod's address would get through; 2 is the loose check,
-/// and counts more than both. On our own links nobody else could want another one. Accepting local addresses is for
-/// connections of this host.
+/// Returns settings of the node that a slot needs. Strict source validation, which applies if either the link or all
+/// links have it, would drop everything that ztunnel sends with a pod's address; 2 is loose validation, and overrides
+/// both. On our own links no other component needs another value. Accepting local addresses is for connections of this
+/// host.
 pub(crate) fn node_sysctls(
     slot: ZtunnelSlot,
     ztunnel: &ZtunnelInstance,
@@ -25,10 +25,10 @@ pub(crate) fn node_sysctls(
     desired
 }
 
-/// Settings inside. What arrives on our links has sources that are reached by the uplink. And ztunnel sends with the
-/// addresses of pods, to where they send: with a port that the pod itself may have chosen for the same destination, the
-/// node would take both connections for one. So ztunnels choose theirs from below the range that pods have, and the two
-/// slots from different halves.
+/// Returns settings in a ztunnel's namespace. Packets that arrive on our links have sources that are routed by the
+/// uplink. And ztunnel sends with the addresses of pods to their destinations: with a port that the pod itself may use
+/// for the same destination, the node would confuse both connections. So ztunnels use ports below the range of pods,
+/// and the two slots use different halves.
 pub(crate) fn inside_sysctls(slot: ZtunnelSlot) -> BTreeMap<String, String> {
     let names =
         Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.link_prefix()));
@@ -40,10 +40,10 @@ pub(crate) fn inside_sysctls(slot: ZtunnelSlot) -> BTreeMap<String, String> {
     checks.chain([(PORTS.to_owned(), ports.to_owned())]).collect()
 }
 
-/// The ports that a namespace chooses from, of both families.
+/// Range of ephemeral ports of a namespace, for both families.
 const PORTS: &str = "net/ipv4/ip_local_port_range";
 
-/// Names of the node's kernel settings that matter to a slot and its ztunnel's veth link.
+/// Returns the names of the node's kernel settings that are relevant for a slot and its ztunnel's veth link.
 pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
     let of_veth = [(veth.to_owned(), "rp_filter"), (veth.to_owned(), "accept_local")];
     let of_all = [("all".to_owned(), "rp_filter")];
@@ -52,7 +52,7 @@ pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
     every.map(|(link, name)| format!("net/ipv4/conf/{link}/{name}")).collect()
 }
 
-/// Returns the names of the kernel settings that matter inside a ztunnel's namespace.
+/// Returns the names of the kernel settings that are relevant in a ztunnel's namespace.
 pub fn watched_inside_sysctls() -> Vec<String> {
     inside_sysctls(ZtunnelSlot::Zero).into_keys().collect()
 }
