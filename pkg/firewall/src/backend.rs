@@ -1,4 +1,4 @@
-//! Where rules are: in the tables of one of the two iptables implementations, or in tables of nf_tables' own.
+//! Backends: the tables of one of the two iptables implementations, or native tables of nf_tables.
 
 use std::str::FromStr;
 
@@ -8,20 +8,20 @@ use rules::{ChainSet, SavedTables};
 use crate::Error;
 
 model::word_enum! {
-    /// A kind of tables.
+    /// A backend.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Backend {
         /// iptables commands on the kernel's nf_tables.
         Nft = "nft",
         /// The kernel's ip_tables.
         Legacy = "legacy",
-        /// Tables of family `inet` of nf_tables, as Istio makes them with `NATIVE_NFTABLES`.
+        /// Tables of nf_tables' family `inet`, as Istio creates them with `NATIVE_NFTABLES`.
         Native = "native",
     }
 }
 
 impl Backend {
-    /// The tools for these tables; native ones have none of iptables.
+    /// Returns the kind of tools for these tables; native tables have no iptables tools.
     pub(crate) fn tool_kind(self) -> ToolKind {
         match self {
             Backend::Legacy => ToolKind::Legacy,
@@ -39,10 +39,10 @@ impl From<ToolKind> for Backend {
     }
 }
 
-/// The backend that a blank network namespace gets: nf_tables where the kernel has them, else that of the host's tools.
+/// Returns the backend for an empty network namespace: nf_tables if the kernel has them, else that of the host's tools.
 ///
 /// # Errors
-/// Neither is there.
+/// Neither is available.
 pub fn available_backend() -> Result<Backend, Error> {
     match nftables::read_generation() {
         Ok(_) => Ok(Backend::Nft),
@@ -50,7 +50,7 @@ pub fn available_backend() -> Result<Backend, Error> {
     }
 }
 
-/// The text names no backend.
+/// A text that names no backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an iptables backend; allowed: nft, legacy, iptables-nft, iptables-legacy")]
 pub struct UnknownBackend(pub String);
@@ -58,7 +58,7 @@ pub struct UnknownBackend(pub String);
 impl FromStr for Backend {
     type Err = UnknownBackend;
 
-    /// Reads `--iptables-backend` and `FORCE_IPTABLES_BINARY`.
+    /// Parses `--iptables-backend` and `FORCE_IPTABLES_BINARY`.
     fn from_str(text: &str) -> Result<Backend, UnknownBackend> {
         match text {
             "nft" | "iptables-nft" => Ok(Backend::Nft),
@@ -68,25 +68,25 @@ impl FromStr for Backend {
     }
 }
 
-/// Owners of all rules that any of our programs may have made, wherever.
+/// Owners of all rules that any of our programs may have created, in any namespace.
 pub(crate) const OWNERS: [ChainSet; 3] = [ChainSet::SIDECAR, ChainSet::NODE, ChainSet::PROBES];
 
-/// How the names of their native tables begin.
+/// Returns the name prefixes of the owners' native tables.
 pub(crate) fn native_prefixes() -> impl Iterator<Item = &'static str> {
     OWNERS.iter().filter_map(|owner| owner.native)
 }
 
-/// Summary of what a backend holds in a namespace.
+/// Summary of the tables of a backend in a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldTables {
-    /// Chains of ours, or jumps to such.
+    /// Whether there are chains of ours, or jumps to them.
     pub(crate) ours: bool,
-    /// Anything.
+    /// Whether there are any rules or chains beyond empty built-in ones.
     pub(crate) any: bool,
 }
 
 impl HeldTables {
-    /// By what its tools print, family by family.
+    /// Summarizes the saves of all families.
     pub(crate) fn from_saves<'a>(saves: impl Iterator<Item = &'a SavedTables>) -> HeldTables {
         saves.fold(HeldTables::default(), |held, saved| HeldTables {
             ours: held.ours || OWNERS.iter().any(|owner| !owner.remove(saved).is_empty()),
@@ -95,9 +95,9 @@ impl HeldTables {
     }
 }
 
-/// Decides between the backends of a namespace by what each holds; none when none holds anything that counts, so that the
-/// default applies. Our own chains decide before anybody else's rules, and nft before legacy. `native`: there are native
-/// tables of ours; what others have there decides nothing.
+/// Selects the backend of a namespace by the content of each; `None` if no content counts, so that the default applies.
+/// Our own chains take precedence over foreign rules, and nft over legacy. `native`: native tables of ours exist;
+/// foreign ones do not count.
 pub(crate) fn by_content(
     nft: HeldTables,
     legacy: HeldTables,

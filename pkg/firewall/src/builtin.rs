@@ -1,6 +1,6 @@
-//! The chains that iptables has built in. In nf_tables they are chains like others: iptables makes each, and its table,
-//! when a rule first needs it, and neither goes with the rule. Who takes his rules away leaves them as a trace, unless he
-//! knows what was there before.
+//! Built-in chains of iptables. In nf_tables they are ordinary chains: iptables creates each, and its table, when a
+//! rule first needs it, and neither is removed with the rule. Removing rules therefore leaves them behind, unless their
+//! earlier state is known.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use crate::{Error, presence::has_no_nf_tables};
 
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
-/// All that iptables has, whatever the table.
+/// Names of all built-in chains, in any table.
 const NAMES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// How a table that is not there is written.
+/// Text for a table that does not exist.
 const NONE: &str = "-";
 
 /// State of one table of iptables-nft, without its rules.
 ///
-/// Its text is the names of its built-in chains, or `-` if there is no table.
+/// Its text form is the names of its built-in chains, or `-` if the table does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BuiltIn {
     exists: bool,
@@ -30,10 +30,10 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Looks at a table of the calling thread's namespace, by the name that it has in iptables, without making any.
+    /// Reads a table of the calling thread's namespace by its iptables name, without creating it.
     ///
     /// # Errors
-    /// The kernel refuses to answer.
+    /// The kernel cannot be queried.
     pub fn read_table(family: Family, table: &str) -> Result<BuiltIn, Error> {
         let mut tables = BuiltInTables::open(family)?;
         let mut chains = Vec::new();
@@ -45,17 +45,17 @@ impl BuiltIn {
         Ok(BuiltIn { exists: tables.count_users(table)?.is_some(), chains })
     }
 
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses the text form of [`fmt::Display`].
     pub fn parse(text: &str) -> BuiltIn {
         let chains = text.split_whitespace().filter(|word| *word != NONE).map(str::to_owned).collect();
         BuiltIn { exists: text != NONE, chains }
     }
 
-    /// Takes away what came after this was seen, as far as there is nothing in it: no rule, and no other policy than the
-    /// one that a new chain has.
+    /// Deletes chains and the table that were created since this state was read, if they are empty: no rule, and no
+    /// other policy than that of a new chain.
     ///
     /// # Errors
-    /// The kernel refuses, for another reason than that it is used.
+    /// The kernel refuses, for another reason than that the object is in use.
     pub fn restore_chains(&self, family: Family, table: &str) -> Result<(), Error> {
         let mut tables = BuiltInTables::open(family)?;
         for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
@@ -101,7 +101,7 @@ impl ChainInfo {
     }
 }
 
-/// nf_tables of a namespace.
+/// Access to nf_tables of a namespace.
 struct BuiltInTables {
     socket: Socket,
     header: [u8; 4],
@@ -123,7 +123,7 @@ impl BuiltInTables {
         self.query_kernel(question, |reply| Ok(ChainInfo::parse_chain(reply)?))
     }
 
-    /// How many chains and other things there are in a table, if there is one.
+    /// Returns the number of objects in a table, if it exists.
     fn count_users(&mut self, table: &str) -> Result<Option<u32>, Error> {
         let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &self.header);
         question.put_str(TABLE_NAME, table);
@@ -159,7 +159,7 @@ impl BuiltInTables {
     }
 }
 
-/// Deletes a chain or a table, unless another component has used or removed it since it was looked at.
+/// Deletes a chain or a table, unless another component has used or removed it since it was read.
 fn delete_unused(change: NetlinkRequest) -> Result<(), Error> {
     match nftables::commit(vec![change]) {
         Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(()),

@@ -1,5 +1,5 @@
-//! Which traffic the rules of one owner redirect, by what the kernel does with a packet, whichever version or setting made
-//! them. It reads the kernel's rules without any tool, and takes no lock.
+//! Traffic that the rules of one owner redirect, by their effect on a packet, whichever version or setting created
+//! them. Reads the kernel's rules without any tool, and takes no lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,34 +25,34 @@ use crate::{
     presence::has_no_nf_tables,
 };
 
-/// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
+/// Limits for one list of rules of a pod: a caller has at most two seconds in all, and no pod has megabytes of rules.
 const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
 
-/// Effect of a rule on a packet, as far as redirection goes.
+/// Effect of a rule on a packet, as far as redirection is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
-    /// Nothing that matters here, or a jump.
+    /// None that is relevant here, or a jump.
     #[default]
     None,
-    /// Hands it to a local port.
+    /// Redirects to a local port.
     Redirects,
     /// Has no conditions, and lets every packet leave the chain.
     Leaves,
 }
 
 impl RuleEffect {
-    /// Whether a target of iptables, or an expression of nf_tables, hands packets to a local port.
+    /// Returns whether a target of iptables, or an expression of nf_tables, redirects packets to a local port.
     pub(crate) fn is_redirection(name: &str) -> bool {
         matches!(name, "REDIRECT" | "TPROXY" | "redir" | "tproxy")
     }
 }
 
-/// A rule, as far as it matters for where packets go.
+/// A rule, reduced to its effect on the path of packets.
 #[derive(Debug)]
 pub(crate) struct TracedRule {
-    /// The chain that it is in.
+    /// The chain of the rule.
     pub(crate) chain: String,
-    /// The chain that it jumps to.
+    /// The target chain of its jump, if any.
     pub(crate) jumps_to: Option<String>,
     /// Effect of the rule on a packet.
     pub(crate) effect: RuleEffect,
@@ -120,7 +120,7 @@ impl CapturedFlow {
         Some(CapturedFlow { family: Some(family), hook })
     }
 
-    /// `found` redirects this traffic, too.
+    /// Returns whether `found` redirects this traffic, too.
     fn is_part_of(&self, found: &CapturedFlow) -> bool {
         self.hook == found.hook
             && (self.family == found.family || self.family.is_none() || found.family.is_none())
@@ -128,12 +128,12 @@ impl CapturedFlow {
 }
 
 impl CapturedTraffic {
-    /// Of the calling thread's namespace, in both backends and in native tables. Rules that the kernel does not evaluate redirect
-    /// nothing. Changes nothing.
+    /// Observes the calling thread's namespace, in both backends and in native tables. Rules that the kernel does not
+    /// evaluate redirect nothing. Changes nothing.
     ///
     /// # Errors
-    /// The kernel could not be asked (it wants CAP_NET_ADMIN), its answer makes no sense, or there are more rules than any
-    /// pod has.
+    /// The kernel could not be queried (requires CAP_NET_ADMIN), its answer is malformed, or there are more rules than
+    /// any pod has.
     pub fn of_this_netns(owner: ChainSet) -> Result<CapturedTraffic, Error> {
         let mut tables = BTreeMap::new();
         let is_relevant = |rule: &TracedRule| owner.contains(&rule.chain) || is_relevant_in_hook(rule, owner);
@@ -162,7 +162,7 @@ impl CapturedTraffic {
         Ok(CapturedTraffic::from_chains(&tables))
     }
 
-    /// The traffic that these rules redirect in a family.
+    /// Returns the traffic that these rules redirect in a family.
     pub fn of_rules(family: Family, rules: &RuleSet) -> CapturedTraffic {
         let mut tables = BTreeMap::new();
         for (table, rules) in &rules.tables {
@@ -185,47 +185,47 @@ impl CapturedTraffic {
         CapturedTraffic(flows.collect())
     }
 
-    /// This traffic and `other`.
+    /// Returns the union of this traffic and `other`.
     #[must_use]
     pub fn union(mut self, other: CapturedTraffic) -> CapturedTraffic {
         self.0.extend(other.0);
         self
     }
 
-    /// Outbound traffic, of whichever family: every rule set of a sidecar or of in-pod capture redirects some of it, whatever
-    /// its settings.
+    /// Returns outbound traffic of any family: every rule set of a sidecar or of in-pod capture redirects some of it,
+    /// with any settings.
     pub fn any_outbound() -> CapturedTraffic {
         CapturedTraffic([CapturedFlow { family: None, hook: Hook::Output }].into())
     }
 
-    /// Reads what [`CapturedTraffic::to_lines`] returned. Lines of another version that mean nothing here are left out.
+    /// Parses the result of [`CapturedTraffic::to_lines`]. Lines of another version that are unknown here are ignored.
     pub fn from_lines(lines: &[String]) -> CapturedTraffic {
         CapturedTraffic(lines.iter().filter_map(|line| CapturedFlow::parse(line)).collect())
     }
 
-    /// A line for each family and direction, to be kept.
+    /// Returns a line for each family and direction, for storage.
     pub fn to_lines(&self) -> Vec<String> {
         self.0.iter().map(ToString::to_string).collect()
     }
 
-    /// No traffic is redirected.
+    /// Returns whether no traffic is redirected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The traffic that was redirected and is not redirected `now`, line by line; empty: none.
+    /// Returns the traffic that was redirected and is not redirected `now`, line by line; empty: none.
     pub fn missing_from(&self, now: &CapturedTraffic) -> Vec<String> {
         let lost = self.0.iter().filter(|flow| !now.0.iter().any(|found| flow.is_part_of(found)));
         lost.map(ToString::to_string).collect()
     }
 }
 
-/// `None`: a family of nf_tables that iptables does not have.
+/// Returns the family of iptables; `None`: a family of nf_tables that iptables does not have.
 fn family_of(number: u8) -> Option<Family> {
     NFPROTO.into_iter().find(|(_, known)| *known == number).map(|(family, _)| family)
 }
 
-/// All rules in nf_tables, in their order, each with the number of its family and its table.
+/// Reads all rules of nf_tables in their order, each with the number of its family and its table.
 fn nf_tables(mut note: impl FnMut(u8, &str, TracedRule)) -> Result<(), Error> {
     // struct nfgenmsg: any family, version 0, resource 0
     let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[0; 4]);
@@ -242,7 +242,7 @@ fn nf_tables(mut note: impl FnMut(u8, &str, TracedRule)) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rule as the kernel tells it, with its table.
+/// Parses a rule of a kernel message, with its table.
 pub(crate) fn parse_rule<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, TracedRule), Malformed> {
     let (_, attributes) = message.split_header::<4>()?;
     let text = |kind| Ok(attributes.find(kind).ok_or(Malformed("rule without a place"))?.read_name());
@@ -280,14 +280,15 @@ fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedR
     Ok(TracedRule { chain: chain.to_owned(), jumps_to, effect })
 }
 
-/// Family, backend and name.
+/// Family, backend and name of a table.
 type TableKey = (Option<Family>, u8, String);
 
 fn note_rule(tables: &mut BTreeMap<TableKey, TableChains>, table: TableKey, rule: TracedRule) {
     tables.entry(table).or_default().0.entry(rule.chain.clone()).or_default().push(rule);
 }
 
-/// Of the built-in chains, jumps to chains of the owner matter, and what keeps packets from them.
+/// Returns whether a rule of a built-in chain is relevant: a jump to chains of the owner, or a rule that keeps packets
+/// from them.
 fn is_relevant_in_hook(rule: &TracedRule, owner: ChainSet) -> bool {
     HOOKS.iter().any(|(hook, _)| hook.as_str() == rule.chain)
         && (rule.effect == RuleEffect::Leaves
@@ -299,7 +300,8 @@ fn is_relevant_in_hook(rule: &TracedRule, owner: ChainSet) -> bool {
 struct TableChains(BTreeMap<String, Vec<TracedRule>>);
 
 impl TableChains {
-    /// Whether packets of the hook reach a rule that redirects them. A redirection in the built-in chain itself is for DNS.
+    /// Returns whether packets of the hook reach a rule that redirects them. A redirection in the built-in chain itself
+    /// is for DNS.
     fn capture_at(&self, hook: Hook) -> bool {
         let base = self.0.iter().find(|(chain, _)| hook.as_str().eq_ignore_ascii_case(chain));
         let mut visited = BTreeSet::new();
@@ -309,7 +311,7 @@ impl TableChains {
             .any(|rule| rule.jumps_to.as_deref().is_some_and(|chain| self.can_redirect(chain, &mut visited)))
     }
 
-    /// Whether packets in a chain reach such a rule. The kernel bounds how deep jumps nest.
+    /// Returns whether packets in a chain reach such a rule. The kernel limits the depth of jumps.
     fn can_redirect<'a>(&'a self, chain: &'a str, visited: &mut BTreeSet<&'a str>) -> bool {
         // A chain that redirects nothing but DNS: `ISTIO_OUTPUT_DNS`, `istio-output-dns`.
         let is_for_dns = chain.to_ascii_uppercase().ends_with("DNS");

@@ -1,4 +1,4 @@
-//! What a namespace's rules need, family by family.
+//! Changes that a namespace's rules need, by family.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{
     owned::describe_owned_tables,
 };
 
-/// The change of each family, or of native tables, which both share.
+/// The change of each family, or of native tables, which both families share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FamilyChanges {
     families: Vec<(Family, RuleChange)>,
     native: Option<NativeChange>,
-    /// For native tables instead, should the kernel have no others; only where nothing is there yet.
+    /// Rules for native tables, in case the kernel has no others; only in a namespace without tables.
     instead: Option<BlankRules>,
 }
 
@@ -27,11 +27,11 @@ pub struct FamilyChanges {
 struct BlankRules {
     prefix: &'static str,
     rules: [(Family, RuleSet); 2],
-    /// Nothing leads into them yet.
+    /// Whether the jumps to their chains are left out for now.
     without_jumps: bool,
 }
 
-/// Change of an owner's native tables, from those observed to those desired.
+/// Change of an owner's native tables, from observed to desired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NativeChange {
     prefix: &'static str,
@@ -41,8 +41,8 @@ struct NativeChange {
 }
 
 impl ObservedTables {
-    /// Returns the changes that lead from what was observed to what is desired of an owner's rules. A family that is to have
-    /// none gets an empty rule set.
+    /// Returns the changes from the observed to the desired rules of an owner. A family that shall have none gets an
+    /// empty rule set.
     pub fn plan_changes(&self, owner: ChainSet, desired: impl Fn(Family) -> RuleSet) -> FamilyChanges {
         let rules = Family::BOTH.map(|family| (family, desired(family)));
         if let Some(native) = &self.native {
@@ -72,13 +72,13 @@ impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
 impl NativeChange {
     fn new(found: &Arc<NativeListing>, prefix: &'static str, rules: &[(Family, RuleSet); 2]) -> NativeChange {
         let desired = native_rules(prefix, rules);
-        // Who makes the change is told as well.
+        // Unsupported rules are also reported to the caller that applies the change.
         let differences =
             found.differences(prefix, &desired).unwrap_or_else(|unsupported| vec![unsupported.to_string()]);
         NativeChange { prefix, found: Arc::clone(found), desired, differences }
     }
 
-    /// As [`FamilyChanges::in_two_steps`].
+    /// Like [`FamilyChanges::in_two_steps`].
     fn in_two_steps(&self) -> Option<(NativeChange, NativeChange)> {
         let filled = self.desired.clone().without_jumps();
         let between = Arc::new(NativeListing::from_rules(&filled).ok()?);
@@ -89,7 +89,7 @@ impl NativeChange {
 }
 
 impl FamilyChanges {
-    /// Every difference, for people, with the family that it concerns; none: both.
+    /// Returns every difference as text, with its family; `None`: both.
     pub fn reasons(&self) -> impl Iterator<Item = (Option<Family>, String)> {
         let of_families = self.families.iter().flat_map(|(family, change)| {
             change.reasons().map(move |reason| (Some(*family), format!("{family} {reason}")))
@@ -103,7 +103,7 @@ impl FamilyChanges {
         self.reasons().map(|(_, what)| what).collect()
     }
 
-    /// [`RuleChange::in_two_steps`] of both families; `None` if it is of none.
+    /// Applies [`RuleChange::in_two_steps`] to both families; `None` if neither can be split.
     pub fn in_two_steps(&self) -> Option<(FamilyChanges, FamilyChanges)> {
         if let Some(native) = &self.native {
             let of = |native| FamilyChanges { native: Some(native), ..FamilyChanges::default() };
@@ -122,7 +122,7 @@ impl FamilyChanges {
         adds_jumps.then(|| (with(fill, instead(true)), with(jumps, instead(false))))
     }
 
-    /// The tables that are changed, by family.
+    /// Returns the tables that are changed, by family.
     pub fn changed_tables(&self) -> Vec<(Family, &'static str)> {
         let of =
             |change: &RuleChange| change.edits.iter().map(|edit| edit.table.as_str()).collect::<Vec<_>>();
@@ -139,7 +139,7 @@ impl FamilyChanges {
         (emptied != *self).then_some(emptied)
     }
 
-    /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
+    /// Returns the input of `iptables-restore --noflush` for each family; empty if it needs no change.
     pub fn restore_texts(&self) -> Vec<(Family, String)> {
         self.families.iter().map(|(family, change)| (*family, change.restore_text())).collect()
     }
@@ -154,13 +154,13 @@ impl BlankRules {
     fn commit(&self) -> Result<(), Error> {
         let desired = native_rules(self.prefix, &self.rules);
         let desired = if self.without_jumps { desired.without_jumps() } else { desired };
-        // An earlier step may have begun.
+        // An earlier step may have created some of the tables.
         let found = NativeListing::read(&OWNERS, ListBounds::POD)?;
         commit_messages(nftables::native::transaction_messages(&found, self.prefix, &desired)?)
     }
 }
 
-/// As [`nftables::commit`], but says which tables another process owns, if that is why the kernel refuses.
+/// Like [`nftables::commit`], but reports which tables another process owns, if that is why the kernel refuses.
 fn commit_messages(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     nftables::commit(messages).map_err(|error| match error.errno() {
         Some(Errno::PERM) => describe_owned_tables().map_or(error.into(), Error::Owned),
@@ -168,19 +168,19 @@ fn commit_messages(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     })
 }
 
-/// Whether the kernel may have refused because it lacks an expression or an extension, or the revision of one.
+/// Returns whether the kernel may have refused for lack of an expression or an extension, or of its revision.
 fn is_unknown_to_kernel(error: &nftables::Error) -> bool {
     error.errno().is_some_and(|errno| [Errno::NOENT, Errno::OPNOTSUPP, Errno::INVAL].contains(&errno))
 }
 
 impl Firewall {
-    /// Makes the changes: in nf_tables by one transaction of the engine, in legacy tables by one restore for each family that
-    /// needs one (see [`Firewall::restore`]). What the engine cannot make, or a kernel that is too old for its rules refuses,
-    /// is left to the tools, where there are any. If they cannot make it either, because the kernel has no x_tables, and
-    /// nothing is there yet, native tables are made. Returns which kind of tables has the rules.
+    /// Applies the changes: in nf_tables by one transaction of the engine, in legacy tables by one restore for each
+    /// family that needs one (see [`Firewall::restore`]). Changes that the engine does not support, or that an older
+    /// kernel refuses, are left to the tools, if there are any. If these fail, too, because the kernel has no x_tables,
+    /// and the namespace has no tables yet, native tables are created. Returns the backend of the rules.
     ///
     /// # Errors
-    /// The engine's, or as [`Firewall::restore`].
+    /// The engine's error, or as [`Firewall::restore`].
     pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<Backend, Error> {
         if let Some(native) = &changes.native {
             let messages =
@@ -195,7 +195,7 @@ impl Firewall {
         let refused = match nftables::transaction_messages(&by_family) {
             Ok(messages) => match commit_messages(messages) {
                 Err(Error::Engine(error)) if is_unknown_to_kernel(&error) => error.into(),
-                // Something that is no rule leads to a chain that is to go, such as a map.
+                // An object that is no rule, such as a map, refers to a chain that is to be removed.
                 Err(Error::Engine(error)) if error.errno() == Some(Errno::BUSY) => {
                     return match changes.without_removals() {
                         Some(emptied) => self.apply(&emptied, waiting),
@@ -213,7 +213,7 @@ impl Firewall {
         self.or_native(by_tools, changes)
     }
 
-    /// Deletes rules that a tool could not be told to delete, and returns the rest of the changes.
+    /// Deletes rules that no tool can be asked to delete, and returns the remaining changes.
     fn without_opaque_deletes(&self, changes: &FamilyChanges) -> Result<FamilyChanges, Error> {
         let mut remaining = changes.clone();
         let deletes: Vec<(Family, RuleChange)> = remaining
@@ -228,21 +228,22 @@ impl Firewall {
         Ok(remaining)
     }
 
-    /// Makes native tables after a failure, where these may be used and nothing is there yet.
+    /// Creates native tables after a failure, if they are allowed and the namespace has no tables yet.
     fn or_native(&self, done: Result<(), Error>, changes: &FamilyChanges) -> Result<Backend, Error> {
         let may = self.backend() == Backend::Nft
             && !self.is_forced()
             && self.native_tables() != NativeTables::Never;
         match (done, changes.instead.as_ref().filter(|_| may)) {
-            // The first cause is the one to tell.
+            // The first error is the one to report.
             (Err(error), Some(instead)) => instead.commit().map(|()| Backend::Native).map_err(|_| error),
             (done, _) => done.map(|()| self.backend()),
         }
     }
 
-    /// Takes an owner's rules out of the tables of the backends that are not in use, where a run that used one has left
-    /// them; tells what. Where such a backend had no tables when the firewall was opened, it costs nothing; where it has no
-    /// tools, what is in its tables stays. So it does where one backend is forced and the tools of another fail: that may be why.
+    /// Removes an owner's rules from the backends that are not in use, where an earlier run that used one has left
+    /// them. Returns what was removed, as text. A backend that had no tables when the firewall was opened costs
+    /// nothing; without its tools, its tables are left unchanged. They also are if one backend is forced and the tools
+    /// of another fail, which may be why it is forced.
     ///
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
@@ -250,7 +251,7 @@ impl Firewall {
         let mut removed = Vec::new();
         for (other, changes) in self.plan_removals_elsewhere(owner)? {
             match other.apply(&changes, Vec::new()) {
-                // Nobody here can change these.
+                // No tool is available that could change these tables.
                 Err(Error::Tool(ToolError::NoTool { .. })) => continue,
                 done => done?,
             };
@@ -259,7 +260,7 @@ impl Firewall {
         Ok(removed)
     }
 
-    /// Lists what [`Firewall::remove_elsewhere`] would remove.
+    /// Lists the rules that [`Firewall::remove_elsewhere`] would remove.
     ///
     /// # Errors
     /// As [`Firewall::open`].

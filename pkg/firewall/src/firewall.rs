@@ -1,4 +1,4 @@
-//! The tables of one network namespace: look, then change.
+//! The tables of one network namespace: read, then change.
 
 use std::{
     collections::BTreeMap,
@@ -20,47 +20,47 @@ use crate::{
     presence::BackendPresence,
 };
 
-/// When native tables are used, where no backend is forced.
+/// Use of native tables, unless a backend is forced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NativeTables {
-    /// Not at all: there are rules that native tables cannot express.
+    /// Never: some rules cannot be expressed in native tables.
     Never,
-    /// Where there are such of ours, and nothing of ours in another backend.
+    /// Where native tables of ours exist, and no other backend has rules of ours.
     #[default]
     WhereFound,
-    /// Wherever nothing of ours is in another backend (`NATIVE_NFTABLES`).
+    /// Wherever no other backend has rules of ours (`NATIVE_NFTABLES`).
     Preferred,
 }
 
 impl NativeTables {
-    /// By the setting.
+    /// Converts the setting.
     pub fn by_setting(native_nftables: bool) -> NativeTables {
         if native_nftables { NativeTables::Preferred } else { NativeTables::WhereFound }
     }
 }
 
-/// How to work.
+/// Options for reading and changing tables.
 #[derive(Clone, Debug)]
 pub struct FirewallOptions {
-    /// Use this backend whatever the namespace holds.
+    /// Use this backend whatever the namespace contains.
     pub forced: Option<Backend>,
-    /// When native tables are used.
+    /// Use of native tables.
     pub native: NativeTables,
     /// Lock to take for legacy tables.
     pub lock: XtablesLock,
-    /// Where [`run_inside`](crate::run_inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
-    /// that all programs of ours see. `None`: each process has locks of its own.
+    /// Directory in which [`run_inside`](crate::run_inside) keeps the locks of pods' legacy tables: created for root
+    /// only, in a directory that all programs of ours share. `None`: each process has its own locks.
     pub lock_directory: Option<PathBuf>,
-    /// How long to wait for that lock; whole seconds, at least 1.
+    /// Time to wait for that lock; whole seconds, at least 1.
     pub lock_wait: Duration,
-    /// How long a tool may take in all.
+    /// Time limit of a tool.
     pub tool_timeout: Duration,
-    /// The network namespace is a pod's, of which no more is read than any pod has, and where a tool has less time.
+    /// Whether the network namespace is a pod's: reading is limited to what any pod has, and tools have less time.
     /// [`run_inside`](crate::run_inside) sets it.
     pub is_pod: bool,
-    /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
-    /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
-    /// first thing.
+    /// User namespace in which tools that change rules run: the one that owns the network namespace, if it is not our
+    /// own ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call
+    /// [`become_tool`](crate::become_tool) first thing.
     pub user_namespace: Option<Arc<UserNamespace>>,
 }
 
@@ -80,19 +80,20 @@ impl Default for FirewallOptions {
 }
 
 impl FirewallOptions {
-    /// The backends that may hold something of ours: the forced one, else all, since an earlier run may have used any.
+    /// Returns the backends that may have rules of ours: the forced one, else all, since an earlier run may have used
+    /// any.
     pub fn possible_backends(&self) -> Vec<Backend> {
         self.forced.map_or_else(|| Backend::ALL.to_vec(), |forced| vec![forced])
     }
 
-    /// Whether tables of nf_tables are changed without tools. In a user namespace the kernel takes rules about
-    /// owners only from whoever is in it, which none of our threads can be.
+    /// Returns whether tables of nf_tables are changed without tools. In a user namespace the kernel accepts owner
+    /// matches only from processes in it, which none of our threads can be.
     pub fn uses_engine(&self) -> bool {
         self.user_namespace.is_none()
     }
 
-    /// The backend where nothing decides: nf_tables where the engine can be used and the kernel has them, else that of the
-    /// host's tools, and native tables where there are none.
+    /// Returns the default backend: nf_tables if the engine can be used and the kernel has them, else that of the
+    /// host's tools, else native tables.
     pub(crate) fn default_backend(
         &self,
         tools: &IptablesTools,
@@ -106,43 +107,43 @@ impl FirewallOptions {
         }
     }
 
-    /// How long a tool may take.
+    /// Returns the time limit of a tool.
     fn tool_time(&self) -> Duration {
         if self.is_pod { self.tool_timeout.min(POD_TOOL_TIME) } else { self.tool_timeout }
     }
 
-    /// How much of a list is read.
+    /// Returns the limits for lists.
     fn list_bounds(&self) -> ListBounds {
         if self.is_pod { ListBounds::POD } else { ListBounds::NODE }
     }
 }
 
-/// The backend of the host's tools.
+/// Returns the backend of the host's tools.
 fn default_backend(tools: &IptablesTools) -> Result<Backend, Error> {
     Ok(tools.default_kind()?.into())
 }
 
-/// The tables of the calling thread's network namespace, by the backend that it uses.
+/// The tables of the calling thread's network namespace, in the selected backend.
 #[derive(Clone, Debug)]
 pub struct Firewall {
     backend: Backend,
     tools: IptablesTools,
     options: FirewallOptions,
-    /// The tables that were here when it was opened.
+    /// The tables that existed when this was opened.
     presence: BackendPresence,
 }
 
-/// Content of the tables of the chosen backend, as far as it concerns one of our owners. A family without any table is
-/// absent and counts as blank.
+/// Content of the tables of the selected backend, as far as it concerns one of our owners. A family without any table
+/// is absent and counts as empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedTables {
     /// By family.
     pub families: BTreeMap<Family, SavedTables>,
-    /// Content of native tables, where these are used; then there are no families.
+    /// Content of native tables, if these are used; then there are no families.
     pub native: Option<Arc<NativeListing>>,
 }
 
-/// A restore that was started and waits for its text. Dropped, it ends and has changed nothing.
+/// A restore that was started and waits for its input. If it is dropped, the tool ends without any change.
 #[derive(Debug)]
 pub struct WaitingRestore {
     family: Family,
@@ -156,9 +157,9 @@ impl WaitingRestore {
     }
 }
 
-/// How long a tool may take in a pod, where it may have to wait for a lock.
+/// Time limit of a tool in a pod, where it may have to wait for a lock.
 const POD_TOOL_TIME: Duration = Duration::from_secs(10);
-/// Bytes that surely fit into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
+/// Bytes that fit into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
 const PIPE: usize = 32 * 1024;
 
 impl ObservedTables {
@@ -171,16 +172,17 @@ impl ObservedTables {
         self.native.as_ref().is_some_and(|native| !native.is_empty())
     }
 
-    /// Returns the tables of `family`, blank if it is absent.
+    /// Returns the tables of `family`, empty if it is absent.
     pub fn family_tables(&self, family: Family) -> &SavedTables {
         static NOTHING: SavedTables = SavedTables { tables: BTreeMap::new() };
         self.families.get(&family).unwrap_or(&NOTHING)
     }
 
-    /// Reads the tables of the calling thread's network namespace, a pod's, by the backend that it uses. No tool is needed.
+    /// Reads the tables of the calling thread's network namespace, a pod's, in the backend that it uses. No tool is
+    /// needed.
     ///
     /// # Errors
-    /// The kernel could not be asked, its answer makes no sense, or there are more chains than any pod has.
+    /// The kernel could not be queried, its answer is malformed, or there are more chains than any pod has.
     pub fn of_pod() -> Result<ObservedTables, Error> {
         let options = FirewallOptions { is_pod: true, ..FirewallOptions::default() };
         let presence = BackendPresence::of_this_netns()?;
@@ -188,7 +190,7 @@ impl ObservedTables {
         Ok(chosen.map(|(_, observed)| observed).unwrap_or_default())
     }
 
-    /// Whether a rule of another chain that leads to one of ours has conditions that are not understood.
+    /// Returns whether a foreign chain has a jump to one of ours with conditions that are not understood.
     fn has_opaque_jump(&self) -> bool {
         let has_opaque =
             |found: &SavedTables| OWNERS.iter().flat_map(|owner| owner.opaque_jumps(found)).next().is_some();
@@ -201,12 +203,13 @@ struct AllTables {
     nft: ObservedTables,
     legacy: ObservedTables,
     native: Option<ObservedTables>,
-    /// Native tables are used where there is nothing of ours.
+    /// Whether native tables are used where there are no rules of ours.
     prefers_native: bool,
 }
 
 impl AllTables {
-    /// `with_all`: also of backends whose tools the host lacks. Their tables cannot be ours to change.
+    /// Reads all tables. `with_all`: includes backends whose tools the host lacks. Their tables cannot be changed by
+    /// us.
     fn read_all(
         options: &FirewallOptions,
         presence: &BackendPresence,
@@ -226,7 +229,7 @@ impl AllTables {
         })
     }
 
-    /// `None`: none of them holds anything that counts.
+    /// Selects the backend. `None`: no content counts.
     fn choose_backend(self) -> Option<(Backend, ObservedTables)> {
         let held = |observed: &ObservedTables| HeldTables::from_saves(observed.families.values());
         let (nft, legacy) = (held(&self.nft), held(&self.legacy));
@@ -241,11 +244,12 @@ impl AllTables {
 }
 
 impl Firewall {
-    /// Chooses the backend and reads the tables: the forced one, else the one that holds something here, else the
-    /// host's default. It costs no child process, unless a legacy table has a rule that leads to ours and is not understood.
+    /// Selects the backend and reads the tables: the forced one, else the one with content here, else the host's
+    /// default. Starts no child process, unless a legacy table has a rule that jumps to ours and is not understood.
     ///
     /// # Errors
-    /// The kernel could not be asked, its answer makes no sense, there is more than any pod has, or no backend can be used.
+    /// The kernel could not be queried, its answer is malformed, there is more than any pod has, or no backend is
+    /// available.
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
         let presence = BackendPresence::of_this_netns()?;
         if let Some(backend) = options.forced {
@@ -275,7 +279,7 @@ impl Firewall {
         Firewall { backend, tools, options, presence: presence.clone() }
     }
 
-    /// Whether nothing that is missing on this host keeps its tables from being changed.
+    /// Returns whether this host has what is needed to change the tables.
     pub(crate) fn can_be_changed(&self) -> bool {
         self.backend != Backend::Legacy || Family::BOTH.into_iter().any(|family| self.has_tool(family))
     }
@@ -284,7 +288,7 @@ impl Firewall {
         self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Restore).is_ok()
     }
 
-    /// Reads the tables of these families, of which there are some.
+    /// Reads the tables of these families, which exist.
     pub(crate) fn read_tables(&self, families: &[Family]) -> Result<ObservedTables, Error> {
         let bounds = self.options.list_bounds();
         match self.backend {
@@ -311,7 +315,7 @@ impl Firewall {
                 if !observed.has_opaque_jump() {
                     return Ok(observed);
                 }
-                // To delete such a rule, a tool has to be told all that it says. Without tools nobody will.
+                // To delete such a rule, a tool needs its complete text. Without tools no one will delete it.
                 match self.save_tables() {
                     Err(Error::Tool(iptables_legacy::Error::NoTool { .. })) => Ok(observed),
                     saved => saved,
@@ -320,17 +324,17 @@ impl Firewall {
         }
     }
 
-    /// The backend in use.
+    /// Returns the backend in use.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// When native tables may be used.
+    /// Returns when native tables may be used.
     pub(crate) fn native_tables(&self) -> NativeTables {
         self.options.native
     }
 
-    /// Whether the engine changes the tables.
+    /// Returns whether the engine changes the tables.
     pub(crate) fn is_direct(&self) -> bool {
         match self.backend {
             Backend::Nft => self.options.uses_engine(),
@@ -339,7 +343,7 @@ impl Firewall {
         }
     }
 
-    /// Whether the backend was not a matter of choice.
+    /// Returns whether the backend was forced.
     pub(crate) fn is_forced(&self) -> bool {
         self.options.forced.is_some()
     }
@@ -351,12 +355,12 @@ impl Firewall {
         present.map(|backend| Firewall { backend, ..self.clone() })
     }
 
-    /// Reads the tables that were here when it was opened.
+    /// Reads the tables that existed when this was opened.
     pub(crate) fn read_present(&self) -> Result<ObservedTables, Error> {
         self.read_tables(self.presence.families_of(self.backend))
     }
 
-    /// Has the tools of this backend print its tables, the families side by side.
+    /// Reads the tables by the save tools of this backend, both families in parallel.
     fn save_tables(&self) -> Result<ObservedTables, Error> {
         let families = BackendPresence::of_this_netns()?.families_of(self.backend).to_vec();
         let started = families.iter().map(|family| {
@@ -378,11 +382,11 @@ impl Firewall {
         Ok(observed)
     }
 
-    /// Starts a restore whose text is not known yet, so that loading the tool costs no time later; none if the engine needs
-    /// no tool.
+    /// Starts a restore whose input is not known yet, so that loading the tool costs no time later; `None` if the
+    /// engine needs no tool.
     ///
     /// # Errors
-    /// There is no such tool, or it cannot be started.
+    /// The tool does not exist, or cannot be started.
     pub fn start_restore(&self, family: Family) -> Result<Option<WaitingRestore>, Error> {
         if self.is_direct() {
             return Ok(None);
@@ -390,12 +394,12 @@ impl Firewall {
         Ok(Some(WaitingRestore { family, running: self.start_tool(family, ToolInput::Later)? }))
     }
 
-    /// Feeds each family's text to one `iptables-restore --noflush`, side by side: to one that waits for it, else to a
+    /// Passes each family's text to one `iptables-restore --noflush`, in parallel: to one that waits for it, else to a
     /// new one. A family with empty text gets no child. Atomic per table: after an error, repeat from a fresh
     /// observation.
     ///
     /// # Errors
-    /// The first family's refusal, with the tool's own words; the other family has been finished too.
+    /// The error of the first family that failed, with the tool's output; the other family has been completed, too.
     pub fn restore(&self, texts: &[(Family, String)], mut waiting: Vec<WaitingRestore>) -> Result<(), Error> {
         let mut running = Vec::new();
         for (family, text) in texts.iter().filter(|(_, text)| !text.is_empty()) {
@@ -438,7 +442,7 @@ impl Firewall {
         std::iter::once("--noflush".to_owned()).chain(self.wait_argument()).collect()
     }
 
-    /// The nft backend needs no lock, and takes none.
+    /// Returns the argument that waits for the lock; `None` for nft, which needs no lock.
     fn wait_argument(&self) -> Option<String> {
         let seconds = self.options.lock_wait.as_secs().max(1);
         (self.backend == Backend::Legacy).then(|| format!("--wait={seconds}"))
@@ -465,10 +469,10 @@ fn finish_all(
     finished.into_iter().collect()
 }
 
-/// True when [`Firewall::open`] may choose the legacy backend here. Costs no child process.
+/// Returns whether [`Firewall::open`] may select the legacy backend here. Starts no child process.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be queried.
 pub fn may_use_legacy(options: &FirewallOptions) -> Result<bool, Error> {
     if let Some(forced) = options.forced {
         return Ok(forced == Backend::Legacy);

@@ -1,10 +1,10 @@
-//! Rules of other components that meet a packet before ours do and change what ours decide on: the packet's mark, whether its
-//! connection is tracked, or where it goes. Whoever may administer a network namespace can make such rules, and they leave
-//! ours as they are, so no comparison of our own rules finds them.
+//! Foreign rules that precede ours and affect their decision: they change the packet's mark, connection tracking, or
+//! the destination. Any administrator of a network namespace can add such rules; they leave ours unchanged, so no
+//! comparison of our own rules detects them.
 //!
-//! Only the kernel is asked, without any tool. Rules are read only where a chain of another component meets packets before
-//! ours, and only up to a number: more cannot be looked at, and are reported as such. The same goes for tables and chains of ours
-//! that the kernel does not evaluate: that, too, leaves all rules as they are.
+//! Only the kernel is queried, without any tool. Rules are read only where a foreign chain precedes ours, and only up
+//! to a limit, beyond which they are reported as unreadable. Tables and chains of ours that the kernel does not
+//! evaluate are reported, too: these also leave all rules unchanged.
 
 mod effect;
 mod legacy;
@@ -34,43 +34,43 @@ use effect::{FoundEffect, RuleEffect};
 
 /// `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`, `NF_INET_INGRESS`.
 const HOOKS: [(u32, &str); 3] = [(0, "prerouting"), (3, "output"), (5, "ingress")];
-/// `NF_IP_PRI_NAT_DST`: where a packet's destination is decided. Of chains of one priority the one that was made last comes
-/// first.
+/// `NF_IP_PRI_NAT_DST`, where a packet's destination is decided. Of chains with equal priority, the one that was
+/// created last is evaluated first.
 const DECIDED: i32 = -100;
-/// Tables with more rules of other components ahead of ours are not read.
+/// Tables with more foreign rules ahead of ours are not read.
 const MOST_RULES: u32 = 512;
-/// So much is reported of one namespace.
+/// Maximum number of reports per namespace.
 const MOST: usize = 8;
-/// So much is looked for in one namespace.
+/// Maximum number of effects that are collected per namespace.
 const MOST_EFFECTS: usize = 512;
-/// Of a name, so many characters are shown.
+/// Maximum number of characters that are shown of a name.
 const LONGEST_NAME: usize = 32;
-/// Tables of iptables in which we have rules ahead of all others there.
+/// Tables of iptables in which our jumps precede all other rules.
 const NAT: &str = "nat";
 pub(crate) const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 
-/// Returns the effects of other components' rules ahead of ours in the calling thread's network namespace, as text; empty
-/// if there are none. `owner`: whose chains are ours; `marks`: those that ours ask for; `backend`: the one whose tables are compared
-/// with what is desired. In others, rules are those of other components, whatever their names.
+/// Returns the effects of foreign rules ahead of ours in the calling thread's network namespace, as text; empty if
+/// there are none. `owner`: owner of our chains; `marks`: marks that our rules match; `backend`: the one whose tables
+/// are compared with the desired state. In other backends all rules count as foreign, whatever their names.
 ///
 /// # Errors
-/// The kernel could not be asked, or its answer makes no sense.
+/// The kernel could not be queried, or its answer is malformed.
 pub fn foreign_effects(owner: ChainSet, marks: &[Mark], backend: Backend) -> Result<Vec<String>, Error> {
     Ok(describe_effects(find_effects(owner, marks, Some(backend))?))
 }
 
-/// As [`foreign_effects`], but only of rules that set one of the marks, or one that cannot be determined. The others matter only
-/// where ours are, because they may stand behind them.
+/// Like [`foreign_effects`], but only for rules that set one of the marks, or an unknown mark. Other effects matter
+/// only where ours exist, because these may follow them.
 ///
 /// # Errors
-/// As there.
+/// As [`foreign_effects`].
 pub fn foreign_marks(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
     let mut found = find_effects(owner, marks, None)?;
     found.retain(|found| matches!(found.effect, RuleEffect::Marks(_) | RuleEffect::AnyMark));
     Ok(describe_effects(found))
 }
 
-/// `backend`: `None`: what has our names is ours in the tables of each.
+/// `backend`: `None` means that chains with our names are ours in each backend.
 fn find_effects(
     owner: ChainSet,
     marks: &[Mark],
@@ -97,7 +97,7 @@ fn describe_effects(found: Vec<FoundEffect>) -> Vec<String> {
 fn nf_tables(owned: OwnedChains, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
     let tables = ForeignTables::read_chains(owned, ListBounds::POD);
     match tables.and_then(|tables| tables.find_effects(marks)) {
-        // Whatever others make, it must not keep the agent from restoring what is missing, nor busy.
+        // Foreign objects must not keep the agent busy, or from restoring missing rules.
         Err(netlink::Error::Bounds(_) | netlink::Error::Interrupted(_)) => Ok(vec![unlisted_tables()]),
         found => or_empty(found),
     }
@@ -107,7 +107,7 @@ fn unlisted_tables() -> FoundEffect {
     FoundEffect { place: "nf_tables".to_owned(), effect: RuleEffect::Unlisted }
 }
 
-/// A kernel without nf_tables has nothing there.
+/// Treats a kernel without nf_tables as one without objects.
 fn or_empty<T: Default>(found: Result<T, netlink::Error>) -> Result<T, Error> {
     match found {
         Err(error) if has_no_nf_tables(&error) => Ok(T::default()),
@@ -115,8 +115,9 @@ fn or_empty<T: Default>(found: Result<T, netlink::Error>) -> Result<T, Error> {
     }
 }
 
-/// Returns which of iptables' tables and built-in chains of nf_tables the kernel does not evaluate although they have rules of
-/// `owner`, in the calling thread's network namespace, a pod's; as text. Native tables are compared as a whole.
+/// Returns, as text, which tables of iptables and which built-in chains of nf_tables the kernel does not evaluate
+/// although they have rules of `owner`, in the calling thread's network namespace, a pod's. Native tables are compared
+/// as a whole.
 ///
 /// # Errors
 /// As [`foreign_effects`], or there are more chains than any pod has.
@@ -126,7 +127,8 @@ pub fn inactive_rules(owner: ChainSet) -> Result<Vec<String>, Error> {
     Ok(describe_effects(iptables.flat_map(|(table, chains)| chains.inactive_effects(table)).collect()))
 }
 
-/// Tables that have chains of the owner, and which of their chains the kernel does not evaluate; `None`: all of them.
+/// Returns tables that have chains of the owner, with those of their chains that the kernel does not evaluate; `None`:
+/// all of them.
 pub(crate) fn inactive_chains(
     owner: ChainSet,
     bounds: ListBounds,
@@ -148,23 +150,23 @@ fn read_inactive(
 /// Family and name.
 pub(crate) type TableKey = (u8, String);
 
-/// Chains and rules of one table, as far as they matter here.
+/// Chains and rules of one table, as far as relevant here.
 #[derive(Debug, Default)]
 struct TableChains {
-    /// Chains of other components that packets meet before ours, and where.
+    /// Foreign chains that precede ours, with their hooks.
     early: BTreeMap<String, String>,
-    /// Rules outside of our chains, and jumps to other chains: at least as many as there are rules.
+    /// Upper bound of the number of rules outside of our chains: counts jumps to other chains, too.
     rules: u32,
-    /// The table has chains of ours.
+    /// Whether the table has chains of ours.
     is_shared: bool,
-    /// Built-in chains that ours are called from and that are not at their hook.
+    /// Built-in chains with jumps to ours that are not attached to their hook.
     unhooked: Vec<String>,
-    /// The kernel asks none of its chains.
+    /// Whether the table is dormant.
     is_dormant: bool,
 }
 
 impl TableChains {
-    /// Chains of ours that the kernel does not evaluate (`None`: all of them), and why.
+    /// Returns chains of ours that the kernel does not evaluate (`None`: all of them), with the reason.
     fn inactive_parts(&self) -> impl Iterator<Item = (Option<&str>, &'static str)> {
         let dormant = self.is_dormant.then_some((None, "is dormant"));
         let unhooked = self.unhooked.iter().map(|chain| (Some(chain.as_str()), "is not at its hook"));
@@ -180,7 +182,7 @@ impl TableChains {
     }
 }
 
-/// Chains that are compared rule by rule elsewhere.
+/// Chains whose rules are compared elsewhere.
 #[derive(Clone, Copy)]
 struct OwnedChains {
     owner: ChainSet,
@@ -194,7 +196,7 @@ struct ForeignTables {
     tables: BTreeMap<TableKey, TableChains>,
 }
 
-/// A rule, as far as it matters here.
+/// A rule, as far as relevant here.
 #[derive(Debug)]
 struct ForeignRule {
     chain: String,
@@ -215,7 +217,7 @@ impl ForeignTables {
         let dormant = read_dormant(&mut socket)?;
         for ((family, table), chains) in &mut tables {
             chains.is_dormant = dormant.contains(&(*family, table.clone()));
-            // Our jumps come before all else in the chains of iptables, so what follows there in `nat` decides nothing.
+            // Our jumps precede all other rules in the chains of iptables, so later rules in `nat` have no effect.
             if chains.is_shared && table == NAT && [IPV4, IPV6].contains(family) {
                 chains.early.retain(|name, _| !["PREROUTING", "OUTPUT"].contains(&name.as_str()));
             }
@@ -246,7 +248,7 @@ impl ForeignTables {
                 continue;
             }
             if table.is_empty() {
-                // Its rules cannot be asked for.
+                // The rules of a table without a name cannot be requested.
                 found.push(FoundEffect { place, effect: RuleEffect::Unreadable });
                 continue;
             }
@@ -264,7 +266,7 @@ impl ForeignTables {
         Ok(found)
     }
 
-    /// The rules of a table outside of our chains.
+    /// Returns the rules of a table outside of our chains.
     fn foreign_rules(
         &mut self,
         family: u8,
@@ -277,7 +279,7 @@ impl ForeignTables {
         for reply in self.socket.dump(&question)?.iter() {
             let (_, attributes) = reply.split_header::<4>()?;
             let chain = required_text(&attributes, RULE_CHAIN)?;
-            // Kernels before Linux 4.15 do not leave out other tables.
+            // Kernels before Linux 4.15 do not filter by table.
             if required_text(&attributes, RULE_TABLE)? != table || self.owned.contains(family, table, chain) {
                 continue;
             }
@@ -290,7 +292,7 @@ impl ForeignTables {
     }
 }
 
-/// The tables of which the kernel evaluates no chain.
+/// Returns the dormant tables.
 fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Error> {
     let replies = socket.dump(&NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]))?;
     let mut dormant = BTreeSet::new();
@@ -299,7 +301,7 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
         let (_, attributes) = reply.split_header::<4>()?;
         let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?.unwrap_or(0);
         let name = required_text(&attributes, TABLE_NAME)?;
-        // Of tables whose names are not UTF-8, one that is dormant says nothing of the others.
+        // A dormant table whose name is not UTF-8 must not be confused with others.
         if flags & TABLE_DORMANT != 0 && !name.is_empty() {
             dormant.insert((family, name.to_owned()));
         }
@@ -307,8 +309,8 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
     Ok(dormant)
 }
 
-/// Whether a chain of this name is a built-in one that ours are called from in a pod, and is not where iptables has it. In native tables,
-/// whose priority differs between versions, the hook counts.
+/// Returns whether a chain of this name is a built-in one with jumps to ours in a pod, but not attached as iptables
+/// does. For native tables, whose priority differs between versions, only the hook is compared.
 fn is_unhooked(
     owner: ChainSet,
     (family, table): (u8, &str),
@@ -327,7 +329,7 @@ fn is_unhooked(
     Ok(!is_at_hook(hook, number, Some(priority).filter(|_| family != INET))?)
 }
 
-/// Whether a chain is a base chain of this hook and, if one is given, of this priority.
+/// Returns whether a chain is a base chain of this hook and, if given, of this priority.
 pub(crate) fn is_at_hook(
     hook: Option<&Attribute<'_>>,
     number: u32,
@@ -339,13 +341,14 @@ pub(crate) fn is_at_hook(
     Ok(read(HOOK_NUMBER)? == Some(number) && priority.map_or(Ok(true), has_priority)?)
 }
 
-/// Whether this is a native table of the owner's.
+/// Returns whether this is a native table of the owner.
 pub(crate) fn is_native_table(owner: ChainSet, family: u8, table: &str) -> bool {
     family == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table))
 }
 
 impl OwnedChains {
-    /// Chains of iptables tables with a name of ours, and those of native tables.
+    /// Returns whether a chain is compared elsewhere: chains of iptables tables with a name of ours, and those of
+    /// native tables.
     fn contains(self, family: u8, table: &str, chain: &str) -> bool {
         let (backend, is_named) = match family {
             IPV4 | IPV6 => (Backend::Nft, IPTABLES.contains(&table) && self.owner.contains(chain)),
@@ -385,7 +388,7 @@ fn record_chain(
     Ok(())
 }
 
-/// Where a chain with this hook meets packets, if that is before ours decide on them.
+/// Returns the hook and priority of a chain, if it precedes ours.
 fn early_hook(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malformed> {
     let number =
         |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0));
@@ -395,7 +398,7 @@ fn early_hook(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malfo
         INET | IPV4 | IPV6 => HOOKS.iter().find(|(of, _)| *of == hook).map(|(_, name)| *name),
         _ => None,
     };
-    // A device's chains have priorities of their own, and come before all others.
+    // A device's chains have their own priorities, and precede all others.
     let is_early = family == NETDEV || hook == 5 || priority <= DECIDED;
     Ok(name.filter(|_| is_early).map(|name| format!("hook {name}, priority {priority}")))
 }
@@ -404,7 +407,7 @@ fn required_text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, 
     Ok(attributes.find(kind).ok_or(Malformed("an object of nf_tables without a name"))?.read_name())
 }
 
-/// The chains that packets meet which enter these.
+/// Returns the chains that packets reach from these.
 fn reached_chains(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<String> {
     let mut reached = early;
     let leads_anywhere = |rule: &&ForeignRule| matches!(rule.jumps, effect::JumpTarget::Anywhere);
@@ -425,7 +428,7 @@ fn reached_chains(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<St
     }
 }
 
-/// A name that a pod chose, for people: of one line, and not long.
+/// Makes a name chosen by a pod printable: one line of limited length.
 fn printable_name(name: &str) -> String {
     let name = if name.is_empty() { "?" } else { name };
     let clean = |c: char| if c.is_ascii_graphic() { c } else { '?' };

@@ -1,4 +1,4 @@
-//! Whether an owner's rules on the node are as they were.
+//! Detection of changes of an owner's rules on the node.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,20 +8,20 @@ use rules::{ChainSet, SavedTables};
 
 use crate::{RulesFingerprint, inactive::inactive_places};
 
-/// State of an owner's rules on the node. It costs little, whatever others have there.
+/// State of an owner's rules on the node, at low cost whatever foreign rules exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesGeneration {
-    /// Fingerprint of all rules. `None` if the kernel could not be asked: then nothing is known.
+    /// Fingerprint of all rules. `None`: the kernel could not be queried, so nothing is known.
     rules: Option<RulesFingerprint>,
-    /// The owner's rules in nf_tables. `None`: they could not be read.
+    /// The owner's rules in nf_tables. `None`: could not be read.
     own: Option<Arc<OwnRules>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct OwnRules {
-    /// The rules, and what leads to them.
+    /// The rules, and the jumps to them.
     tables: BTreeMap<Family, SavedTables>,
-    /// Where the kernel does not evaluate them.
+    /// Tables and chains that the kernel does not evaluate.
     inactive: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl OwnRules {
 }
 
 impl RulesGeneration {
-    /// Looks at the calling thread's namespace. What nobody has changed since `before` is not read once more.
+    /// Reads the calling thread's namespace. Rules that have not changed since `before` are not read again.
     pub fn of_node(owner: ChainSet, before: Option<&RulesGeneration>) -> RulesGeneration {
         let rules = RulesFingerprint::of_node().ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
@@ -43,13 +43,13 @@ impl RulesGeneration {
         RulesGeneration { rules, own }
     }
 
-    /// The kernel could be asked: a later snapshot can be compared with it.
+    /// Returns whether the kernel could be queried, so that a later snapshot can be compared with this one.
     pub fn is_comparable(&self) -> bool {
         self.rules.is_some()
     }
 
-    /// Neither the owner's rules, nor what leads to them, nor whether the kernel evaluates them was changed between `self` and `later`. Where the kernel cannot tell, it
-    /// is `false`.
+    /// Returns whether the owner's rules, the jumps to them, and their evaluation by the kernel did not change between
+    /// `self` and `later`; `false` if that is unknown.
     pub fn is_unchanged(&self, later: &RulesGeneration) -> bool {
         let (Some(then), Some(now)) = (&self.rules, &later.rules) else { return false };
         then == now || (then.same_legacy(now) && self.own.is_some() && self.own == later.own)

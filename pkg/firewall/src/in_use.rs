@@ -1,4 +1,4 @@
-//! Tables that are in use, whoever uses them.
+//! Tables that are in use by any component.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::{
 /// Returns the names of the chains that have rules in legacy tables of the calling thread's network namespace, in both families.
 ///
 /// # Errors
-/// The kernel could not be asked, its answer makes no sense, or a table is longer than any pod's.
+/// The kernel could not be queried, its answer is malformed, or a table is longer than any pod's.
 pub fn legacy_chains() -> Result<BTreeSet<String>, Error> {
     let mut chains = BTreeSet::new();
     for family in Family::BOTH {
@@ -26,11 +26,11 @@ pub fn legacy_chains() -> Result<BTreeSet<String>, Error> {
     Ok(chains)
 }
 
-/// Returns the names of the tables of nf_tables in the calling thread's network namespace, and of their chains, as far as 4 MiB list
-/// these; none if the kernel has no nf_tables.
+/// Returns the names of the tables of nf_tables in the calling thread's network namespace, and of their chains within
+/// the first 4 MiB of the list; empty if the kernel has no nf_tables.
 ///
 /// # Errors
-/// The kernel could not be asked, or its answer makes no sense.
+/// The kernel could not be queried, or its answer is malformed.
 pub fn nft_names() -> Result<BTreeSet<String>, Error> {
     let tables = all_nft_tables()?.into_iter().flatten().map(|(_, name)| name);
     let chains = match list_nft_chains() {
@@ -53,7 +53,7 @@ fn list_nft_chains() -> Result<BTreeSet<String>, netlink::Error> {
     Ok(names)
 }
 
-/// Whether there is a tool that changes legacy tables.
+/// Returns whether a tool that changes legacy tables exists.
 pub fn has_legacy_tool() -> bool {
     IptablesTools::from_environment().find_tool(ToolKind::Legacy, Family::V4, ToolVerb::Restore).is_ok()
 }

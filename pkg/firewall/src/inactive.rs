@@ -1,4 +1,4 @@
-//! Tables and built-in chains of nf_tables that the kernel does not evaluate although rules of ours are in place there.
+//! Tables and built-in chains of nf_tables that the kernel does not evaluate although they have rules of ours.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use rules::{ChainSet, Hook, SavedTables, Table};
 use crate::{Backend, Error, Firewall, ObservedTables, foreign::is_at_hook};
 
 impl Firewall {
-    /// Returns which of the tables and built-in chains from which `observed` has jumps to the owner's chains the kernel does not
-    /// evaluate, as text. Only nf_tables has such tables.
+    /// Returns, as text, the tables and built-in chains with jumps to the owner's chains in `observed` that the kernel
+    /// does not evaluate. Only nf_tables has such tables.
     ///
     /// # Errors
-    /// The kernel could not be asked, or its answer makes no sense.
+    /// The kernel could not be queried, or its answer is malformed.
     pub fn inactive_rules(&self, owner: ChainSet, observed: &ObservedTables) -> Result<Vec<String>, Error> {
         match self.backend() {
             Backend::Nft => inactive_places(owner, &observed.families),
@@ -26,8 +26,8 @@ impl Firewall {
     }
 }
 
-/// As [`Firewall::inactive_rules`], for rules in tables of iptables. Each object is asked for by name, so what others have there costs
-/// nothing.
+/// Like [`Firewall::inactive_rules`], for rules in tables of iptables. Each object is requested by name, so foreign
+/// objects cost nothing.
 pub(crate) fn inactive_places(
     owner: ChainSet,
     observed: &BTreeMap<Family, SavedTables>,
@@ -70,7 +70,7 @@ fn describe_place(family: Family, table: Table, hook: Option<Hook>, why: &str) -
     )
 }
 
-/// A table that is gone meanwhile is not dormant.
+/// Returns whether a table is dormant. A table that no longer exists is not.
 fn is_dormant(socket: &mut Socket, family: Family, table: Table) -> Result<bool, netlink::Error> {
     let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
     question.put_str(TABLE_NAME, table.as_str());

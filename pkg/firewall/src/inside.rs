@@ -1,4 +1,4 @@
-//! Work in a pod's namespace.
+//! Operations in a pod's namespace.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -16,15 +16,15 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{Error, FirewallOptions, XtablesLock, may_use_legacy};
 
-/// The file of the namespace itself, for a tool that is in a pod's user namespace and can open nothing of the node's root:
-/// only the plugin has such, at an ADD, before the pod has any process that could hold it.
+/// The namespace's own file, as the lock for a tool that is in a pod's user namespace and can open no files of the
+/// node's root: only the plugin runs such a tool, at an ADD, before the pod has any process that could hold the lock.
 const NETNS_FILE: &str = "/proc/thread-self/ns/net";
-/// How many files stand for the locks of all pods: there is nothing to be tidied up, and two pods seldom share one.
+/// Number of lock files for all pods: none has to be cleaned up, and two pods rarely share one.
 const LOCKS: u64 = 256;
 
-/// Runs `act` in a pod's namespace, with options that fit a pod: its own lock for the legacy tables, limits for what is read,
-/// and no name lookups over the network. When the private mounts for these cannot be made, it goes on without them and
-/// says why in the second value.
+/// Runs `act` in a pod's namespace, with options for a pod: its own lock for the legacy tables, limits for reading, and
+/// no name lookups over the network. If the private mounts for these cannot be made, continues without them and returns
+/// the reason as the second value.
 ///
 /// # Errors
 /// The namespace cannot be entered, or `act` failed.
@@ -76,11 +76,11 @@ enum SandboxAttempt<T> {
     Needs(MountSandbox, Option<PodLock>),
 }
 
-/// A pod's lock for its legacy tables. Whatever a process of the pod can open, the file of its namespace for one, it can
-/// lock, and hold for ever; so it is a file in a directory of root's.
+/// A pod's lock for its legacy tables. A process of the pod could lock any file that it can open, for instance that of
+/// its namespace, and hold the lock forever; so the lock is a file in a directory of root's.
 struct PodLock {
     path: PathBuf,
-    /// A file of this process alone, where there is no such directory. It lasts as long as this.
+    /// A file of this process alone, if there is no such directory. Lives as long as this.
     _own: Option<File>,
 }
 
@@ -99,8 +99,8 @@ impl PodLock {
         Ok(PodLock { path: path.into(), _own: Some(own) })
     }
 
-    /// The kernel mounts no file that only a descriptor names. Tools before 1.8.6, which take the path from nobody, then wait for
-    /// the host's lock.
+    /// Returns whether the lock file can be mounted: the kernel mounts no file that only a descriptor names. Tools
+    /// before 1.8.6, which have no option for the path, then wait for the host's lock.
     fn can_be_bound(&self) -> bool {
         self._own.is_none()
     }
@@ -110,7 +110,7 @@ impl PodLock {
     }
 }
 
-/// The file in that directory, which is made.
+/// Returns a file in that directory, which is created.
 fn shared_lock_file(directory: &Path, number: u64) -> io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -1,11 +1,11 @@
-//! The firewall tables of a network namespace: which backend it uses, what its tables hold, and how they are changed: those of
-//! nf_tables by the engine (`nftables`), legacy ones by one restore of the host's iptables tools per address family
-//! (`iptables-legacy`). Reading takes no tool.
+//! Firewall tables of a network namespace: the backend, the content of the tables, and changes: of nf_tables by the
+//! engine (`nftables`), of legacy tables by one restore of the host's iptables tools per address family
+//! (`iptables-legacy`). Reading needs no tool.
 //!
-//! Everything here looks at, and acts on, the network namespace of the calling thread; `netns` takes a thread
-//! into one. Looking has no side effect.
+//! Everything here reads and changes the network namespace of the calling thread; `netns` enters one. Reading has no
+//! side effect.
 //!
-//! Called by `redirect` and by the agent. It decides nothing about rules; `rules` does.
+//! Called by `redirect` and by the agent. This crate decides nothing about rules; `rules` does.
 
 mod backend;
 mod builtin;

@@ -1,4 +1,5 @@
-//! Tables of nf_tables that the kernel lets only one process change, and removes when that process ends (`flags owner`).
+//! Tables of nf_tables that only one process may change, and that the kernel removes when that process ends
+//! (`flags owner`).
 
 use netlink::{ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 use nftables::uapi::{GET_TABLE, INET, NFPROTO, TABLE_FLAGS, TABLE_NAME, TABLE_OWNED};
@@ -8,8 +9,8 @@ use crate::{
     presence::is_native,
 };
 
-/// Says which tables for rules of ours another process owns in the calling thread's network namespace. `None`: there are none, or the
-/// kernel could not be asked.
+/// Describes which tables for our rules are owned by another process in the calling thread's network namespace. `None`:
+/// there are none, or the kernel could not be queried.
 pub fn describe_owned_tables() -> Option<String> {
     let mut socket = Socket::open(NetlinkProtocol::Netfilter).ok()?.with_bounds(ListBounds::POD);
     // struct nfgenmsg: any family, version 0, resource 0

@@ -1,4 +1,4 @@
-//! Which backend has tables in the calling thread's network namespace, asked without making any.
+//! Backends that have tables in the calling thread's network namespace, queried without creating any.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,14 @@ use crate::{Backend, Error, backend::native_prefixes};
 pub(crate) struct BackendPresence {
     pub(crate) nft: Vec<Family>,
     pub(crate) legacy: Vec<Family>,
-    /// There are native tables of ours.
+    /// Whether native tables of ours exist.
     pub(crate) native: bool,
-    /// The kernel has nf_tables.
+    /// Whether the kernel has nf_tables.
     pub(crate) has_nf_tables: bool,
 }
 
 impl BackendPresence {
-    /// The families of one backend.
+    /// Returns the families of one backend.
     pub(crate) fn families_of(&self, backend: Backend) -> &[Family] {
         match backend {
             Backend::Nft => &self.nft,
@@ -34,7 +34,7 @@ impl BackendPresence {
         }
     }
 
-    /// Whether a backend has any table; of native ones, only ours count.
+    /// Returns whether a backend has any table; of native ones, only ours count.
     pub(crate) fn has_tables(&self, backend: Backend) -> bool {
         match backend {
             Backend::Native => self.native,
@@ -42,7 +42,7 @@ impl BackendPresence {
         }
     }
 
-    /// Looks at the kernel. A kernel without nf_tables has none.
+    /// Queries the kernel. A kernel without nf_tables has no tables of them.
     pub(crate) fn of_this_netns() -> Result<BackendPresence, Error> {
         let mut legacy = Vec::new();
         for family in Family::BOTH {
@@ -58,14 +58,14 @@ impl BackendPresence {
         Ok(BackendPresence { nft, legacy, native, has_nf_tables })
     }
 
-    /// No backend has any table.
+    /// Returns whether no backend has any table.
     pub(crate) fn is_blank(&self) -> bool {
         self.nft.is_empty() && self.legacy.is_empty() && !self.native
     }
 }
 
-/// True when the kernel does not know what was asked. Any other failure says nothing about the tables: to take it for
-/// "none" would put every jump in twice.
+/// Returns whether the error means that the kernel has no nf_tables. Any other error leaves the tables unknown:
+/// treating it as "none" would add every jump twice.
 pub(crate) fn has_no_nf_tables(error: &netlink::Error) -> bool {
     let unknown = |errno: Errno| [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT].contains(&errno);
     match error {
@@ -78,7 +78,7 @@ pub(crate) fn has_no_nf_tables(error: &netlink::Error) -> bool {
     }
 }
 
-/// All tables of nf_tables, by family and name; none if the kernel has no nf_tables.
+/// Returns all tables of nf_tables, by family and name; `None` if the kernel has no nf_tables.
 pub(crate) fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
     match list_tables() {
         Ok(tables) => Ok(Some(tables)),
@@ -87,7 +87,8 @@ pub(crate) fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> 
     }
 }
 
-/// Of more tables than are read in a pod, there may be some of each family that iptables has, and native ones of ours.
+/// Lists the tables. If there are more than are read in a pod, assumes tables of each family of iptables, and native
+/// ones of ours.
 fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
     // struct nfgenmsg: any family, version 0, resource 0
@@ -106,13 +107,13 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     Ok(found)
 }
 
-/// A name as our native tables have.
+/// Returns whether this is the name of a native table of ours.
 pub(crate) fn is_native(name: &str) -> bool {
     native_prefixes().any(|prefix| is_table_of(prefix, name))
 }
 
-/// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"
-/// or "another one"; none if the kernel has no nf_tables.
+/// Returns the generation of the nf_tables rules of the calling thread's namespace, which can only be compared for
+/// equality; `None` if the kernel has no nf_tables.
 pub(crate) fn rules_generation() -> Result<Option<u32>, Error> {
     match nftables::read_generation() {
         Ok(number) => Ok(Some(number)),

@@ -1,4 +1,4 @@
-//! The kernel's refusals in words: ipset has error numbers of its own.
+//! Messages for the kernel's error numbers: ipset has its own.
 
 use std::error::Error;
 use std::fmt;
@@ -7,12 +7,12 @@ use netlink::{Errno, Malformed};
 
 pub(crate) const MEMBER: Errno = Errno(4103);
 
-/// Why a step failed: netlink's error, with ipset's numbers in words.
+/// Cause of a failed step: netlink's error, with messages for ipset's error numbers.
 #[derive(Debug)]
 pub struct IpsetCause(pub netlink::Error);
 
 impl IpsetCause {
-    /// The kernel's error number, if it was the kernel that refused; from 4096 on one of ipset's (`IPSET_ERR_*`).
+    /// Returns the kernel's error number, if the kernel refused; from 4096 on it is one of ipset's (`IPSET_ERR_*`).
     pub fn errno(&self) -> Option<Errno> {
         self.0.errno()
     }

@@ -1,25 +1,25 @@
-//! What can go wrong with sets.
+//! Errors of reading and changing sets.
 
 use std::fmt::Display;
 
 use crate::{IpsetCause, SetName};
 
-/// Which operation failed, on which set, and why.
+/// A failed operation, its set, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel refused a step, or could not be asked.
+    /// The kernel refused a step, or could not be queried.
     #[error("cannot {step}: {source}")]
     Kernel {
         /// The step, with the set's name.
         step: String,
-        /// Why.
+        /// Cause.
         source: IpsetCause,
     },
-    /// The kernel knows nothing of IP sets.
+    /// The kernel does not support IP sets.
     #[error("the kernel has no IP sets (is the module ip_set loaded?): {0}")]
     NoIpset(#[source] IpsetCause),
-    /// The kernel's protocol is not one that we speak (6 or 7).
+    /// The kernel supports none of our protocol versions (6 and 7).
     #[error("the kernel speaks versions {oldest} to {newest} of ipset's protocol, not 6 or 7")]
     Protocol {
         /// Oldest version that the kernel speaks.
@@ -27,14 +27,14 @@ pub enum Error {
         /// Newest version that the kernel speaks.
         newest: u8,
     },
-    /// A set of this name is there, but another one than was asked for; nothing was done.
+    /// A set of this name exists, but differs from the requested one; nothing was changed.
     #[error("set {set} is {found}, not {desired}")]
     Different {
         /// Name of the set.
         set: SetName,
-        /// Description of the set that was asked for.
+        /// Description of the requested set.
         desired: String,
-        /// Description of the set that is there.
+        /// Description of the existing set.
         found: String,
     },
 }

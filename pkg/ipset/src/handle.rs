@@ -1,4 +1,4 @@
-//! The handle, and what it does with whole sets.
+//! The handle, and its operations on whole sets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use crate::message::RequestBuilder;
 use crate::own_members::{MemberSum, OwnMembers};
 use crate::{Error, IpsetCause, RemoveOutcome, SetInfo, SetName, SetSpec, reply, set::HASH_IP};
 
-/// Versions of the protocol that we speak: 7 since Linux 4.20, 6 since 2.6.39.
+/// Protocol versions that we support: 7 since Linux 4.20, 6 since 2.6.39.
 const PROTOCOLS: (u8, u8) = (6, 7);
-/// How often a set is asked for that others make and destroy meanwhile.
+/// Maximum number of attempts to create a set that other components create and destroy meanwhile.
 const CREATE_ATTEMPTS: u32 = 8;
 
 const OPENING: &str = "open a handle on IP sets";
 
-/// So many sets are listed to learn of a few of them.
+/// Maximum number of sets in the namespace for which all are listed to query a few of them.
 const FEW_SETS: usize = 16;
 
 /// A connection to the kernel's sets in one netns.
@@ -26,17 +26,17 @@ const FEW_SETS: usize = 16;
 pub struct IpsetHandle {
     pub(crate) socket: Socket,
     pub(crate) requests: RequestBuilder,
-    /// A list of all sets was long once.
+    /// Whether a list of all sets was long once.
     has_many_sets: bool,
 }
 
 impl IpsetHandle {
-    /// Opens a handle on the calling thread's netns; it keeps to that netns wherever it is used later.
+    /// Opens a handle in the calling thread's netns, to which it stays bound on any thread.
     ///
     /// # Errors
     ///
     /// [`Error::NoIpset`] if the kernel was built without ipset or its module is missing, [`Error::Protocol`] if it
-    /// is one of a distant past or future, [`Error::Kernel`].
+    /// supports only other versions, [`Error::Kernel`].
     pub fn open() -> Result<Self, Error> {
         let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(open_error)?;
         let asking = RequestBuilder { protocol: PROTOCOLS.1 };
@@ -47,7 +47,7 @@ impl IpsetHandle {
         Ok(Self { socket, requests: RequestBuilder { protocol }, has_many_sets: false })
     }
 
-    /// Makes a set, unless one of that name, type, family and comment support is there.
+    /// Creates a set, unless one with this name, type, family and comment support exists.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl IpsetHandle {
         Err(failed(netlink::Error::Interrupted(CREATE_ATTEMPTS).into()))
     }
 
-    /// The sets of whatever type, without their members, in the kernel's order.
+    /// Returns the sets of any type, without their members, in the kernel's order.
     ///
     /// # Errors
     ///
@@ -88,17 +88,18 @@ impl IpsetHandle {
         self.requests.headers(None)
     }
 
-    /// Whether [`IpsetHandle::foreign_member_counts`] has found more than sixteen sets, so that a list of them is no small one.
+    /// Returns whether [`IpsetHandle::foreign_member_counts`] has found more than sixteen sets, so that a list of them
+    /// is long.
     pub fn has_many_sets(&self) -> bool {
         self.has_many_sets
     }
 
-    /// Returns how many members each of these sets has, without those that this process has added by then, and with those that it
-    /// has removed. The number is negative where others removed members; where there is no set, it has none. While it stays the
-    /// same, most probably nobody else has changed the set.
+    /// Returns the number of members of each set, without those that this process has added, and with those that it has
+    /// removed. The number is negative if other components removed members; a missing set has none. While the number is
+    /// unchanged, most probably no other component has changed the set.
     ///
-    /// It costs one small request for all of them together, or one for each where the namespace has more than sixteen sets. It is of
-    /// use only where a process changes sets of one network namespace.
+    /// Costs one small request for all sets together, or one for each if the namespace has more than sixteen sets.
+    /// Useful only if a process changes sets of a single network namespace.
     ///
     /// # Errors
     ///
@@ -119,8 +120,8 @@ impl IpsetHandle {
         Ok(sets.iter().map(of_others).collect())
     }
 
-    /// Like [`IpsetHandle::foreign_member_counts`], but returns a hash of these members, so that one that another replaced shows, too. It
-    /// lists the set.
+    /// Like [`IpsetHandle::foreign_member_counts`], but returns a hash of these members, which also shows a replaced
+    /// member. Lists the set.
     ///
     /// # Errors
     ///
@@ -143,14 +144,14 @@ impl IpsetHandle {
         Ok(all.hashes.wrapping_sub(own.member_sum(set).hashes))
     }
 
-    /// The members of a set with their owners; none if there is no such set.
+    /// Returns the members of a set with their owners; `None` if the set does not exist.
     ///
-    /// A member that is there all the time is listed, whatever else comes and goes meanwhile. One that is removed at that moment
-    /// may be listed without its owner, which the kernel frees first.
+    /// A member that exists all the time is listed, whatever other members are added or removed meanwhile. One that is
+    /// being removed may be listed without its owner, which the kernel frees first.
     ///
     /// # Errors
     ///
-    /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::Kernel`].
+    /// [`Error::Different`] if the set is not of type `hash:ip`, [`Error::Kernel`].
     pub fn member_owners(
         &mut self,
         set: &SetName,
@@ -176,7 +177,7 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`], also if rules refer to it; then nothing has happened.
+    /// [`Error::Kernel`], also if rules refer to the set; then nothing was changed.
     pub fn destroy_set(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.destroy(set)) {
@@ -203,7 +204,8 @@ impl IpsetHandle {
     }
 }
 
-/// nfnetlink answers EINVAL for a subsystem that is not there, the socket layer EPROTONOSUPPORT for all of nfnetlink.
+/// Maps an error to [`Error::NoIpset`]: nfnetlink returns EINVAL for a missing subsystem, the socket layer
+/// EPROTONOSUPPORT if nfnetlink is missing.
 fn open_error(error: netlink::Error) -> Error {
     let missing = match &error {
         netlink::Error::Io { source, .. } => {
@@ -227,7 +229,7 @@ fn version_range(replies: &ReplyMessages) -> Result<(u8, u8), netlink::Error> {
     Ok(found.ok_or(netlink::Malformed("no answer to a question for versions"))?)
 }
 
-/// The newest version in both ranges.
+/// Returns the newest version in both ranges.
 fn newest_common(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
     let newest = ours.1.min(theirs.1);
     (newest >= ours.0.max(theirs.0)).then_some(newest)

@@ -1,10 +1,11 @@
-//! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: make, fill, list.
+//! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: creating, filling and listing
+//! them.
 //!
-//! For the agent, which keeps the addresses of enrolled pods in two of them, one per family, for firewall rules to
-//! match on. The comment of an address is the UID of the pod that has it. An [`IpsetHandle`] works in the netns in which it
-//! was opened (enter one through `netns`). Every change is idempotent. Nothing is decided here.
+//! Used by the agent, which keeps the addresses of enrolled pods in two sets, one per family, for matches in firewall
+//! rules. The comment of a member is the UID of its pod. An [`IpsetHandle`] works in the netns in which it was opened
+//! (enter one through `netns`). Every change is idempotent. This crate decides nothing.
 //!
-//! Sources: `include/uapi/linux/netfilter/ipset/{ip_set,ip_set_hash}.h` and, for what they leave open,
+//! Sources: `include/uapi/linux/netfilter/ipset/{ip_set,ip_set_hash}.h` and, for details,
 //! `net/netfilter/ipset/{ip_set_core,ip_set_hash_gen,ip_set_hash_ip}.c`.
 
 mod cause;

@@ -1,4 +1,4 @@
-//! Adding and removing members, each of which has an owner.
+//! Adding and removing members with their owners.
 
 use std::net::IpAddr;
 
@@ -9,27 +9,27 @@ use crate::error::kernel_error;
 use crate::own_members::OwnMembers;
 use crate::{Error, IpsetHandle, SetName, cause};
 
-/// Whether a member or set was removed, or was not there.
+/// Outcome of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum RemoveOutcome {
     /// The member or set was removed.
     Yes,
-    /// There was none.
+    /// The member or set did not exist.
     Missing,
 }
 
-/// A member with its owner, and the kernel's answer about it.
+/// A member with its owner, and the kernel's reply about it.
 type MemberAnswer<'a> = ((IpAddr, &'a PodUid), Result<(), netlink::Error>);
 
 impl IpsetHandle {
-    /// Adds addresses of the set's family, each with its owner, in few exchanges with the kernel; those that are there get the
-    /// owner that is given. One that is refused does not keep the others from being added.
+    /// Adds addresses of the set's family, each with its owner, in few exchanges with the kernel; existing ones get the
+    /// given owner. A refused address does not keep the others from being added.
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`] for the first address that was refused, also if there is no such set or it is full, and if an exchange
-    /// broke.
+    /// [`Error::Kernel`] for the first address that was refused, also if the set does not exist or is full, and if an
+    /// exchange failed.
     pub fn add_owned<'a>(
         &mut self,
         set: &SetName,
@@ -52,11 +52,11 @@ impl IpsetHandle {
         first_refusal
     }
 
-    /// Removes a member, if it is one.
+    /// Removes a member, if it exists.
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`], also if there is no such set.
+    /// [`Error::Kernel`], also if the set does not exist.
     pub fn remove_member(&mut self, set: &SetName, ip: IpAddr) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.remove(set, ip)) {
@@ -69,7 +69,7 @@ impl IpsetHandle {
         }
     }
 
-    /// Returns the kernel's answer for each of these members.
+    /// Returns the kernel's reply for each of these members.
     fn send_members<'a>(
         &mut self,
         flags: MessageFlags,

@@ -1,4 +1,4 @@
-//! Requests on the wire: netfilter's header, the protocol's version, and attributes.
+//! Requests: netfilter's header, the protocol version, and attributes.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use netlink::{MessageFlags, NetlinkRequest};
 
 use crate::{Family, SetName, SetSpec, set::HASH_IP};
 
-/// `NFNL_SUBSYS_IPSET`: the upper byte of a message's type.
+/// `NFNL_SUBSYS_IPSET`: the upper byte of the message type.
 const SUBSYSTEM: u16 = 6 << 8;
-/// `NLA_F_NET_BYTEORDER`: ipset refuses numbers and addresses without it.
+/// `NLA_F_NET_BYTEORDER`: required by ipset for numbers and addresses.
 const NET_ORDER: u16 = 0x4000;
 
 pub(crate) const PROTOCOL: u16 = SUBSYSTEM | 1;
@@ -18,7 +18,7 @@ const DESTROY: u16 = SUBSYSTEM | 3;
 pub(crate) const LIST: u16 = SUBSYSTEM | 7;
 const ADD: u16 = SUBSYSTEM | 9;
 const DELETE: u16 = SUBSYSTEM | 10;
-/// Both since Linux 4.20, of protocol 7.
+/// Both since Linux 4.20, with protocol 7.
 pub(crate) const GET_BY_NAME: u16 = SUBSYSTEM | 14;
 pub(crate) const GET_BY_NUMBER: u16 = SUBSYSTEM | 15;
 
@@ -33,7 +33,7 @@ pub(crate) mod attr {
     pub(crate) const DATA: u16 = 7;
     /// A list of `DATA`, one for each member.
     pub(crate) const ADT: u16 = 8;
-    /// Of protocol or revision.
+    /// Minimum of a protocol version or revision.
     pub(crate) const MINIMUM: u16 = 10;
     pub(crate) const NUMBER: u16 = 11;
 }
@@ -43,7 +43,7 @@ pub(crate) mod data {
     pub(crate) const IP: u16 = 1;
     pub(crate) const FLAGS: u16 = 8;
     pub(crate) const ELEMENTS: u16 = 24;
-    /// Of a member.
+    /// Comment of a member.
     pub(crate) const COMMENT: u16 = 26;
 }
 
@@ -51,23 +51,23 @@ pub(crate) mod data {
 pub(crate) const IPV4: u16 = 1;
 pub(crate) const IPV6: u16 = 2;
 
-/// `IPSET_FLAG_LIST_HEADER`: leave out the members.
+/// `IPSET_FLAG_LIST_HEADER`: omit the members.
 const HEADERS_ONLY: u32 = 1 << 2;
 /// `IPSET_FLAG_WITH_COMMENT`.
 pub(crate) const WITH_COMMENT: u32 = 1 << 4;
 /// `IPSET_MAX_COMMENT_SIZE`.
 const MAX_COMMENT: usize = 255;
-/// The revision of `hash:ip` that sets are made with: of Linux 3.19, and has comments.
+/// Revision of `hash:ip` in which sets are created: since Linux 3.19, with comments.
 const REVISION: u8 = 4;
 
-/// Makes requests in one version of the protocol.
+/// Builder of requests in one protocol version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestBuilder {
     pub(crate) protocol: u8,
 }
 
 impl RequestBuilder {
-    /// Which versions does the kernel speak?
+    /// Builds a request for the protocol versions of the kernel.
     pub(crate) fn protocol_versions(self) -> NetlinkRequest {
         self.base_request(PROTOCOL, MessageFlags::NONE)
     }
@@ -86,7 +86,7 @@ impl RequestBuilder {
         message
     }
 
-    /// Refused if there is none: without the flag, newer kernels call that success.
+    /// Builds the removal of a set, refused if the set does not exist: without the flag, newer kernels report success.
     pub(crate) fn destroy(self, set: &SetName) -> NetlinkRequest {
         self.set_request(DESTROY, MessageFlags::EXCLUSIVE, set)
     }
@@ -95,7 +95,7 @@ impl RequestBuilder {
         self.set_request(LIST, MessageFlags::NONE, set)
     }
 
-    /// Of all sets, or of one.
+    /// Builds a request for the headers of all sets, or of one.
     pub(crate) fn headers(self, set: Option<&SetName>) -> NetlinkRequest {
         let mut message = self.base_request(LIST, MessageFlags::NONE);
         if let Some(set) = set {
@@ -105,22 +105,23 @@ impl RequestBuilder {
         message
     }
 
-    /// Which number does a set have?
+    /// Builds a request for the index of a set.
     pub(crate) fn number_of(self, set: &str) -> NetlinkRequest {
         let mut message = self.base_request(GET_BY_NAME, MessageFlags::NONE);
         message.put_str(attr::SETNAME, set);
         message
     }
 
-    /// Which set has a number?
+    /// Builds a request for the set with an index.
     pub(crate) fn name_of(self, number: u16) -> NetlinkRequest {
         let mut message = self.base_request(GET_BY_NUMBER, MessageFlags::NONE);
         message.put_be16(attr::NUMBER, number);
         message
     }
 
-    /// Refused with [`MessageFlags::EXCLUSIVE`] if it is a member already, which without gets this owner. An owner that could be
-    /// no comment is left out: it is a hint for people, and for who comes after us.
+    /// Builds the addition of a member. With [`MessageFlags::EXCLUSIVE`] it is refused if the member exists; without,
+    /// an existing member gets this owner. An owner that is no valid comment is omitted: it is a hint for people, and
+    /// for later agents.
     pub(crate) fn add(
         self,
         flags: MessageFlags,
@@ -131,7 +132,7 @@ impl RequestBuilder {
         self.member_request(ADD, flags, set, ip, owner.as_str())
     }
 
-    /// Refused if it is not a member.
+    /// Builds the removal of a member, refused if the member does not exist.
     pub(crate) fn remove(self, set: &SetName, ip: IpAddr) -> NetlinkRequest {
         self.member_request(DELETE, MessageFlags::EXCLUSIVE, set, ip, "")
     }

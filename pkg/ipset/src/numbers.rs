@@ -1,19 +1,19 @@
-//! The numbers of sets: firewall rules in the kernel name a set by its number, and people by its name.
+//! Indexes of sets: firewall rules in the kernel refer to a set by its index, and people by its name.
 
 use netlink::{Attributes, NetlinkProtocol, NetlinkRequest, Socket};
 
 use crate::message::{RequestBuilder, attr};
 
-/// The version that knows these requests.
+/// The protocol version that has these requests.
 const REQUESTS: RequestBuilder = RequestBuilder { protocol: 7 };
 
-/// The number of a set of the calling thread's netns; `None`: there is no such set, or the kernel does not say (before Linux
-/// 4.20, or without ipset).
+/// Returns the index of a set of the calling thread's netns; `None`: the set does not exist, or the kernel does not
+/// report it (before Linux 4.20, or without ipset).
 pub fn number_of(set: &str) -> Option<u16> {
     ask_kernel(REQUESTS.number_of(set), |attributes| attributes.find(attr::NUMBER)?.read_be16().ok())
 }
 
-/// The name of the set that has this number in the calling thread's netns; `None` as for [`number_of`].
+/// Returns the name of the set with this index in the calling thread's netns; `None` as for [`number_of`].
 pub fn name_of(number: u16) -> Option<String> {
     let read =
         |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.read_str().ok()?.to_owned());

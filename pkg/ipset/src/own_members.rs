@@ -1,4 +1,4 @@
-//! Members that this process has added to each set, so that foreign changes can be told from its own.
+//! Members that this process has added to each set, so that foreign changes can be distinguished from its own.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +11,11 @@ use crate::SetName;
 
 static ADDED: Mutex<BTreeMap<SetName, MemberSum>> = Mutex::new(BTreeMap::new());
 
-/// Members of a set, summed up in any order. What was removed counts negatively.
+/// Sum of a set's members, independent of their order. Removed members count negatively.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberSum {
     pub(crate) number: i64,
-    /// The sum of the members' hashes.
+    /// Sum of the members' hashes.
     pub(crate) hashes: u64,
 }
 
@@ -37,7 +37,7 @@ fn hash(ip: IpAddr) -> u64 {
     hasher.finish()
 }
 
-/// The sums, which nobody else changes or reads meanwhile: they are held from before a request until it is answered.
+/// The sums, locked from before a request until its reply, so that no other thread changes or reads them meanwhile.
 pub(crate) struct OwnMembers(MutexGuard<'static, BTreeMap<SetName, MemberSum>>);
 
 impl OwnMembers {
@@ -45,7 +45,7 @@ impl OwnMembers {
         Self(ADDED.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns what was added, less what was removed.
+    /// Returns the sum of added members, less removed ones.
     pub(crate) fn member_sum(&self, set: &SetName) -> MemberSum {
         self.0.get(set).copied().unwrap_or_default()
     }

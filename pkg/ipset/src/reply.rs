@@ -1,4 +1,4 @@
-//! Replies on the wire. Nothing here can panic, whatever the bytes.
+//! Parsing of replies. Nothing here can panic, whatever the bytes.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use netlink::{Attribute, Attributes, Malformed, ReceivedMessage};
 use crate::message::{self, IPV4, IPV6, WITH_COMMENT, attr, data};
 use crate::{Family, SetInfo};
 
-/// The set that a part of a listing begins with; none in the parts that go on with its members, and in replies to
-/// other questions.
+/// Returns the set with which a part of a listing begins; `None` for parts that continue its members, and for other
+/// replies.
 ///
 /// # Errors
 ///
-/// If the reply does not follow ipset's format.
+/// The reply does not follow ipset's format.
 pub fn parse_header(reply: &ReceivedMessage<'_>) -> Result<Option<SetInfo>, Malformed> {
     let Some(attributes) = listed_attributes(reply)? else { return Ok(None) };
     let mut set = SetInfo::default();
@@ -42,11 +42,11 @@ fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malfor
     Ok(())
 }
 
-/// The members in a part of the listing of a `hash:ip` set, with their owners.
+/// Returns the members in a part of the listing of a `hash:ip` set, with their owners.
 ///
 /// # Errors
 ///
-/// If the reply does not follow ipset's format, or a member is not an address.
+/// The reply does not follow ipset's format, or a member is not an address.
 pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<(IpAddr, Option<PodUid>)>, Malformed> {
     let mut members = Vec::new();
     each_member(reply, |member| {
@@ -56,7 +56,7 @@ pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<(IpAddr, Option<
     Ok(members)
 }
 
-/// Like [`parse_members`], but hands over the addresses as they come.
+/// Like [`parse_members`], but passes on the addresses one by one.
 pub(crate) fn parse_addresses(
     reply: &ReceivedMessage<'_>,
     mut each: impl FnMut(IpAddr),
@@ -96,7 +96,7 @@ fn parse_member(attributes: Attributes<'_>) -> Result<(IpAddr, Option<PodUid>), 
     Ok((address.ok_or(WITHOUT_ADDRESS)?, owner))
 }
 
-/// Reads a comment up to its NUL. Another program may have put there what is not UTF-8: that becomes `�`.
+/// Reads a comment up to its NUL. Another program may have written invalid UTF-8, which becomes `�`.
 fn parse_owner(comment: &[u8]) -> Option<PodUid> {
     let text = comment.split(|byte| *byte == 0).next().filter(|text| !text.is_empty())?;
     Some(String::from_utf8_lossy(text).as_ref().into())
@@ -112,7 +112,7 @@ fn parse_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
     }
 }
 
-/// Oldest and newest version of the protocol that the kernel speaks.
+/// Returns the oldest and newest protocol version that the kernel supports.
 pub(crate) fn parse_version_range(reply: &ReceivedMessage<'_>) -> Result<Option<(u8, u8)>, Malformed> {
     let Some((_, attributes)) = reply.split_kind::<4>(message::PROTOCOL)? else { return Ok(None) };
     let newest = attributes.find(attr::PROTOCOL).ok_or(Malformed("answer without a version"))?.read_u8()?;

@@ -1,18 +1,18 @@
-//! Sets: what is asked for, what is there.
+//! Sets: requested and existing ones.
 
 use std::fmt;
 
 use crate::Family;
 
-/// The one type of set that this crate makes and fills.
+/// The only set type that this crate creates and fills.
 pub(crate) const HASH_IP: &str = "hash:ip";
 
-/// The name of a set: 1 to 31 bytes of visible ASCII, without quote, backslash, comma or leading `-`, which the
-/// firewall tools would read as syntax.
+/// Name of a set: 1 to 31 bytes of visible ASCII, without quote, backslash, comma or leading `-`, which the firewall
+/// tools would parse as syntax.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetName(String);
 
-/// The text is not a valid set name.
+/// A text that is not a valid set name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a set name (1 to 31 visible ASCII characters; no quote, backslash, ',' or leading '-')"
@@ -20,7 +20,7 @@ pub struct SetName(String);
 pub struct InvalidSetName(pub String);
 
 impl SetName {
-    /// The longest that the kernel takes (`IPSET_MAXNAMELEN` less the NUL).
+    /// Maximum length in the kernel (`IPSET_MAXNAMELEN` less the NUL).
     pub const MAX_LEN: usize = 31;
 
     /// Checks a name.
@@ -35,7 +35,7 @@ impl SetName {
         if ok { Ok(Self(name.to_owned())) } else { Err(InvalidSetName(name.to_owned())) }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -47,7 +47,7 @@ impl fmt::Display for SetName {
     }
 }
 
-/// A set of addresses as it is asked for: with comments, of the kernel's default sizes.
+/// A requested set of addresses: with comments, and the kernel's default sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetSpec {
     /// Name of the set.
@@ -57,28 +57,28 @@ pub struct SetSpec {
 }
 
 impl SetSpec {
-    /// Whether that set serves as this one.
+    /// Returns whether the existing set matches this request.
     pub(crate) fn is_served_by(&self, found: &SetInfo) -> bool {
         found.kind == HASH_IP && found.family == Some(self.family) && found.comments
     }
 }
 
-/// A set that is there, of whatever type, without its members.
+/// An existing set of any type, without its members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetInfo {
     /// Name of the set; another program may have chosen one that [`SetName`] refuses.
     pub name: String,
     /// Type of the set, such as `hash:ip`.
     pub kind: String,
-    /// Family of its members; none for types that hold both or no addresses.
+    /// Family of its members; `None` for types with both or without addresses.
     pub family: Option<Family>,
     /// Whether members can have comments.
     pub comments: bool,
-    /// Members now; old kernels do not say.
+    /// Number of members; old kernels do not report it.
     pub elements: Option<u32>,
 }
 
-/// `hash:ip IPv4 with comments`.
+/// Formats `hash:ip IPv4 with comments`.
 impl fmt::Display for SetInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind)?;

@@ -1,5 +1,5 @@
-//! A tool as a child process: input and output in memory files, so that nothing can block on a pipe, and a
-//! deadline on the whole. Only a tool that is started before its input is known reads from a pipe.
+//! A tool as a child process: input and output in memory files, so that nothing can block on a pipe, and a deadline for
+//! the whole run. Only a tool that is started before its input is known reads from a pipe.
 
 use std::{
     ffi::OsString,
@@ -18,15 +18,15 @@ use netns::UserNamespace;
 
 use crate::Error;
 
-/// This program.
+/// Path of this program.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// The argument that makes it a tool: see [`become_tool`].
+/// Argument by which this program becomes a tool: see [`become_tool`].
 const BECOME_TOOL: &str = "--as-tool-in-user-namespace";
 
-/// If this process was started to be a tool in a user namespace: becomes it. To be called before there is a second thread.
-/// Returns an error if it could not, and nothing if it was started for something else.
+/// Becomes a tool in a user namespace, if this process was started for that. To be called before there is a second
+/// thread. Returns an error if that failed, and `None` if the process was started for another purpose.
 pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
-    arguments.next()?; // our own name
+    arguments.next()?; // the program's name
     if arguments.next()? != BECOME_TOOL {
         return None;
     }
@@ -43,13 +43,13 @@ pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<Stri
 /// Standard input of a tool.
 #[derive(Clone, Copy)]
 pub enum ToolInput<'a> {
-    /// This.
+    /// This text.
     Text(&'a str),
-    /// The text that [`RunningTool::write_input`] will pass to it.
+    /// Text that [`RunningTool::write_input`] will pass later.
     Later,
 }
 
-/// A tool that was started.
+/// A running tool.
 #[derive(Debug)]
 pub struct RunningTool {
     tool: PathBuf,
@@ -111,17 +111,17 @@ impl RunningTool {
         Ok(RunningTool { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr })
     }
 
-    /// Gives a tool that waits for it its input, which must fit into a pipe, and no more.
+    /// Passes the input, which must fit into a pipe, to a tool that waits for it, and closes the pipe.
     pub fn write_input(&mut self, text: &str) -> Result<(), Error> {
         let written = self.child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
         match written {
-            // It has ended already: its own words, read when it is waited for, say why.
+            // The tool has already ended: its output, which is read when it is waited for, has the reason.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other.map_err(|source| Error::Run { tool: self.tool.clone(), source }),
         }
     }
 
-    /// Waits until `deadline`, then kills. `bound` is the whole time allowed, for the message.
+    /// Waits until `deadline`, then kills the tool. `bound` is the whole time limit, for the message.
     pub fn wait_for_exit(mut self, deadline: Instant, bound: Duration) -> Result<FinishedTool, Error> {
         let tool = self.tool.clone();
         let failed = |source| Error::Run { tool: tool.clone(), source };
@@ -133,7 +133,7 @@ impl RunningTool {
     }
 }
 
-/// No child outlives its owner. Killing and waiting for one that was reaped already does nothing.
+/// No child outlives its owner. Killing and waiting for a reaped child has no effect.
 impl Drop for RunningTool {
     fn drop(&mut self) {
         drop(self.child.kill());
@@ -142,7 +142,8 @@ impl Drop for RunningTool {
 }
 
 impl FinishedTool {
-    /// Returns the tool's result if it succeeded, else why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
+    /// Returns the tool's result if it succeeded, else the reason of the refusal (iptables: `include/xtables.h`,
+    /// `enum xtables_exittype`).
     pub fn require_success(self) -> Result<FinishedTool, Error> {
         if self.status.success() {
             return Ok(self);
@@ -158,7 +159,7 @@ impl FinishedTool {
     }
 }
 
-/// The last 600 characters, on one line.
+/// Returns the last 600 characters, on one line.
 fn last_characters(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let skip = line.chars().count().saturating_sub(600);

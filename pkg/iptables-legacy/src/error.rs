@@ -1,4 +1,4 @@
-//! What can go wrong with the host's tools and with legacy tables.
+//! Errors of the host's tools and of legacy tables.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -6,20 +6,20 @@ use model::Family;
 
 use crate::ToolKind;
 
-/// Why legacy tables could not be read, or a tool could not be found or run; one variant per step.
+/// Reason why legacy tables could not be read, or a tool could not be found or run; one variant per step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No tool of the desired backend.
+    /// No tool of the desired backend was found.
     #[error("no {tool} for the {backend} backend in {path} (Debian and RHEL: package iptables)")]
     NoTool {
         /// Name of the tool that was searched for.
         tool: String,
-        /// For which backend.
+        /// Backend of the tool.
         backend: ToolKind,
-        /// The directories searched.
+        /// The directories that were searched.
         path: String,
     },
-    /// No iptables tool at all.
+    /// No iptables tool was found.
     #[error("no iptables-restore in {0}: install iptables on the node")]
     NoIptables(String),
     /// A tool could not be started.
@@ -27,7 +27,7 @@ pub enum Error {
     Run {
         /// The tool.
         tool: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A tool did not end in time and was killed.
@@ -35,7 +35,7 @@ pub enum Error {
     TimedOut {
         /// The tool.
         tool: PathBuf,
-        /// The bound.
+        /// The time limit.
         after: Duration,
     },
     /// A tool refused.
@@ -45,25 +45,25 @@ pub enum Error {
         tool: PathBuf,
         /// Meaning of the tool's exit status.
         meaning: String,
-        /// The end of what it said.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// No socket to ask for legacy tables with.
+    /// No socket could be opened for legacy tables.
     #[error("cannot ask for the {family} rules of the legacy backend: {source}")]
     LegacySocket {
         /// The family.
         family: Family,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The kernel did not give out a legacy table.
+    /// The kernel did not return a legacy table.
     #[error("cannot read the {family} table {table} of the legacy backend: {source}")]
     LegacyTable {
         /// The family.
         family: Family,
         /// The table.
         table: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// A file of the kernel or the host could not be read.
@@ -71,7 +71,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }

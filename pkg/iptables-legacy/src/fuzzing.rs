@@ -1,14 +1,14 @@
-//! What fuzz targets feed; nobody else calls it.
+//! Entry points for fuzz targets only.
 
 use model::Family;
 
 use crate::read;
 
-/// Reads the rules of a legacy table from the answers to `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`: the chain of each, and its
-/// text.
+/// Parses the rules of a legacy table from the results of `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`: the chain of
+/// each, and its text.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The table is malformed.
 pub fn legacy_table(
     family: Family,
     info: &[u8],

@@ -1,9 +1,9 @@
-//! Tables of the kernel's ip_tables ("legacy" tables), read without tools; and the host's iptables tools, which change them, and
-//! those of nf_tables where the engine cannot.
+//! Tables of the kernel's ip_tables ("legacy" tables), read without tools; and the host's iptables tools, which change
+//! them, and tables of nf_tables where the engine cannot.
 //!
-//! Reading has no side effect: a table is never asked for before `/proc` shows that it exists, because asking makes it. Everything
-//! here looks at, and acts on, the network namespace of the calling thread. It decides nothing: `firewall` chooses the tables,
-//! and `rules` what is in them.
+//! Reading has no side effect: a table is never requested before `/proc` shows that it exists, because a request would
+//! create it. Everything here reads and changes the network namespace of the calling thread. This crate decides
+//! nothing: `firewall` selects the tables, and `rules` their content.
 //!
 //! Sources: the kernel's `include/uapi/linux/netfilter_ipv4/ip_tables.h`, `netfilter_ipv6/ip6_tables.h`, `netfilter/x_tables.h`.
 

@@ -1,4 +1,4 @@
-//! The lock of the legacy tables. The nft backend needs none.
+//! Lock of the legacy tables. The nft backend needs none.
 
 use std::{
     fs,
@@ -6,23 +6,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where every iptables of the host locks.
+/// Lock file of every iptables of the host.
 pub(crate) const HOST_LOCK: &str = "/run/xtables.lock";
-/// Overrides the lock's file in iptables 1.8.6 and later.
+/// Environment variable that overrides the lock file in iptables 1.8.6 and later.
 pub const LOCK_VARIABLE: &str = "XTABLES_LOCKFILE";
 
 /// The lock that a change of legacy tables takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XtablesLock {
-    /// The host's: for changes of the node's own namespace.
+    /// The host's lock, for changes of the node's own namespace.
     Host,
-    /// This file instead: a pod's namespace shares no tables with the host, so it must not hold the host's lock,
-    /// nor wait for it. No process of the pod may be able to open it, for whoever can may hold it.
+    /// This file instead: a pod's namespace shares no tables with the host, so a change must not hold the host's lock,
+    /// nor wait for it. No process of the pod may be able to open the file, because it could hold the lock.
     Private(PathBuf),
 }
 
 impl XtablesLock {
-    /// The lock's file.
+    /// Returns the lock file.
     pub fn path(&self) -> &Path {
         match self {
             XtablesLock::Host => Path::new(HOST_LOCK),
@@ -30,7 +30,7 @@ impl XtablesLock {
         }
     }
 
-    /// The processes that hold the lock, as far as `/proc` tells.
+    /// Returns the processes that hold the lock, as far as `/proc` shows them.
     pub fn describe_holders(&self) -> String {
         let unknown = "an unknown process".to_owned();
         let Ok(inode) = fs::metadata(self.path()).map(|meta| meta.ino()) else { return unknown };
@@ -45,7 +45,7 @@ fn process_name(pid: &str) -> String {
     format!("process {pid} ({})", name.trim())
 }
 
-/// Process ids in `/proc/locks` that hold (not wait for) a lock on `inode`:
+/// Returns the process IDs in `/proc/locks` that hold (not wait for) a lock on `inode`:
 /// `1: FLOCK  ADVISORY  WRITE 1234 00:17:5678 0 EOF`.
 fn holder_pids(locks: &str, inode: u64) -> impl Iterator<Item = &str> {
     let suffix = format!(":{inode}");

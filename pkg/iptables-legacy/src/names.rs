@@ -1,6 +1,6 @@
-//! Name lookups of the tools. The owner match asks the C library for a user named `1337` before it reads the
-//! number. On hosts whose users live in the network (LDAP, a cloud's login service) that question goes out from
-//! the pod's namespace, where nobody answers, and every pod start hangs.
+//! Name lookups of the tools. The owner match looks up a user named `1337` in the C library before it parses the
+//! number. On hosts whose users come from the network (LDAP, a cloud's login service) that query is sent from the pod's
+//! namespace, where no server replies, and every pod start hangs.
 
 use std::{fs, path::Path};
 
@@ -9,11 +9,11 @@ use netns::{BindMount, MountSandbox};
 use crate::{XtablesLock, lock::HOST_LOCK};
 
 const NSSWITCH: &str = "/etc/nsswitch.conf";
-/// Sources that only read local files or ask local daemons.
+/// Sources that only read local files or query local daemons.
 const LOCAL: [&str; 6] = ["files", "compat", "db", "altfiles", "extrausers", "systemd"];
 
-/// The mounts that the tools need to see differently, if any: no name sources of the network; and, where `legacy`
-/// tables are changed, no lock of the host, for versions before 1.8.6, which know no other.
+/// Returns the private mounts that the tools need, if any: no name sources of the network; and, where `legacy` tables
+/// are changed, another file in place of the host's lock, for versions before 1.8.6, which support no other path.
 pub fn private_mounts(lock: &XtablesLock, legacy: bool) -> Option<MountSandbox> {
     let mut binds = Vec::new();
     if fs::read_to_string(NSSWITCH).is_ok_and(|conf| asks_the_network(&conf)) {
@@ -25,7 +25,7 @@ pub fn private_mounts(lock: &XtablesLock, legacy: bool) -> Option<MountSandbox> 
     (!binds.is_empty()).then_some(MountSandbox { binds })
 }
 
-/// True when users or groups may be looked up in other than local sources.
+/// Returns whether users or groups may be looked up in other than local sources.
 fn asks_the_network(conf: &str) -> bool {
     conf.lines().any(|line| {
         let line = line.split('#').next().unwrap_or_default();

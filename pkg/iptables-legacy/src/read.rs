@@ -1,7 +1,6 @@
-//! What the kernel's ip_tables hold. Of these it counts no changes, but it gives them out.
+//! Reading of the tables of the kernel's ip_tables, which has no generation for them.
 //!
-//! The one place in this crate that needs `unsafe`: options that are read are sockets' options, which neither std nor
-//! rustix reads by number.
+//! The only `unsafe` code of this crate: reading socket options by number, which neither std nor rustix offers.
 
 mod chains;
 mod decode;
@@ -37,13 +36,13 @@ const GET_INFO: c_int = 64;
 const GET_ENTRIES: c_int = 65;
 const SOL_IP: c_int = 0;
 const SOL_IPV6: c_int = 41;
-/// Length of a table's name with the zero that ends it (`XT_TABLE_MAXNAMELEN`).
+/// Length of a table's name with its trailing NUL (`XT_TABLE_MAXNAMELEN`).
 const NAME: usize = 32;
-/// A table may be replaced between the question for its size and the one for its content.
+/// Maximum number of attempts: a table may be replaced between the queries for its size and its content.
 const ATTEMPTS: u32 = 4;
-/// Longer tables are no pod's. In bytes; a rule has some 300.
+/// Maximum size of a pod's table, in bytes; a rule has some 300.
 pub const LONGEST: usize = 16 << 20;
-/// Nor are such any node's.
+/// Maximum size of a node's table, in bytes.
 pub const LONGEST_OF_NODE: usize = 256 << 20;
 
 /// `struct ipt_getinfo`.
@@ -57,7 +56,7 @@ struct TableInfo {
     size: u32,
 }
 
-/// `struct ipt_get_entries`, ahead of the entries. They begin where a 64-bit counter may.
+/// `struct ipt_get_entries`, before the entries, which are aligned for a 64-bit counter.
 #[repr(C)]
 struct EntriesHeader {
     name: [u8; NAME],
@@ -65,18 +64,18 @@ struct EntriesHeader {
     entries: [u64; 0],
 }
 
-/// Why a table could not be read.
+/// Reason why a table could not be read.
 enum LegacyTableError {
     Kernel(Errno),
-    /// In words.
+    /// A malformed table, as text.
     Malformed(&'static str),
 }
 
-/// A number that only means "the same" or "another one" for all rules of the legacy tables in the calling thread's
-/// namespace, without their counters; none if there are no such tables. One that is longer is an error.
+/// Returns a hash of all rules of the legacy tables in the calling thread's namespace, without their counters, which
+/// can only be compared for equality; `None` if there are no such tables. A table longer than `longest` is an error.
 ///
 /// # Errors
-/// The kernel could not be asked, its answer makes no sense, or a table is longer.
+/// The kernel could not be queried, its answer is malformed, or a table is longer.
 pub fn tables_fingerprint(longest: usize) -> Result<Option<u64>, Error> {
     let mut hasher = DefaultHasher::new();
     let mut is_any = false;
@@ -97,8 +96,8 @@ pub fn tables_fingerprint(longest: usize) -> Result<Option<u64>, Error> {
     Ok(is_any.then(|| hasher.finish()))
 }
 
-/// Reads the legacy tables of a family in the calling thread's namespace that iptables knows, as far as they concern these owners
-/// (see [`SavedTables::parse_for`]).
+/// Reads the legacy tables of a family in the calling thread's namespace that iptables uses, as far as they concern
+/// these owners (see [`SavedTables::parse_for`]).
 ///
 /// # Errors
 /// As [`tables_fingerprint`].
@@ -122,7 +121,8 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
     Ok(builder.build())
 }
 
-/// Hands over the rules of all legacy tables of a family in the calling thread's namespace, a pod's, each with its table.
+/// Passes on the rules of all legacy tables of a family in the calling thread's namespace, a pod's, each with its
+/// table.
 ///
 /// # Errors
 /// As [`tables_fingerprint`].
@@ -133,8 +133,8 @@ pub fn read_rules(family: Family, mut note: impl FnMut(&str, &LegacyRule<'_>)) -
     })
 }
 
-/// Hands over the rules of all legacy tables of a family, each with its table, and adds the tables' names and those of their
-/// chains.
+/// Passes on the rules of all legacy tables of a family, each with its table, and collects the names of the tables and
+/// of their chains.
 fn read_each(
     family: Family,
     longest: usize,
@@ -159,8 +159,8 @@ fn read_each(
     Ok(())
 }
 
-/// Reads the rules of a table from the kernel's two answers, each with its chain and as a save would have it. Removes the
-/// counters from the second.
+/// Parses the rules of a table from the results of both queries, each with its chain and text as in a save. Clears the
+/// counters in the second result.
 pub(crate) fn parse_table(
     family: Family,
     info: &[u8],
@@ -178,8 +178,8 @@ pub(crate) fn parse_table(
     Ok(rules)
 }
 
-/// Names of the legacy tables of a family that exist in the calling thread's namespace. The kernel lists them only once its
-/// ip_tables is there, and a table only once somebody used it.
+/// Returns the names of the legacy tables of a family that exist in the calling thread's namespace. The kernel lists
+/// them only if ip_tables is loaded, and a table only if it was used.
 ///
 /// # Errors
 /// [`Error::Read`]: the kernel's list could not be read.
@@ -205,7 +205,7 @@ impl LegacyTableError {
     }
 }
 
-/// Any socket of the family reaches them; this sort needs no permission of its own.
+/// Opens a socket of the family, as the queries need; this type requires no privilege.
 fn open_socket(family: Family) -> Result<OwnedFd, Errno> {
     let family = match family {
         Family::V4 => AddressFamily::INET,
@@ -214,7 +214,7 @@ fn open_socket(family: Family) -> Result<OwnedFd, Errno> {
     socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
-/// A table's entry points and rules, whose counters are zero.
+/// Returns a table's entry points and rules, with cleared counters.
 fn read_table(
     socket: &OwnedFd,
     family: Family,
@@ -230,7 +230,7 @@ fn read_table(
     }
 }
 
-/// The answer to the first question, and the size of the table that is in it.
+/// Returns the result of the first query, and the table's size in it.
 fn query_table_info(
     socket: &OwnedFd,
     family: Family,
@@ -264,7 +264,7 @@ fn read_once(
     Ok(info)
 }
 
-/// A zeroed structure of this length that begins with the name of a table.
+/// Returns a zeroed structure of this length that begins with the name of a table.
 fn named_buffer(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError> {
     let mut bytes = vec![0; length];
     let place = bytes.get_mut(..table.len()).filter(|_| table.len() < NAME);
@@ -272,7 +272,7 @@ fn named_buffer(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError>
     Ok(bytes)
 }
 
-/// Has the kernel fill `value`, which tells what is asked for.
+/// Reads a socket option into `value`, which contains the query.
 #[expect(unsafe_code, reason = "neither std nor rustix reads options by number")]
 fn read_sockopt(
     socket: &OwnedFd,

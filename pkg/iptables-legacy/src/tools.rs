@@ -1,4 +1,4 @@
-//! Finding the host's tools.
+//! Search for the host's tools.
 
 use std::{
     env,
@@ -14,7 +14,7 @@ use crate::{
     child::{RunningTool, ToolInput},
 };
 
-/// Where tools usually are, for callers without a `PATH`.
+/// Usual directories of tools, for callers without a `PATH`.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 model::word_enum! {
@@ -28,7 +28,7 @@ model::word_enum! {
     }
 }
 
-/// The directories that are searched.
+/// The directories to search.
 #[derive(Clone, Debug)]
 pub struct IptablesTools {
     path: OsString,
@@ -53,16 +53,16 @@ impl ToolVerb {
 }
 
 impl IptablesTools {
-    /// The directories of `PATH`, or the usual ones for callers without it.
+    /// Uses the directories of `PATH`, or the usual ones without it.
     pub fn from_environment() -> IptablesTools {
         let path = env::var_os("PATH").filter(|path| !path.is_empty());
         IptablesTools { path: path.unwrap_or_else(|| USUAL_PATH.into()) }
     }
 
-    /// The tool of this kind: by its own name, or by the plain name when that is of this kind.
+    /// Returns the tool of this kind: by its specific name, or by the plain name if that is of this kind.
     ///
     /// # Errors
-    /// There is none, or what a plain name is could not be determined.
+    /// There is none, or the kind of a plain name could not be determined.
     pub fn find_tool(&self, kind: ToolKind, family: Family, verb: ToolVerb) -> Result<PathBuf, Error> {
         let prefix = name_prefix(family);
         let suffix = verb.name_suffix();
@@ -80,7 +80,7 @@ impl IptablesTools {
         }
     }
 
-    /// The kind of the host's plain `iptables-restore`, which is the operator's choice.
+    /// Returns the kind of the host's plain `iptables-restore`, which is the operator's choice.
     ///
     /// # Errors
     /// There is no such tool, or its kind could not be determined.
@@ -105,7 +105,7 @@ fn name_prefix(family: Family) -> &'static str {
     }
 }
 
-/// Which kind a tool with a plain name is: by the program that its links lead to, else by asking it.
+/// Returns the kind of a tool with a plain name: by the program behind its symbolic links, else by its version output.
 fn kind_of(tool: &Path) -> Result<ToolKind, Error> {
     let program = tool.canonicalize().map_err(|source| Error::Read { path: tool.to_owned(), source })?;
     match program.file_name().map(|name| name.to_string_lossy().into_owned()) {
@@ -115,7 +115,7 @@ fn kind_of(tool: &Path) -> Result<ToolKind, Error> {
     }
 }
 
-/// `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
+/// Parses `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
 fn query_kind(tool: &Path) -> Result<ToolKind, Error> {
     let bound = Duration::from_secs(5);
     let running = RunningTool::start(None, tool, &["--version".to_owned()], &[], ToolInput::Text(""))?;

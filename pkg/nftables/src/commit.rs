@@ -14,16 +14,16 @@ use crate::{
     },
 };
 
-/// Reason why a transaction is impossible: a rule that is to go, or to be preceded, and has no handle because a tool has
-/// listed it; or a condition about a set that does not exist, or whose number a kernel before Linux 4.20 does not report.
+/// Reason why a transaction is impossible: a rule to be deleted or preceded has no handle, because a tool has listed
+/// it; or a condition refers to a set that does not exist, or whose index a kernel before Linux 4.20 does not report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine cannot make this change: {0}")]
 pub struct Unsupported(pub String);
 
-/// The changes of both families as the messages of one transaction, which [`commit`] sends; none when there is nothing
-/// to do. Sets that rules name are those of the calling thread's network namespace.
+/// Returns the changes of both families as the messages of one transaction, for [`commit`]; empty if there is nothing
+/// to change. Sets in rules are those of the calling thread's network namespace.
 ///
-/// Tables and built-in chains are made where there are none and stay as they are where they exist, with their policy.
+/// Missing tables and built-in chains are created; existing ones are unchanged, and keep their policy.
 ///
 /// # Errors
 /// [`Unsupported`].
@@ -37,11 +37,11 @@ pub fn transaction_messages(changes: &[(Family, &RuleChange)]) -> Result<Vec<Net
     Ok(batch.messages)
 }
 
-/// Makes the changes of a [`transaction_messages`] in the calling thread's network namespace: all of them, or none.
+/// Applies the changes of [`transaction_messages`] in the calling thread's network namespace: all of them, or none.
 ///
-/// It does not ask the kernel to refuse if others have changed rules since they were read (`NFNL_BATCH_GENID`): whoever
-/// may change a pod's rules could keep it from being redirected by doing so all the time. A chain of ours is filled as a
-/// whole, and a rule that is to go is named by its handle, which no other rule ever has.
+/// The kernel is not asked to refuse if other components have changed rules since they were read (`NFNL_BATCH_GENID`):
+/// a pod that may change its rules could keep itself from being redirected by doing so all the time. A chain of ours is
+/// filled as a whole, and a rule to be deleted is identified by its handle, which is never reused.
 ///
 /// # Errors
 /// [`Error::Commit`].
@@ -55,7 +55,7 @@ pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
 #[derive(Default)]
 struct Batch {
     messages: Vec<NetlinkRequest>,
-    /// Tables that exist from here on; likewise built-in chains in `hooks`.
+    /// Tables that exist after the messages so far; likewise built-in chains in `hooks`.
     tables: Vec<(Family, Table)>,
     hooks: Vec<(Family, Table, Hook)>,
     sets: KernelSets,
@@ -112,7 +112,8 @@ impl TableWriter<'_> {
         }
     }
 
-    /// A new chain accepts what reaches its end; one that exists keeps its policy because none is named.
+    /// Creates a built-in chain if missing. A new chain accepts packets that reach its end; an existing one keeps its
+    /// policy, because none is given.
     fn ensure_hook(&mut self, hook: Hook) {
         let place = (self.family, self.table, hook);
         if !self.batch.hooks.contains(&place) {
@@ -164,7 +165,7 @@ impl TableWriter<'_> {
         self.add_rule(jump.hook.as_str(), place, None, &jump.rule)
     }
 
-    /// Without a flag and a handle, a rule comes before all others.
+    /// Adds a rule. Without a flag and a handle, it precedes all others.
     fn add_rule(
         &mut self,
         chain: &str,

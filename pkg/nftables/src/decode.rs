@@ -1,5 +1,5 @@
-//! Expressions as a rule. Nothing is guessed: an expression, an attribute or a combination that we never write makes a
-//! rule foreign.
+//! Decoding of expressions to a rule. Nothing is guessed: an expression, an attribute or a combination that we never
+//! write makes a rule foreign.
 
 use std::borrow::Cow;
 
@@ -23,23 +23,23 @@ use crate::{
     xt,
 };
 
-/// Registers that expressions of a rule may use: four of 16 bytes, or sixteen of 4 bytes behind them.
+/// Registers that expressions of a rule may use: four of 16 bytes, followed by sixteen of 4 bytes.
 const REGISTERS: usize = 24;
 
-/// Content of a rule, as far as it is understood.
+/// Content of a rule, as far as understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecodedRule {
-    /// The rule in terms of the model. `None` if the model cannot express it.
+    /// The rule in terms of the model; `None`: the model cannot express it.
     pub rule: Option<Rule>,
-    /// The chain that it leads to, also when its conditions are not understood.
+    /// The chain to which the rule jumps, even if its conditions are not understood.
     pub target_chain: Option<String>,
-    /// The names of its expressions, for people.
+    /// Names of the rule's expressions, for reports.
     pub names: Vec<String>,
 }
 
 impl DecodedRule {
-    /// Returns the rule as a save would have it, without a handle. One that the model cannot say gets the names of its
-    /// expressions instead of its conditions, and where it leads to.
+    /// Returns the rule as in a save, without a handle. A rule that the model cannot express has the names of its
+    /// expressions instead of its conditions, and its jump target.
     pub fn into_saved_rule(self, family: Family, chain: &str) -> SavedRule {
         let DecodedRule { rule, target_chain: target, names } = self;
         let text = rule.as_ref().map_or_else(
@@ -52,7 +52,7 @@ impl DecodedRule {
                 format!("(foreign: {names}){}", target.unwrap_or_default())
             },
             |rule| match &rule.target {
-                // What the tools add to what they are told.
+                // Option that the tools add.
                 Target::Tproxy { .. } => rule.to_string().replace(
                     "--tproxy-mark",
                     &format!("--on-ip {} --tproxy-mark", family.unspecified_address()),
@@ -64,7 +64,7 @@ impl DecodedRule {
     }
 }
 
-/// The chain that a rule leads to, read without what else it says.
+/// Returns the chain to which a rule jumps, without decoding its conditions.
 pub(crate) fn target_chain<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
     let expressions = attributes.find(RULE_EXPRESSIONS)?.nested_attributes().map_while(Result::ok);
     let chains = expressions.filter_map(|expression| {
@@ -76,7 +76,7 @@ pub(crate) fn target_chain<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
     chains.last()
 }
 
-/// Reads the attributes of a rule. An expression that is cut short ends it, and makes it foreign.
+/// Reads the attributes of a rule. A truncated expression ends it, and makes it foreign.
 pub(crate) fn read_rule(
     family: Family,
     attributes: &Attributes<'_>,
@@ -85,7 +85,7 @@ pub(crate) fn read_rule(
     let mut decoded =
         DecodedRule { target_chain: target_chain(attributes).map(str::to_owned), ..DecodedRule::default() };
     let mut decoder = RuleDecoder::new(family);
-    // Of iptables' own comments, or whatever nft keeps with a rule.
+    // Comments of iptables itself, or other data that nft stores with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();
     for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
         let Ok(element) = element else {
@@ -121,7 +121,7 @@ struct RuleDecoder {
     family: Family,
     rule: Option<Rule>,
     registers: [Option<Loaded>; REGISTERS],
-    /// The verdict has been read.
+    /// Whether the verdict has been read.
     is_complete: bool,
 }
 
@@ -135,13 +135,13 @@ impl RuleDecoder {
         self.rule.as_mut()
     }
 
-    /// The protocol that the rule names.
+    /// Returns the protocol in the rule's conditions.
     fn named_protocol(&self) -> Option<TransportProtocol> {
         let proto = self.rule.as_ref()?.proto.as_ref()?;
         (!proto.negated).then_some(proto.value)
     }
 
-    /// Takes in one expression; none if it is not understood.
+    /// Reads one expression; `None`: not understood.
     fn read_expression(
         &mut self,
         name: &str,
@@ -238,7 +238,7 @@ impl RuleDecoder {
                 Some(())
             }
             (Source::Payload { base: NETWORK_HEADER, offset, length }, mask) => {
-                // Before iptables 1.8.3: the protocol in the header of IPv4.
+                // Before iptables 1.8.3: the protocol in the IPv4 header.
                 if self.family == Family::V4 && (offset, length, &mask) == (9, 1, &None) {
                     return self.set_protocol(negated, value);
                 }
@@ -265,7 +265,7 @@ impl RuleDecoder {
         }
     }
 
-    /// A range of ports, as iptables-nft has it.
+    /// Reads a range of ports as iptables-nft writes it.
     fn read_port_range(&mut self, data: &Attributes<'_>) -> Option<()> {
         const DEST_PORT: Source = Source::Payload { base: TRANSPORT_HEADER, offset: 2, length: 2 };
         let _ = self.named_protocol()?;
@@ -284,7 +284,7 @@ impl RuleDecoder {
         set_once(&mut self.rule_mut()?.proto, MatchValue { negated, value })
     }
 
-    /// The network of which the first `length` bytes are compared, after a mask if there is one.
+    /// Returns the network of which the first `length` bytes are compared, after a mask if any.
     fn decode_network(&self, length: u32, value: &[u8], mask: Option<&[u8]>) -> Option<IpNet> {
         let length_of_it = usize::try_from(length).ok()?;
         if value.len() != length_of_it || length > address_size(self.family) {
@@ -307,7 +307,7 @@ impl RuleDecoder {
     }
 }
 
-/// Two conditions on the same are not ours.
+/// Sets a condition once; two conditions of the same kind are not ours.
 fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.is_none().then(|| *place = Some(value))
 }
@@ -320,7 +320,7 @@ pub fn prefix_of(mask: &[u8]) -> Option<u32> {
     is_prefix.then_some(u32::try_from(ones).ok()? * 8 + partial.leading_ones())
 }
 
-/// With a NUL at its end it is a whole name, else the beginning of one.
+/// Reads an interface name: complete with a trailing NUL, otherwise a prefix.
 fn interface_name(value: &[u8]) -> Option<IfName> {
     let text = std::str::from_utf8(value).ok()?;
     match text.trim_end_matches('\0') {

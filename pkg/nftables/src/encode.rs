@@ -1,4 +1,4 @@
-//! A rule as expressions, in the order in which iptables-nft writes them: interfaces, protocol, addresses, matches, a
+//! Encoding of a rule as expressions, in the order of iptables-nft: interfaces, protocol, addresses, matches, a
 //! counter, the verdict.
 
 use model::{Family, IfName, IpNet};
@@ -44,8 +44,8 @@ pub(crate) const fn protocol_number(proto: TransportProtocol) -> u8 {
     }
 }
 
-/// Adds the attributes `NFTA_RULE_EXPRESSIONS` and, where x_tables needs it, `NFTA_RULE_COMPAT`; false if the rule has a
-/// condition that cannot be expressed.
+/// Adds the attributes `NFTA_RULE_EXPRESSIONS` and, where x_tables needs it, `NFTA_RULE_COMPAT`. Returns false if the
+/// rule has a condition that cannot be expressed.
 pub(crate) fn write_rule(
     request: &mut NetlinkRequest,
     family: Family,
@@ -87,7 +87,7 @@ pub(crate) fn write_rule(
     true
 }
 
-/// For x_tables, whose extensions may ask which protocol the whole rule is about.
+/// Adds the protocol of the whole rule, which extensions of x_tables may need.
 fn add_compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<TransportProtocol>>) {
     let number = proto.map_or(0, |proto| u32::from(protocol_number(proto.value)));
     let flags = if proto.is_some_and(|proto| proto.negated) { COMPAT_INVERTED } else { 0 };
@@ -135,14 +135,14 @@ pub(crate) fn compare_by(list: &mut NetlinkRequest, operation: u32, value: &[u8]
     });
 }
 
-/// A name is compared with the NUL at its end; the beginning of one is not.
+/// Compares an interface name: complete with its trailing NUL, a prefix without.
 fn match_interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
     let text = name.value.as_str();
     let bytes = text.strip_suffix('+').filter(|start| !start.is_empty()).map(str::to_owned);
     load_meta(list, key);
     match (bytes, text) {
         (Some(start), _) => compare_register(list, name.negated, start.as_bytes()),
-        // No interface has no name: a name that none can have, as iptables writes it.
+        // No interface has an empty name: this is iptables' name that none can have.
         (None, "+") => compare_register(list, false, b"INVAL/D\0"),
         (None, _) => compare_register(list, name.negated, format!("{text}\0").as_bytes()),
     }
@@ -165,15 +165,15 @@ pub(crate) fn match_address(list: &mut NetlinkRequest, family: Family, offset: u
         IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
     };
     if net.value.prefix_len() < net.value.max_prefix_len() {
-        // iptables since 1.8.6 reads fewer bytes where it can; all versions read this.
+        // iptables since 1.8.6 loads fewer bytes where possible; all versions read this form.
         apply_bitwise(list, &mask, &vec![0; mask.len()]);
     }
     compare_register(list, net.negated, &value);
 }
 
-/// `(register & mask) ^ xor`; both are equally long.
+/// Computes `(register & mask) ^ xor`; both have the same length.
 pub(crate) fn apply_bitwise(list: &mut NetlinkRequest, mask: &[u8], xor: &[u8]) {
-    let length = u32::try_from(mask.len()).unwrap_or_default(); // at most that of an address
+    let length = u32::try_from(mask.len()).unwrap_or_default(); // at most the length of an address
     add_expression(list, "bitwise", &|data| {
         data.put_be32(BITWISE_SOURCE, REGISTER_1)
             .put_be32(BITWISE_REGISTER, REGISTER_1)

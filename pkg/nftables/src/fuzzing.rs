@@ -1,4 +1,4 @@
-//! For fuzz targets and properties: what reads foreign bytes.
+//! Entry points for fuzz targets and property tests: parsers of foreign bytes.
 
 use model::Family;
 use netlink::{Attributes, MessageFlags, NetlinkRequest};
@@ -6,7 +6,7 @@ use rules::Rule;
 
 use crate::{decode, encode, native::ListedRule, sets::SetNumbers};
 
-/// The name of the only set there is.
+/// Name of the only set that exists.
 pub const SET: &str = "a-set";
 
 struct OneSet;
@@ -26,16 +26,16 @@ pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
     decode::read_rule(family, &Attributes::new(attributes), &mut OneSet).rule
 }
 
-/// Whether the attributes of two rules say the same in a native table.
+/// Returns whether the attributes of two rules are equal in a native table.
 pub fn same_native_rule(one: &[u8], other: &[u8]) -> bool {
     let [one, other] = [one, other].map(|attributes| ListedRule::new(&Attributes::new(attributes)));
     one == other
 }
 
-/// The attributes of a rule; none if it cannot be expressed.
+/// Returns the attributes of a rule; `None` if it cannot be expressed.
 pub fn encode_rule(family: Family, rule: &Rule) -> Option<Vec<u8>> {
     let mut message = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
     let is_written = encode::write_rule(&mut message, family, rule, &mut OneSet);
     let bytes = message.finish(0, MessageFlags::NONE).ok()?;
-    is_written.then(|| bytes.get(16..).unwrap_or_default().to_vec()) // behind struct nlmsghdr
+    is_written.then(|| bytes.get(16..).unwrap_or_default().to_vec()) // after struct nlmsghdr
 }

@@ -1,4 +1,4 @@
-//! What the kernel holds, in the form of a save.
+//! Reading of the kernel's tables into the form of a save.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,25 @@ use crate::{
     },
 };
 
-/// How often everything is read again because somebody changed it meanwhile.
+/// Maximum number of attempts to read while other components change rules.
 const ATTEMPTS: u32 = 8;
-/// Bytes of the list of chains that are read: some hundred chains. Where there are more, ours are asked for by name.
+/// Maximum number of bytes of the list of chains: some hundred chains. If there are more, ours are requested by name.
 pub(crate) const CHAINS: usize = 64 << 10;
-/// Bytes of a chain of ours that are read. A rule of ours has some 500 at most, and the longest of our chains some hundred.
+/// Maximum number of bytes of a chain of ours. A rule of ours has at most some 500, and the longest of our chains some
+/// hundred rules.
 const OWN_CHAIN: usize = 512 << 10;
-/// Bytes of a built-in chain that are read: a few hundred rules. Our jumps stand at its beginning.
+/// Maximum number of bytes of a built-in chain: a few hundred rules. Our jumps are at its beginning.
 const BUILT_IN_CHAIN: usize = 64 << 10;
 
-/// Reads what the calling thread's network namespace holds of the tables that iptables knows, as far as it concerns these
-/// owners (see [`SavedTables::parse_for`]), without making anything. A family that has none of these tables is absent. Rules
+/// Reads the tables that iptables uses in the calling thread's network namespace, as far as they concern these owners
+/// (see [`SavedTables::parse_for`]), without creating anything. A family that has none of these tables is absent. Rules
 /// have their handles.
 ///
-/// The owners' chains and the built-in ones are read by name, so what others have there costs nothing, however much it is. All
-/// rules of a table are read, within the bounds, only if a rule in a chain of another component leads to a chain of ours.
+/// The owners' chains and the built-in ones are read by name, so foreign chains cost nothing, whatever their size. All
+/// rules of a table are read, within the limits, only if a rule in a foreign chain jumps to a chain of ours.
 ///
 /// # Errors
-/// [`Error::Read`]: the kernel could not be asked, or its answer makes no sense.
+/// [`Error::Read`]: the kernel could not be queried, or its answer is malformed.
 pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
     read_unchanged(|| {
         let objects = ObjectReader::new(bounds);
@@ -43,8 +44,8 @@ pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<F
     })
 }
 
-/// Reads again until nobody has changed rules meanwhile. Whoever changes them all the time gets what was read last: each chain is
-/// read as it was at one moment, and who compares generations learns of the change.
+/// Reads until no rules were changed meanwhile. If they change all the time, the last result is returned: each chain
+/// was read as of one moment, and comparing generations shows the change.
 pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Result<T, Error> {
     let mut generation = GenerationReader::open()?;
     let mut last = Err(Error::Changing(ATTEMPTS));
@@ -60,28 +61,28 @@ pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) ->
     last
 }
 
-/// A number that changes whenever rules of the calling thread's network namespace do.
+/// Returns the generation of the calling thread's network namespace, which changes with each transaction.
 ///
 /// # Errors
-/// [`Error::Read`]: the kernel has no nf_tables, or does not answer.
+/// [`Error::Read`]: the kernel has no nf_tables, or does not reply.
 pub fn read_generation() -> Result<u32, Error> {
     GenerationReader::open()?.read()
 }
 
-/// Reads the same number again and again, for the namespace in which it was opened, at the cost of one small request.
+/// Reader of the generation of the namespace in which it was opened, at the cost of one small request.
 #[derive(Debug)]
 pub struct GenerationReader(Socket);
 
 impl GenerationReader {
-    /// Opens it in the calling thread's network namespace.
+    /// Opens a reader in the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`Error::Read`]: the kernel does not give a socket.
+    /// [`Error::Read`]: the kernel does not open a socket.
     pub fn open() -> Result<GenerationReader, Error> {
         open_socket(ListBounds::POD).map(GenerationReader).map_err(Error::Read)
     }
 
-    /// Returns a number that changes whenever rules of the namespace do.
+    /// Returns the generation of the namespace, which changes with each transaction.
     ///
     /// # Errors
     /// As [`read_generation`].
@@ -94,7 +95,7 @@ fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
     Ok(Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(bounds))
 }
 
-/// Asks for a number that changes whenever rules of the namespace do; the kernel answers with one message.
+/// Returns the request for the generation of the namespace; the kernel replies with one message.
 pub fn generation_request() -> NetlinkRequest {
     NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4])
 }
@@ -108,18 +109,18 @@ fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
     number.ok_or_else(|| Malformed("no generation in the answer").into())
 }
 
-/// A chain of one of iptables' tables.
+/// A chain of an iptables table.
 #[derive(Debug)]
 struct FoundChain {
     family: Family,
     table: Table,
     name: String,
-    /// Number of its rules, and of what leads to it.
+    /// Number of its rules, and of references to it.
     users: usize,
 }
 
 impl FoundChain {
-    /// `None`: of a table that iptables does not know.
+    /// Parses a chain; `None`: its table is not one of iptables.
     fn from(reply: &ReceivedMessage<'_>) -> Result<Option<FoundChain>, Malformed> {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
         let known =
@@ -136,7 +137,7 @@ impl FoundChain {
     }
 }
 
-/// Asks for objects, by one socket as long as it can be used.
+/// Reader of objects, by one socket as long as it is usable.
 pub(crate) struct ObjectReader {
     socket: Option<Socket>,
     pub(crate) bounds: ListBounds,
@@ -151,7 +152,7 @@ impl ObjectReader {
         self.socket.take().map_or_else(|| open_socket(self.bounds), Ok)
     }
 
-    /// As [`Socket::head`]; the second value tells whether that is all.
+    /// Like [`Socket::dump_head`]; also returns whether the list is complete.
     pub(crate) fn read_head(
         &mut self,
         question: &NetlinkRequest,
@@ -162,7 +163,7 @@ impl ObjectReader {
         Ok((replies, self.socket.is_some()))
     }
 
-    /// Asks for one object; `None`: there is none.
+    /// Requests one object; `None`: it does not exist.
     pub(crate) fn find_object(
         &mut self,
         question: NetlinkRequest,
@@ -176,8 +177,8 @@ impl ObjectReader {
         }
     }
 
-    /// Asks for a list; the second value tells whether that is all of it. Where there are very many objects, these are asked for one
-    /// by one instead.
+    /// Requests a list; also returns whether it is complete. If there are very many objects, those in `single` are
+    /// requested one by one instead.
     pub(crate) fn list_or_find(
         &mut self,
         list: &NetlinkRequest,
@@ -193,7 +194,7 @@ impl ObjectReader {
     }
 }
 
-/// Reads chains.
+/// Reader of chains.
 struct ChainReader<'a> {
     objects: ObjectReader,
     owners: &'a [ChainSet],
@@ -222,7 +223,7 @@ impl ChainReader<'_> {
         Ok(families)
     }
 
-    /// All chains; if there are very many, those that matter, and `false`.
+    /// Returns all chains; if there are very many, the relevant ones, and `false`.
     fn list_chains(&mut self) -> Result<(Vec<FoundChain>, bool), netlink::Error> {
         let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
         let (replies, are_all) = self.objects.read_head(&question, CHAINS)?;
@@ -262,7 +263,7 @@ impl ChainReader<'_> {
     ) -> Result<(), netlink::Error> {
         let owners = self.owners;
         let is_ours = |name: &str| owners.iter().any(|owner| owner.contains(name));
-        // What is known to use each of our chains, and the rules that have been read, by handle.
+        // Known references to each of our chains, and the rules that have been read, by handle.
         let mut known: BTreeMap<(Table, String), usize> = BTreeMap::new();
         let mut read: BTreeSet<(Table, u64)> = BTreeSet::new();
         for chain in chains.iter().filter(|chain| is_ours(&chain.name) || chain.is_built_in()) {
@@ -274,7 +275,7 @@ impl ChainReader<'_> {
                 read.extend(rule.handle.map(|handle| (chain.table, handle)));
             })?;
             if !is_complete {
-                // In a chain of ours it is an unexpected rule.
+                // In a chain of ours this counts as an unexpected rule.
                 let text = "(more rules than are read)".to_owned();
                 let unread = || SavedRule { chain: chain.name.clone(), text, rule: None, handle: None };
                 builder.add_rule(chain.table, &chain.name, |_| false, unread);
@@ -289,7 +290,7 @@ impl ChainReader<'_> {
         tables.into_iter().try_for_each(|table| self.read_remaining(family, table, &read, builder))
     }
 
-    /// Reads the beginning of a chain, and tells whether that is all of it. `note` is called for each rule.
+    /// Reads the beginning of a chain, and returns whether it is complete. `note` is called for each rule.
     fn read_chain(
         &mut self,
         chain: &FoundChain,
@@ -300,12 +301,12 @@ impl ChainReader<'_> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(chain.family));
         question.put_str(RULE_TABLE, chain.table.as_str()).put_str(RULE_CHAIN, &chain.name);
         let (replies, is_complete) = match self.objects.read_head(&question, bytes) {
-            Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it has gone
+            Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it no longer exists
             asked => asked?,
         };
         for reply in replies.iter() {
             let Some(rule) = KernelRule::from(chain.family, chain.table, &reply)? else { continue };
-            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+            // A kernel before Linux 4.12 returns all rules, whatever was requested.
             if rule.chain == chain.name {
                 note(&rule);
                 rule.add_to(builder, &mut self.sets);
@@ -314,8 +315,8 @@ impl ChainReader<'_> {
         Ok(is_complete)
     }
 
-    /// Reads all rules of a table for those that lead to our chains and have not been `read`: in chains of other components, or far
-    /// down in a built-in one. Where there are more rules than the bounds allow, they are not found.
+    /// Reads all rules of a table for those that jump to our chains and have not been `read`: in foreign chains, or far
+    /// down in a built-in one. Rules beyond the limits are not found.
     fn read_remaining(
         &mut self,
         family: Family,
@@ -350,19 +351,19 @@ impl ChainReader<'_> {
     }
 }
 
-/// A rule as the kernel tells it.
+/// A rule of a kernel message.
 struct KernelRule<'a> {
     family: Family,
     table: Table,
     chain: &'a str,
-    /// The chain that it leads to.
+    /// The chain to which it jumps.
     target_chain: Option<&'a str>,
     handle: Option<u64>,
     attributes: Attributes<'a>,
 }
 
 impl<'a> KernelRule<'a> {
-    /// `None`: a rule of another table.
+    /// Parses a rule; `None`: a rule of another table.
     fn from(
         family: Family,
         table: Table,
@@ -389,7 +390,7 @@ impl<'a> KernelRule<'a> {
     }
 }
 
-/// A table of iptables of this family; none for other families, and other programs' tables.
+/// Returns the iptables table of this family; `None` for other families and foreign tables.
 fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
     let ([of_family, ..], name) = (nfgenmsg_header(family), name?.read_name());
     Table::ALL.into_iter().find(|table| number == of_family && table.as_str() == name)

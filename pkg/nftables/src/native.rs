@@ -1,7 +1,8 @@
-//! Native tables: those of family `inet`, as Istio makes them with `NATIVE_NFTABLES`.
+//! Native tables: those of family `inet`, as Istio creates them with `NATIVE_NFTABLES`.
 //!
-//! The kernel's extensions for x_tables are not needed. A table of an owner holds nothing of anybody else, so it is compared as
-//! a whole, expression by expression, and written as a whole: what is not understood is what is not desired.
+//! The kernel's extensions for x_tables are not needed. A table of an owner contains no foreign objects, so it is
+//! compared as a whole, expression by expression, and written as a whole: anything that is not understood is not
+//! desired.
 
 mod encode;
 mod listing;
@@ -20,8 +21,8 @@ use crate::{
     },
 };
 
-/// The messages of one transaction that turns what an owner has (the tables in `found` whose names begin with the prefix) into
-/// what it shall have; none when that is the same.
+/// Returns the messages of one transaction that changes an owner's tables (those in `found` whose names begin with the
+/// prefix) to the desired ones; empty if they are equal.
 ///
 /// # Errors
 /// [`Unsupported`]: a rule with a condition or verdict that native tables cannot express.
@@ -56,7 +57,7 @@ pub fn transaction_messages(
 }
 
 fn fill_table(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), Unsupported> {
-    // First all chains, because rules lead to some.
+    // Chains first, because rules jump to them.
     messages.extend(table.chains.iter().map(|chain| chain_message(&table.name, chain)));
     for chain in &table.chains {
         for rule in &chain.rules {

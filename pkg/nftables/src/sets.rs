@@ -1,15 +1,15 @@
-//! The numbers of sets (ipset): the kernel's rules name a set by its number, and people by its name.
+//! Indexes of sets (ipset): the kernel's rules refer to a set by its index, and people by its name.
 
-/// Names and numbers of sets, as rules need them.
+/// Names and indexes of sets, as rules need them.
 pub(crate) trait SetNumbers {
-    /// The number of a set; none if there is no such set, or the kernel does not say.
+    /// Returns the index of a set; `None` if there is no such set, or the kernel does not report it.
     fn number_by_name(&mut self, name: &str) -> Option<u16>;
 
-    /// The name of a set.
+    /// Returns the name of a set.
     fn name_by_number(&mut self, number: u16) -> Option<String>;
 }
 
-/// The sets of the calling thread's network namespace, each asked for once: rules name one or two.
+/// The sets of the calling thread's network namespace, each queried once: rules refer to one or two.
 #[derive(Debug, Default)]
 pub(crate) struct KernelSets(Vec<(String, u16)>);
 

@@ -1,5 +1,5 @@
-//! Numbers of the kernel's interface (`include/uapi/linux/netfilter/nf_tables.h`, `nfnetlink.h`, `nf_tables_compat.h`), for
-//! everything that speaks it.
+//! Constants of the kernel's interface (`include/uapi/linux/netfilter/nf_tables.h`, `nfnetlink.h`,
+//! `nf_tables_compat.h`), for all crates that use it.
 #![allow(missing_docs, reason = "each group names the kernel's, whose documentation says the rest")]
 
 use model::Family;
@@ -25,7 +25,7 @@ pub const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 pub const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 pub const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
 
-/// `NLM_F_NONREC`: a table or chain is only deleted if nothing is in it.
+/// `NLM_F_NONREC`: a table or chain is only deleted if it is empty.
 pub const ONLY_EMPTY: MessageFlags = MessageFlags(0x100);
 
 /// `NFTA_GEN_ID`.
@@ -36,9 +36,10 @@ pub const TABLE_NAME: u16 = 1;
 pub const TABLE_FLAGS: u16 = 2;
 pub const TABLE_USE: u16 = 3;
 
-/// `NFT_TABLE_F_DORMANT`: the chains of the table are not asked.
+/// `NFT_TABLE_F_DORMANT`: the chains of the table are not evaluated.
 pub const TABLE_DORMANT: u32 = 1;
-/// `NFT_TABLE_F_OWNER`: only the process that made the table may change it, and its end removes it.
+/// `NFT_TABLE_F_OWNER`: only the process that created the table may change it, and the table is removed when the
+/// process ends.
 pub const TABLE_OWNED: u32 = 2;
 
 /// `NFTA_CHAIN_*`, and `NFTA_HOOK_*` inside `NFTA_CHAIN_HOOK`.
@@ -153,7 +154,7 @@ pub const NAT_ADDRESS_MAX: u16 = 4;
 pub const NAT_FLAGS: u16 = 7;
 pub const NAT_SOURCE: u32 = 0;
 
-/// `NFTA_TPROXY_*`; `NFPROTO_UNSPEC`: of either family.
+/// `NFTA_TPROXY_*`; `NFPROTO_UNSPEC`: either family.
 pub const TPROXY_FAMILY: u16 = 1;
 pub const TPROXY_PORT: u16 = 3;
 pub const ANY_FAMILY: u32 = 0;
@@ -191,14 +192,14 @@ pub const fn nfgenmsg_header(family: Family) -> [u8; 4] {
     }
 }
 
-/// `struct nfgenmsg` of a batch: no family, and the subsystem that the batch is for.
+/// `struct nfgenmsg` of a batch: no family, and the subsystem of the batch.
 pub const fn batch_header() -> [u8; 4] {
     let [high, low] = SUBSYSTEM.to_be_bytes();
     [0, 0, high, low]
 }
 
-/// Returns what makes a chain of nf_tables the built-in chain of an iptables table: type, hook and priority
-/// (`NF_IP_PRI_*`). Other programs' chains of the same table and hook are ordered by the priority.
+/// Returns the type, hook and priority (`NF_IP_PRI_*`) of the chain of nf_tables that is the built-in chain of an
+/// iptables table. The priority orders it among foreign chains of the same table and hook.
 pub const fn base_chain(table: Table, hook: Hook) -> (&'static str, u32, i32) {
     let number = hook as u32;
     match (table, hook) {

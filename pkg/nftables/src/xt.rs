@@ -1,7 +1,7 @@
-//! Matches and targets of x_tables, as the kernel's structures lay them out (`include/uapi/linux/netfilter/xt_*.h`).
+//! Matches and targets of x_tables, in the layout of the kernel's structures (`include/uapi/linux/netfilter/xt_*.h`).
 //!
-//! Numbers are in host byte order unless a comment says otherwise. A structure is followed by zeros up to a multiple of
-//! eight bytes (`XT_ALIGN`); the kernel may leave out pointers of its own at the end when it shows one.
+//! Numbers are in host byte order unless a comment says otherwise. A structure is padded with zeros to a multiple of
+//! eight bytes (`XT_ALIGN`); the kernel may omit pointers of its own at the end.
 
 mod layout;
 mod matches;
@@ -15,12 +15,13 @@ use crate::sets::KernelSets;
 pub(crate) use matches::{decode_match, encode_match};
 pub(crate) use targets::{decode_target, encode_target};
 
-/// Reads matches and targets of legacy tables, in the calling thread's network namespace.
+/// Decoder of matches and targets of legacy tables, in the calling thread's network namespace.
 #[derive(Debug, Default)]
 pub struct XtablesDecoder(KernelSets);
 
 impl XtablesDecoder {
-    /// Returns a match in terms of the model; `None` if the model cannot express it. `proto`: the protocol that its rule names.
+    /// Returns a match in terms of the model; `None` if the model cannot express it. `proto`: the protocol in its
+    /// rule's conditions.
     pub fn decode_match(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What a rule does to a packet that ours see later.
+//! Effects of a rule on packets that reach ours later.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,7 +10,7 @@ use nftables::uapi::{
     META_MARK, META_REGISTER, META_SOURCE, PAYLOAD_SOURCE, VERDICT_CHAIN, XT_INFO, XT_NAME,
 };
 
-/// Targets of iptables that change nothing that our rules decide on.
+/// Targets of iptables that do not affect the decision of our rules.
 const HARMLESS: [&str; 23] = [
     "",
     "standard",
@@ -38,10 +38,10 @@ const HARMLESS: [&str; 23] = [
 ];
 /// `XT_CT_NOTRACK`.
 const NOTRACK: u16 = 1;
-/// `struct xt_set_info_target_v3`: where the set is whose members have marks, and its index if there is none.
+/// `struct xt_set_info_target_v3`: offset of the set whose members have marks, and its index if there is none.
 const MAP_SET: usize = 8;
 const NO_SET: u16 = u16::MAX;
-/// Size of this structure; those of earlier revisions, which have no such set, are smaller.
+/// Size of this structure; earlier revisions, which have no such set, are smaller.
 const SET_WITH_MAP: usize = 20;
 
 /// A rule of another component.
@@ -52,33 +52,33 @@ pub(super) struct FoundEffect {
     pub(super) effect: RuleEffect,
 }
 
-/// Why it matters.
+/// Effect on packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RuleEffect {
     /// The mark of packets or connections becomes one of ours.
     Marks(u32),
-    /// The mark becomes a value that cannot be determined.
+    /// The mark becomes an unknown value.
     AnyMark,
-    /// Without a tracked connection no packet is redirected.
+    /// The connection is not tracked, without which no packet is redirected.
     Untracked,
-    /// Packets go elsewhere, or are rewritten; the word of the kernel for it.
+    /// Packets are sent elsewhere or rewritten, by this expression or target.
     Diverts(String),
-    /// There are too many rules to look at.
+    /// There are too many rules to read.
     TooMany(u32),
     /// There are more chains or rules than are read in a pod.
     Unlisted,
     /// The table has rules ahead of ours, and a name that is not UTF-8.
     Unreadable,
-    /// Rules of ours are there, and the kernel does not evaluate them; the reason, as text.
+    /// The kernel does not evaluate these rules of ours; the reason, as text.
     Inactive(&'static str),
 }
 
-/// Where a rule leads.
+/// Chains to which a rule may jump.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JumpTarget {
     Nowhere,
     To(String),
-    /// As a map says.
+    /// Decided by a map.
     Anywhere,
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for FoundEffect {
     }
 }
 
-/// Content of a register with a mark, as far as it is known.
+/// Content of a register with a mark, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkRegister {
     /// The mark of the packet, or of its connection, with these bits replaced by those of the value.
@@ -118,10 +118,10 @@ impl MarkRegister {
         MarkRegister::Kept { replaced: u32::MAX, value }
     }
 
-    /// `(register & mask) ^ xor`
+    /// Computes `(register & mask) ^ xor`
     fn apply_bitwise(self, mask: u32, xor: u32) -> MarkRegister {
         match self {
-            // A bit that is turned over is neither kept nor known.
+            // An inverted bit is neither kept nor known.
             MarkRegister::Kept { replaced, .. } if xor & mask & !replaced != 0 => MarkRegister::Unknown,
             MarkRegister::Kept { replaced, value } => {
                 MarkRegister::Kept { replaced: replaced | !mask, value: (value & mask) ^ xor }
@@ -131,7 +131,8 @@ impl MarkRegister {
         }
     }
 
-    /// Returns the effect if this becomes the mark. `None` if none of our bits is changed, or to others than ours.
+    /// Returns the effect if this content becomes the mark. `None`: none of our bits is changed, or they do not become
+    /// ours.
     fn mark_effect(self, marks: &[Mark]) -> Option<RuleEffect> {
         let MarkRegister::Kept { replaced, value } = self else { return Some(RuleEffect::AnyMark) };
         let ours = marks.iter().find(|mark| {
@@ -142,7 +143,7 @@ impl MarkRegister {
     }
 }
 
-/// The effects of a rule of nf_tables, and where it leads.
+/// Returns the effects of a rule of nf_tables, and its jump targets.
 pub(super) fn rule_effects<'a>(
     expressions: impl Iterator<Item = Result<Attribute<'a>, Malformed>>,
     marks: &[Mark],
@@ -199,7 +200,7 @@ impl RuleEvaluation {
                 self.effects.extend(of_target(name, info, marks));
             }
             "cmp" | "counter" | "limit" | "log" | "match" | "quota" | "range" => {}
-            // What others leave in a register is not taken for something known.
+            // The register content after an unknown expression is unknown.
             _ => self.registers.clear(),
         }
         Ok(())
@@ -213,7 +214,7 @@ impl RuleEvaluation {
         self.registers.get(&register_offset(number)).copied().unwrap_or(MarkRegister::Unknown)
     }
 
-    /// Content that is not known may be longer than a mark, and reach into other registers.
+    /// Stores the content of a register. Unknown content may be longer than a mark, and overlap other registers.
     fn write_register(&mut self, number: u32, content: MarkRegister) {
         match content {
             MarkRegister::Unknown => self.registers.clear(),
@@ -251,7 +252,7 @@ impl RuleEvaluation {
     }
 }
 
-/// The kernel counts registers in 16 bytes (1 to 4), or, the same ones, in 4 (8 to 23: `NFT_REG32_00`).
+/// The kernel numbers registers in units of 16 bytes (1 to 4), or, for the same memory, of 4 (8 to 23: `NFT_REG32_00`).
 fn register_offset(register: u32) -> u32 {
     match register {
         1..=4 => 8 + (register - 1) * 4,
@@ -259,7 +260,7 @@ fn register_offset(register: u32) -> u32 {
     }
 }
 
-/// The effect of a target of iptables with this data, of either backend.
+/// Returns the effect of an iptables target with this data, of either backend.
 pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleEffect> {
     let number = |at: usize| info.get(at..).and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
     match name {
@@ -268,8 +269,9 @@ pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleE
             (Some(mark), Some(mask)) => MarkRegister::UNTOUCHED.apply_bitwise(!mask, mark).mark_effect(marks),
             _ => Some(RuleEffect::AnyMark),
         },
-        // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode, padding; xt_connmark_tginfo2: the same with direction and bits of
-        // a shift before the mode. The modes are 0 (set), 1 (save) and 2 (restore); whatever may be the first is taken for it.
+        // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode, padding; xt_connmark_tginfo2 has direction and
+        // shift bits before the mode. The modes are 0 (set), 1 (save) and 2 (restore); anything ambiguous is treated as
+        // set.
         "CONNMARK" => match (number(0), number(4), info.get(13..15)) {
             (Some(mark), Some(mask), Some([0, 0])) => {
                 MarkRegister::UNTOUCHED.apply_bitwise(!mask, mark).mark_effect(marks)

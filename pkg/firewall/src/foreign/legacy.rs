@@ -1,4 +1,4 @@
-//! The same in the tables of the kernel's ip_tables.
+//! Effects of foreign rules in the tables of the kernel's ip_tables.
 
 use model::{Family, Mark};
 use rules::ChainSet;
@@ -9,8 +9,8 @@ use super::{
 };
 use crate::Error;
 
-/// Returns the effects of other components' rules in these tables. Ahead of ours are those of `raw` and `mangle`, and those
-/// of `nat` if ours are of the other backend. `is_compared`: chains with our names are compared with what is desired.
+/// Returns the effects of foreign rules in these tables. Rules of `raw` and `mangle` precede ours, and so do those of
+/// `nat` if ours are in the other backend. `is_compared`: chains with our names are compared with the desired state.
 pub(super) fn find_effects(
     owner: ChainSet,
     is_compared: bool,
@@ -21,7 +21,7 @@ pub(super) fn find_effects(
     iptables_legacy::read_rules(family, |table, rule| {
         let is_owned = is_compared && owner.contains(rule.chain);
         is_ours |= table == NAT && is_owned;
-        // What leaves the namespace is decided on by then, and what passes through it was when it came.
+        // By then the decision about leaving packets has been made, and that about forwarded ones when they arrived.
         let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain);
         if is_late || is_owned || !IPTABLES.contains(&table) {
             return;

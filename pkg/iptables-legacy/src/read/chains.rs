@@ -1,14 +1,15 @@
-//! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
-//! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
+//! The rules of a legacy table by chain. The kernel has one list of entries: a built-in chain begins at its hook's
+//! entry point, a user-defined chain after an entry with its name, and a jump is an offset in the list.
 
 use super::entries::EntryLayout;
 
-/// `struct ipt_getinfo`: which hooks a table has, and where each enters.
+/// `struct ipt_getinfo`: offsets of the table's hooks, and of their entry points.
 const HOOKS: usize = 32;
 const HOOK_ENTRY: usize = 36;
-/// In the order of the kernel's hooks (`NF_INET_*`).
+/// Built-in chains in the order of the kernel's hooks (`NF_INET_*`).
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// `struct xt_entry_target`: its name, and its data, which of the standard target is a verdict, of `ERROR` a chain's name.
+/// `struct xt_entry_target`: offsets of its name and its data, which is a verdict for the standard target, and a
+/// chain's name for `ERROR`.
 const TARGET_NAME: usize = 2;
 pub(super) const TARGET_DATA: usize = 32;
 const ERROR: &str = "ERROR";
@@ -23,18 +24,18 @@ type ParseFailure = &'static str;
 pub struct LegacyRule<'a> {
     /// Name of the chain.
     pub chain: &'a str,
-    /// The chain that it leads to.
+    /// The chain to which it jumps.
     pub target_chain: Option<&'a str>,
     /// Name of its target; empty for a verdict or a jump.
     pub target: &'a str,
     /// The target's data, as the kernel's structure lays it out.
     pub target_data: &'a [u8],
-    /// Verdict of the rule for every packet; `None`: it has conditions, or another target.
+    /// Verdict of the rule on every packet; `None`: it has conditions, or another target.
     pub verdict: Option<PlainVerdict>,
     pub(super) entry: &'a LegacyEntry<'a>,
 }
 
-/// Fate of a packet that meets a rule without conditions.
+/// Verdict of a rule without conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainVerdict {
     /// The packet passes the table.
@@ -43,9 +44,8 @@ pub enum PlainVerdict {
     Return,
 }
 
-/// Hands over all rules but the chains' policies, in their order, and returns the names of the chains. `info` is the answer to
-/// `IPT_SO_GET_INFO`, `entries` what the kernel gives out of the table, without its counters. An error says what is wrong with
-/// them.
+/// Passes on all rules except the chains' policies, in order, and returns the names of the chains. `info` is the result
+/// of `IPT_SO_GET_INFO`, `entries` the table's entries with cleared counters. The error describes what is malformed.
 pub(super) fn read_chains(
     info: &[u8],
     entries: &[u8],
@@ -55,12 +55,12 @@ pub(super) fn read_chains(
     let list = split_entries(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
     for entry in &list {
-        // The last entry is such a one, too, and no chain.
+        // The last entry has this form, too, and is no chain.
         chains
             .extend(entry.names_chain()?.filter(|name| name != ERROR).map(|name| (entry.end_offset(), name)));
     }
     chains.sort();
-    // By halves: a pod can have a hundred thousand of each.
+    // Binary search: a pod can have a hundred thousand of each.
     let chain_at = |at: usize| {
         let behind = chains.partition_point(|(begin, _)| *begin <= at);
         behind.checked_sub(1).and_then(|last| chains.get(last)).map(|(_, name)| name.as_str())
@@ -70,13 +70,13 @@ pub(super) fn read_chains(
         found.filter(|(begin, _)| *begin == at).map(|(_, name)| name.as_str())
     };
     for (entry, next) in list.iter().zip(list.iter().skip(1)) {
-        // Each chain ends in its policy, which is no rule: what follows is another chain, or the end.
+        // Each chain ends with its policy, which is no rule: another chain follows, or the end.
         let is_policy = next.names_chain()?.is_some() || begins(next.begin).is_some();
         if is_policy || entry.names_chain()?.is_some() {
             continue;
         }
-        // The kernel takes both from whoever writes its list by hand: a rule that nothing leads to, and a jump into the middle of a
-        // chain, which then leads to none that has a name.
+        // The kernel accepts two unusual lists of other programs: a rule outside of any chain, and a jump into the
+        // middle of a chain, whose target then has no name.
         let Some(chain) = chain_at(entry.begin) else { continue };
         let jump = entry.jump_offset()?.filter(|at| *at != entry.end_offset());
         let target_chain = jump.map(|at| begins(at).unwrap_or_default());
@@ -122,7 +122,7 @@ fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, ParseFailure> {
     Ok(chains)
 }
 
-/// `None`: it is not UTF-8.
+/// Parses a C string; `None`: not UTF-8.
 pub(super) fn parse_c_string(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).ok()
 }
@@ -137,15 +137,15 @@ impl LegacyEntry<'_> {
         name.ok_or("a target's name is not UTF-8")
     }
 
-    /// The chain that begins behind this entry, which is no rule then.
+    /// Returns the chain that begins after this entry, which then is no rule.
     fn names_chain(&self) -> Result<Option<String>, ParseFailure> {
         let is_name = self.target_name()? == ERROR;
-        // The kernel takes any bytes. A name that is not UTF-8 is not ours.
+        // The kernel accepts any bytes. A name that is not UTF-8 is not ours.
         let name = || parse_c_string(self.target.get(TARGET_DATA..).unwrap_or_default()).unwrap_or_default();
         Ok(is_name.then(|| name().to_owned()))
     }
 
-    /// Where it jumps to; verdicts are negative.
+    /// Returns the offset to which the entry jumps; verdicts are negative.
     fn jump_offset(&self) -> Result<Option<usize>, ParseFailure> {
         if !self.target_name()?.is_empty() {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! A rule of a legacy table in terms of the model. Nothing is guessed: a condition, a match or a target that we never write makes
-//! it foreign.
+//! Decoding of a rule of a legacy table to the model. Nothing is guessed: a condition, a match or a target that we
+//! never write makes it foreign.
 
 use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net};
 use nftables::{DecodedRule, XtablesDecoder};
@@ -16,9 +16,9 @@ const NOT_OUTPUT: u8 = 0x02;
 const NOT_SOURCE: u8 = 0x08;
 const NOT_DEST: u8 = 0x10;
 const NOT_PROTO: u8 = 0x40;
-/// Length of an interface's name with the zero that ends it (`IFNAMSIZ`).
+/// Length of an interface name with its trailing NUL (`IFNAMSIZ`).
 const INTERFACE: usize = 16;
-/// `struct xt_entry_match`, the same as `struct xt_entry_target`: length, name, revision, and data behind these.
+/// `struct xt_entry_match`, the same as `struct xt_entry_target`: length, name, revision, then data.
 const NAME: usize = 2;
 const REVISION: usize = 31;
 const DATA: usize = TARGET_DATA;
@@ -49,7 +49,7 @@ struct XtMatch<'a> {
 }
 
 impl<'a> XtMatch<'a> {
-    /// All of an entry; `None`: they make no sense.
+    /// Parses all matches of an entry; `None`: malformed.
     fn parse_all(entry: &'a [u8], layout: &EntryLayout, target: &[u8]) -> Option<Vec<XtMatch<'a>>> {
         let mut rest = entry.get(layout.size..entry.len().checked_sub(target.len())?)?;
         let mut found = Vec::new();
@@ -65,7 +65,7 @@ impl<'a> XtMatch<'a> {
     }
 }
 
-/// The conditions of an entry that are no matches.
+/// Conditions of an entry that are no matches.
 struct EntryConditions<'a> {
     family: Family,
     layout: &'a EntryLayout,
@@ -80,7 +80,7 @@ impl EntryConditions<'_> {
         decoder: &mut XtablesDecoder,
     ) -> Option<Rule> {
         let (flags, inverted) = (self.byte_at(self.layout.flags)?, self.byte_at(self.layout.invflags)?);
-        // IPT_F_GOTO; IP6T_F_PROTO, which goes with a protocol, and IP6T_F_GOTO
+        // IPT_F_GOTO; IP6T_F_PROTO, which is set with a protocol, and IP6T_F_GOTO
         let (goto, known) = if self.family == Family::V4 { (0x02, 0x02) } else { (0x04, 0x05) };
         if flags & !known != 0 {
             return None;
@@ -133,7 +133,7 @@ impl EntryConditions<'_> {
         self.entry.get(at..at + length)
     }
 
-    /// Source (0) or destination (1). The inner `None`: any.
+    /// Decodes the source (0) or destination (1). The inner `None`: any.
     fn decode_network(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IpNet>>> {
         let length = self.layout.address;
         let address = self.bytes_at(place * length, length)?;
@@ -149,13 +149,13 @@ impl EntryConditions<'_> {
         (net.addr() == net.network()).then(|| (prefix > 0).then_some(MatchValue { negated, value: net }))
     }
 
-    /// The interface of arrival (0) or departure (1). The inner `None`: any.
+    /// Decodes the input (0) or output (1) interface. The inner `None`: any.
     fn decode_interface(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IfName>>> {
         let at = self.layout.interfaces + place * INTERFACE;
         let (name, mask) = (self.bytes_at(at, INTERFACE)?, self.bytes_at(at + 2 * INTERFACE, INTERFACE)?);
         let compared = mask.iter().take_while(|byte| **byte == 0xff).count();
         let name = parse_c_string(name)?;
-        // Of a name for all interfaces that begin so, the tool leaves the sign in the name.
+        // The tool keeps the `+` of a prefix in the name.
         let beginning = name.strip_suffix('+').unwrap_or(name);
         let is_mask = mask.get(compared..)?.iter().all(|byte| *byte == 0);
         let value = match compared {

@@ -1,18 +1,18 @@
-//! The rules of a legacy table as the kernel gives them out: one entry after the other, each with its counters.
+//! Entries of a legacy table as the kernel returns them: one after the other, each with its counters.
 
 use std::mem::size_of;
 
 use model::Family;
 
-/// Where something is in an entry, in bytes from its beginning.
+/// Offsets of an entry's fields, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryLayout {
     target: usize,
     next: usize,
     counters: usize,
-    /// Where matches begin.
+    /// Offset of the matches.
     pub(super) size: usize,
-    /// Bytes of an address.
+    /// Size of an address in bytes.
     pub(super) address: usize,
     pub(super) interfaces: usize,
     pub(super) proto: usize,
@@ -23,7 +23,7 @@ pub(super) struct EntryLayout {
 const COUNTERS: usize = size_of::<[u64; 2]>();
 
 impl EntryLayout {
-    /// `struct ipt_entry` of 64-bit machines.
+    /// `struct ipt_entry` on 64-bit machines.
     const V4: EntryLayout = EntryLayout {
         target: 88,
         next: 90,
@@ -35,7 +35,7 @@ impl EntryLayout {
         flags: 82,
         invflags: 83,
     };
-    /// `struct ip6t_entry` of 64-bit machines.
+    /// `struct ip6t_entry` on 64-bit machines.
     const V6: EntryLayout = EntryLayout {
         target: 140,
         next: 142,
@@ -55,19 +55,19 @@ impl EntryLayout {
         }
     }
 
-    /// Where the target of the first of these entries begins, and where the entry ends.
+    /// Returns the offsets of the target of the first entry, and of the entry's end.
     pub(super) fn entry_offsets(&self, entries: &[u8]) -> Result<(usize, usize), &'static str> {
         let (target, next) = (read_offset(entries, self.target)?, read_offset(entries, self.next)?);
-        // Less would lead nowhere, for ever.
+        // A smaller offset would loop forever.
         if next < self.size || target < self.size {
             return Err("a rule is shorter than any can be");
         }
         Ok((target, next))
     }
 
-    /// Whether an entry of this family has neither conditions nor matches: every packet meets its target.
+    /// Returns whether an entry of this family has neither conditions nor matches: its target applies to every packet.
     pub(super) fn is_unconditional(&self, entry: &[u8]) -> bool {
-        let conditions = self.target - size_of::<u32>(); // nfcache is none
+        let conditions = self.target - size_of::<u32>(); // except nfcache
         let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         entry.get(..conditions).is_some_and(is_zero)
             && self.entry_offsets(entry).is_ok_and(|(target, _)| target == self.size)
@@ -79,12 +79,12 @@ fn read_offset(entries: &[u8], at: usize) -> Result<usize, &'static str> {
     found.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")
 }
 
-/// Sets the counters of all entries to zero. An error says in words what is wrong with them.
+/// Sets the counters of all entries to zero. The error describes what is malformed.
 pub(super) fn clear_counters(mut entries: &mut [u8], layout: &EntryLayout) -> Result<(), &'static str> {
     while !entries.is_empty() {
         let next = entries.get(layout.next..).and_then(<[u8]>::first_chunk).copied();
         let next = next.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")?;
-        // Less would lead nowhere, for ever.
+        // A smaller offset would loop forever.
         if next < layout.size {
             return Err("a rule is shorter than any can be");
         }

@@ -1,4 +1,4 @@
-//! A rule of a native table as expressions, in the order in which `nft` writes them.
+//! Encoding of a rule of a native table as expressions, in the order of `nft`.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,8 @@ const NAME: usize = 16;
 const SOURCE_PORT: u32 = 0;
 const DEST_PORT: u32 = 2;
 
-/// Adds the attribute `NFTA_RULE_EXPRESSIONS`; false if the rule has a condition or verdict that cannot be expressed.
+/// Adds the attribute `NFTA_RULE_EXPRESSIONS`. Returns false if the rule has a condition or verdict that cannot be
+/// expressed.
 pub(super) fn write_rule(request: &mut NetlinkRequest, native: &NativeRule) -> bool {
     let mut is_expressed = true;
     request.put_nested(RULE_EXPRESSIONS, |list| {
@@ -94,7 +95,7 @@ fn match_protocol(list: &mut NetlinkRequest, proto: &MatchValue<TransportProtoco
     compare_register(list, proto.negated, &[protocol_number(proto.value)]);
 }
 
-/// A whole name fills the register; the beginning of one is as long as it is.
+/// Compares an interface name: a complete one fills the register, a prefix has its own length.
 fn match_interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
     let text = name.value.as_str();
     let mut bytes = text.strip_suffix('+').unwrap_or(text).as_bytes().to_vec();
@@ -128,7 +129,7 @@ fn add_condition(list: &mut NetlinkRequest, condition: &Match) -> bool {
             load_meta(list, META_SOCKET_GID);
             compare_register(list, id.negated, &id.value.to_ne_bytes());
         }
-        // Without a socket there is no user, and the rule does not match.
+        // Without a socket there is no user ID, and the rule does not match.
         Match::SocketExists { negated: false } => {
             load_meta(list, META_SOCKET_UID);
             compare_by(list, CMP_AT_LEAST, &0_u32.to_ne_bytes());
@@ -151,7 +152,7 @@ fn add_condition(list: &mut NetlinkRequest, condition: &Match) -> bool {
     true
 }
 
-/// One of many that a port must not be is another comparison; a port that must be one of many would need a set.
+/// Compares ports. Each excluded port is a separate comparison; a list of allowed ports would need a set.
 fn match_ports(list: &mut NetlinkRequest, offset: u32, negated: bool, numbers: &[u16]) {
     for number in numbers {
         load_payload(list, TRANSPORT_HEADER, offset, 2);
@@ -202,7 +203,7 @@ fn load_immediate(list: &mut NetlinkRequest, value: &[u8]) {
     });
 }
 
-/// The register gets a mark with its own bits replaced; all of them need no look at what was there.
+/// Loads a mark with its own bits replaced; if these are all bits, the previous mark is not read.
 fn replace_mark_bits(list: &mut NetlinkRequest, mark: Mark, read: impl FnOnce(&mut NetlinkRequest)) {
     if mark.mask == u32::MAX {
         load_immediate(list, &mark.value.to_ne_bytes());

@@ -1,6 +1,6 @@
-//! Native tables as the kernel has them, in a form in which two can be compared.
+//! Native tables of the kernel, in a form for comparisons.
 //!
-//! Lists instead of maps: the plugin has this, too, and is to be small. A pod has three tables of ten chains at most.
+//! Lists instead of maps keep the plugin small, which includes this. A pod has at most three tables of ten chains.
 
 use netlink::{Attribute, Attributes, ListBounds, MessageFlags, NetlinkRequest, ReplyMessages};
 use rules::{
@@ -34,9 +34,9 @@ pub struct NativeListing {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListedTable {
     pub(super) name: String,
-    /// The kernel asks none of its chains.
+    /// Whether the table is dormant.
     is_dormant: bool,
-    /// There is more in it than was read, and so more than there is in any table of ours.
+    /// Whether it contains more than was read, and so more than any table of ours.
     has_more: bool,
     chains: Vec<ListedChain>,
 }
@@ -49,23 +49,24 @@ struct ListedChain {
     rules: Vec<ListedRule>,
 }
 
-/// Where packets enter.
+/// Hook of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BaseChain {
     kind: String,
     hook: u32,
     priority: i32,
-    /// The policy accepts: a packet that reaches the end of the chain goes on.
+    /// Whether the policy is accept: packets that reach the end of the chain continue.
     accepts: bool,
 }
 
-/// A rule: its expressions with their attributes as bytes, without what counts packets and what only some kernels add.
+/// A rule: its expressions with their attributes as bytes, without counters and without attributes that only some
+/// kernels add.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListedRule(Vec<u8>);
 
 impl NativeListing {
-    /// Reads the tables of these owners, without making any. Neither very many objects of others nor a table of ours that holds more
-    /// than the bounds allow keep them from being read.
+    /// Reads the tables of these owners, without creating any. Neither very many foreign objects nor a table of ours
+    /// beyond the limits keeps them from being read.
     ///
     /// # Errors
     /// As [`read_tables`](crate::read_tables).
@@ -89,23 +90,23 @@ impl NativeListing {
         Ok(listing)
     }
 
-    /// There are none.
+    /// Returns whether there are no tables.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
 
-    /// The tables whose names begin with the prefix.
+    /// Returns the tables whose names begin with the prefix.
     pub(super) fn tables_named(&self, prefix: &str) -> impl Iterator<Item = &ListedTable> {
         self.tables.iter().filter(move |table| is_table_of(prefix, &table.name))
     }
 
-    /// Packets are led into one of the tables of an owner.
+    /// Returns whether packets are sent into a table of the owner.
     pub fn has_jump_into(&self, prefix: &str) -> bool {
         let mut chains = self.tables_named(prefix).flat_map(|table| &table.chains);
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
     }
 
-    /// Returns the differences of an owner's tables from what is desired, for people.
+    /// Returns the differences of an owner's tables from the desired ones, as text.
     ///
     /// # Errors
     /// [`Unsupported`].
@@ -164,7 +165,7 @@ impl ListedTable {
         }
     }
 
-    /// Whether the table equals `desired`, whatever the order of its chains.
+    /// Returns whether the table equals `desired`, whatever the order of its chains.
     pub(super) fn is_same_as(&self, desired: &ListedTable) -> bool {
         let has = |chain: &ListedChain| self.find_chain(&chain.name) == Some(chain);
         self.is_dormant == desired.is_dormant
@@ -173,7 +174,8 @@ impl ListedTable {
             && desired.chains.iter().all(has)
     }
 
-    /// Whether the table's chains can be filled as they are: they are asked and known, and none has to go, or to move to another hook.
+    /// Returns whether the table's chains can be refilled: they are evaluated and known, and none must be removed, or
+    /// moved to another hook.
     pub(super) fn can_become(&self, desired: &ListedTable) -> bool {
         let fits = |chain: &ListedChain| {
             desired.find_chain(&chain.name).is_some_and(|desired| desired.base == chain.base)
@@ -183,7 +185,7 @@ impl ListedTable {
 }
 
 impl ListedChain {
-    /// Returns how the rules differ first, for people; `None`: they are the same.
+    /// Returns the first difference of the rules, as text; `None`: they are equal.
     fn first_difference(&self, expected: &ListedChain, desired: &NativeChain) -> Option<String> {
         let differing =
             expected.rules.iter().enumerate().find(|(index, rule)| self.rules.get(*index) != Some(rule));
@@ -192,7 +194,7 @@ impl ListedChain {
         };
         let text = desired.rules.get(index).map(|desired| desired.rule.to_string()).unwrap_or_default();
         let found = self.rules.get(index);
-        // A rule that is there further on was not replaced, but something precedes it or is missing.
+        // A rule that is found at the next position was not replaced: another one precedes it or is missing.
         let is_missing = found.is_none() || found == expected.rules.get(index + 1);
         let number = index + 1;
         Some(match is_missing {
@@ -202,12 +204,13 @@ impl ListedChain {
     }
 }
 
-/// Whether a table is one of the owner whose tables begin with the prefix: `istio-proxy-nat` for `istio-proxy`.
+/// Returns whether a table belongs to the owner with this name prefix: `istio-proxy-nat` for `istio-proxy`.
 pub fn is_table_of(prefix: &str, table: &str) -> bool {
     iptables_table(prefix, table).is_some()
 }
 
-/// The table of iptables in whose place the owner has this one: `nat` for `istio-proxy-nat`. `None`: it is not the owner's.
+/// Returns the iptables table that the owner's table replaces: `nat` for `istio-proxy-nat`. `None`: it is not the
+/// owner's.
 pub fn iptables_table(prefix: &str, table: &str) -> Option<Table> {
     table.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')).and_then(Table::from_name)
 }
@@ -223,7 +226,7 @@ fn expected_chain(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
         if !encode::write_rule(&mut request, rule) {
             return Err(super::unsupported_rule(rule));
         }
-        let message = request.finish(0, MessageFlags::NONE).unwrap_or_default(); // too long: compares as another one
+        let message = request.finish(0, MessageFlags::NONE).unwrap_or_default(); // too long: compares as different
         let attributes = Attributes::new(message.get(HEADER..).unwrap_or_default());
         listed.rules.push(ListedRule::new(&attributes));
     }
@@ -257,15 +260,15 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     for (table, uses) in listing.tables.iter_mut().zip(uses) {
         let (replies, is_all) =
             objects.read_head(&inet_request(GET_RULE, &[(RULE_TABLE, &table.name)]), objects.bounds.bytes)?;
-        // Of the objects that a table has, those of ours are all chains.
+        // All objects of our tables are chains.
         table.has_more = !is_all || (!are_all && usize::try_from(uses) != Ok(table.chains.len()));
         for reply in replies.iter() {
             let (family, attributes) = reply.split_header::<4>()?;
-            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+            // A kernel before Linux 4.12 returns all rules, whatever was requested.
             if family.first() == Some(&INET) && text_or_empty(attributes.find(RULE_TABLE)) == table.name {
                 let name = text_or_empty(attributes.find(RULE_CHAIN));
                 let chain = table.chains.iter_mut().find(|chain| chain.name == name);
-                // Of a chain that has come just now it is another generation.
+                // A chain that was just created belongs to another generation.
                 chain.into_iter().for_each(|chain| chain.rules.push(ListedRule::new(&attributes)));
             }
         }
@@ -273,7 +276,8 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     Ok(listing)
 }
 
-/// Reads the chains of the tables, or only those with names of ours, if there are very many in all; tells whether these are all.
+/// Reads the chains of the tables, or only those with names of ours if there are very many. Returns whether these are
+/// all.
 fn read_chains(
     objects: &mut ObjectReader,
     owners: &[ChainSet],
@@ -308,7 +312,8 @@ fn inet_request(kind: u16, names: &[(u16, &str)]) -> NetlinkRequest {
     request
 }
 
-/// The kernel takes any bytes as a name. One that is not UTF-8 is not ours, and counts as empty, which none of ours is.
+/// Returns a name, which may be any bytes in the kernel. One that is not UTF-8 is not ours, and counts as empty, as
+/// none of ours is.
 fn text_or_empty(attribute: Option<Attribute<'_>>) -> &str {
     attribute.and_then(|found| found.read_str().ok()).unwrap_or_default()
 }
@@ -327,15 +332,15 @@ fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
     })
 }
 
-/// No attribute of an expression that we write has a greater number.
+/// Highest attribute number of the expressions that we write.
 const MOST: u16 = 8;
 
 impl ListedRule {
-    /// Takes any bytes.
+    /// Accepts any bytes.
     pub(crate) fn new(attributes: &Attributes<'_>) -> ListedRule {
         let mut rule = ListedRule::default();
         for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
-            // One that is cut short is none of ours.
+            // A truncated one is not ours.
             let parts = element.as_ref().map_or(Attributes::new(&[]), Attribute::nested_attributes);
             let name = text_or_empty(parts.find(EXPRESSION_NAME));
             rule.add_bytes(0, name.as_bytes());
@@ -346,12 +351,12 @@ impl ListedRule {
         rule
     }
 
-    /// In the order of their numbers, which is not the kernel's.
+    /// Adds attributes in the order of their numbers, which is not the kernel's.
     fn add_attributes(&mut self, name: &str, data: &Attribute<'_>) {
         let is_unknown =
             |attribute: Result<Attribute<'_>, _>| attribute.map_or(true, |found| found.kind > MOST);
         if data.nested_attributes().any(is_unknown) {
-            self.add_bytes(u16::MAX, data.payload); // as none of ours
+            self.add_bytes(u16::MAX, data.payload); // unlike any of ours
         }
         for kind in 1..=MOST {
             let found = data.nested_attributes().find(kind).filter(|attribute| !is_ignored(name, attribute));
@@ -375,7 +380,7 @@ impl ListedRule {
         }
     }
 
-    /// With its length, so that what follows cannot be taken for a part of it.
+    /// Adds bytes with their length, so that following bytes cannot be mistaken for a part of them.
     fn add_bytes(&mut self, kind: u16, bytes: &[u8]) {
         self.0.extend(kind.to_ne_bytes());
         self.0.extend(bytes.len().to_ne_bytes());
@@ -383,7 +388,7 @@ impl ListedRule {
     }
 }
 
-/// Whether an attribute is not compared: it follows from the rest, or only some kernels report it.
+/// Returns whether an attribute is not compared: it follows from the others, or only some kernels report it.
 fn is_ignored(name: &str, attribute: &Attribute<'_>) -> bool {
     match (name, attribute.kind) {
         ("redir", REDIR_FLAGS) | ("nat", NAT_FLAGS) => true,

@@ -1,10 +1,10 @@
-//! The structures' bytes, written and read field by field.
+//! Bytes of the structures, written and read field by field.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{Family, Mark};
 
-/// The structure in the making.
+/// A structure under construction.
 #[derive(Default)]
 pub(super) struct Layout(Vec<u8>);
 
@@ -48,7 +48,7 @@ impl Layout {
         self
     }
 
-    /// Zeros up to this offset.
+    /// Adds zeros up to this offset.
     pub(super) fn up_to(mut self, offset: usize) -> Layout {
         self.0.resize(offset, 0);
         self
@@ -61,7 +61,7 @@ impl Layout {
     }
 }
 
-/// A structure of the kernel's, read from its beginning. What it lacks at its end counts as zeros.
+/// A kernel structure, read from its beginning. Missing bytes at its end count as zeros.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -104,7 +104,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Nothing but zeros follows.
+    /// Returns `value` if only zeros follow.
     pub(super) fn finish_with<T>(&self, value: T) -> Option<T> {
         self.0.iter().all(|byte| *byte == 0).then_some(value)
     }

@@ -1,4 +1,4 @@
-//! Matches: what a packet must be like.
+//! Matches: conditions on packets.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::sets::SetNumbers;
 const OWNER_UID: u8 = 1;
 const OWNER_GID: u8 = 2;
 const OWNER_SOCKET: u8 = 4;
-/// `XT_CONNTRACK_STATE`, and where `struct xt_conntrack_mtinfo3` has its `match_flags` and `state_mask`.
+/// `XT_CONNTRACK_STATE`, and the offsets of `match_flags` and `state_mask` in `struct xt_conntrack_mtinfo3`.
 const CONNTRACK_STATE: u16 = 1;
 const CONNTRACK_FLAGS: usize = 146;
 const CONNTRACK_STATES: usize = 150;
@@ -27,7 +27,8 @@ const SET_SIZE: usize = 44;
 
 const ANY_PORT: [u16; 2] = [0, u16::MAX];
 
-/// Condition as a match; none if it cannot be expressed: a port without its protocol, or a set that does not exist.
+/// Encodes a condition as a match; `None` if it cannot be expressed: a port without its protocol, or a set that does
+/// not exist.
 pub(crate) fn encode_match(
     condition: &Match,
     proto: Option<TransportProtocol>,
@@ -61,7 +62,7 @@ pub(crate) fn encode_match(
             ("conntrack", 3, info.u16(state_mask(*states)).up_to(CONNTRACK_SIZE).into_aligned_bytes())
         }
         Match::Set { name, side, negated } => {
-            // struct xt_set_info_match_v4: index, dim, flags; counters and flags that are not compared
+            // struct xt_set_info_match_v4: index, dim, flags; then counters and flags that are not compared
             let source = if *side == AddressSide::Source { SET_SOURCE } else { 0 };
             let inverted = if *negated { SET_INVERTED } else { 0 };
             let info = info.u16(sets.number_by_name(name)?).u8(1).u8(source | inverted);
@@ -70,7 +71,7 @@ pub(crate) fn encode_match(
     })
 }
 
-/// A match as a condition.
+/// Decodes a match as a condition.
 pub(crate) fn decode_match(
     name: &str,
     revision: u32,
@@ -120,7 +121,7 @@ pub(crate) fn decode_match(
         ("conntrack", 3) => {
             let condition =
                 Match::CtState(states_of(u16::from_ne_bytes(*info.get(CONNTRACK_STATES..)?.first_chunk()?))?);
-            // Nothing else is asked for.
+            // No further condition is set.
             (encode_match(&condition, None, sets)?.2 == with_zeros(info, CONNTRACK_SIZE)).then_some(condition)
         }
         ("set", 4) => {
@@ -160,7 +161,7 @@ fn decode_port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match
     rest.finish_with(condition)
 }
 
-/// `struct xt_owner_match_info`: lowest and highest user and group, what is compared, and what of it is inverted.
+/// `struct xt_owner_match_info`: lowest and highest user and group, which of them are compared, and which are inverted.
 fn encode_owner(what: u8, uid: u32, gid: u32, negated: bool) -> XtInfo {
     let info = Layout::default().u32(uid).u32(uid).u32(gid).u32(gid);
     ("owner", 1, info.u8(what).u8(if negated { what } else { 0 }).into_aligned_bytes())

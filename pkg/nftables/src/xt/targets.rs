@@ -1,4 +1,4 @@
-//! Targets: what becomes of a packet.
+//! Targets: verdicts on packets.
 
 use std::{
     borrow::Cow,
@@ -24,7 +24,7 @@ const CONNMARK_RESTORE: u8 = 2;
 const NFLOG_COPY_LENGTH: u16 = 1;
 const NFLOG_PREFIX: usize = 64;
 
-/// Verdict as a target; none if it is not a matter of x_tables.
+/// Encodes a verdict as a target; `None` if it needs no x_tables target.
 pub(crate) fn encode_target(target: &Target, family: Family) -> Option<XtInfo> {
     let info = Layout::default();
     Some(match target {
@@ -67,7 +67,7 @@ pub(crate) fn encode_target(target: &Target, family: Family) -> Option<XtInfo> {
     })
 }
 
-/// A target as a verdict.
+/// Decodes a target as a verdict.
 pub(crate) fn decode_target(name: &str, revision: u32, info: &[u8], family: Family) -> Option<Target> {
     let mut fields = Fields(info);
     match (name, revision) {
@@ -118,7 +118,7 @@ pub(crate) fn decode_target(name: &str, revision: u32, info: &[u8], family: Fami
         }
         ("CT", 1 | 2) => {
             let (flags, zone) = (fields.read_u16(), fields.read_u16());
-            let rest: [u8; 56] = fields.read_array(); // what follows is a pointer of the kernel's
+            let rest: [u8; 56] = fields.read_array(); // followed by a pointer of the kernel
             (flags == 0 && rest == [0; 56]).then_some(Target::CtZone(zone))
         }
         ("NFLOG", 0) => {
@@ -134,7 +134,7 @@ pub(crate) fn decode_target(name: &str, revision: u32, info: &[u8], family: Fami
     }
 }
 
-/// `struct nf_nat_ipv4_multi_range_compat` of one range, or `struct nf_nat_range`: what precedes the ports.
+/// `struct nf_nat_ipv4_multi_range_compat` with one range, or `struct nf_nat_range`: the fields before the ports.
 fn range_v4_or_v6(family: Family, flags: u32, ip: IpAddr) -> Layout {
     let info = Layout::default();
     match (family, ip) {
@@ -143,7 +143,7 @@ fn range_v4_or_v6(family: Family, flags: u32, ip: IpAddr) -> Layout {
     }
 }
 
-/// Flags and the one address of such.
+/// Reads the flags and the single address of such a structure.
 fn read_range(fields: &mut Fields<'_>, family: Family) -> Option<(u32, IpAddr)> {
     let (flags, lowest, highest) = match family {
         Family::V4 => {
@@ -163,8 +163,8 @@ fn decode_dnat(flags: u32, [ip, highest_ip]: [IpAddr; 2], fields: &mut Fields<'_
     is_one.then(|| fields.finish_with(Target::Dnat { ip, port: Port(port) }))?
 }
 
-/// `struct xt_connmark_tginfo2`, since Linux 4.17: ctmark, ctmask, nfmask, shift_dir, shift_bits, mode. (iptables reads every
-/// structure as the newest that tool and kernel know, whatever its revision: an older one would be misread.)
+/// `struct xt_connmark_tginfo2`, since Linux 4.17: ctmark, ctmask, nfmask, shift_dir, shift_bits, mode. (iptables reads
+/// every structure as the newest revision that tool and kernel support: an older one would be misread.)
 fn encode_connmark(mark: Mark, mask: u32, mode: u8) -> XtInfo {
     ("CONNMARK", 2, Layout::default().mark(&mark).u32(mask).u16(0).u8(mode).into_aligned_bytes())
 }
