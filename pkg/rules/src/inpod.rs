@@ -1,9 +1,10 @@
-//! The rule sets of in-pod capture: in a captured pod's own namespace, where its traffic is handed to the listeners
-//! that ztunnel opened there; and on the node, where its own probes of captured pods get a source address by which
-//! the pods' rules know them. The facts are Istio's of 1.21 and later, chains and numbers included.
+//! Rule sets of in-pod capture: in a captured pod's own namespace, where its traffic is redirected to the listeners
+//! that ztunnel opened there; and on the node, where the node's probes of captured pods get a source address by which
+//! the pods' rules recognise them. Chains and numbers are those of Istio 1.21 and later.
 //!
-//! What ztunnel sends in a pod's namespace has a mark. What it sends to the application under a client's address
-//! marks the connection, by which the application's answers find the way back to it instead of out of the pod.
+//! Packets that ztunnel sends in a pod's namespace have a mark. If ztunnel connects to the application with a client's
+//! source address, the rules mark the connection, so that the application's replies are routed back to ztunnel instead
+//! of out of the pod.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,13 +17,13 @@ use crate::ir::{
 };
 use crate::sidecar::port_matches;
 
-/// First stop of arriving packets in a pod.
+/// Arriving packets in a pod.
 pub const PRERT: Chain = Chain::named("ISTIO_PRERT");
-/// Packets that the pod makes.
+/// Packets that the pod sends.
 pub const OUTPUT: Chain = Chain::named("ISTIO_OUTPUT");
 /// Packets that leave the node.
 pub const POSTRT: Chain = Chain::named("ISTIO_POSTRT");
-/// Packets from and to the probes' source address that are no probe's.
+/// Packets with the probes' source address that belong to no probe.
 pub const PROBES: Chain = Chain::named("ISTIO_PROBES");
 
 /// Priority of the policy rule for [`InPodRulesConfig::local_route`].
@@ -30,17 +31,17 @@ pub const PRIORITY: u32 = 32764;
 
 const LOOPBACK: IfName = IfName::known("lo");
 const DNS: Port = Port(53);
-/// The zone that keeps a pod's own DNS questions apart from those that ztunnel asks for it.
+/// Conntrack zone that separates a pod's own DNS queries from those that ztunnel sends for it.
 const DNS_ZONE: u16 = 1;
 
-/// Marks, ports and addresses. The defaults are what ztunnel and Istio's own agent use.
+/// Marks, ports and addresses. The defaults are those of ztunnel and Istio's own agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InPodRulesConfig {
-    /// On every packet that ztunnel sends.
+    /// Mark of every packet that ztunnel sends.
     pub proxy: Mark,
-    /// On connections that ztunnel opened under the address of a client, and on packets of their answers.
+    /// Mark of connections that ztunnel opened with a client's source address, and of their replies.
     pub connection: Mark,
-    /// Where packets with that mark are delivered locally.
+    /// Table by which packets with that mark are delivered locally.
     pub table: TableId,
     /// Listener of outbound connections.
     pub outbound: Port,
@@ -50,9 +51,9 @@ pub struct InPodRulesConfig {
     pub tunnel: Port,
     /// Listener of DNS.
     pub dns: Port,
-    /// Source of the node's probes, by which pods let them pass.
+    /// Source address of the node's probes, which pods exempt.
     pub probes: ProbeAddresses,
-    /// Where AWS's CNI plugin gives pods network interfaces of their own, the node's probes get routes past these.
+    /// Whether the node's probes get routes past the network interfaces that AWS's CNI plugin gives to pods.
     pub branch_probes: bool,
 }
 
@@ -66,7 +67,7 @@ pub struct ProbeAddresses {
 }
 
 impl ProbeAddresses {
-    /// Of one family.
+    /// Returns the address of one family.
     pub fn address_for(self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.v4.into(),
@@ -101,7 +102,7 @@ impl Default for InPodRulesConfig {
 }
 
 impl InPodRulesConfig {
-    /// The policy route that goes with a pod's rules, in both families.
+    /// Returns the policy route that accompanies a pod's rules, in both families.
     pub fn local_route(&self) -> LocalRoute {
         LocalRoute { mark: self.connection, table: self.table }
     }
@@ -110,43 +111,45 @@ impl InPodRulesConfig {
 /// Properties of a pod on which its rules depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodOptions {
-    /// ztunnel answers its DNS.
+    /// Whether ztunnel answers the pod's DNS queries.
     pub dns: bool,
-    /// Inbound connections go straight to the application.
+    /// Whether inbound connections bypass ztunnel.
     pub bypass_inbound: bool,
-    /// Interfaces of virtual machines inside of it, whose outbound connections arrive there.
+    /// Interfaces of virtual machines in the pod, on which their outbound connections arrive.
     pub virtual_interfaces: Vec<IfName>,
-    /// Traffic that stays outside of the mesh by intent.
+    /// Traffic that is excluded from the mesh on purpose.
     pub exceptions: PodExceptions,
-    /// Nothing is redirected for now: no ztunnel is there, and [`PodExceptions::without_ztunnel`] lets the pod's traffic go on.
+    /// Whether nothing is redirected for now: no ztunnel is available, and [`PodExceptions::without_ztunnel`] lets the
+    /// pod's traffic continue.
     pub open: bool,
 }
 
-/// Traffic of a captured pod that is not redirected. Whether its DNS is depends on [`PodOptions::dns`] whatever stands here, unless it
-/// takes an excepted interface.
+/// Traffic of a captured pod that is not redirected. [`PodOptions::dns`] alone decides about its DNS, except on an
+/// excepted interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodExceptions {
     /// Destination ports of its TCP connections.
     pub outbound_ports: Vec<Port>,
     /// Destinations of its TCP connections, of both families.
     pub outbound_networks: Vec<IpNet>,
-    /// Ports of its own that are reached without ztunnel.
+    /// Local ports that are reached without ztunnel.
     pub inbound_ports: Vec<Port>,
-    /// Network interfaces of which nothing is redirected.
+    /// Network interfaces whose traffic is not redirected.
     pub interfaces: Vec<IfName>,
-    /// DNS of the pod, which is redirected by default: the reason why [`PodOptions::dns`] is off.
+    /// Whether the pod's DNS, which is redirected by default, is excepted: the reason why [`PodOptions::dns`] is off.
     pub dns: bool,
-    /// While no ztunnel is there, nothing is redirected.
+    /// Whether nothing is redirected while no ztunnel is available.
     pub without_ztunnel: bool,
 }
 
 impl PodOptions {
-    /// Whether some of its traffic stays outside of the mesh by intent.
+    /// Returns whether some of the pod's traffic is excluded from the mesh on purpose.
     pub fn has_exceptions(&self) -> bool {
         self.bypass_inbound || self.exceptions != PodExceptions::default()
     }
 
-    /// Returns each kind of traffic that stays outside of the mesh by intent, as text: "outbound TCP ports 5432, 6379".
+    /// Returns each kind of traffic that is excluded from the mesh on purpose, as text: "outbound TCP ports 5432,
+    /// 6379".
     pub fn outside_descriptions(&self) -> Vec<String> {
         let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, .. } =
             &self.exceptions;
@@ -167,7 +170,8 @@ impl PodOptions {
 }
 
 impl PodExceptions {
-    /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface does not count.
+    /// Returns whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Interfaces
+    /// are not considered.
     pub fn excludes_connection(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {
         match accepted {
             true => self.inbound_ports.contains(&Port(local.port())),
@@ -187,8 +191,8 @@ fn join_values(values: impl IntoIterator<Item: ToString>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The rule set of one family in a pod. An open pod has none: when there are rules again, its connections are those of a pod that
-/// joins.
+/// Returns the rule set of one family in a pod. An open pod has none: when it gets rules again, its connections are
+/// treated like those of a pod that joins.
 pub fn pod_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     if pod.open {
@@ -203,7 +207,7 @@ pub fn pod_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family) ->
     rules
 }
 
-/// Connections under a client's address are recognised when they arrive over `lo`, their answers when they leave.
+/// Connections with a client's source address are recognised when they arrive over `lo`, their replies when they leave.
 fn add_mark_rules(config: &InPodRulesConfig, rules: &mut RuleSet) {
     add_first_jump(rules, Table::Mangle, Hook::Prerouting, &PRERT);
     let opened = Rule::new(Target::SetConnMark(config.connection)).when(mark_is(config.proxy));
@@ -239,7 +243,7 @@ fn add_inbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family
 fn add_outbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
     add_first_jump(rules, Table::Nat, Hook::Output, &OUTPUT);
     let mut push = |rule| rules.table_mut(Table::Nat).push(&OUTPUT, rule);
-    // Answers to the node's probes.
+    // Replies to the node's probes.
     push(Rule::new(Target::Accept).dest(IpNet::from(config.probes.address_for(family))).tcp());
     for interface in &pod.exceptions.interfaces {
         push(Rule::new(Target::Accept).output(interface));
@@ -250,7 +254,7 @@ fn add_outbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Famil
         push(ask().not_dest(loopback_net(family)).tcp().dport(DNS).when(mark_is_not(config.proxy)));
     }
     push(Rule::new(Target::Accept).tcp().when(mark_is(config.connection)));
-    // The pod talks to itself by its own address.
+    // The pod connects to itself by its own address.
     push(Rule::new(Target::Accept).not_dest(loopback_net(family)).output(&LOOPBACK));
     for port in port_matches(&pod.exceptions.outbound_ports) {
         push(Rule::new(Target::Accept).tcp().when(port));
@@ -278,7 +282,8 @@ fn dns_zones(config: &InPodRulesConfig, pod: &PodOptions, rules: &mut RuleSet) {
     rules.table_mut(Table::Raw).push(&PRERT, answers);
 }
 
-/// The rule set of one family on the node. `set`: the addresses of captured pods; it must exist before its rules.
+/// Returns the rule set of one family on the node. `set`: the addresses of captured pods; it must exist before the
+/// rules.
 pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     add_first_jump(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);
@@ -290,10 +295,11 @@ pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
     rules
 }
 
-/// Pods trust the probes' source address, so nobody else may use it. Probes get it in POSTROUTING and their answers lose it
-/// in PREROUTING, behind `mangle`: no packet arrives with it as its source, and none is forwarded to it. By the second rule no
-/// pod reaches past ztunnel whoever took the address. `mangle` rather than `raw`, because captured pods have it, too: where
-/// the kernel lacks it, there is nothing to guard. On `lo` the address may be the node's own.
+/// Protects the probes' source address: pods trust it, so no other sender may use it. Probes get it in POSTROUTING and
+/// their replies lose it in PREROUTING, after `mangle`: no packet arrives with it as its source, and none is forwarded
+/// to it. The second rule keeps pods from bypassing ztunnel even if another component uses the address. The table is
+/// `mangle` rather than `raw`, because captured pods need `mangle`, too: if the kernel lacks it, there is nothing to
+/// protect. On `lo` the address may be the node's own.
 fn guard_probe_address(probes: IpAddr, rules: &mut RuleSet) {
     let net = IpNet::from(probes);
     let table = rules.table_mut(Table::Mangle);
@@ -306,7 +312,7 @@ fn guard_probe_address(probes: IpAddr, rules: &mut RuleSet) {
     table.push(&PROBES, Rule::new(Target::Drop));
 }
 
-/// Ahead of everybody else's rules: an application's own must not lead traffic past the mesh.
+/// Adds a jump before all foreign rules: an application's own must not redirect traffic past the mesh.
 fn add_first_jump(rules: &mut RuleSet, table: Table, hook: Hook, chain: &Chain) {
     let jump = HookJump { hook, rule: Rule::jump_to(chain.clone()), place: JumpPlace::First };
     rules.table_mut(table).jumps.push(jump);
@@ -320,7 +326,7 @@ fn mark_is_not(mark: Mark) -> Match {
     Match::Mark(MatchValue::ne(mark))
 }
 
-/// The one loopback address that Istio leaves alone.
+/// Returns the single loopback address that Istio does not redirect.
 fn loopback_net(family: Family) -> IpNet {
     match family {
         Family::V4 => IpAddr::from(Ipv4Addr::LOCALHOST).into(),

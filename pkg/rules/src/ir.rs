@@ -1,4 +1,4 @@
-//! The model: tables, built-in chains, chains of our own, and rules.
+//! The model: tables, built-in chains, our own chains, and rules.
 
 mod parts;
 mod rule_set;
@@ -11,18 +11,18 @@ pub use parts::{AddressSide, CtStates, Match, MatchValue, PortRange, Target, Tra
 pub use rule_set::{HookJump, JumpPlace, LocalRoute, RuleSet, TableRules};
 
 model::word_enum! {
-    /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
-    /// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
+    /// A netfilter table, in the order in which a restore commits them: tables that only prepare precede `nat`, which
+    /// activates the redirection. (A restore is atomic per table, not per file.)
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Table {
         /// `raw`: before connection tracking.
         #[default]
         Raw = "raw",
-        /// `filter`: accept and drop. On a node, it also notes connections that `mangle` sends to a ztunnel.
+        /// `filter`: accept and drop. On a node, also marks connections that `mangle` sends to a ztunnel.
         Filter = "filter",
         /// `mangle`: marks and TPROXY.
         Mangle = "mangle",
-        /// `nat`: address translation; sees the first packet of a connection only.
+        /// `nat`: address translation; processes only the first packet of a connection.
         Nat = "nat",
     }
 }
@@ -36,21 +36,21 @@ model::word_enum! {
         Prerouting = "PREROUTING",
         /// Packets for this host.
         Input = "INPUT",
-        /// Packets passing through.
+        /// Forwarded packets.
         Forward = "FORWARD",
-        /// Packets made by this host.
+        /// Packets sent by this host.
         Output = "OUTPUT",
         /// Leaving packets, after routing.
         Postrouting = "POSTROUTING",
     }
 }
 
-/// The name of a chain of one's own; at most 28 bytes (kernel: `XT_EXTENSION_MAXNAMELEN` less one).
+/// Name of a chain that is not built in; at most 28 bytes (kernel: `XT_EXTENSION_MAXNAMELEN` less one).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chain(pub Cow<'static, str>);
 
 impl Chain {
-    /// A chain whose name is known at compile time.
+    /// Returns a chain whose name is known at compile time.
     pub const fn named(name: &'static str) -> Chain {
         Chain(Cow::Borrowed(name))
     }
@@ -82,17 +82,17 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule that matches every packet.
+    /// Returns a rule that matches every packet.
     pub const fn new(target: Target) -> Rule {
         Rule { source: None, dest: None, input: None, output: None, proto: None, matches: Vec::new(), target }
     }
 
-    /// A rule that jumps to `chain`.
+    /// Returns a rule that jumps to `chain`.
     pub const fn jump_to(chain: Chain) -> Rule {
         Rule::new(Target::Jump(chain))
     }
 
-    /// Only packets from `net`; no condition when that is every address, as the tools would not keep it.
+    /// Only packets from `net`; no condition if that is every address, because the tools would drop it.
     #[must_use]
     pub fn source(mut self, net: IpNet) -> Rule {
         self.source = net_condition(net);
@@ -106,7 +106,7 @@ impl Rule {
         self
     }
 
-    /// Only packets to `net`; no condition when that is every address.
+    /// Only packets to `net`; no condition if that is every address.
     #[must_use]
     pub fn dest(mut self, net: IpNet) -> Rule {
         self.dest = net_condition(net);
@@ -120,7 +120,7 @@ impl Rule {
         self
     }
 
-    /// Only packets that arrive on `interface`; no condition when that is `+`, every interface.
+    /// Only packets that arrive on `interface`; no condition if that is `+`, every interface.
     #[must_use]
     pub fn input(mut self, interface: &IfName) -> Rule {
         self.input = one_of_many(interface);
@@ -134,7 +134,7 @@ impl Rule {
         self
     }
 
-    /// Only packets that leave by `interface`; no condition when that is `+`.
+    /// Only packets that leave by `interface`; no condition if that is `+`.
     #[must_use]
     pub fn output(mut self, interface: &IfName) -> Rule {
         self.output = one_of_many(interface);
@@ -167,14 +167,14 @@ impl Rule {
         self.proto(TransportProtocol::Udp)
     }
 
-    /// Everything but TCP.
+    /// All protocols except TCP.
     #[must_use]
     pub fn not_tcp(mut self) -> Rule {
         self.proto = Some(MatchValue::ne(TransportProtocol::Tcp));
         self
     }
 
-    /// One more condition.
+    /// Adds a condition.
     #[must_use]
     pub fn when(mut self, condition: Match) -> Rule {
         self.matches.push(condition);
@@ -193,12 +193,12 @@ impl Rule {
     }
 }
 
-/// `-d 0.0.0.0/0` is not in any save: it says nothing (seen with iptables 1.8.9, both backends).
+/// `-d 0.0.0.0/0` is in no save, because it is no condition (observed with iptables 1.8.9, both backends).
 fn net_condition(net: IpNet) -> Option<MatchValue<IpNet>> {
     (net.prefix_len() > 0).then(|| MatchValue::eq(net))
 }
 
-/// Nor is `-i +`.
+/// `-i +` is in no save, either.
 fn one_of_many(interface: &IfName) -> Option<MatchValue<IfName>> {
     (interface.as_str() != "+").then(|| MatchValue::eq(interface.clone()))
 }

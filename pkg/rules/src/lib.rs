@@ -1,13 +1,13 @@
-//! Firewall rules as values: what we want in a network namespace, how it reads as `iptables-restore` input, how
-//! a save of either iptables backend reads back, and which text turns the one into the other.
+//! Firewall rules as values: the desired rules of a network namespace, their `iptables-restore` input, the parsed save
+//! of either iptables backend, and the change from one to the other.
 //!
-//! Pure. `firewall` runs the tools; this crate only computes their input and understands their output. The
-//! model speaks of matches and targets as types, never of iptables words in strings, so that another engine
-//! (nf_tables over netlink) can apply the same rules.
+//! Pure. `firewall` runs the tools; this crate only computes their input and parses their output. The model has types
+//! for matches and targets, never iptables options in strings, so that another engine (nf_tables over netlink) can
+//! apply the same rules.
 //!
-//! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`node`] (those of a node and
-//! its ztunnel), [`inpod`] (those of a pod that ztunnel serves from within, and of its node), [`mod@print`] and [`parse`] (text), [`plan`] (desired against observed), [`native`] (the
-//! same rules in tables of nf_tables' own).
+//! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`node`] (those of a node and its
+//! ztunnel), [`inpod`] (those of in-pod redirection: in a pod, and on its node), [`mod@print`] and [`parse`] (text),
+//! [`plan`] (desired against observed), [`native`] (the same rules in native tables of nf_tables).
 
 pub mod inpod;
 pub mod ir;

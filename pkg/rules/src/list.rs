@@ -1,4 +1,4 @@
-//! An owner's rules, one by one: for people, and for whoever compares two lists.
+//! An owner's rules as single lines, for reports and comparisons.
 
 use crate::{
     ir::{RuleSet, Table},
@@ -13,21 +13,21 @@ pub struct RuleLine {
     pub table: Table,
     /// The chain, built-in or not.
     pub chain: String,
-    /// Text behind the chain's name, as we write it if it is a rule that we could have made.
+    /// Text after the chain's name, in our format if it is a rule that we could have created.
     pub rule: String,
 }
 
-/// A rule that a save shows.
+/// A rule of a save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedLine {
-    /// For comparisons.
+    /// Form for comparisons.
     pub line: RuleLine,
-    /// Text behind the chain's name, to the letter of the save.
+    /// Text after the chain's name, exactly as in the save.
     pub text: String,
 }
 
 impl RuleSet {
-    /// All rules in the order of a save: table by table, first the jumps, then each chain.
+    /// Returns all rules in the order of a save: table by table, first the jumps, then each chain.
     pub fn rule_lines(&self) -> Vec<RuleLine> {
         let mut lines = Vec::new();
         for (table, rules) in &self.tables {
@@ -44,7 +44,7 @@ impl RuleSet {
 }
 
 impl ChainSet {
-    /// Returns those of a namespace's rules that are this owner's: the rules in its chains, and those that lead there.
+    /// Returns this owner's rules of a namespace: those in its chains, and those that jump there.
     pub fn owned_lines(self, observed: &SavedTables) -> Vec<ObservedLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {

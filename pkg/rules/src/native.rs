@@ -1,66 +1,67 @@
-//! Native tables: the same rules as tables of nf_tables' family `inet`, as Istio makes them since 1.27 (sidecar) and 1.28
-//! (ambient). Both address families share a table, and a chain has the rules of both in one list.
+//! Native tables: the same rules as tables of nf_tables' family `inet`, as Istio creates them since 1.27 (sidecar) and
+//! 1.28 (ambient). Both address families share a table, and a chain has the rules of both in one list.
 //!
-//! A rule that both families have is there once, for packets of either. One that only a single family has says so.
+//! A rule that both families need exists once, for packets of both. A rule of only one family has its family as a
+//! condition.
 
 use model::Family;
 
 use crate::ir::{Chain, Hook, Match, Rule, RuleSet, Table, TableRules, Target};
 
-/// All tables of an owner, as they shall be.
+/// All desired tables of an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeRules {
-    /// In the order in which they are made.
+    /// Tables in the order of their creation.
     pub tables: Vec<NativeTable>,
 }
 
 /// A table of family `inet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeTable {
-    /// Such as `istio-proxy-nat`.
+    /// Name, such as `istio-proxy-nat`.
     pub name: String,
-    /// Base chains and others; a rule jumps to others only.
+    /// Base chains and others; rules jump only to others.
     pub chains: Vec<NativeChain>,
 }
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeChain {
-    /// Such as `istio-output`; of a base chain, that of its hook.
+    /// Name, such as `istio-output`; for a base chain, that of its hook.
     pub name: String,
-    /// Where packets enter, as they would the built-in chain of that table; none: only by a jump.
+    /// The built-in chain of iptables that this base chain replaces; `None`: reached only by jumps.
     pub hook: Option<(Table, Hook)>,
-    /// In their order.
+    /// Rules in order.
     pub rules: Vec<NativeRule>,
 }
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeRule {
-    /// Family whose packets the rule applies to. `None` means either family.
+    /// Family to whose packets the rule applies; `None`: both.
     pub family: Option<Family>,
-    /// Conditions and verdict. Names of chains are those of native tables.
+    /// Conditions and verdict. Chain names are those of native tables.
     pub rule: Rule,
-    /// Whether it counts packets.
+    /// Whether the rule has a counter.
     pub counts: bool,
 }
 
-/// Istio's order; all are made by one transaction.
+/// Istio's order of tables; all are created by one transaction.
 const ORDER: [Table; 4] = [Table::Nat, Table::Mangle, Table::Raw, Table::Filter];
 
-/// The name of an owner's table: the owner's prefix, and that of the table in iptables.
+/// Returns the name of an owner's table: the owner's prefix, and the name of the iptables table.
 pub fn table_name(prefix: &str, table: Table) -> String {
     format!("{prefix}-{}", table.as_str())
 }
 
-/// The name of a chain that iptables knows as `ISTIO_OUTPUT`: `istio-output`.
+/// Returns the native name of an iptables chain: `istio-output` for `ISTIO_OUTPUT`.
 pub fn chain_name(chain: &str) -> String {
     let name = chain.to_ascii_lowercase().replace('_', "-");
     name.replace("-prert", "-prerouting").replace("-postrt", "-postrouting")
 }
 
 impl NativeRules {
-    /// The rules of an owner whose tables begin with `prefix`, from those of each family; `None`: the family has none.
+    /// Builds the tables of an owner with this name prefix from the rules of each family; `None`: the family has none.
     pub fn new<'a>(prefix: &str, v4: Option<&'a RuleSet>, v6: Option<&'a RuleSet>) -> NativeRules {
         let tables = ORDER.into_iter().filter_map(|table| {
             let of = |rules: Option<&'a RuleSet>| rules.and_then(|rules| rules.tables.get(&table));
@@ -70,7 +71,7 @@ impl NativeRules {
         NativeRules { tables: tables.collect() }
     }
 
-    /// Returns these rules as they are before any packet is led into them: base chains are empty.
+    /// Returns these rules without anything that sends packets into them: base chains are empty.
     #[must_use]
     pub fn without_jumps(mut self) -> NativeRules {
         let chains = self.tables.iter_mut().flat_map(|table| &mut table.chains);
@@ -86,13 +87,13 @@ struct Families<'a> {
 }
 
 impl<'a> Families<'a> {
-    /// The rules of one list, merged.
+    /// Returns one list of rules, merged from both families.
     fn merge_rules(&self, list: &dyn Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
         let of = |table: Option<&TableRules>| table.map(list);
         merge_families(of(self.v4), of(self.v6))
     }
 
-    /// The family, if only one has rules here.
+    /// Returns the family, if only one has rules here.
     fn single_family(&self) -> Option<Family> {
         match (&self.v4, &self.v6) {
             (Some(_), None) => Some(Family::V4),
@@ -108,7 +109,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
         let jump = |rules: &TableRules| {
             rules.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| jump.rule.clone()).collect()
         };
-        // Rules that name no address would take packets of the other family, too.
+        // Rules without an address would also match packets of the other family.
         let scoped =
             |rule: NativeRule| NativeRule { family: rule.family.or(families.single_family()), ..rule };
         let rules = families.merge_rules(&jump).into_iter().map(scoped);
@@ -138,7 +139,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
     chains
 }
 
-/// The order of Istio in `raw`.
+/// Applies Istio's order in `raw`.
 fn ports_first(rule: &mut Rule) {
     let is_port = |condition: &Match| {
         matches!(condition, Match::SourcePort(_) | Match::DestPort(_) | Match::DestPortRange(_))
@@ -147,14 +148,14 @@ fn ports_first(rule: &mut Rule) {
     rule.matches = [ports, others].concat();
 }
 
-/// Istio counts at every rule but the jumps that take every packet.
+/// Removes the counter from unconditional jumps, as Istio does; all other rules have one.
 fn uncounted_if_plain(rule: NativeRule) -> NativeRule {
     let is_plain =
         matches!(&rule.rule.target, Target::Jump(chain) if rule.rule == Rule::jump_to(chain.clone()));
     NativeRule { counts: rule.family.is_some() || !is_plain, ..rule }
 }
 
-/// One list of the rules of both families that gives each family its own in their order.
+/// Merges the rules of both families into one list that keeps the order of each family.
 fn merge_families(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
     let mut merged = Vec::new();
     let (v4, v6) = match (v4, v6) {
@@ -174,7 +175,7 @@ fn merge_families(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRul
         }
         let names_address = is_of_one_family(&rule);
         push_rule(&mut merged, Some(Family::V4), rule);
-        // What stands at the same place of the other list is about the same, as a rule.
+        // The rule at the same position of the other list usually has the same purpose.
         if let [next, after @ ..] = rest
             && names_address
             && is_of_one_family(next)
@@ -195,15 +196,15 @@ fn single_family_rules(family: Family, rules: Vec<Rule>) -> Vec<NativeRule> {
     alone
 }
 
-/// Whether the rule names an address.
+/// Returns whether the rule has an address.
 fn is_of_one_family(rule: &Rule) -> bool {
     rule.source.is_some()
         || rule.dest.is_some()
         || matches!(rule.target, Target::Snat(_) | Target::Dnat { .. })
 }
 
-/// The expression that hands a packet to a transparent socket lets it pass if there is none, where the target of iptables
-/// drops it: here, a rule behind it does.
+/// Appends a rule. Without a transparent socket, the `tproxy` expression lets a packet pass, while the target of
+/// iptables drops it: here, a second rule drops it.
 fn push_rule(list: &mut Vec<NativeRule>, family: Option<Family>, mut rule: Rule) {
     if let Target::Jump(chain) | Target::Goto(chain) = &mut rule.target {
         *chain = Chain(chain_name(&chain.0).into());

@@ -1,15 +1,15 @@
-//! The rule sets of ambient redirection at the level of a node: in the node's own namespace, where the packets of
-//! captured pods are led to a ztunnel and back, and in the ztunnel's, where they are handed to it.
+//! Rule sets of node-level capture: in the node's own namespace, where packets of captured pods are routed to a ztunnel
+//! and back, and in the ztunnel's namespace, where they are redirected to its listeners.
 //!
-//! A node has room for two ztunnels at a time, its *slots*, so that a new one can take over while the old one ends.
-//! Each slot has links of its own. A packet's way is decided by marks; rules of the routing policy, which are not made
-//! here, choose a link by them. Every mark has a mask: the other bits belong to whoever uses them.
+//! A node can have two ztunnels at a time, in its *slots*, so that a new one can take over while the old one ends. Each
+//! slot has its own links. Marks decide the path of a packet; policy rules, which are not created here, select a link
+//! by them. Every mark has a mask: the other bits may belong to other components.
 //!
-//! What is decided about a connection's first packet is kept in the mark of the connection: its slot, and which way its
-//! packets go. So an established connection, captured or not, is dealt with by few and cheap rules: whether the packet
-//! comes from a ztunnel, which its link tells, and whether its connection has a slot. One that has none is none of our
-//! business, and gets no mark. The first packet of a connection gets `any_slot`, by which it is looked for among the
-//! captured addresses after others have had their say about its destination.
+//! The decision about a connection's first packet is kept in the connection mark: its slot, and the direction of its
+//! packets. So packets of an established connection, captured or not, traverse few and cheap rules: whether the packet
+//! comes from a ztunnel, by its link, and whether its connection has a slot. A connection without one is not ours, and
+//! gets no mark. The first packet of a connection gets `any_slot`, by which policy rules compare it with the captured
+//! addresses after other components have decided its destination.
 
 mod host;
 mod proxy;
@@ -23,27 +23,27 @@ use crate::ir::{Chain, Hook, HookJump, JumpPlace, Rule, RuleSet, Table, Target};
 pub use host::host_rules;
 pub use proxy::ztunnel_rules;
 
-/// First stop of arriving packets (mangle, nat).
+/// Arriving packets (mangle, nat).
 pub const PREROUTING: Chain = Chain::named("ztunnel-PREROUTING");
-/// Packets passing through (filter).
+/// Forwarded packets (filter).
 pub const FORWARD: Chain = Chain::named("ztunnel-FORWARD");
-/// Packets that the node makes, or that IPVS forwards (mangle).
+/// Packets that the node sends, or that IPVS forwards (mangle).
 pub const OUTPUT: Chain = Chain::named("ztunnel-OUTPUT");
-/// Last stop of leaving packets (nat).
+/// Leaving packets (nat).
 pub const POSTROUTING: Chain = Chain::named("ztunnel-POSTROUTING");
 
-/// Packets that a ztunnel hands back (mangle).
+/// Packets that a ztunnel sends back (mangle).
 pub const RETURNED: Chain = Chain::named("ztunnel-RETURNED");
-/// By slot: what its ztunnel sends by its pod's own link (mangle).
+/// By slot: packets that its ztunnel sends by its pod's own link (mangle).
 pub const SENT: [Chain; SLOTS] = [Chain::named("ztunnel-SENT-0"), Chain::named("ztunnel-SENT-1")];
-/// First packets of connections, on their way to a ztunnel (filter).
+/// First packets of connections, to a ztunnel (filter).
 pub const FIRST: Chain = Chain::named("ztunnel-FIRST");
 /// Packets of connections that have a slot (mangle).
 pub const KNOWN: Chain = Chain::named("ztunnel-KNOWN");
-/// In the ztunnel's namespace: what arrives by the pod's own interface (mangle).
+/// In the ztunnel's namespace: packets that arrive on the pod's own interface (mangle).
 pub const UPLINK: Chain = Chain::named("ztunnel-UPLINK");
 
-/// Where the jumps into these chains are.
+/// Built-in chains with jumps to these chains.
 pub const HOOKS: [(Table, Hook); 5] = [
     (Table::Mangle, Hook::Prerouting),
     (Table::Mangle, Hook::Output),
@@ -52,43 +52,43 @@ pub const HOOKS: [(Table, Hook); 5] = [
     (Table::Nat, Hook::Postrouting),
 ];
 
-/// How many ztunnels a node has room for.
+/// Maximum number of ztunnels on a node.
 pub const SLOTS: usize = 2;
 
 const DNS: Port = Port(53);
 
-/// Marks, names and ports. The defaults are Istio's where it has them.
+/// Marks, names and ports. The defaults are Istio's where it has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRulesConfig {
     /// Marks of packets and connections.
     pub marks: NodeMarks,
     /// Names of links.
     pub links: NodeLinks,
-    /// Where the ztunnel listens.
+    /// Ports on which the ztunnel listens.
     pub ports: ZtunnelPorts,
 }
 
 /// Marks of packets and connections, each within its own bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMarks {
-    /// Packet and connection: from a captured pod, on its way to the ztunnel.
+    /// Packet and connection: from a captured pod, to the ztunnel.
     pub outbound: Mark,
-    /// Packet: goes its ordinary way.
+    /// Packet: routed as without capture.
     pub skip: Mark,
-    /// Packet: the ztunnel's own, under its own address.
+    /// Packet: from the ztunnel, with its own address.
     pub connection_skip: Mark,
-    /// Packet and connection: from the ztunnel under the address of a client.
+    /// Packet and connection: from the ztunnel, with a client's address.
     pub proxy: Mark,
-    /// Packet: an answer that has to go back to the ztunnel. Connection: its answers do.
+    /// Packet: a reply to be routed back to the ztunnel. Connection: its replies are.
     pub proxy_return: Mark,
-    /// Packet and connection: which slot they belong to.
+    /// Packet and connection: their slot.
     pub slots: [Mark; SLOTS],
-    /// Packet: new, for whichever slot is active if its destination is captured. Its mask covers those of `slots`, its
-    /// value is none of theirs.
+    /// Packet: new, for the active slot if its destination is captured. The mask covers those of `slots`, the value is
+    /// none of theirs.
     pub any_slot: Mark,
     /// In the ztunnel's namespace: delivered locally, to a transparent socket.
     pub tproxy: Mark,
-    /// In the ztunnel's namespace: an answer to a connection that was opened under the address of a client.
+    /// In the ztunnel's namespace: a reply to a connection that was opened with a client's address.
     pub original_source: Mark,
 }
 
@@ -110,18 +110,19 @@ impl Default for NodeMarks {
 }
 
 impl NodeMarks {
-    /// The bits of a connection's mark that its packets get: its slot, and the way of those that no ztunnel has sent.
+    /// Returns the bits of a connection mark that its packets get: the slot, and the direction of those that no ztunnel
+    /// has sent.
     pub fn path_mask(&self) -> u32 {
         self.slot_mask() | self.outbound.mask | self.proxy_return.mask
     }
 
-    /// The bits that hold the slot.
+    /// Returns the bits that hold the slot.
     pub fn slot_mask(&self) -> u32 {
         self.slots.iter().fold(self.any_slot.mask, |mask, slot| mask | slot.mask)
     }
 }
 
-/// Both marks at once.
+/// Combines both marks.
 fn combine_marks(one: Mark, other: Mark) -> Mark {
     Mark { value: one.value | other.value, mask: one.mask | other.mask }
 }
@@ -129,17 +130,17 @@ fn combine_marks(one: Mark, other: Mark) -> Mark {
 /// Names of the links between node and ztunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLinks {
-    /// On the node, by slot: the way of inbound packets to the ztunnel.
+    /// On the node, by slot: link for inbound packets to the ztunnel.
     pub inbound: [IfName; SLOTS],
-    /// On the node, by slot: the way of outbound packets to the ztunnel.
+    /// On the node, by slot: link for outbound packets to the ztunnel.
     pub outbound: [IfName; SLOTS],
-    /// All of `outbound`, as a pattern.
+    /// Pattern that matches all of `outbound`.
     pub any_outbound: IfName,
-    /// All of both, as a pattern.
+    /// Pattern that matches all links of both.
     pub any: IfName,
-    /// In the ztunnel's namespace: where inbound packets arrive.
+    /// In the ztunnel's namespace: link on which inbound packets arrive.
     pub proxy_inbound: IfName,
-    /// In the ztunnel's namespace: where outbound packets arrive.
+    /// In the ztunnel's namespace: link on which outbound packets arrive.
     pub proxy_outbound: IfName,
 }
 
@@ -180,7 +181,7 @@ impl Default for ZtunnelPorts {
     }
 }
 
-/// A ztunnel as the node sees it.
+/// A ztunnel from the node's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelEndpoint {
     /// The node's end of the ztunnel pod's own link.
@@ -194,17 +195,18 @@ pub struct ZtunnelEndpoint {
 pub struct NodeParameters<'a> {
     /// The family of all addresses here.
     pub family: Family,
-    /// The ztunnels that run on it. One without an address of this family is absent.
+    /// The ztunnels on the node. One without an address of this family is absent.
     pub slots: [Option<ZtunnelEndpoint>; SLOTS],
     /// The set of the captured pods' addresses; it must exist before its rules.
     pub set: &'a str,
-    /// The ztunnel that answers DNS; none where DNS goes its own way.
+    /// The ztunnel that answers DNS; `None` if DNS is not redirected.
     pub dns: Option<IpAddr>,
-    /// Whether new connections of captured pods go to a ztunnel. Without, only those that one has already do.
+    /// Whether new connections of captured pods are sent to a ztunnel. If not, only existing connections of a ztunnel
+    /// are.
     pub capture: bool,
 }
 
-/// The inside of a ztunnel pod, in one address family.
+/// Namespace of a ztunnel pod, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelParameters<'a> {
     /// The family of the address.
@@ -218,14 +220,14 @@ pub struct ZtunnelParameters<'a> {
 }
 
 impl RuleSet {
-    /// The one jump of a built-in chain, ahead of everybody else's rules; `condition` has only conditions that count.
+    /// Adds the only jump of a built-in chain, before all foreign rules; only the conditions of `condition` are used.
     fn add_first_jump(&mut self, table: Table, hook: Hook, chain: &Chain, condition: &Rule) {
         let rule = condition.with_target(Target::Jump(chain.clone()));
         self.table_mut(table).jumps.push(HookJump { hook, rule, place: JumpPlace::First });
     }
 }
 
-/// A rule without conditions yet, that sets the packet's mark.
+/// Returns a rule without conditions that sets the packet's mark.
 fn set_mark(mark: Mark) -> Rule {
     Rule::new(Target::SetMark(mark))
 }

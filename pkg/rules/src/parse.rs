@@ -1,7 +1,7 @@
-//! Reading back what `iptables-save` and `ip6tables-save` of either backend print.
+//! Parser of the output of `iptables-save` and `ip6tables-save` of either backend.
 //!
-//! A rule that this model can say becomes a [`Rule`]; any other is kept as text and counts as foreign. Nothing is
-//! guessed: a word too much, an unknown option or a combination that we never write makes a rule foreign.
+//! A rule that the model can express becomes a [`Rule`]; any other is kept as text and counts as foreign. Nothing is
+//! guessed: a surplus word, an unknown option or a combination that we never write makes a rule foreign.
 
 mod rule;
 
@@ -12,68 +12,68 @@ use crate::{
     plan::ChainSet,
 };
 
-/// All tables of one family as a save shows them. A table that is absent was never looked at by anybody.
+/// All tables of one family in a save. An absent table was never used by any component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedTables {
-    /// By table.
+    /// Tables by name.
     pub tables: BTreeMap<Table, SavedTable>,
 }
 
 /// One table of a save.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedTable {
-    /// All chains, built-in ones too, in order.
+    /// All chains in order, including built-in ones.
     pub chains: Vec<String>,
     /// All rules, in order.
     pub rules: Vec<SavedRule>,
-    /// There is more, which [`SavedTables::parse_for`] has left out.
+    /// Whether [`SavedTables::parse_for`] has left out chains or rules.
     pub has_others: bool,
 }
 
 /// One rule of a save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
-    /// The chain that it stands in.
+    /// The chain of the rule.
     pub chain: String,
-    /// Text that follows the chain's name, to the letter.
+    /// Text after the chain's name, exactly as in the save.
     pub text: String,
-    /// Meaning of the text, if this model can express it.
+    /// Parsed rule, if the model can express it.
     pub rule: Option<Rule>,
-    /// Number of the rule in nf_tables (`NFTA_RULE_HANDLE`). A tool's save has none.
+    /// Handle of the rule in nf_tables (`NFTA_RULE_HANDLE`). A tool's save has none.
     pub handle: Option<u64>,
 }
 
-/// The text is not a complete save.
+/// A text that is not a complete save.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the saved rules: {what}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
     /// Error in the line.
     pub what: &'static str,
 }
 
 impl SavedTable {
-    /// The rules of one chain, in order.
+    /// Returns the rules of one chain, in order.
     pub fn rules_of<'a>(&'a self, chain: &'a str) -> impl Iterator<Item = &'a SavedRule> {
         self.rules.iter().filter(move |rule| rule.chain == chain)
     }
 }
 
 impl SavedTables {
-    /// Parses a whole save.
+    /// Parses a complete save.
     ///
     /// Tables other than raw, mangle, filter and nat (`security`) are skipped.
     ///
     /// # Errors
-    /// A rule outside a table, a line that is no save line, or a table without its `COMMIT` (a save cut short).
+    /// A rule outside of a table, a line that is no save line, or a table without its `COMMIT` (a truncated save).
     pub fn parse(text: &str) -> Result<SavedTables, ParseError> {
         SaveReader::default().read_save(text)
     }
 
-    /// Like [`SavedTables::parse`], but without what is no concern of these owners. These remain: built-in chains and the first
-    /// rule of each, the owners' chains and their rules, and rules that lead there. All plans of these owners come out as they
-    /// would with the whole, and a node's firewall of tens of thousands of rules takes no memory to speak of.
+    /// Like [`SavedTables::parse`], but keeps only what concerns these owners: built-in chains and the first rule of
+    /// each, the owners' chains and their rules, and rules that jump there. All plans of these owners are the same as
+    /// with the complete save, while a node's firewall of tens of thousands of rules takes hardly any memory.
     ///
     /// # Errors
     /// As [`SavedTables::parse`].
@@ -81,7 +81,7 @@ impl SavedTables {
         SaveReader { builder: SavedTablesBuilder::new(owners), open: None }.read_save(text)
     }
 
-    /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
+    /// Returns whether no table has a rule or a chain besides empty built-in ones.
     pub fn is_blank(&self) -> bool {
         let blank = |table: &SavedTable| {
             table.rules.is_empty() && !table.has_others && table.chains.iter().all(|chain| is_built_in(chain))
@@ -94,22 +94,21 @@ fn is_built_in(chain: &str) -> bool {
     Hook::from_name(chain).is_some()
 }
 
-/// Puts a save together from what was found in the kernel, without what is no concern of some owners; see
-/// [`SavedTables::parse_for`].
+/// Builds a save from objects of the kernel, keeping only what concerns some owners; see [`SavedTables::parse_for`].
 #[derive(Clone, Debug, Default)]
 pub struct SavedTablesBuilder<'a> {
     saved: SavedTables,
-    /// Owners whose chains matter. `None` means that all chains do.
+    /// Owners whose chains are relevant; `None`: all chains are.
     owners: Option<&'a [ChainSet]>,
 }
 
 impl<'a> SavedTablesBuilder<'a> {
-    /// Without any table.
+    /// Creates a builder without any table.
     pub fn new(owners: &'a [ChainSet]) -> SavedTablesBuilder<'a> {
         SavedTablesBuilder { owners: Some(owners), ..SavedTablesBuilder::default() }
     }
 
-    /// Adds a table that exists.
+    /// Adds an existing table.
     pub fn add_table(&mut self, table: Table) {
         self.saved.tables.entry(table).or_default();
     }
@@ -125,13 +124,13 @@ impl<'a> SavedTablesBuilder<'a> {
         }
     }
 
-    /// Notes that a table may hold more than is added.
+    /// Records that a table may contain more than is added.
     pub fn note_foreign(&mut self, table: Table) {
         self.saved.tables.entry(table).or_default().has_others = true;
     }
 
-    /// Adds a rule behind those of its chain; it is computed if it matters. `jumps_to`: whether it may jump to a chain for
-    /// which the function that it is given returns true.
+    /// Appends a rule to its chain; `rule` is called only if the rule is relevant. `jumps_to`: returns whether the rule
+    /// may jump to a chain for which the given function returns true.
     pub fn add_rule(
         &mut self,
         table: Table,
@@ -148,12 +147,12 @@ impl<'a> SavedTablesBuilder<'a> {
         }
     }
 
-    /// Returns the tables as they were put together.
+    /// Returns the tables that were added.
     pub fn build(self) -> SavedTables {
         self.saved
     }
 
-    /// Whether what is in a chain matters.
+    /// Returns whether a chain's rules are relevant.
     fn is_relevant_chain(&self, chain: &str) -> bool {
         self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.contains(chain)))
     }
@@ -162,7 +161,7 @@ impl<'a> SavedTablesBuilder<'a> {
 #[derive(Default)]
 struct SaveReader<'a> {
     builder: SavedTablesBuilder<'a>,
-    /// The section that we are in; `None` inside for a table that we do not know.
+    /// The current section; the inner `None` stands for an unknown table.
     open: Option<Option<Table>>,
 }
 
@@ -204,7 +203,7 @@ impl SaveReader<'_> {
         Ok(())
     }
 
-    /// The table that is open; `None` inside for one that is skipped.
+    /// Returns the current table; the inner `None` stands for a skipped one.
     fn current_table(&self) -> Result<Option<Table>, &'static str> {
         self.open.ok_or("outside of a table")
     }
@@ -236,20 +235,21 @@ impl SaveReader<'_> {
     }
 }
 
-/// Also says so of a few that do not, such as one with a comment about it.
+/// Returns whether a rule may jump to an owned chain; also true for a few that do not, such as one with a comment about
+/// it.
 fn may_jump_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
     let mut before = "";
     text.split_ascii_whitespace()
         .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && is_owned(word))
 }
 
-/// Understands what stands behind a chain's name; `None`: the model cannot express it.
+/// Parses the text after a chain's name; `None`: the model cannot express it.
 pub(crate) fn rule_of(text: &str) -> Option<Rule> {
     rule::parse(&split_arguments(text)?)
 }
 
-/// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None
-/// when a quote is not closed.
+/// Splits arguments as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes.
+/// `None` if a quote is not closed.
 pub(crate) fn split_arguments(text: &str) -> Option<Vec<String>> {
     let (mut arguments, mut word, mut chars) = (Vec::new(), None::<String>, text.chars());
     while let Some(c) = chars.next() {
@@ -273,8 +273,8 @@ fn read_quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()>
     }
 }
 
-/// The word behind `-j` or `-g` of a rule that we do not understand otherwise. A comment may say `-j` as well; the
-/// save quotes it only where it has blanks.
+/// Returns the word after `-j` or `-g` of a rule that is not understood otherwise. A comment may contain `-j`, too; the
+/// save quotes it only if it has blanks.
 pub(crate) fn target_name(text: &str) -> Option<String> {
     let mut arguments = split_arguments(text)?.into_iter();
     while let Some(word) = arguments.next() {

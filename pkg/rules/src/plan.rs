@@ -1,9 +1,9 @@
-//! Desired against observed: the smallest restore that makes a namespace's rules ours, or that removes them.
+//! Desired against observed: the smallest restore that changes a namespace's rules to ours, or removes them.
 //!
-//! A restore with `--noflush` empties and refills every chain that it declares: so is one of ours repaired that holds
-//! anything wrong. One that only lacks rules gets these, and one that is as it should be is not named. Built-in chains are
-//! different: a jump is appended anew each time. So jumps are compared with what is there, and surplus or misplaced ones
-//! are deleted in the same transaction.
+//! A restore with `--noflush` empties and refills every chain that it declares: any unexpected rule in a chain of ours
+//! is repaired this way. A chain that only lacks rules gets these, and a correct one is not declared. Built-in chains
+//! are different: a restore appends a jump each time. So jumps are compared with the existing ones, and surplus or
+//! misplaced ones are deleted in the same transaction.
 
 mod chain;
 mod change;
@@ -19,15 +19,15 @@ use chain::{ChainDifference, ChainUpdate, chain_difference};
 
 pub use change::{AddedRule, RuleChange, RulePlace, TableEdit};
 
-/// Owner of the rules that a plan is about: the chains by which they are known, those that Istio's own programs make among
-/// them. A chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
-/// into it, wherever it stands, belongs to the same owner. ([`ChainSet::IN_POD`] is part of [`ChainSet::SIDECAR`], because
-/// Istio gave the chains the same names: no pod has both.)
+/// Owner of rules, defined by its chains, including those that Istio's own programs create. A chain of this list never
+/// belongs to another component: its rules may be replaced or removed, and a rule that jumps to it, in any chain,
+/// belongs to the same owner. ([`ChainSet::IN_POD`] is part of [`ChainSet::SIDECAR`], because Istio gave the chains the
+/// same names: no pod has both.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainSet {
-    /// The chains' names, whatever the table.
+    /// Names of the chains, in any table.
     pub chains: &'static [&'static str],
-    /// How the names of its native tables begin; none: it has no rules there.
+    /// Name prefix of the native tables; `None`: the owner has none.
     pub native: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ impl ChainSet {
         native: Some("istio-proxy"),
     };
 
-    /// Ambient redirection, on the node and in the namespace of a ztunnel.
+    /// Node-level capture, on the node and in the namespace of a ztunnel.
     pub const NODE: ChainSet = ChainSet {
         chains: &[
             "ztunnel-PREROUTING",
@@ -74,13 +74,13 @@ impl ChainSet {
     pub const PROBES: ChainSet =
         ChainSet { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"], native: Some("istio-ambient") };
 
-    /// True for a chain of this owner.
+    /// Returns whether a chain is this owner's.
     pub fn contains(self, chain: &str) -> bool {
         self.chains.contains(&chain)
     }
 
-    /// The change that turns `observed` into `desired`, leaving foreign rules alone. `desired` has chains of this
-    /// owner only.
+    /// Returns the change from `observed` to `desired`, which keeps foreign rules. `desired` has only chains of this
+    /// owner.
     pub fn apply(self, desired: &RuleSet, observed: &SavedTables) -> RuleChange {
         let nothing = TableRules::default();
         let empty = SavedTable::default();
@@ -91,30 +91,30 @@ impl ChainSet {
         RuleChange { edits: edits.collect() }
     }
 
-    /// The change that removes everything of this owner's from `observed`: its chains and every rule, anywhere, that
-    /// jumps to one.
+    /// Returns the change that removes everything of this owner from `observed`: its chains, and every rule, in any
+    /// chain, that jumps to one.
     pub fn remove(self, observed: &SavedTables) -> RuleChange {
         self.apply(&RuleSet::default(), observed)
     }
 }
 
-/// [`ChainSet::apply`] for sidecar redirection.
+/// Calls [`ChainSet::apply`] for sidecar redirection.
 pub fn apply(desired: &RuleSet, observed: &SavedTables) -> RuleChange {
     ChainSet::SIDECAR.apply(desired, observed)
 }
 
-/// [`ChainSet::remove`] for sidecar redirection.
+/// Calls [`ChainSet::remove`] for sidecar redirection.
 pub fn remove(observed: &SavedTables) -> RuleChange {
     ChainSet::SIDECAR.remove(observed)
 }
 
 impl ChainSet {
-    /// Returns the hooks from whose built-in chains rules lead to this owner's chains.
+    /// Returns the hooks whose built-in chains have jumps to this owner's chains.
     pub fn hooks_in(self, table: &SavedTable) -> BTreeSet<Hook> {
         table.rules_into_chains_of(self).filter_map(|(_, rule)| Hook::from_name(&rule.chain)).collect()
     }
 
-    /// The rules outside this owner's chains that lead there and are not understood otherwise.
+    /// Returns the rules outside of this owner's chains that jump there and are not understood otherwise.
     pub fn opaque_jumps(self, observed: &SavedTables) -> impl Iterator<Item = &SavedRule> {
         let jumps = observed.tables.values().flat_map(move |table| table.rules_into_chains_of(self));
         jumps.map(|(_, rule)| rule).filter(|rule| rule.rule.is_none())
@@ -132,7 +132,7 @@ impl ChainSet {
             .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
             .map(chain_of)
             .collect();
-        // The kernel keeps a chain that something leads to.
+        // The kernel keeps a chain that is referenced.
         let (mut kept, stale): (Vec<Chain>, Vec<Chain>) =
             stale.into_iter().partition(|chain| have.has_unnamed_jump(&chain.0));
         kept.retain(|chain| have.rules_of(&chain.0).next().is_some());
@@ -149,7 +149,7 @@ impl ChainSet {
         Some(TableEdit { table, declare, deletes, adds, jumps, removals: stale, why })
     }
 
-    /// Rules to delete and jumps to add, so that each built-in chain ends with exactly the desired one.
+    /// Returns the rules to delete and the jumps to add, so that each built-in chain gets exactly the desired one.
     fn edit_jumps(
         self,
         table: Table,
@@ -191,7 +191,7 @@ impl ChainSet {
     }
 }
 
-/// Returns the rules to add to a chain that differs, each with its place.
+/// Returns the rules to add to a chain that differs, each with its position.
 fn added_rules(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
     let add = |place, rule: &Rule| AddedRule { chain: chain.clone(), place, rule: rule.clone() };
@@ -201,8 +201,8 @@ fn added_rules(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     }
 }
 
-/// A chain whose name is not UTF-8 has an empty one, or, in a tool's save, one with replacement characters: nobody can name it to delete
-/// a rule there.
+/// Returns whether rules of a chain can be deleted by its name. A name that is not UTF-8 is empty here, or, in a tool's
+/// save, has replacement characters.
 fn is_nameable(chain: &str) -> bool {
     !chain.is_empty() && !chain.contains(char::REPLACEMENT_CHARACTER)
 }
@@ -216,7 +216,8 @@ impl SavedTable {
         self.chains.iter().map(String::as_str).filter(move |name| owner.contains(name))
     }
 
-    /// Rules outside the owner's chains whose verdict is one of them, with their position in their own chain, if that can be named.
+    /// Returns rules outside of the owner's chains that jump to one of them, with their position in their own chain, if
+    /// that has a usable name.
     pub(crate) fn rules_into_chains_of(&self, owner: ChainSet) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
             |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
@@ -227,14 +228,15 @@ impl SavedTable {
             .map(move |rule| (position(rule).unwrap_or(usize::MAX), rule))
     }
 
-    /// Whether a rule that nobody can name leads to this chain.
+    /// Returns whether a rule of a chain without a usable name jumps to this chain.
     fn has_unnamed_jump(&self, chain: &str) -> bool {
         let mut unnamed = self.rules.iter().filter(|rule| !is_nameable(&rule.chain));
         unnamed.any(|rule| rule.jump_target().is_some_and(|target| target == chain))
     }
 
-    /// A jump that must be first has to be the first rule of its chain, and to have no copy behind it: a copy could
-    /// not be deleted, since `-D` takes the first of equal rules. Any place suits others.
+    /// Returns whether a jump is in the right place. A jump that must be first has to be the first rule of its chain,
+    /// without a later copy, which could not be deleted, since `-D` deletes the first of equal rules. For other jumps
+    /// any place is right.
     fn stands_well(&self, index: usize, jump: &HookJump) -> bool {
         let copies =
             || self.rules_of(jump.hook.as_str()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
@@ -243,7 +245,7 @@ impl SavedTable {
 }
 
 impl SavedRule {
-    /// The chain that the rule jumps to, also when we do not understand its conditions.
+    /// Returns the chain to which the rule jumps, even if its conditions are not understood.
     fn jump_target(&self) -> Option<Cow<'_, str>> {
         match &self.rule {
             Some(Rule { target: Target::Jump(chain) | Target::Goto(chain), .. }) => {

@@ -1,5 +1,5 @@
-//! Rules as iptables text. The form is the one that both backends' `iptables-save` print, so that what we write
-//! is what we read back.
+//! Rules as iptables text, in the form that the `iptables-save` of both backends prints, so that rules read back as
+//! they were written.
 
 use std::{
     fmt::{self, Display, Write as _},
@@ -19,7 +19,7 @@ fn write_module<T: Display>(
     write_option(f, name, is)
 }
 
-/// `! ` in front of the option when negated, as `iptables-save` places it.
+/// Writes an option, with `! ` before it if negated, as `iptables-save` does.
 fn write_option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &MatchValue<T>) -> fmt::Result {
     write!(f, " {}{name} {}", negation_prefix(is.negated), is.value)
 }
@@ -28,7 +28,7 @@ fn negation_prefix(negated: bool) -> &'static str {
     if negated { "! " } else { "" }
 }
 
-/// The arguments of a rule behind `-A CHAIN`, without a leading blank.
+/// Formats the arguments of a rule after `-A CHAIN`, without a leading blank.
 impl Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! An owner's rules as text that can be kept: those of both families in one, because they are nearly the same.
+//! An owner's rules as text for storage: those of both families in one, because they are nearly the same.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,18 +10,18 @@ use crate::{
     plan::ChainSet,
 };
 
-/// The line for a chain itself, in front of its rules (`iptables -N`).
+/// Line for a chain itself, before its rules (`iptables -N`).
 const CHAIN: &str = "-N";
-/// A jump ahead of all other rules of a built-in chain (`iptables -I`).
+/// Prefix of a jump before all other rules of a built-in chain (`iptables -I`).
 const FIRST: &str = "-I ";
 
-/// Rules by place, such as `nat ISTIO_OUTPUT`: one line for each, in order. A line is a rule as iptables has it behind the chain's name; `-N` says
-/// that the chain exists, which is one of the owner's then. `-4 ` or `-6 ` in front: in this family only, as in a file for
-/// `iptables-restore`.
+/// Rules by place, such as `nat ISTIO_OUTPUT`: one line for each, in order. A line is a rule in iptables format after
+/// the chain's name; `-N` means that the chain exists and is the owner's. The prefix `-4 ` or `-6 ` restricts a line to
+/// one family, as in a file for `iptables-restore`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedRules(BTreeMap<String, String>);
 
-/// A line that says nothing that this version understands.
+/// A line that this version does not understand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the recorded rule {line:?} of {place} is not understood")]
 pub struct UnknownRecordedRule {
@@ -32,34 +32,34 @@ pub struct UnknownRecordedRule {
 }
 
 impl RecordedRules {
-    /// Records rules. A family without any has an empty rule set.
+    /// Records rules. A family without rules has an empty rule set.
     pub fn from_rules(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
         let [v4, v6] = Family::BOTH.map(|family| placed_lines(&rules(family)));
         RecordedRules::merge_families(v4, v6)
     }
 
-    /// Records the rules of an owner that were found; `None`: some of them are not understood.
+    /// Records the observed rules of an owner; `None`: some of them are not understood.
     pub fn of_found<'a>(owner: ChainSet, found: impl Fn(Family) -> &'a SavedTables) -> Option<RecordedRules> {
         let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, found(family)));
         Some(RecordedRules::merge_families(v4?, v6?))
     }
 
-    /// Restores what [`RecordedRules::lines`] returned.
+    /// Restores the result of [`RecordedRules::lines`].
     pub fn from_lines(lines: BTreeMap<String, String>) -> RecordedRules {
         RecordedRules(lines)
     }
 
-    /// The lines by place, to be kept.
+    /// Returns the lines by place, for storage.
     pub fn lines(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
-    /// There are no rules.
+    /// Returns whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// There are rules, and this version understands them all.
+    /// Returns whether there are rules, and this version understands all of them.
     pub fn is_usable(&self) -> bool {
         !self.is_empty() && Family::BOTH.into_iter().all(|family| self.rule_set(family).is_ok())
     }
@@ -67,7 +67,7 @@ impl RecordedRules {
     /// Returns the rules of a family.
     ///
     /// # Errors
-    /// A line is not understood: another version has recorded it.
+    /// A line is not understood: it was recorded by another version.
     pub fn rule_set(&self, family: Family) -> Result<RuleSet, UnknownRecordedRule> {
         let mut rules = RuleSet::default();
         for (place, lines) in &self.0 {
@@ -107,7 +107,7 @@ impl fmt::Display for RecordedRules {
 /// Lines by place.
 type PlacedLines = BTreeMap<String, Vec<String>>;
 
-/// Lines of both families, each in its order.
+/// Merges the lines of both families, each in its order.
 fn merge_lines(v4: &[String], v6: &[String]) -> String {
     let mut merged = Vec::new();
     for index in 0..v4.len().max(v6.len()) {
@@ -122,7 +122,7 @@ fn merge_lines(v4: &[String], v6: &[String]) -> String {
     merged.join("\n")
 }
 
-/// The line without its mark; `None`: it is of the other family only.
+/// Returns the line without its prefix; `None`: it is of the other family only.
 fn of_family(line: &str, family: Family) -> Option<&str> {
     let (own, other) = match family {
         Family::V4 => ("-4 ", "-6 "),
@@ -169,7 +169,7 @@ fn found_lines(owner: ChainSet, found: &SavedTables) -> Option<PlacedLines> {
     Some(lines)
 }
 
-/// Adds a line to the rules; `None`: it is not understood.
+/// Adds a line to the rules; `None`: not understood.
 fn add_line(rules: &mut RuleSet, place: &str, text: &str) -> Option<()> {
     let (table, chain) = place.split_once(' ')?;
     let table = Table::from_name(table)?;

@@ -1,9 +1,9 @@
-//! The rule set of a pod with an `istio-proxy` sidecar: what goes through the proxy, in which direction, and what
-//! must not. The facts are Istio's (docs/sidecar-rules.md lists each rule with its reason).
+//! Rule set of a pod with an `istio-proxy` sidecar: which traffic of which direction is redirected to the proxy, and
+//! which must not be. The facts are Istio's (docs/sidecar-rules.md lists each rule with its reason).
 //!
-//! Where Istio puts rules into built-in chains, here each built-in chain gets one jump and the rules stand in
-//! chains of our own, in the order in which a packet met them before. So a second run finds what is ours, and a
-//! cleanup removes all of it. Without options the result is Istio's to the letter.
+//! Where Istio has rules in built-in chains, here each built-in chain gets one jump, and the rules are in our own
+//! chains, in the order in which packets traversed them before. So a second run finds all our rules, and a cleanup
+//! removes them. Without options the result is exactly Istio's.
 
 mod config;
 mod dns;
@@ -24,9 +24,9 @@ pub use selection::{InvalidSelection, MAX_SINGLE_PORTS, NetworkSelection, PortSe
 
 /// Inbound TCP.
 pub const INBOUND: Chain = Chain::named("ISTIO_INBOUND");
-/// Redirects to the outbound listener.
+/// Redirection to the outbound listener.
 pub const REDIRECT: Chain = Chain::named("ISTIO_REDIRECT");
-/// Redirects to the inbound listener.
+/// Redirection to the inbound listener.
 pub const IN_REDIRECT: Chain = Chain::named("ISTIO_IN_REDIRECT");
 /// Outbound connections (nat), marks of outbound packets (mangle).
 pub const OUTPUT: Chain = Chain::named("ISTIO_OUTPUT");
@@ -36,15 +36,15 @@ pub const OUTPUT_DNS: Chain = Chain::named("ISTIO_OUTPUT_DNS");
 pub const DIVERT: Chain = Chain::named("ISTIO_DIVERT");
 /// TPROXY: packets that open a connection.
 pub const TPROXY: Chain = Chain::named("ISTIO_TPROXY");
-/// First stop of arriving packets (mangle), answers of DNS servers (raw).
+/// Arriving packets (mangle), replies of DNS servers (raw).
 pub const PRERT: Chain = Chain::named("ISTIO_PRERT");
 
-/// The port on which the sidecar answers captured DNS.
+/// Port on which the sidecar answers captured DNS.
 pub const DNS_PORT: Port = Port(15053);
 const DNS: Port = Port(53);
 
 impl SidecarConfig {
-    /// The policy route that TPROXY needs; none when nothing is captured by TPROXY.
+    /// Returns the policy route that TPROXY needs; `None` if nothing is captured by TPROXY.
     pub fn local_route(&self) -> Option<LocalRoute> {
         match self.inbound_mode {
             InboundMode::Tproxy { mark, table } if !self.include_inbound.is_none() => {
@@ -54,7 +54,7 @@ impl SidecarConfig {
         }
     }
 
-    /// The table that inbound capture lives in.
+    /// Returns the table of inbound capture.
     fn inbound_table(&self) -> Table {
         match self.inbound_mode {
             InboundMode::Redirect => Table::Nat,
@@ -70,12 +70,12 @@ impl SidecarConfig {
         }
     }
 
-    /// Whether anything is captured of DNS. A query to an excluded port is not, whatever its protocol.
+    /// Returns whether any DNS is captured. A query to an excluded port is not, whatever its protocol.
     fn captures_dns(&self) -> bool {
         self.dns != DnsCapture::Off && !self.exclude_outbound.contains(DNS)
     }
 
-    /// The DNS servers of `family` whose traffic is captured: none at all, any, or these.
+    /// Returns the DNS servers of `family` whose traffic is captured: none, any (`None`), or these.
     fn dns_destinations(&self, family: Family) -> Vec<Option<IpNet>> {
         match &self.dns {
             _ if !self.captures_dns() => Vec::new(),
@@ -90,7 +90,7 @@ impl SidecarConfig {
     }
 }
 
-/// The address that Envoy uses as source for connections to its own application: `127.0.0.6`, `::6`.
+/// Returns the source address of Envoy's connections to its own application: `127.0.0.6`, `::6`.
 pub fn passthrough_source(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
@@ -98,7 +98,7 @@ pub fn passthrough_source(family: Family) -> IpAddr {
     }
 }
 
-/// The whole rule set of one family.
+/// Returns the complete rule set of one family.
 pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     redirect_targets(config, &mut rules);
@@ -109,12 +109,12 @@ pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
     rules
 }
 
-/// The input of a restore that makes the whole rule set of one family in a blank namespace.
+/// Returns the input of a restore that creates the complete rule set of one family in an empty namespace.
 pub fn restore_text(config: &SidecarConfig, family: Family) -> String {
     plan::apply(&rule_set(config, family), &SavedTables::default()).restore_text()
 }
 
-/// The two chains that redirect; both exist always, as operators expect them.
+/// Adds the two chains that redirect; both always exist, as operators expect.
 fn redirect_targets(config: &SidecarConfig, rules: &mut RuleSet) {
     let nat = rules.table_mut(Table::Nat);
     nat.push(&REDIRECT, Rule::new(Target::Redirect(config.outbound_port)).tcp());
@@ -150,7 +150,7 @@ impl SidecarConfig {
         users.chain(self.proxy_gids.iter().copied().map(SocketOwner::Group))
     }
 
-    /// Rules that let go of traffic by owner group; `rule` carries the other conditions.
+    /// Returns rules that exempt traffic by owner group; `rule` has the other conditions.
     fn owner_group_returns(&self, rule: &Rule) -> Vec<Rule> {
         match &self.owner_groups {
             OwnerGroups::Except(groups) => {
@@ -164,7 +164,7 @@ impl SidecarConfig {
     }
 }
 
-/// The one jump of a built-in chain.
+/// Adds the only jump of a built-in chain.
 fn add_jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: JumpPlace) {
     rules.table_mut(table).jumps.push(HookJump { hook, rule, place });
 }

@@ -1,5 +1,5 @@
-//! The verdict of a rule set on a new connection, as the kernel reaches it, rule by rule: of one that the host opens in `nat`
-//! OUTPUT, of one that arrives in `mangle` and `nat` PREROUTING.
+//! Verdict of a rule set on a new connection, evaluated rule by rule as in the kernel: for one that the host opens in
+//! `nat` OUTPUT, for one that arrives in `mangle` and `nat` PREROUTING.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,46 +9,47 @@ use crate::ir::{
     Chain, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, TransportProtocol,
 };
 
-/// Chains that may be jumped to one inside the other; the kernel allows 16 in old versions.
+/// Maximum depth of nested jumps; older kernels allow 16.
 const DEPTH: usize = 16;
 
 /// The first packet of a connection, which has no mark yet, and whose addresses are in no set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstPacket {
-    /// Where it comes from. `None`: from a process of the host, whose own addresses no rule of ours names.
+    /// Source address. `None`: a process of the host, whose own addresses no rule of ours matches.
     pub source: Option<IpAddr>,
-    /// Where it goes.
+    /// Destination.
     pub dest: SocketAddr,
     /// Transport protocol of the packet.
     pub protocol: TransportProtocol,
-    /// The interface by which it leaves or arrives.
+    /// The interface on which the packet leaves or arrives.
     pub interface: IfName,
-    /// User of the process that made the socket; of no meaning for a packet that arrives.
+    /// User of the process that created the socket; unused for a packet that arrives.
     pub uid: u32,
-    /// Group of that process; the same.
+    /// Group of that process; unused for a packet that arrives.
     pub gid: u32,
     /// Mark of the packet.
     pub mark: u32,
 }
 
-/// The verdict on such a packet.
+/// Verdict on a first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketVerdict {
-    /// To this port of the host itself.
+    /// Redirected to this port of the host itself.
     Redirected(Port),
-    /// To this port of the host itself, with its destination unchanged.
+    /// Redirected to this port of the host itself, with unchanged destination.
     Tproxied(Port),
-    /// Discarded.
+    /// Dropped.
     Dropped,
-    /// The packet goes on as it is.
+    /// The packet continues unchanged.
     Untouched,
 }
 
-/// The outcome of a chain: a verdict, or `None` if the packet returns to where the chain was jumped to from.
+/// Outcome of a chain: a verdict, or `None` if the packet returns to the calling chain.
 type ChainOutcome = Option<PacketVerdict>;
 
 impl RuleSet {
-    /// Returns the verdict on a packet. Of what a host sends only `nat` is asked: no rule set of ours discards that.
+    /// Returns the verdict on a packet. For packets of the host only `nat` is evaluated: no rule set of ours drops
+    /// them.
     pub fn verdict_on(&self, packet: &FirstPacket) -> PacketVerdict {
         let (hook, tables) = match packet.source {
             None => (Hook::Output, &[Table::Nat][..]),

@@ -1,4 +1,4 @@
-//! What a rule is made of: conditions and verdicts.
+//! Parts of a rule: conditions and verdicts.
 
 use std::{borrow::Cow, fmt, net::IpAddr};
 
@@ -27,7 +27,7 @@ impl<T> MatchValue<T> {
     }
 }
 
-/// Two ports or more, without a gap.
+/// Two or more consecutive ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortRange {
     first: Port,
@@ -35,24 +35,24 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// `None`: these are no two ports in order, or every port, which says nothing: no save shows it.
+    /// `None`: the ports are not two in ascending order, or are all ports, which is no condition and in no save.
     pub fn new(first: Port, last: Port) -> Option<PortRange> {
         let is_range = first < last && (first, last) != (Port(0), Port(u16::MAX));
         is_range.then_some(PortRange { first, last })
     }
 
-    /// The first one.
+    /// Returns the first port.
     pub fn first(self) -> Port {
         self.first
     }
 
-    /// The last one.
+    /// Returns the last port.
     pub fn last(self) -> Port {
         self.last
     }
 }
 
-/// As iptables prints it.
+/// Formats the range as iptables does.
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.first, self.last)
@@ -71,7 +71,7 @@ model::word_enum! {
 }
 
 model::word_enum! {
-    /// A set of connection-tracking states, as the `conntrack` match knows it.
+    /// A set of connection-tracking states, as in the `conntrack` match.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum CtStates {
         /// `INVALID`: packets that belong to no connection and cannot open one.
@@ -87,14 +87,14 @@ model::word_enum! {
     /// Which address of a packet is looked up in a set.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum AddressSide {
-        /// Where it comes from.
+        /// Source address.
         Source = "src",
-        /// Where it goes.
+        /// Destination address.
         Dest = "dst",
     }
 }
 
-/// A match beyond addresses, interfaces and protocol. The order in a rule is kept.
+/// A match besides addresses, interfaces and protocol. Matches of a rule keep their order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Match {
     /// Source port; the rule must name tcp or udp.
@@ -109,8 +109,8 @@ pub enum Match {
     Uid(MatchValue<u32>),
     /// Group id of the process that owns the sending socket.
     Gid(MatchValue<u32>),
-    /// A process holds the sending socket. Forwarded packets have no socket; nor have the last packets of a connection
-    /// that its process has closed already.
+    /// Whether a process holds the sending socket. Forwarded packets have no socket; nor have the last packets of a
+    /// connection that its process has already closed.
     SocketExists {
         /// True for "none holds it".
         negated: bool,
@@ -123,9 +123,9 @@ pub enum Match {
     CtState(CtStates),
     /// One address is in a set of addresses (an "ipset").
     Set {
-        /// The set's name: no blank, no quote, no leading `-` or `!`.
+        /// Name of the set: no blank, no quote, no leading `-` or `!`.
         name: Cow<'static, str>,
-        /// Which address.
+        /// Address that is looked up.
         side: AddressSide,
         /// True for "is not in it".
         negated: bool,
@@ -135,28 +135,28 @@ pub enum Match {
 /// Verdict on a packet that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// Back to the calling chain.
+    /// Return to the calling chain.
     Return,
-    /// Let it pass this table.
+    /// Accept the packet in this table.
     Accept,
-    /// Discard it.
+    /// Drop the packet.
     Drop,
-    /// Continue in a chain of one's own, and then behind this rule.
+    /// Continue in another chain, and then after this rule.
     Jump(Chain),
-    /// Continue in a chain of one's own, and then where this chain was jumped to from.
+    /// Continue in another chain, and then where this chain was called.
     Goto(Chain),
-    /// nat: to this port of the host itself.
+    /// nat: redirect to this port of the host itself.
     Redirect(Port),
-    /// nat: to this address and port.
+    /// nat: change the destination to this address and port.
     Dnat {
         /// The new destination address, of the rule's family.
         ip: IpAddr,
         /// The new destination port.
         port: Port,
     },
-    /// nat: from this address; the port stays if it can.
+    /// nat: change the source to this address; the port is kept if possible.
     Snat(IpAddr),
-    /// mangle: to a transparent socket on this port, destination unchanged, and mark the packet.
+    /// mangle: redirect to a transparent socket on this port, with unchanged destination, and mark the packet.
     Tproxy {
         /// Port of the listening socket.
         port: Port,
@@ -167,19 +167,19 @@ pub enum Target {
     SetMark(Mark),
     /// Copy the packet's mark (all bits) to its connection.
     SaveMark,
-    /// Copy these bits of the connection's mark to the packet; its others stay.
+    /// Copy these bits of the connection's mark to the packet, whose other bits are kept.
     RestoreMark(u32),
     /// Set the connection's mark within the mask.
     SetConnMark(Mark),
     /// raw: track the connection in this zone.
     CtZone(u16),
-    /// Send the start of the packet to userspace listeners.
+    /// Send the beginning of the packet to userspace listeners.
     Nflog {
-        /// Text that the listener sees.
+        /// Text that listeners receive.
         prefix: Cow<'static, str>,
         /// Netlink group.
         group: u16,
-        /// Bytes of the packet to copy.
+        /// Number of bytes of the packet to copy.
         size: u32,
     },
 }

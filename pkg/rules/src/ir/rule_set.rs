@@ -1,5 +1,5 @@
-//! A whole desired rule set for one address family: chains with their rules, the jumps that lead into them, and the policy
-//! route that goes with them.
+//! A complete desired rule set of one address family: chains with their rules, the jumps into them, and the policy
+//! route that accompanies them.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use model::{Family, Mark, TableId};
 
 use super::{Chain, Hook, Rule, Table};
 
-/// Where in a built-in chain our jump stands.
+/// Position of our jump in a built-in chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JumpPlace {
-    /// Before everybody else's rules.
+    /// Before all foreign rules.
     First,
-    /// Before everybody else's rules at the time when it is created. Another component that wants to be first may come before
-    /// it later: nobody is to contend for a rule that need not be first.
+    /// Before the foreign rules that exist when the jump is created. Another component may add its rule before it
+    /// later: a rule that need not be first must not cause a conflict.
     Early,
-    /// After what is there.
+    /// After all existing rules.
     Last,
 }
 
-/// The one rule of ours in a built-in chain.
+/// The single rule of ours in a built-in chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookJump {
     /// The built-in chain.
     pub hook: Hook,
     /// The rule; its target is a [`Target::Jump`](super::Target::Jump).
     pub rule: Rule,
-    /// Place in the built-in chain.
+    /// Position in the built-in chain.
     pub place: JumpPlace,
 }
 
@@ -45,7 +45,7 @@ impl TableRules {
         self.chain_mut(chain).push(rule);
     }
 
-    /// The rules of `chain`, created empty when it is new.
+    /// Returns the rules of `chain`, which is created if missing.
     pub fn chain_mut(&mut self, chain: &Chain) -> &mut Vec<Rule> {
         let index = self.chains.iter().position(|(name, _)| name == chain).unwrap_or_else(|| {
             self.chains.push((chain.clone(), Vec::new()));
@@ -55,22 +55,22 @@ impl TableRules {
         &mut self.chains[index].1
     }
 
-    /// The rules of `chain`; none when there is no such chain.
+    /// Returns the rules of `chain`; empty if the chain does not exist.
     pub fn rules_of(&self, chain: &Chain) -> &[Rule] {
         self.chains.iter().find(|(name, _)| name == chain).map_or(&[], |(_, rules)| rules)
     }
 }
 
-/// Everything that we want in one family of one network namespace.
+/// All desired rules of one family of one network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet {
-    /// Tables in commit order; a table that is not here holds nothing of ours.
+    /// Tables in commit order; a missing table contains nothing of ours.
     pub tables: BTreeMap<Table, TableRules>,
 }
 
 impl RuleSet {
-    /// Returns the rule set that a family needs: its `rules` if it is one of those that are redirected. Any other must hold
-    /// nothing of ours, so its rule set is empty.
+    /// Returns the rule set of a family: its `rules` if the family is redirected, else an empty one, because other
+    /// families must contain nothing of ours.
     pub fn if_redirected(
         redirected: &[Family],
         family: Family,
@@ -79,13 +79,13 @@ impl RuleSet {
         if redirected.contains(&family) { rules(family) } else { RuleSet::default() }
     }
 
-    /// The rules of `table`, created empty when it is new.
+    /// Returns the rules of `table`, which is created if missing.
     pub fn table_mut(&mut self, table: Table) -> &mut TableRules {
         self.tables.entry(table).or_default()
     }
 }
 
-/// A policy route that goes with a rule set: packets with `mark` are delivered locally, whatever their address.
+/// A policy route that accompanies a rule set: packets with `mark` are delivered locally, whatever their address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalRoute {
     /// The mark that selects the table.

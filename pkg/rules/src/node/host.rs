@@ -1,4 +1,4 @@
-//! The node's own namespace.
+//! Rules of the node's own namespace.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::ir::{
     AddressSide, Chain, CtStates, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target,
 };
 
-/// The rule set of one family in the node's namespace.
+/// Returns the rule set of one family in the node's namespace.
 pub fn host_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSet {
     let mut rules = RuleSet::default();
     add_prerouting_rules(config, host, &mut rules);
@@ -22,16 +22,16 @@ pub fn host_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSe
     rules
 }
 
-/// Where an arriving packet goes. The order is from what is common, of a slot's connections and of others', to what is
-/// to be decided.
+/// Adds the rules for arriving packets. Frequent packets come first, of a slot's connections and of foreign ones, then
+/// those that need a decision.
 fn add_prerouting_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let marks = &config.marks;
     rules.add_first_jump(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     let mangle = rules.table_mut(Table::Mangle);
-    // Its slot's, a first packet that is sent once more among them, also when the other slot has become the active one.
+    // Packets of a slot, including a retransmitted first packet, even if the other slot has become active.
     mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(has_slot(marks)));
     add_known_rules(config, host, mangle);
-    // Seen before we came, or none of ours: decided at the first packet, and left at that.
+    // Connections from before our rules, or not ours: decided by their first packet, and not again.
     let established = Match::CtState(CtStates::RelatedEstablished);
     mangle.push(&PREROUTING, Rule::new(Target::Return).when(established));
     mangle.push(&PREROUTING, Rule::new(Target::Goto(RETURNED)).input(&config.links.any));
@@ -41,7 +41,7 @@ fn add_prerouting_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, rul
         from_the_proxy(marks, slot, mark).into_iter().for_each(|rule| mangle.push(&chain, rule));
     }
     if host.capture {
-        // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
+        // A Service's address is translated to that of a pod only later: policy routes decide which pods are captured.
         mangle.push(&PREROUTING, set_mark(marks.any_slot).tcp());
         mangle.push(
             &PREROUTING,
@@ -50,8 +50,8 @@ fn add_prerouting_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, rul
     }
 }
 
-/// A packet of a connection that has a slot: what comes from a ztunnel, which the link tells, goes its ordinary way, as
-/// an answer to a captured pod, or under the address of a client. All others go to the ztunnel.
+/// Adds the rules for packets of connections with a slot. Packets from a ztunnel, recognised by the link, are routed as
+/// without capture, as replies to a captured pod, or with a client's address. All others are sent to the ztunnel.
 fn add_known_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: &mut TableRules) {
     let veths = host.slots.iter().flatten().map(|slot| &slot.veth);
     for link in std::iter::once(&config.links.any).chain(veths) {
@@ -61,7 +61,7 @@ fn add_known_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: 
     mangle.push(&RETURNED, set_mark(config.marks.skip));
 }
 
-/// The first packet of what a ztunnel sends by its pod's own link: under its own address, or under a client's.
+/// Returns the rules for first packets that a ztunnel sends by its pod's own link, with its own address or a client's.
 fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rule; 3] {
     let net = IpNet::from(slot.ztunnel_ip);
     let as_client = |target| Rule::new(target).not_source(net);
@@ -73,8 +73,9 @@ fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rul
     ]
 }
 
-/// IPVS forwards from here, not from FORWARD: without a socket, to the address of a captured pod. Only a connection's
-/// beginning counts: the last packets of the kubelet's probes have no socket any more either.
+/// Adds the rules for packets that the node sends. IPVS forwards from OUTPUT, not from FORWARD: without a socket, to
+/// the address of a captured pod. Only the start of a connection counts, because the last packets of the kubelet's
+/// probes have no socket, either.
 fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     rules.add_first_jump(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
     let mut push = |rule| rules.table_mut(Table::Mangle).push(&OUTPUT, rule);
@@ -91,10 +92,10 @@ fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) 
     );
 }
 
-/// A connection whose first packet leaves by a slot's link belongs to that slot, and keeps to that link. Others' packets
-/// need not be looked at for it: in FORWARD those to a ztunnel are told by their mark anyway, and `nat` sees first
-/// packets alone. It takes both: IPVS forwards past FORWARD, and a first packet that is sent once more is not seen by
-/// `nat` again, though its pod may have been enrolled meanwhile, or its ztunnel be gone.
+/// Assigns a connection whose first packet leaves by a slot's link to that slot and link. Foreign packets need no
+/// comparison of links: in FORWARD, packets to a ztunnel are recognised by their mark, and `nat` processes only first
+/// packets. Both are needed: IPVS bypasses FORWARD, and a retransmitted first packet does not traverse `nat` again,
+/// though its pod may have been enrolled meanwhile, or its ztunnel have ended.
 fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let NodeRulesConfig { links, marks, .. } = config;
     for ((inbound, outbound), slot) in links.inbound.iter().zip(&links.outbound).zip(marks.slots) {
@@ -105,8 +106,9 @@ fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rule
     }
 }
 
-/// On its way to a ztunnel a packet is dropped by nobody, and its connection gets a slot: another one, if what was the
-/// slot's is gone before it has answered. Marks are asked for before links: names are dearer to compare.
+/// Accepts packets to a ztunnel, so that no other rule drops them, and assigns their connection to a slot: to another
+/// one, if its slot's ztunnel ended before it replied. Marks are matched before links, because names are more expensive
+/// to compare.
 fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
     let NodeRulesConfig { links, marks, .. } = config;
     rules.add_first_jump(
@@ -121,9 +123,9 @@ fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
     belongs_to_a_slot(config, Table::Filter, &FIRST, rules);
 }
 
-/// On its way to the ztunnel a packet keeps its addresses, a service's among them. DNS is the exception: it is sent to
-/// the ztunnel by address. A client of a service that others would masquerade stays who it is: the ztunnel connects on
-/// under the address that it sees, and answers to the node's own would never come back.
+/// Keeps the addresses of packets to the ztunnel, including a Service's. DNS is the exception: it is sent to the
+/// ztunnel by address. The client of a Service is exempt from masquerading by other components: the ztunnel connects
+/// with the source address that it sees, and replies to the node's own address would never return.
 fn accept_established(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(Match::Mark(MatchValue::eq(config.marks.outbound)));
     rules.add_first_jump(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
@@ -139,12 +141,12 @@ fn accept_established(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules
     rules.table_mut(Table::Nat).push(&POSTROUTING, Rule::new(Target::Accept));
 }
 
-/// The packet's connection has a slot.
+/// Returns a match for packets whose connection has a slot.
 fn has_slot(marks: &NodeMarks) -> Match {
     Match::ConnMark(MatchValue::ne(no_slot(marks)))
 }
 
-/// The packet is for a slot, or for whichever is active.
+/// Returns a match for packets to a slot, or to the active one.
 fn is_marked(marks: &NodeMarks) -> Match {
     Match::Mark(MatchValue::ne(no_slot(marks)))
 }
@@ -153,7 +155,7 @@ fn no_slot(marks: &NodeMarks) -> Mark {
     Mark { value: 0, mask: marks.slot_mask() }
 }
 
-/// An address of a captured pod.
+/// Returns a match for an address of a captured pod.
 fn match_captured_pod(host: &NodeParameters<'_>, side: AddressSide) -> Match {
     Match::Set { name: Cow::Owned(host.set.to_owned()), side, negated: false }
 }

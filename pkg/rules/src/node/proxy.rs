@@ -1,13 +1,14 @@
-//! The namespace of a ztunnel pod.
+//! Rules of a ztunnel pod's namespace.
 
 use model::{IfName, IpNet, Port};
 
 use super::{DNS, NodeRulesConfig, PREROUTING, UPLINK, ZtunnelParameters, set_mark};
 use crate::ir::{Hook, Rule, RuleSet, Table, Target};
 
-/// The rule set of one family in a ztunnel pod's namespace: what arrives from the node is handed to the listener for
-/// it, whatever its address; what arrives by the pod's own interface for somebody else's address is an answer to a
-/// connection that was opened under it. What captured pods send, and what is answered to it, meets the fewest rules.
+/// Returns the rule set of one family in a ztunnel pod's namespace. Packets from the node are redirected to their
+/// listener, whatever their address; packets that arrive on the pod's own interface for another address are replies to
+/// a connection that was opened with that address. Packets of captured pods, and replies to them, traverse the fewest
+/// rules.
 pub fn ztunnel_rules(config: &NodeRulesConfig, ztunnel: &ZtunnelParameters<'_>) -> RuleSet {
     let NodeRulesConfig { marks, links, ports } = config;
     let mut rules = RuleSet::default();

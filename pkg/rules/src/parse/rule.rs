@@ -1,4 +1,4 @@
-//! The arguments of one rule.
+//! Parser of the arguments of one rule.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,7 @@ use crate::ir::{
     AddressSide, Chain, CtStates, Match, MatchValue, PortRange, Rule, Target, TransportProtocol,
 };
 
-/// Understands the words behind `-A CHAIN`, or gives up.
+/// Parses the words after `-A CHAIN`; `None`: not understood.
 pub(super) fn parse(arguments: &[String]) -> Option<Rule> {
     let mut reader = RuleArguments { remaining: arguments.iter() };
     let mut rule = Rule::new(Target::Return);
@@ -38,7 +38,7 @@ pub(super) fn parse(arguments: &[String]) -> Option<Rule> {
         }
         negated = false;
     }
-    None // a rule without a verdict only counts; we make none
+    None // a rule without a verdict only counts; we create none
 }
 
 struct RuleArguments<'a> {
@@ -58,7 +58,7 @@ impl<'a> RuleArguments<'a> {
         self.next_argument()?.parse().ok()
     }
 
-    /// Consumes `word` when it is next.
+    /// Consumes `word` if it is next.
     fn accept_argument(&mut self, word: &str) -> bool {
         let found = self.peek_word() == Some(word);
         if found {
@@ -67,7 +67,7 @@ impl<'a> RuleArguments<'a> {
         found
     }
 
-    /// Consumes `word`, which has to be next.
+    /// Consumes `word`, which must be next.
     fn expect_argument(&mut self, word: &str) -> Option<()> {
         self.accept_argument(word).then_some(())
     }
@@ -93,7 +93,7 @@ fn set_once<T>(slot: &mut Option<MatchValue<T>>, negated: bool, value: T) -> Opt
     slot.replace(MatchValue { negated, value }).is_none().then_some(())
 }
 
-/// A network as the tools print it: host bits cleared, the length present (a bare address counts as a host).
+/// Parses a network in the tools' format: host bits cleared, the length present (a bare address counts as a host).
 fn parse_net(text: &str) -> Option<IpNet> {
     let net = match text.parse::<IpNet>() {
         Ok(net) => net,
@@ -207,14 +207,14 @@ fn read_target(arguments: &mut RuleArguments<'_>) -> Option<Target> {
     }
 }
 
-/// Whether the tools accept this as the name of a chain or a set, and print it without quotes.
+/// Returns whether the tools accept this as the name of a chain or a set, and print it without quotes.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['-', '!'])
         && !name.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'' | '\\'))
 }
 
-/// Targets of iptables that this model does not speak; they are no chains.
+/// Targets of iptables that the model does not have; these are no chains.
 const KNOWN_TARGETS: [&str; 20] = [
     "AUDIT",
     "CHECKSUM",
@@ -238,7 +238,7 @@ const KNOWN_TARGETS: [&str; 20] = [
     "TRACE",
 ];
 
-/// `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
+/// Reads `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
 fn read_dnat(arguments: &mut RuleArguments<'_>) -> Option<Target> {
     arguments.expect_argument("--to-destination")?;
     let to: SocketAddr = arguments.parse_next()?;
@@ -256,7 +256,7 @@ fn read_tproxy(arguments: &mut RuleArguments<'_>) -> Option<Target> {
     Some(Target::Tproxy { port, mark: parse_mark(arguments.next_argument()?)? })
 }
 
-/// A copy is understood when it takes the same bits on both sides; saving, when it takes all.
+/// Reads the target: copying a mark is supported for equal bits on both sides, saving for all bits.
 fn read_connmark(arguments: &mut RuleArguments<'_>) -> Option<Target> {
     let verb = arguments.next_argument()?;
     if verb == "--set-xmark" {
@@ -271,7 +271,7 @@ fn read_connmark(arguments: &mut RuleArguments<'_>) -> Option<Target> {
     }
 }
 
-/// All bits, unless the option says otherwise.
+/// Reads a mask; all bits if the option is missing.
 fn read_mask(arguments: &mut RuleArguments<'_>, option: &str) -> Option<u32> {
     if arguments.accept_argument(option) { parse_number(arguments.next_argument()?) } else { Some(u32::MAX) }
 }

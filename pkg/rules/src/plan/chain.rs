@@ -1,4 +1,4 @@
-//! One chain of ours against what was found in it.
+//! Comparison of one chain of ours with its observed rules.
 
 use super::RulePlace;
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 pub(super) enum ChainUpdate {
     /// The chain is created, or emptied if it exists, and filled.
     Fill,
-    /// Nothing in it is wrong: these are added, each at its place, in this order. After a deletion from
-    /// nf_tables, a tool does not end before the kernel has freed what it took out, which takes many times as long as the
+    /// Rules are only missing: these are inserted in this order, each at its position. After a deletion from nf_tables,
+    /// a tool does not end before the kernel has freed the deleted objects, which takes many times as long as the
     /// change.
     Insert(Vec<(RulePlace, Rule)>),
 }
@@ -24,13 +24,13 @@ pub(super) struct ChainDifference {
     pub(super) chain: Chain,
     /// Whether the chain exists.
     pub(super) exists: bool,
-    /// How it is repaired.
+    /// Kind of the repair.
     pub(super) update: ChainUpdate,
     /// The difference as text.
     pub(super) why: String,
 }
 
-/// Compares a chain with its desired rules; none if it has just these.
+/// Compares a chain with its desired rules; `None` if it has exactly these.
 pub(super) fn chain_difference(
     table: Table,
     chain: &Chain,
@@ -49,7 +49,7 @@ pub(super) fn chain_difference(
     Some(ChainDifference { chain: chain.clone(), exists, update, why })
 }
 
-/// The rules that are missing among these, with their places, if nothing else is wrong.
+/// Returns the rules that are missing among these, with their positions, if there is no other difference.
 fn missing_rules(found: &[&SavedRule], desired: &[Rule]) -> Option<Vec<(RulePlace, Rule)>> {
     let mut rest = found.iter().peekable();
     let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! A change of a namespace's rules, and its text: one restore, or single `iptables` calls.
+//! A change of a namespace's rules, and its text form: one restore, or single `iptables` calls.
 
 use std::mem;
 
@@ -7,7 +7,8 @@ use crate::{
     parse::{self, SavedRule},
 };
 
-/// Arguments of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
+/// Maximum number of arguments of a line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less a margin for
+/// arguments that it adds.
 const MAX_ARGUMENTS: usize = 200;
 
 /// A rule of ours for one of our chains.
@@ -15,29 +16,29 @@ const MAX_ARGUMENTS: usize = 200;
 pub struct AddedRule {
     /// The chain.
     pub chain: Chain,
-    /// Where in it.
+    /// Position in the chain.
     pub place: RulePlace,
     /// The rule.
     pub rule: Rule,
 }
 
-/// Where in a chain a rule is added.
+/// Position of an added rule in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RulePlace {
-    /// Behind what is there.
+    /// After all existing rules.
     End,
-    /// In front of a rule that is there.
+    /// Before an existing rule.
     Before {
-        /// The number that the added rule will have, counted from 1.
+        /// Number that the added rule will have, counted from 1.
         number: usize,
-        /// The handle of the rule that is there; see [`SavedRule::handle`].
+        /// Handle of the existing rule; see [`SavedRule::handle`].
         handle: Option<u64>,
     },
 }
 
 impl AddedRule {
-    /// The line that adds the rule. One with very many owners is written in fewer words, which mean the same: the usual
-    /// form has five for each, so that Istio's limit of 64 groups would be out of reach.
+    /// Returns the line that adds the rule. A rule with very many owners gets an equivalent shorter form: the usual one
+    /// has five words for each, so that Istio's limit of 64 groups could not be reached.
     fn restore_line(&self) -> String {
         let line = match self.place {
             RulePlace::End => format!("-A {} {}", self.chain, self.rule),
@@ -57,9 +58,9 @@ impl AddedRule {
 pub struct TableEdit {
     /// The table.
     pub table: Table,
-    /// Our chains that are created, or emptied and filled anew if they are desired. True for one that exists already.
+    /// Our chains that are created, or emptied and, if desired, refilled. True for an existing chain.
     pub declare: Vec<(Chain, bool)>,
-    /// Rules that are deleted: foreign rules that jump into our chains, and jumps in the wrong place.
+    /// Rules that are deleted: foreign rules that jump to our chains, and misplaced jumps.
     pub deletes: Vec<SavedRule>,
     /// Our rules added to our chains.
     pub adds: Vec<AddedRule>,
@@ -67,12 +68,12 @@ pub struct TableEdit {
     pub jumps: Vec<HookJump>,
     /// Stale chains, emptied and removed.
     pub removals: Vec<Chain>,
-    /// In words, what was missing or superfluous; for logs and for CHECK.
+    /// Differences as text, for logs and for CHECK.
     pub why: Vec<String>,
 }
 
 impl TableEdit {
-    /// The table's section of a restore file.
+    /// Returns the table's section of a restore file.
     fn restore_text(&self) -> String {
         let mut text = format!("*{}\n", self.table.as_str());
         for (chain, _) in &self.declare {
@@ -86,7 +87,7 @@ impl TableEdit {
         text
     }
 
-    /// Each as the arguments of an `iptables` call behind `-t TABLE`.
+    /// Returns the commands, each as the arguments of an `iptables` call after `-t TABLE`.
     fn restore_lines(&self) -> impl Iterator<Item = String> {
         let deletes = self.deletes.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text));
         let adds = self.adds.iter().map(AddedRule::restore_line);
@@ -96,14 +97,14 @@ impl TableEdit {
         deletes.chain(adds).chain(jumps).chain(flushes).chain(removals)
     }
 
-    /// The part that no packet comes to before the jumps are there, and the rest.
+    /// Splits the edit into the part that no packet reaches before the jumps exist, and the rest.
     fn split_before_jumps(&self) -> (TableEdit, TableEdit) {
         let mut with_jumps = self.clone();
         let (declare, adds) = (mem::take(&mut with_jumps.declare), mem::take(&mut with_jumps.adds));
         (TableEdit { declare, adds, ..TableEdit::without_change(self.table) }, with_jumps)
     }
 
-    /// Of no change.
+    /// Returns an edit without changes.
     fn without_change(table: Table) -> TableEdit {
         TableEdit { table, ..TableEdit::default() }
     }
@@ -125,7 +126,7 @@ impl TableEdit {
     }
 }
 
-/// Changes that a namespace needs: an edit per table that differs. No edits mean that it is as desired.
+/// Changes of a namespace: an edit per table that differs. Without edits, it is as desired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleChange {
     /// Edits in commit order.
@@ -133,12 +134,12 @@ pub struct RuleChange {
 }
 
 impl RuleChange {
-    /// Nothing to do.
+    /// Returns whether there is nothing to change.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }
 
-    /// The input for one `iptables-restore --noflush`; empty when there is nothing to do.
+    /// Returns the input for one `iptables-restore --noflush`; empty if there is nothing to change.
     pub fn restore_text(&self) -> String {
         self.edits.iter().map(TableEdit::restore_text).collect()
     }
@@ -148,8 +149,8 @@ impl RuleChange {
         self.edits.iter().flat_map(TableEdit::iptables_calls).collect()
     }
 
-    /// Takes out the deletions of rules that a tool cannot be told, because they are not understood; they have handles. Returns
-    /// them as a change of their own, which comes first.
+    /// Removes deletions of rules that no tool can express, because they are not understood; these have handles.
+    /// Returns them as a separate change, to be applied first.
     #[must_use]
     pub fn split_opaque_deletes(&mut self) -> RuleChange {
         let mut edits = Vec::new();
@@ -172,8 +173,8 @@ impl RuleChange {
         change
     }
 
-    /// Splits this change into two steps: our chains with their rules, so that whatever these need of the kernel is in use, and
-    /// then what leads packets into them. `None` if nothing leads packets into them that did not before.
+    /// Splits this change into two steps: our chains with their rules, so that the kernel features that they need are
+    /// in use, and then the jumps into them. `None` if no jumps are added.
     pub fn in_two_steps(&self) -> Option<(RuleChange, RuleChange)> {
         if self.edits.iter().all(|edit| edit.jumps.is_empty()) {
             return None;
@@ -186,14 +187,14 @@ impl RuleChange {
         Some((of(fill), of(with_jumps)))
     }
 
-    /// Every difference in words.
+    /// Returns every difference as text.
     pub fn reasons(&self) -> impl Iterator<Item = &str> {
         self.edits.iter().flat_map(|edit| edit.why.iter().map(String::as_str))
     }
 }
 
 impl HookJump {
-    /// The restore line (or command arguments) that puts the jump in place.
+    /// Returns the restore line (or command arguments) that adds the jump.
     fn restore_line(&self) -> String {
         match self.place {
             JumpPlace::First | JumpPlace::Early => format!("-I {} 1 {}", self.hook.as_str(), self.rule),

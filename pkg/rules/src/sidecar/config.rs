@@ -1,4 +1,4 @@
-//! What a sidecar pod's rule set depends on.
+//! Configuration of a sidecar pod's rule set.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -9,7 +9,7 @@ use model::{IfName, IpNet, Ipv4Net, Mark, Port, TableId};
 
 use super::selection::{InvalidSelection, NetworkSelection, PortSelection};
 
-/// How inbound connections reach the proxy.
+/// Redirection of inbound connections to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InboundMode {
     /// NAT: the application sees the proxy's address.
@@ -23,7 +23,7 @@ pub enum InboundMode {
     },
 }
 
-/// Which local processes' traffic is captured, by group.
+/// Groups of local processes whose traffic is captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnerGroups {
     /// All but these.
@@ -35,21 +35,21 @@ pub enum OwnerGroups {
 /// DNS capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DnsCapture {
-    /// DNS goes its own way.
+    /// DNS is not redirected.
     Off,
-    /// Everything to port 53 goes to the proxy.
+    /// All traffic to port 53 is redirected to the proxy.
     All,
-    /// Only what goes to these servers.
+    /// Only traffic to these servers.
     Servers(Vec<IpAddr>),
 }
 
-/// The IPv4 network that counts as the pod's own loopback: traffic to it is not captured, and what the proxy sends there does
-/// not come in again. A part of `127.0.0.0/8`; Istio's `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`.
+/// The IPv4 network that counts as the pod's own loopback: traffic to it is not captured, and the proxy's traffic to it
+/// is not treated as inbound. A part of `127.0.0.0/8`; Istio's `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopbackNet(Ipv4Net);
 
 impl LoopbackNet {
-    /// With its host bits cleared, as the kernel shows it.
+    /// Returns the network with its host bits cleared, as the kernel shows it.
     pub fn net(self) -> IpNet {
         IpNet::V4(self.0.trunc())
     }
@@ -71,7 +71,7 @@ impl FromStr for LoopbackNet {
     }
 }
 
-/// Selection of the traffic to redirect. Ports, ids and marks are Istio's defaults in [`SidecarConfig::default`].
+/// Selection of the traffic to redirect. [`SidecarConfig::default`] has Istio's ports, IDs and marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarConfig {
     /// The proxy's outbound listener.
@@ -88,29 +88,29 @@ pub struct SidecarConfig {
     pub inbound_mode: InboundMode,
     /// Inbound ports to capture.
     pub include_inbound: PortSelection,
-    /// Inbound ports to leave alone; looked at only when all are captured.
+    /// Inbound ports to exclude; only relevant if all are captured.
     pub exclude_inbound: PortSelection,
     /// Outbound networks to capture.
     pub include_networks: NetworkSelection,
-    /// Outbound networks to leave alone.
+    /// Outbound networks to exclude.
     pub exclude_networks: Vec<IpNet>,
-    /// Outbound ports to capture whatever the network.
+    /// Outbound ports to capture in any network.
     pub include_outbound: PortSelection,
-    /// Outbound ports to leave alone.
+    /// Outbound ports to exclude.
     pub exclude_outbound: PortSelection,
     /// Groups whose outbound traffic is captured.
     pub owner_groups: OwnerGroups,
-    /// Interfaces whose traffic is left alone.
+    /// Interfaces whose traffic is not redirected.
     pub exclude_interfaces: Vec<IfName>,
-    /// Interfaces behind which virtual machines live; what comes from there is treated as outbound.
+    /// Interfaces of virtual machines, whose traffic is treated as outbound.
     pub kubevirt_interfaces: Vec<IfName>,
     /// Network that counts as the pod's own loopback in IPv4. In IPv6 it is `::1`.
     pub loopback: LoopbackNet,
     /// DNS capture.
     pub dns: DnsCapture,
-    /// Discard packets that belong to no connection.
+    /// Whether to drop packets that belong to no connection.
     pub drop_invalid: bool,
-    /// Add NFLOG rules in front of the decisive ones.
+    /// Whether to add NFLOG rules before the deciding ones.
     pub trace: bool,
 }
 

@@ -1,14 +1,14 @@
-//! DNS over UDP: redirected in nat, and kept apart in two connection-tracking zones in raw, so that the
-//! application's question to the proxy and the proxy's own question to the server never share a connection.
+//! DNS over UDP: redirected in nat, and separated into two connection-tracking zones in raw, so that the application's
+//! query to the proxy and the proxy's own query to the server never share a connection.
 
 use model::Family;
 
 use super::{DNS, DNS_PORT, OUTPUT_DNS, PRERT, SidecarConfig, add_jump};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
-/// Questions of the proxy to the servers.
+/// Queries of the proxy to the servers.
 const UPSTREAM_ZONE: u16 = 1;
-/// Questions of the applications to the proxy.
+/// Queries of the applications to the proxy.
 const CAPTURED_ZONE: u16 = 2;
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
@@ -18,7 +18,7 @@ pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut Rule
     }
     let question = Rule::new(Target::Return).udp().dport(DNS);
     let nat = rules.table_mut(Table::Nat);
-    nat.chain_mut(&OUTPUT_DNS); // jumped to in any case, also when no server is of this family
+    nat.chain_mut(&OUTPUT_DNS); // always jumped to, even if no server is of this family
     for owner in config.proxy_owners() {
         nat.push(&OUTPUT_DNS, question.clone().when(owner.to_match()));
     }

@@ -9,7 +9,7 @@ use super::{
 use super::{add_jump, passthrough_source, trace};
 use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
-/// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
+/// Added to the TPROXY mark for the proxy's traffic to the pod's own address over loopback, the only traffic on `lo`
 /// that is inbound.
 const LOOPED: u32 = 1;
 
@@ -26,7 +26,7 @@ pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut Rule
     nat_jump(config, rules);
 }
 
-/// Adds the rules for virtual machines behind this pod: their traffic is its outbound traffic, and never inbound.
+/// Adds the rules for virtual machines behind this pod, whose traffic is outbound, and never inbound.
 fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let nat = rules.table_mut(Table::Nat);
     for interface in &config.kubevirt_interfaces {
@@ -58,7 +58,7 @@ fn add_redirect_rules(config: &SidecarConfig, rules: &mut RuleSet) {
     }
 }
 
-/// Exempts ports if every other one is captured, and names the rules that capture them.
+/// Exempts ports if all others are captured, and returns the label of the rules that capture them.
 fn inbound_label(config: &SidecarConfig, table: &mut InboundChains) -> &'static str {
     if config.include_inbound != PortSelection::All {
         return "IncludeInboundPort";
@@ -102,7 +102,8 @@ fn add_tproxy_rules(config: &SidecarConfig, family: Family, mark: Mark, rules: &
     remember_mark(config, family, mark, rules);
 }
 
-/// Exempts traffic that the proxy has marked, and loopback traffic, except the pod's calls of itself through the proxy.
+/// Exempts traffic that the proxy has marked, and loopback traffic, except the pod's connections to itself through the
+/// proxy.
 fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();
@@ -123,11 +124,11 @@ fn divert_or_tproxy(
     trace::push_traced_rule(config, mangle, &INBOUND, tag, conditions.with_target(Target::Jump(TPROXY)));
 }
 
-/// The mark survives on the connection, so that the application's answers find the proxy.
+/// Adds rules that keep the mark on the connection, so that the application's replies reach the proxy.
 fn remember_mark(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let mangle = rules.table_mut(Table::Mangle);
-    // As in nat: what leaves through an excluded interface keeps the mark that it has, and so its route.
+    // As in nat: traffic that leaves by an excluded interface keeps its mark, and so its route.
     for interface in &config.exclude_interfaces {
         mangle.push(&OUTPUT, Rule::new(Target::Return).output(interface));
     }
@@ -148,7 +149,8 @@ fn remember_mark(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut
     add_jump(rules, Table::Mangle, Hook::Output, Rule::jump_to(OUTPUT).tcp(), JumpPlace::Last);
 }
 
-/// mangle PREROUTING: excluded interfaces first, then invalid packets, then inbound capture, then the mark.
+/// Adds the rules of mangle PREROUTING: excluded interfaces first, then invalid packets, then inbound capture, then the
+/// mark.
 fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
     let tproxy_mark = match config.inbound_mode {
         InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => Some(mark),
@@ -171,8 +173,8 @@ fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
     add_jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump_to(PRERT), JumpPlace::Last);
 }
 
-/// nat PREROUTING jumps only where something inbound is decided in nat. Virtual machines come first: KubeVirt
-/// has rules of its own there.
+/// Adds a jump in nat PREROUTING only if inbound traffic is decided in nat. For virtual machines the jump is first,
+/// because KubeVirt has its own rules there.
 fn nat_jump(config: &SidecarConfig, rules: &mut RuleSet) {
     let redirects = config.inbound_table() == Table::Nat && !config.include_inbound.is_none();
     let has_vms = !config.kubevirt_interfaces.is_empty();

@@ -13,7 +13,7 @@ pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut Rule
     let nat = rules.table_mut(Table::Nat);
     skip_interfaces(config, nat);
     if dns {
-        // The jump from OUTPUT takes every protocol then: datagrams for port 53 turn off here, and only TCP goes on.
+        // The jump from OUTPUT then matches every protocol: datagrams to port 53 branch here, and only TCP continues.
         nat.push(&OUTPUT, Rule::jump_to(OUTPUT_DNS).udp().dport(DNS));
         nat.push(&OUTPUT, Rule::new(Target::Return).not_tcp());
     }
@@ -47,8 +47,8 @@ fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
     }
 }
 
-/// Exempts the proxy's own traffic from capture, except when it calls its own pod by the pod's address: then the call has to
-/// come in again through the inbound listener.
+/// Exempts the proxy's own traffic from capture, except connections to its own pod by the pod's address, which are
+/// redirected to the inbound listener.
 fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
     let dns = config.captures_dns();
@@ -66,8 +66,8 @@ fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: 
     nat.push(&OUTPUT, Rule::new(Target::Return).when(owner.to_match()));
 }
 
-/// True when a captured network is a loopback one: calls from one process of the pod to another then go through
-/// the proxy too.
+/// Returns whether a captured network is a loopback one: connections between processes of the pod are then redirected
+/// to the proxy, too.
 fn captures_loopback(config: &SidecarConfig) -> bool {
     match &config.include_networks {
         NetworkSelection::All => false,

@@ -1,4 +1,4 @@
-//! Which ports and networks: every one, or those of a list, as Istio's flags and annotations write it.
+//! Selections of ports and networks: all, or those of a list, as in Istio's flags and annotations.
 
 use std::{ops::RangeInclusive, str::FromStr};
 
@@ -11,9 +11,9 @@ use crate::ir::{Match, MatchValue, PortRange, Rule};
 pub enum PortSelection {
     /// Every port (`*`).
     All,
-    /// These; an empty list is none.
+    /// These ports; an empty list selects none.
     List(Vec<Port>),
-    /// These ranges, each of which takes one rule.
+    /// These ranges, with one rule for each.
     Ranges(Vec<RangeInclusive<u16>>),
 }
 
@@ -21,22 +21,22 @@ impl PortSelection {
     /// No port.
     pub const NONE: PortSelection = PortSelection::List(Vec::new());
 
-    /// True for an empty list.
+    /// Returns whether the list is empty.
     pub fn is_none(&self) -> bool {
         matches!(self, PortSelection::List(list) if list.is_empty())
     }
 
-    /// As [`PortSelection::from_str`], with ranges as iptables has them (`8000:8010`, `:1023`, `61000:`).
+    /// Like [`PortSelection::from_str`], with ranges as in iptables (`8000:8010`, `:1023`, `61000:`).
     ///
     /// # Errors
-    /// The text is no such list.
+    /// The text is not such a list.
     pub fn from_ranges(text: &str) -> Result<PortSelection, InvalidSelection> {
         let allowed = "'*', nothing, or a comma-separated list of ports and ranges such as 80,8000:8010";
         let ranges = || list_elements(text).map(port_range).collect::<Option<_>>().map(PortSelection::Ranges);
         text.parse().ok().or_else(ranges).ok_or(InvalidSelection(allowed))
     }
 
-    /// Returns this rule for each of the ports; for every port, as it is.
+    /// Returns this rule for each of the ports; for all ports, unchanged.
     pub(super) fn rules(&self, rule: &Rule) -> Vec<Rule> {
         let when = |condition| rule.clone().when(condition);
         match self {
@@ -46,7 +46,7 @@ impl PortSelection {
         }
     }
 
-    /// Whether `port` is one of them.
+    /// Returns whether `port` is selected.
     pub fn contains(&self, port: Port) -> bool {
         match self {
             PortSelection::All => true,
@@ -56,18 +56,18 @@ impl PortSelection {
     }
 }
 
-/// A list that has more elements has each run of ports as one: each element is a rule, or more. Shorter lists keep a rule for
-/// each port, as Istio makes them, and as running pods have them.
+/// Maximum number of elements with one rule for each port, as Istio creates them, and as running pods have them. In
+/// longer lists, each run of consecutive ports becomes one element, which takes a rule or more.
 pub const MAX_SINGLE_PORTS: usize = 512;
 
-/// Returns a condition for each rule that a list of ports takes. The order in which they are tried does not matter.
+/// Returns a condition for each rule that a list of ports takes. Their order does not matter.
 pub fn port_matches(ports: &[Port]) -> Vec<Match> {
     if ports.len() <= MAX_SINGLE_PORTS {
         return ports.iter().map(|port| Match::DestPort(MatchValue::eq(*port))).collect();
     }
     let mut sorted: Vec<Port> = ports.to_vec();
     sorted.sort_unstable();
-    // Port 0, which no packet has, begins no run: one of all ports would be no condition.
+    // Port 0, which no packet has, starts no run: a run of all ports would be no condition.
     let runs = sorted.chunk_by(|port, next| port.0 > 0 && next.0.saturating_sub(port.0) <= 1 || port == next);
     let ranges = runs.filter_map(|run| Some(run.first()?.0..=run.last()?.0));
     ranges.map(|range| range_match(&range)).collect()
@@ -78,7 +78,7 @@ fn range_match(range: &RangeInclusive<u16>) -> Match {
     PortRange::new(first, last).map_or(Match::DestPort(MatchValue::eq(first)), Match::DestPortRange)
 }
 
-/// The text is no selection of ports or networks.
+/// A text that is no selection of ports or networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allowed: {0}")]
 pub struct InvalidSelection(pub &'static str);
@@ -116,7 +116,7 @@ fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
 pub enum NetworkSelection {
     /// Every address (`*`).
     All,
-    /// These, of both families; an empty list is none.
+    /// These networks, of both families; an empty list selects none.
     List(Vec<IpNet>),
 }
 

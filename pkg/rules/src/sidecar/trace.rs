@@ -1,16 +1,16 @@
-//! `--iptables-trace-logging`: NFLOG rules in front of the decisive ones, readable by a listener on the group.
+//! `--iptables-trace-logging`: NFLOG rules before the deciding ones, for listeners on the group.
 
 use std::borrow::Cow;
 
 use super::SidecarConfig;
 use crate::ir::{Chain, Rule, TableRules, Target};
 
-/// Netlink group that Istio's tools listen on.
+/// Netlink group on which Istio's tools listen.
 const GROUP: u16 = 1337;
 /// Bytes of each packet: an IPv4 header.
 const SIZE: u32 = 20;
 
-/// Appends `rule`, and in front of it, when tracing, a rule with the same conditions that logs.
+/// Appends `rule`, and before it, if tracing, a log rule with the same conditions.
 pub(super) fn push_traced_rule(
     config: &SidecarConfig,
     table: &mut TableRules,
@@ -22,7 +22,7 @@ pub(super) fn push_traced_rule(
     table.push(chain, rule);
 }
 
-/// When tracing, a rule that logs packets that meet the conditions of `rule`.
+/// Appends, if tracing, a rule that logs packets that meet the conditions of `rule`.
 pub(super) fn push_log_rule(
     config: &SidecarConfig,
     table: &mut TableRules,
