@@ -1,4 +1,4 @@
-//! Rules that begin to redirect a namespace's traffic.
+//! Start of redirecting a namespace's traffic.
 
 use std::fmt;
 
@@ -8,19 +8,20 @@ use sockdiag::TcpSocket;
 
 use crate::{Error, HeldConnections, KeptConnections, held::count_connections, reset_connections};
 
-/// The outcome for connections that were there when redirection began.
+/// Outcome for connections that existed when redirection started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionsReport {
-    /// They go on past the proxy until they close.
+    /// They bypass the proxy until they close.
     Kept(KeptConnections),
-    /// The number of connections that were closed.
+    /// Number of connections that were closed.
     Reset(usize),
-    /// They could not be kept, or closed, and why: the kernel redirects their next packet, and the proxy answers it with a reset.
+    /// They could not be kept or closed, with the reason: the kernel redirects their next packet, and the proxy answers
+    /// it with a reset.
     Broken(String),
 }
 
 impl ConnectionsReport {
-    /// All was done that was asked for.
+    /// Returns whether everything was done as requested.
     pub fn matches_request(&self) -> bool {
         match self {
             ConnectionsReport::Kept(kept) => kept.refused.is_none() && !kept.is_truncated,
@@ -46,12 +47,13 @@ impl fmt::Display for ConnectionsReport {
     }
 }
 
-/// Applies changes of rules. If these lead packets into our chains that were not led there before, existing connections are
-/// kept or closed. `concerns`: the rules would redirect the connection of a socket if it were opened now. `None`: there was no
+/// Applies changes of rules. If these send packets into our chains for the first time, existing connections are kept or
+/// closed. `concerns`: returns whether the rules would redirect the connection of a socket if it were opened now.
+/// `None`: there was no such connection, or nothing is newly redirected.
 /// such connection, or nothing new is redirected.
 ///
 /// # Errors
-/// As [`Firewall::apply`]. What goes wrong with connections is reported, and keeps no pod from its rules.
+/// As [`Firewall::apply`]. Errors about connections are reported, and keep no pod from its rules.
 pub fn apply_changes(
     firewall: &Firewall,
     changes: &FamilyChanges,
@@ -62,7 +64,8 @@ pub fn apply_changes(
     match (changes.in_two_steps(), existing) {
         (None, _) => firewall.apply(changes, waiting).map(|_| None),
         (Some(_), ExistingConnections::Reset) => {
-            // Some end by themselves before they are closed: the rules redirect their next packet, and the proxy answers with a reset.
+            // Some end before they are closed: the rules redirect their next packet, and the proxy answers with a
+            // reset.
             let before = count_connections(concerns);
             firewall.apply(changes, waiting)?;
             Ok(match reset_connections(concerns).and_then(|closed| Ok(closed.max(before?))) {

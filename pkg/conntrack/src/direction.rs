@@ -1,4 +1,4 @@
-//! Who opened a connection. The kernel does not say it of an established one.
+//! Direction of connections: the end that opened one, which the kernel does not report for an established connection.
 
 use std::{net::SocketAddr, ops::RangeInclusive};
 
@@ -6,10 +6,10 @@ use sockdiag::{TcpSocket, TcpSockets, TcpState};
 
 use crate::{Error, held};
 
-/// Where `connect` takes local ports from, if the kernel does not say otherwise (`net.ipv4.ip_local_port_range`).
+/// Default range from which `connect` takes local ports (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
-/// The listening sockets and the ephemeral ports of a namespace, which distinguish the ports of clients from those of servers.
+/// Listening sockets and ephemeral ports of a namespace, which distinguish the ports of clients from those of servers.
 #[derive(Clone, Debug)]
 pub struct LocalPorts {
     listeners: Vec<SocketAddr>,
@@ -17,7 +17,7 @@ pub struct LocalPorts {
 }
 
 impl LocalPorts {
-    /// Of a namespace with these sockets. `range`: what its `net.ipv4.ip_local_port_range` holds.
+    /// Creates the ports of a namespace with these sockets. `range`: content of its `net.ipv4.ip_local_port_range`.
     pub fn new(sockets: &TcpSockets, range: Option<&str>) -> LocalPorts {
         LocalPorts {
             listeners: sockets.listeners.clone(),
@@ -25,22 +25,23 @@ impl LocalPorts {
         }
     }
 
-    /// Of the calling thread's namespace.
+    /// Reads the ports of the calling thread's namespace.
     ///
     /// # Errors
-    /// Its sockets cannot be listed.
+    /// The sockets cannot be listed.
     pub fn of_this_netns() -> Result<LocalPorts, Error> {
         Ok(LocalPorts::from_sockets(&held::list_sockets()?))
     }
 
-    /// Of the calling thread's namespace, which has these sockets.
+    /// Reads the ports of the calling thread's namespace, which has these sockets.
     pub fn from_sockets(sockets: &TcpSockets) -> LocalPorts {
         let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
         LocalPorts::new(sockets, range.as_deref())
     }
 
-    /// The peer opened the connection. Certain where a socket listens at our end or the connection is just being opened; else
-    /// the end with an ephemeral port is taken for the client's, ours if both have one.
+    /// Returns whether the peer opened the connection. Certain if a socket listens at the local end or the connection
+    /// is just being opened; otherwise the end with an ephemeral port counts as the client, and the local one if both
+    /// have one.
     pub fn was_accepted(&self, socket: &TcpSocket) -> bool {
         match socket.state {
             TcpState::SynReceived => true,

@@ -14,13 +14,13 @@ pub struct TcpTuple {
 }
 
 impl TcpTuple {
-    /// The other direction.
+    /// Returns the other direction.
     #[must_use]
     pub fn reversed(self) -> TcpTuple {
         TcpTuple { source: self.dest, dest: self.source }
     }
 
-    /// The family of its addresses.
+    /// Returns the family of the addresses.
     pub fn family(self) -> Family {
         if self.source.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -35,44 +35,44 @@ pub enum TrackedProtocol {
     Udp = 17,
 }
 
-/// Where the tracking has a flow: one direction of it, its protocol, and its zone (0: the default one).
+/// Key of a flow in connection tracking: one direction, the protocol, and the zone (0: the default one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
-    /// The ends, from whoever sends in this direction.
+    /// Both ends, with the sender of this direction first.
     pub tuple: TcpTuple,
     /// The protocol.
     pub protocol: TrackedProtocol,
-    /// The zone. Flows of different zones are different even if all else is the same.
+    /// The zone. Flows of different zones are different even if all other fields are equal.
     pub zone: u16,
 }
 
 impl From<TcpTuple> for FlowKey {
-    /// A TCP connection in the default zone.
+    /// Returns the key of a TCP connection in the default zone.
     fn from(tuple: TcpTuple) -> FlowKey {
         FlowKey { tuple, protocol: TrackedProtocol::Tcp, zone: 0 }
     }
 }
 
-/// A TCP connection, or another flow, as the kernel's connection tracking knows it.
+/// A TCP connection, or another flow, in connection tracking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrackedConnection {
-    /// From whoever opened it.
+    /// Direction from the end that opened it.
     pub original: TcpTuple,
-    /// Back. Another than the reverse of the original where addresses are translated.
+    /// Direction of replies. Differs from the reverse of `original` if addresses are translated.
     pub reply: TcpTuple,
-    /// Both sides have closed it, or one has reset it; the kernel forgets it within two minutes.
+    /// Whether both ends have closed it, or one has reset it; the kernel removes it within two minutes.
     pub is_closed: bool,
     /// The connection's mark; 0 in a kernel without connection marks.
     pub mark: u32,
 }
 
 impl TrackedConnection {
-    /// A rule of `nat` has led it elsewhere.
+    /// Returns whether a rule of `nat` has redirected it.
     pub fn is_translated(&self) -> bool {
         self.reply != self.original.reversed()
     }
 
-    /// Has this mark.
+    /// Returns whether it has this mark.
     pub fn has_mark(&self, mark: Mark) -> bool {
         self.mark & mark.mask == mark.value
     }

@@ -1,4 +1,4 @@
-//! The tracking of one namespace.
+//! Connection tracking of one namespace.
 
 use model::Mark;
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
@@ -6,30 +6,30 @@ use sockdiag::{TcpSocket, TcpState};
 
 use crate::{Error, FlowKey, TcpTuple, TrackedConnection, TrackedProtocol, message};
 
-/// More entries than fit are not read; one takes about 250 bytes.
+/// Maximum number of bytes of entries that are read; one has about 250 bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// How many there are in the namespace; without tracking there is no such parameter.
+/// Parameter with the number of entries in the namespace; it does not exist without connection tracking.
 const COUNT: &str = "net/netfilter/nf_conntrack_count";
 
-/// The outcome of the attempt to insert an entry.
+/// Outcome of inserting an entry.
 #[derive(Debug)]
 pub(crate) enum InsertOutcome {
     Inserted,
-    /// The entry, or one that conflicts with it, existed before.
+    /// The entry, or a conflicting one, existed before.
     Exists,
     Refused(netlink::Error),
 }
 
-/// A handle on the tracking of the calling thread's namespace.
+/// A handle on connection tracking of the calling thread's namespace.
 #[derive(Debug)]
 pub struct ConntrackHandle(Socket);
 
 impl ConntrackHandle {
-    /// Opens it.
+    /// Opens a handle.
     ///
     /// # Errors
-    /// The kernel does not give one.
+    /// The kernel does not open a socket.
     pub fn open() -> Result<ConntrackHandle, Error> {
         let socket =
             Socket::open(NetlinkProtocol::Netfilter).map_err(tracking_error("open a netfilter socket"))?;
@@ -53,10 +53,10 @@ impl ConntrackHandle {
             .collect())
     }
 
-    /// The connection to which a packet of this direction would belong.
+    /// Returns the connection to which a packet of this direction would belong.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// The kernel cannot be queried.
     pub fn find(&mut self, key: impl Into<FlowKey>) -> Result<Option<TrackedConnection>, Error> {
         let key = key.into();
         match self.0.get(message::get_request(key)) {
@@ -68,7 +68,7 @@ impl ConntrackHandle {
         }
     }
 
-    /// The connection of a socket. One whose addresses are translated is found by the direction in which they are not.
+    /// Returns the connection of a socket. One with translated addresses is found by the direction without translation.
     pub(crate) fn find_of(&mut self, socket: &TcpSocket) -> Result<Option<TrackedConnection>, Error> {
         let sent = TcpTuple { source: socket.local, dest: socket.remote };
         match self.find(sent)? {
@@ -77,13 +77,13 @@ impl ConntrackHandle {
         }
     }
 
-    /// TCP connections; with a mark, only those that have it. At most the first 16 MiB of them.
+    /// Lists TCP connections; with a mark, only those that have it. At most the first 16 MiB are read.
     ///
-    /// The kernel walks the table of all namespaces for it, which takes some milliseconds: where nothing is tracked, it is not
-    /// asked.
+    /// The kernel walks the table of all namespaces for this, which takes some milliseconds: if nothing is tracked, it
+    /// is not queried.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// The kernel cannot be queried.
     pub fn list(mark: Option<Mark>) -> Result<Vec<TrackedConnection>, Error> {
         if hostnet::sysctl::read(COUNT).is_ok_and(|count| count.is_none_or(|count| count == "0")) {
             return Ok(Vec::new());
@@ -96,16 +96,16 @@ impl ConntrackHandle {
         Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())
     }
 
-    /// Marks connections; those that are gone are left out.
+    /// Marks connections; those that no longer exist are skipped.
     pub(crate) fn set_mark(&mut self, tuples: &[TcpTuple], mark: Mark) -> Result<(), Error> {
         let messages = tuples.iter().map(|tuple| message::set_mark(*tuple, mark));
         self.send_batch(messages, "mark tracked connections").map(drop)
     }
 
-    /// Forgets connections; answers with how many there were.
+    /// Deletes connections; returns how many there were.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// The kernel cannot be queried.
     pub fn delete<K: Copy + Into<FlowKey>>(&mut self, flows: &[K]) -> Result<usize, Error> {
         let messages = flows.iter().map(|flow| message::delete_request((*flow).into()));
         let done = self.send_batch(messages, "delete tracked connections")?;

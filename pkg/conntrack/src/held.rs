@@ -1,4 +1,4 @@
-//! Existing connections, held while redirection begins.
+//! Existing connections, kept while redirection starts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,40 +12,40 @@ use crate::{
     ConntrackHandle, Error, LocalPorts, OUTSIDE, TcpTuple, TrackedConnection, handle::InsertOutcome,
 };
 
-/// Both ends of a connection, ours first.
+/// Both ends of a connection, the local one first.
 type Ends = (SocketAddr, SocketAddr);
 
-/// Connections that go on past the proxy.
+/// Connections that bypass the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptConnections {
-    /// How many, apart from those that redirection does not concern.
+    /// Number of kept connections that redirection concerns.
     pub kept: usize,
-    /// How many could not be kept, and the kernel's reason for the last of them.
+    /// Number of connections that could not be kept, and the kernel's error for the last of them.
     pub refused: Option<(usize, String)>,
-    /// There were more than are read (16 MiB of sockets of a family).
+    /// Whether there were more than are read (16 MiB of sockets of a family).
     pub is_truncated: bool,
 }
 
-/// Existing connections of a namespace, from before its traffic is redirected until it is.
+/// Existing connections of a namespace, until its traffic is redirected.
 ///
-/// First [`HeldConnections::track_existing`], while nothing is tracked. Then tracking begins: rules that need it are there, but no
-/// packet comes to them yet. Then [`HeldConnections::track_new`]: connections that were opened meanwhile. Then redirection
-/// begins. Then [`HeldConnections::finish_redirection`].
+/// First [`HeldConnections::track_existing`], while nothing is tracked. Then tracking starts: rules that need it exist,
+/// but no packet reaches them yet. Then [`HeldConnections::track_new`], for connections that were opened meanwhile.
+/// Then redirection starts. Then [`HeldConnections::finish_redirection`].
 pub struct HeldConnections<'a> {
     handle: ConntrackHandle,
-    /// Redirection concerns the connection of this socket, so that it counts when it stays outside.
+    /// Returns whether redirection concerns the connection of a socket, so that it counts as bypassing.
     concerns: &'a dyn Fn(&TcpSocket) -> bool,
-    /// Connections that were seen so far.
+    /// Connections that were observed so far.
     observed: BTreeSet<Ends>,
     refused: Option<(usize, String)>,
     is_truncated: bool,
 }
 
 impl<'a> HeldConnections<'a> {
-    /// Enters all existing connections into the tracking; `None`: there are none.
+    /// Inserts all existing connections into connection tracking; `None`: there are none.
     ///
     /// # Errors
-    /// The kernel cannot be asked, or does not track connections.
+    /// The kernel cannot be queried, or does not track connections.
     pub fn track_existing(
         concerns: &'a dyn Fn(&TcpSocket) -> bool,
     ) -> Result<Option<HeldConnections<'a>>, Error> {
@@ -60,22 +60,23 @@ impl<'a> HeldConnections<'a> {
         Ok(Some(held))
     }
 
-    /// Enters those that were opened since, in the moment in which they were not tracked yet.
+    /// Inserts connections that were opened since, before they were tracked.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// The kernel cannot be queried.
     pub fn track_new(&mut self) -> Result<(), Error> {
         self.track_sockets(&list_sockets()?)
     }
 
-    /// Forgets those that were closed meanwhile: another connection may have the same ends one day, and is to be redirected.
+    /// Deletes the entries of connections that were closed meanwhile: a later connection with the same ends must be
+    /// redirected.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// The kernel cannot be queried.
     pub fn finish_redirection(mut self) -> Result<KeptConnections, Error> {
         let sockets = list_sockets()?;
         let live = sockets.by_addresses();
-        // Opened since the last look, tracked from their first packet on, and not redirected.
+        // Opened since the last observation, tracked from their first packet on, and not redirected.
         let new = live
             .values()
             .filter(|socket| !self.observed.contains(&socket_ends(socket)) && (self.concerns)(socket));
@@ -123,7 +124,7 @@ impl<'a> HeldConnections<'a> {
         self.insert_sockets(&again, &ports).map(drop)
     }
 
-    /// Enters connections that are not tracked, and answers with the others.
+    /// Inserts connections that are not tracked, and returns the others.
     fn insert_sockets<'s>(
         &mut self,
         sockets: &[&'s TcpSocket],
@@ -149,20 +150,20 @@ impl<'a> HeldConnections<'a> {
     }
 }
 
-/// Connections that stay outside: those that were held when redirection began, and have not been closed.
+/// Returns connections that bypass the proxy: those that were kept when redirection started, and have not been closed.
 ///
 /// # Errors
-/// The kernel cannot be asked, or does not track connections.
+/// The kernel cannot be queried, or does not track connections.
 pub fn outside_connections() -> Result<Vec<TrackedConnection>, Error> {
     let mut found = ConntrackHandle::list(Some(OUTSIDE))?;
     found.retain(|connection| !connection.is_closed);
     Ok(found)
 }
 
-/// Closes all connections that redirection concerns, and answers with how many there were.
+/// Closes all connections that redirection concerns, and returns how many there were.
 ///
 /// # Errors
-/// The kernel refuses, such as one that cannot close foreign sockets (`CONFIG_INET_DIAG_DESTROY`).
+/// The kernel refuses, for example if it cannot close foreign sockets (`CONFIG_INET_DIAG_DESTROY`).
 pub fn reset_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
     let refused = |source| Error::Tracking { step: "close a connection", source };
     let mut handle = sockdiag::open_handle().map_err(Error::Sockets)?;
@@ -173,7 +174,7 @@ pub fn reset_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize,
     Ok(count)
 }
 
-/// How many connections redirection concerns.
+/// Returns the number of connections that redirection concerns.
 pub(crate) fn count_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
     Ok(list_sockets()?.connected.iter().filter(|socket| concerns(socket)).count())
 }
@@ -209,8 +210,8 @@ impl fmt::Display for KeptConnections {
     }
 }
 
-/// The entry is of an earlier connection with the same addresses: of one that was closed, or was led to a socket of this
-/// namespace that is gone, a proxy's.
+/// Returns whether an entry belongs to an earlier connection with the same addresses: one that was closed, or was
+/// redirected to a socket of this namespace, a proxy's, that no longer exists.
 fn is_dead(found: &TrackedConnection, live: &BTreeMap<Ends, &TcpSocket>) -> bool {
     let TcpTuple { source, dest } = found.reply;
     let is_here = || source.ip().is_loopback() || live.keys().any(|(local, _)| local.ip() == source.ip());

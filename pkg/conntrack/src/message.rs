@@ -37,20 +37,20 @@ const PORTS: [u16; 2] = [2, 3];
 const TCP: u16 = 1;
 const TCP_STATE: u16 = 1;
 const TCP_FLAGS: [u16; 2] = [4, 5];
-/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and mask: whatever sequence number a packet has, it belongs to the connection. The
-/// window of one that was not seen from its beginning is not known.
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and mask: packets belong to the connection whatever their sequence number,
+/// because the window of a connection that was not tracked from its start is unknown.
 const LIBERAL: [u8; 2] = [0x08, 0x08];
 /// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`.
 const CLOSED: [u8; 2] = [7, 8];
 /// `IPS_CONFIRMED`, which every entry in the table has.
 const CONFIRMED: u32 = 0x08;
-/// `IPS_SEEN_REPLY`: no packet of it is the first one any more.
+/// `IPS_SEEN_REPLY`: none of its packets is the first one any longer.
 const SEEN_REPLY: u32 = 0x02;
-/// `IPS_ASSURED`: it is not dropped early when the table is full.
+/// `IPS_ASSURED`: not dropped early when the table is full.
 const ASSURED: u32 = 0x04;
 
-/// How the kernel tracks a connection whose socket is in a state: `enum tcp_conntrack`, how long without a packet (seconds, the
-/// kernel's defaults, which it applies itself from the next packet on), and the status.
+/// Returns how the kernel tracks a connection whose socket is in a state: `enum tcp_conntrack`, the timeout without
+/// packets (seconds, the kernel's defaults, which it applies itself from the next packet on), and the status.
 fn tracking_state(state: TcpState) -> (u8, u32, u32) {
     let established = CONFIRMED | SEEN_REPLY | ASSURED;
     match state {
@@ -65,7 +65,7 @@ fn tracking_state(state: TcpState) -> (u8, u32, u32) {
     }
 }
 
-/// Enters a connection that is not translated; refused if it, or one in its way, is known already.
+/// Builds the insertion of a connection without translation; refused if it, or a conflicting one, already exists.
 pub(crate) fn insert_request(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkRequest {
     let (number, timeout, status) = tracking_state(state);
     let mut message = new_request(NEW, original.family(), MessageFlags::CREATE | MessageFlags::EXCLUSIVE);
@@ -83,7 +83,7 @@ pub(crate) fn insert_request(original: TcpTuple, state: TcpState, mark: u32) -> 
     message
 }
 
-/// Gives a connection that is known a mark, and leaves foreign bits.
+/// Builds the change of a connection's mark, which keeps foreign bits.
 pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
     let mut message = new_request(NEW, original.family(), MessageFlags::NONE);
     put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
@@ -91,12 +91,13 @@ pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
     message
 }
 
-/// Asks for a connection, by either direction.
+/// Builds a query for a connection, by either direction.
 pub(crate) fn get_request(key: FlowKey) -> NetlinkRequest {
     connection_request(GET, key)
 }
 
-/// Asks for all connections of both families, TCP or not, with a mark, if any. Old kernels send the others, too.
+/// Builds a query for all connections of both families, TCP or not, with a mark, if given. Old kernels return others,
+/// too.
 pub(crate) fn list_request(mark: Option<Mark>) -> NetlinkRequest {
     let mut message = NetlinkRequest::new(GET, MessageFlags::NONE, &[0; 4]); // struct nfgenmsg of no family
     if let Some(mark) = mark {
@@ -105,12 +106,12 @@ pub(crate) fn list_request(mark: Option<Mark>) -> NetlinkRequest {
     message
 }
 
-/// Forgets a connection.
+/// Builds the deletion of a connection.
 pub(crate) fn delete_request(key: FlowKey) -> NetlinkRequest {
     connection_request(DELETE, key)
 }
 
-/// Names one connection: without a tuple the kernel would list, or forget, all.
+/// Builds a message about one connection: without a tuple the kernel would list, or delete, all.
 fn connection_request(kind: u16, key: FlowKey) -> NetlinkRequest {
     let mut message = new_request(kind, key.tuple.family(), MessageFlags::NONE);
     put_tuple(&mut message, ORIGINAL, key.tuple, key.protocol);
@@ -144,7 +145,7 @@ fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol:
     });
 }
 
-/// `None`: it is none of this protocol.
+/// Parses a connection; `None`: not of this protocol.
 pub(crate) fn parse_connection(
     message: &ReceivedMessage<'_>,
     of: TrackedProtocol,

@@ -1,10 +1,10 @@
-//! Error numbers of the kernel's answers, with the names and words that people know them by.
+//! Error numbers in the kernel's replies, with their common names and messages.
 
 use std::fmt;
 
-/// An error number as the kernel answers it over netlink, positive.
+/// An error number in a netlink reply of the kernel, positive.
 ///
-/// Not rustix's type: that one holds 1 to 4095 only, while ipset's own numbers begin at 4096.
+/// Unlike rustix's type, which is limited to 1 to 4095, this covers ipset's own numbers, which begin at 4096.
 /// The values are those of the generic Linux ABI (x86, ARM, RISC-V, s390x, PowerPC).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Errno(pub u16);
@@ -20,22 +20,22 @@ impl Errno {
     pub const AGAIN: Self = Self(11);
     /// `EBUSY`: busy.
     pub const BUSY: Self = Self(16);
-    /// `EEXIST`: exists already.
+    /// `EEXIST`: already exists.
     pub const EXIST: Self = Self(17);
     /// `ENODEV`: no such device.
     pub const NODEV: Self = Self(19);
     /// `EINVAL`: invalid argument.
     pub const INVAL: Self = Self(22);
-    /// `EPROTONOSUPPORT`: the kernel has no such protocol, or not its module.
+    /// `EPROTONOSUPPORT`: the kernel does not support the protocol, or its module is missing.
     pub const PROTONOSUPPORT: Self = Self(93);
     /// `EOPNOTSUPP`: operation not supported.
     pub const OPNOTSUPP: Self = Self(95);
     /// `EAFNOSUPPORT`: address family not supported.
     pub const AFNOSUPPORT: Self = Self(97);
-    /// `EADDRNOTAVAIL`: no such address here.
+    /// `EADDRNOTAVAIL`: no such address on this host.
     pub const ADDRNOTAVAIL: Self = Self(99);
 
-    /// Returns the symbol, as in `errno(3)`; `None` for an error that netlink users do not meet.
+    /// Returns the symbol, as in `errno(3)`; `None` for an error that is not used in netlink.
     pub fn name(self) -> Option<&'static str> {
         self.symbol_and_text().map(|(name, _)| name)
     }
@@ -44,7 +44,7 @@ impl Errno {
         KNOWN.iter().find(|(number, ..)| *number == self.0).map(|(_, name, text)| (*name, *text))
     }
 
-    /// `reason (SYMBOL)`, with words of our own where the kernel gave no reason.
+    /// Writes `reason (SYMBOL)`, with a message of our own if the kernel gave no reason.
     pub(crate) fn write_explanation(self, reason: Option<&str>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (reason, self.symbol_and_text()) {
             (Some(reason), Some((name, _))) => write!(f, "{reason} ({name})"),

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel.
+//! Errors of exchanges with the kernel.
 
 use std::fmt;
 use std::io;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::{Errno, ListBounds};
 
-/// Why an exchange with the kernel failed.
+/// Reason why an exchange with the kernel failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused the request.
     #[error("kernel says: {}", KernelMessage { errno: *errno, message: message.as_deref() })]
     Kernel {
-        /// The error number that it answered.
+        /// Error number in the reply.
         errno: Errno,
-        /// The kernel's own sentence on the reason (extended acknowledgement, `NLMSGERR_ATTR_MSG`), where it gave one.
+        /// The kernel's own message (extended acknowledgement, `NLMSGERR_ATTR_MSG`), if any.
         message: Option<String>,
     },
     /// A system call on the socket failed.
@@ -26,11 +26,11 @@ pub enum Error {
         /// Error of the system call.
         source: io::Error,
     },
-    /// A reply was longer than the receive buffer; its rest is lost. Open a new socket before asking again: what
-    /// follows in the same dump may still be pending.
+    /// A reply was longer than the receive buffer, so its rest is lost. Open a new socket before the next request:
+    /// further messages of the same dump may be pending.
     #[error("the kernel's reply of {length} bytes was cut to {received}")]
     Truncated {
-        /// Bytes that fitted into the buffer.
+        /// Bytes that fit into the buffer.
         received: usize,
         /// Bytes that the kernel sent.
         length: usize,
@@ -38,22 +38,22 @@ pub enum Error {
     /// A reply does not follow the format.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Nothing came from the kernel for this long.
+    /// No reply arrived from the kernel within this time.
     #[error("no reply from the kernel within {} ms", .0.as_millis())]
     Timeout(Duration),
-    /// The objects changed during each of that many dumps, so none of them can be trusted.
+    /// The objects changed during each of this number of dumps, so no dump is reliable.
     #[error("the objects changed while the kernel listed them, {0} times in a row")]
     Interrupted(u32),
-    /// A list has more, or takes longer, than is taken.
+    /// A list is longer, or takes longer, than these limits allow.
     #[error("the list is longer than {} MiB, or takes the kernel longer than {} s", .0.bytes >> 20, .0.time.as_secs())]
     Bounds(ListBounds),
-    /// The request holds a value that is too long for its attribute (64 KiB).
+    /// The request has a value that is too long for its attribute (64 KiB).
     #[error("an attribute of the request is longer than 65535 bytes")]
     TooLong,
 }
 
 impl Error {
-    /// The kernel's error number, if it was the kernel that refused.
+    /// Returns the kernel's error number, if the kernel refused.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Kernel { errno, .. } => Some(*errno),
@@ -62,12 +62,12 @@ impl Error {
     }
 }
 
-/// Bytes that do not follow the netlink format: which rule they break.
+/// Bytes that violate the netlink format; the text describes the violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed netlink data: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// `Nexthop has invalid gateway (EINVAL)`: the kernel's sentence if it gave one, else that of the error number.
+/// Formats `Nexthop has invalid gateway (EINVAL)`: the kernel's message if any, else that of the error number.
 struct KernelMessage<'a> {
     errno: Errno,
     message: Option<&'a str>,

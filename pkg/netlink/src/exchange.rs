@@ -1,4 +1,4 @@
-//! One request's replies, from datagrams to an outcome. No I/O: the socket feeds it.
+//! Replies to one request, from datagrams to an outcome. No I/O: the socket passes the datagrams in.
 
 use crate::parse::{MessageIter, ReceivedMessage};
 use crate::{Error, MessageFlags};
@@ -10,17 +10,17 @@ pub(crate) use batch::Batch;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Types below are netlink's own (`NLMSG_MIN_TYPE`), those from here on a family's.
+/// First message type of a family; lower types are netlink's own (`NLMSG_MIN_TYPE`).
 const FIRST_FAMILY_TYPE: u16 = 0x10;
 
-/// Whether more is to come.
+/// Whether more messages are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExchangeProgress {
     More,
     Ended,
 }
 
-/// The state of waiting for the end of one request.
+/// State of waiting for the end of one request.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     sequence: u32,
@@ -28,14 +28,14 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Waits for the replies to the request with this number.
+    /// Creates the state for replies to the request with this sequence number.
     pub(crate) const fn new(sequence: u32) -> Self {
         Self { sequence, interrupted: false }
     }
 
-    /// Takes the next datagram and hands over the replies in it.
+    /// Processes the next datagram and passes on the replies in it.
     ///
-    /// An interrupted dump is an error only at its end: the kernel starts no other one on the socket before.
+    /// An interrupted dump is reported only at its end: the kernel starts no other dump on the socket before.
     pub(crate) fn process_datagram(
         &mut self,
         bytes: &[u8],
@@ -64,8 +64,8 @@ impl Exchange {
     }
 }
 
-/// Whether the flags of this message are those of a part of a dump: in an acknowledgement the same bits mean
-/// something else.
+/// Returns whether the flags of this message are those of a part of a dump: in an acknowledgement the same bits have
+/// another meaning.
 const fn is_part(message: &ReceivedMessage<'_>) -> bool {
     message.kind >= FIRST_FAMILY_TYPE || message.kind == NLMSG_DONE
 }

@@ -1,11 +1,11 @@
-//! Netlink: a codec that does no I/O, one blocking socket for requests, and one for notifications.
+//! Netlink: a codec without I/O, a blocking socket for requests, and a socket for notifications.
 //!
-//! For `hostnet` (links, addresses, routes, rules) and for whatever else speaks netlink to the kernel: nf_tables,
-//! ipset. It knows the envelope only: message headers, attributes, acknowledgements, multi-part replies. What a
-//! message means belongs to its caller.
+//! Used by `hostnet` (links, addresses, routes, rules) and by all others that send netlink messages to the kernel:
+//! nf_tables, ipset. Handles only the envelope: message headers, attributes, acknowledgements, multi-part replies. The
+//! meaning of a message is up to its caller.
 //!
-//! It must not enter namespaces (a socket belongs to the netns of the thread that opened it; see `netns`), must not
-//! panic on any bytes, and stays synchronous and small, for it runs in the CNI plugin at every pod start.
+//! This crate must not enter namespaces (a socket belongs to the netns of the thread that opened it; see `netns`), must
+//! not panic on any input, and stays synchronous and small, because it runs in the CNI plugin at every pod start.
 //!
 //! Sources: the kernel's `Documentation/userspace-api/netlink/intro.rst` and `include/uapi/linux/netlink.h`.
 

@@ -1,21 +1,21 @@
-//! How much of a list is read.
+//! Limits for reading a list.
 
 use std::{fmt, time::Duration};
 
-/// How much of a list is taken: the kernel sends as much as whoever may configure the namespace has put there.
+/// Limits for reading a list: its size is up to whoever may configure the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListBounds {
-    /// How long it may take in all, with every repetition.
+    /// Maximum time in all, including repetitions.
     pub time: Duration,
-    /// How many bytes its messages may have.
+    /// Maximum number of bytes of its messages.
     pub bytes: usize,
 }
 
 impl ListBounds {
-    /// For the node, whose administrator may have it hold all routes of the Internet in several tables.
+    /// Limits for the node, whose administrator may store all routes of the Internet in several tables.
     pub const NODE: ListBounds = ListBounds { time: Duration::from_secs(60), bytes: 512 << 20 };
-    /// For a pod's namespace. Tens of thousands of routes or addresses, or thousands of links, are no pod's, unless it means
-    /// to keep us busy.
+    /// Limits for a pod's namespace. No pod needs tens of thousands of routes or addresses, or thousands of links,
+    /// unless it wants to keep us busy.
     pub const POD: ListBounds = ListBounds { time: Duration::from_secs(2), bytes: 4 << 20 };
 }
 

@@ -1,10 +1,10 @@
-//! Building a request.
+//! Building of requests.
 
 use std::ops::BitOr;
 
 use crate::{ATTRIBUTE_HEADER, Error, MESSAGE_HEADER, align_length};
 
-/// `NLA_F_NESTED`: the payload is attributes again.
+/// `NLA_F_NESTED`: the payload consists of attributes.
 const NESTED: u16 = 0x8000;
 
 /// Flags of a message header (`NLM_F_*`).
@@ -12,30 +12,30 @@ const NESTED: u16 = 0x8000;
 pub struct MessageFlags(pub u16);
 
 impl MessageFlags {
-    /// No flag: what `Socket` needs to send a message it adds itself.
+    /// No flag, as [`Socket`](crate::Socket) needs for messages to which it adds flags itself.
     pub const NONE: Self = Self(0);
     /// A request to the kernel.
     pub const REQUEST: Self = Self(0x1);
-    /// Answer even when it worked.
+    /// Acknowledge success, too.
     pub const ACK: Self = Self(0x4);
-    /// The objects changed during the dump that this message is a part of.
+    /// The objects changed during the dump to which this message belongs.
     pub const DUMP_INTERRUPTED: Self = Self(0x10);
     /// List all objects (`NLM_F_ROOT | NLM_F_MATCH`).
     pub const DUMP: Self = Self(0x300);
-    /// Overwrite an object that exists.
+    /// Replace an existing object.
     pub const REPLACE: Self = Self(0x100);
     /// Refuse if the object exists.
     pub const EXCLUSIVE: Self = Self(0x200);
-    /// Make the object if it does not exist.
+    /// Create the object if it does not exist.
     pub const CREATE: Self = Self(0x400);
-    /// Add at the end of the list.
+    /// Append to the list.
     pub const APPEND: Self = Self(0x800);
-    /// In an acknowledgement: the request is not echoed behind its header (`NLM_F_CAPPED`).
+    /// In an acknowledgement: the request is not echoed after its header (`NLM_F_CAPPED`).
     pub const CAPPED: Self = Self(0x100);
     /// In an acknowledgement: attributes with the reason follow (`NLM_F_ACK_TLVS`).
     pub const ACK_ATTRIBUTES: Self = Self(0x200);
 
-    /// Whether all bits of `other` are set.
+    /// Returns whether all bits of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -59,13 +59,13 @@ pub struct NetlinkRequest {
 }
 
 impl NetlinkRequest {
-    /// A message of type `kind` (`RTM_*`, `NFNL_*`) with the fixed header of its family (`struct rtmsg`, …).
+    /// Creates a message of type `kind` (`RTM_*`, `NFNL_*`) with the fixed header of its family (`struct rtmsg`, …).
     pub fn new(kind: u16, flags: MessageFlags, family_header: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(128);
         bytes.extend_from_slice(&[0; 4]); // length, written by `finish`
         bytes.extend_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(&flags.0.to_ne_bytes());
-        bytes.extend_from_slice(&[0; 8]); // sequence, written by `finish`; port 0: the kernel knows ours
+        bytes.extend_from_slice(&[0; 8]); // sequence, written by `finish`; port 0: assigned by the kernel
         bytes.extend_from_slice(family_header);
         let mut message = Self { bytes, too_long: false };
         message.pad_to_alignment();
@@ -77,7 +77,7 @@ impl NetlinkRequest {
         self.put_attribute(kind, |bytes| bytes.extend_from_slice(value))
     }
 
-    /// Adds a text attribute, with the NUL that the kernel wants behind it.
+    /// Adds a text attribute, with the trailing NUL that the kernel requires.
     pub fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
         self.put_attribute(kind, |bytes| {
             bytes.extend_from_slice(value.as_bytes());
@@ -105,7 +105,7 @@ impl NetlinkRequest {
         self.put_bytes(kind, &value.to_be_bytes())
     }
 
-    /// Adds an attribute that holds the attributes which `fill` adds.
+    /// Adds an attribute that contains the attributes which `fill` adds.
     pub fn put_nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.open_attribute(kind | NESTED);
         fill(self);
@@ -113,19 +113,19 @@ impl NetlinkRequest {
         self
     }
 
-    /// Adds a fixed header where an attribute holds a whole message of its family, as `VETH_INFO_PEER` does: before
-    /// the attributes inside [`NetlinkRequest::put_nested`].
+    /// Adds a fixed header where an attribute contains a complete message of its family, as `VETH_INFO_PEER` does:
+    /// before the attributes inside [`NetlinkRequest::put_nested`].
     pub fn family_header(&mut self, header: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(header);
         self.pad_to_alignment();
         self
     }
 
-    /// The bytes to send, with flags added and the sequence number and length written.
+    /// Returns the bytes to send, with flags added and the sequence number and length written.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] if an attribute is longer than its length field can say.
+    /// [`Error::TooLong`] if an attribute is longer than its length field allows.
     pub fn finish(&mut self, sequence: u32, added: MessageFlags) -> Result<&[u8], Error> {
         let length = u32::try_from(self.bytes.len()).map_err(|_| Error::TooLong)?;
         if self.too_long {
@@ -159,7 +159,7 @@ impl NetlinkRequest {
         start
     }
 
-    /// Writes the length of the attribute that begins at `start`: without its padding, says the format.
+    /// Writes the length of the attribute that begins at `start`, excluding padding, as the format requires.
     fn close_attribute(&mut self, start: usize) {
         debug_assert!(self.bytes.len() >= start + ATTRIBUTE_HEADER);
         match u16::try_from(self.bytes.len() - start) {

@@ -1,4 +1,4 @@
-//! Reading what came back. Every length is checked; nothing here can panic.
+//! Parsing of replies. Every length is checked; nothing here can panic.
 
 use crate::{ATTRIBUTE_HEADER, MESSAGE_HEADER, Malformed, MessageFlags, align_length};
 
@@ -12,7 +12,7 @@ pub struct MessageIter<'a> {
 }
 
 impl<'a> MessageIter<'a> {
-    /// Reads a datagram as the kernel sent it.
+    /// Creates an iterator over a datagram as the kernel sent it.
     pub const fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -41,16 +41,16 @@ impl<'a> Iterator for MessageIter<'a> {
 pub struct ReceivedMessage<'a> {
     /// Type of the message (`RTM_*`, `NLMSG_*`).
     pub kind: u16,
-    /// Flags of its header.
+    /// Flags of the header.
     pub flags: MessageFlags,
-    /// Number of the request that it answers.
+    /// Sequence number of the request that it replies to.
     pub sequence: u32,
-    /// Bytes behind the message's header: the family's header and the attributes.
+    /// Bytes after the message header: the family's header and the attributes.
     pub payload: &'a [u8],
 }
 
 impl<'a> ReceivedMessage<'a> {
-    /// Splits the payload into the family's fixed header of `N` bytes and the attributes behind it.
+    /// Splits the payload into the family's fixed header of `N` bytes and the attributes after it.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl<'a> ReceivedMessage<'a> {
         Ok((header, Attributes::new(attributes)))
     }
 
-    /// As [`Self::split_header`], of messages of one kind; `None`: of another.
+    /// Like [`Self::split_header`], for messages of one kind; `None`: another kind.
     ///
     /// # Errors
     ///
@@ -99,12 +99,12 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads bytes as a list of attributes.
+    /// Creates an iterator over bytes as a list of attributes.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// The first attribute of this type, if there is one before anything malformed.
+    /// Returns the first attribute of this type, if there is one before any malformed attribute.
     pub fn find(&self, kind: u16) -> Option<Attribute<'a>> {
         self.clone().map_while(Result::ok).find(|attribute| attribute.kind == kind)
     }
@@ -128,7 +128,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// One attribute: a type and bytes that the getters read.
+/// One attribute: a type and its value as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
     /// Type of the attribute, without the flags in the two highest bits.
@@ -138,7 +138,7 @@ pub struct Attribute<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    /// An 8-bit value.
+    /// Returns an 8-bit value.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl<'a> Attribute<'a> {
         self.read_array().map(u8::from_ne_bytes)
     }
 
-    /// A 16-bit value in host byte order.
+    /// Returns a 16-bit value in host byte order.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<'a> Attribute<'a> {
         self.read_array().map(u16::from_ne_bytes)
     }
 
-    /// A 32-bit value in host byte order.
+    /// Returns a 32-bit value in host byte order.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl<'a> Attribute<'a> {
         self.read_array().map(u32::from_ne_bytes)
     }
 
-    /// A 16-bit value in network byte order.
+    /// Returns a 16-bit value in network byte order.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl<'a> Attribute<'a> {
         self.read_array().map(u16::from_be_bytes)
     }
 
-    /// A 32-bit value in network byte order.
+    /// Returns a 32-bit value in network byte order.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl<'a> Attribute<'a> {
         self.read_array().map(u32::from_be_bytes)
     }
 
-    /// A value of exactly `N` bytes.
+    /// Returns a value of exactly `N` bytes.
     ///
     /// # Errors
     ///
@@ -192,22 +192,23 @@ impl<'a> Attribute<'a> {
         self.payload.try_into().map_err(|_| Malformed("attribute of an unexpected size"))
     }
 
-    /// Text, without the NUL at its end.
+    /// Returns a text, without its trailing NUL.
     ///
     /// # Errors
     ///
-    /// If it is not UTF-8.
+    /// The text is not UTF-8.
     pub fn read_str(&self) -> Result<&'a str, Malformed> {
         let text = self.payload.split(|byte| *byte == 0).next().unwrap_or_default();
         std::str::from_utf8(text).map_err(|_| Malformed("text that is not UTF-8"))
     }
 
-    /// A name that a process chose. The kernel takes any bytes; one that is not UTF-8 counts as empty, which none of ours is.
+    /// Returns a name that a process chose. The kernel accepts any bytes; a name that is not UTF-8 counts as empty, as
+    /// none of ours is.
     pub fn read_name(&self) -> &'a str {
         self.read_str().unwrap_or_default()
     }
 
-    /// The attributes inside this one.
+    /// Returns the nested attributes.
     pub const fn nested_attributes(&self) -> Attributes<'a> {
         Attributes::new(self.payload)
     }

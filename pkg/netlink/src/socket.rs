@@ -1,5 +1,5 @@
-//! The socket for requests: one goes out, its replies come back, in order, or an error says why not. The other socket, for
-//! notifications, is in `notifications`.
+//! Socket for requests: each is sent, and its replies are received in order, or an error with the reason. The socket
+//! for notifications is in `notifications`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,13 +26,14 @@ pub use notifications::NotificationSocket;
 pub use repeated::RepeatedRequests;
 pub use replies::{ParseReply, ReplyMessages};
 
-/// How long the kernel may be silent before a request fails. It answers within microseconds, unless another holder
-/// of its configuration lock (rtnl) keeps it; seconds of that happen on nodes with thousands of interfaces.
+/// Time without a reply after which a request fails. The kernel replies within microseconds, unless its configuration
+/// lock (rtnl) is held by another task; seconds of that occur on nodes with thousands of interfaces.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The kernel fills dump datagrams up to what the reader offers, at most this (`netlink_recvmsg`).
+/// Size of the receive buffer. The kernel fills dump datagrams up to the buffer's size, at most this
+/// (`netlink_recvmsg`).
 const BUFFER: usize = 32 * 1024;
-/// Which part of the kernel to talk to.
+/// Netlink protocol, which selects a subsystem of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetlinkProtocol {
     /// Links, addresses, routes, rules (`NETLINK_ROUTE`).
@@ -43,7 +44,7 @@ pub enum NetlinkProtocol {
     Sockets,
 }
 
-/// A blocking netlink socket, in the netns in which it was opened, wherever it is used from later.
+/// A blocking netlink socket, bound to the netns in which it was opened, on any thread.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -58,16 +59,16 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the kernel does not give one.
+    /// [`Error::Io`] if the kernel does not open one.
     pub fn open(protocol: NetlinkProtocol) -> Result<Self, Error> {
         Self::open_with_timeout(protocol, DEFAULT_TIMEOUT)
     }
 
-    /// Opens a socket whose requests fail when the kernel is silent for `timeout` (zero: wait without limit).
+    /// Opens a socket whose requests fail after `timeout` without a reply (zero: wait without limit).
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the kernel does not give one.
+    /// [`Error::Io`] if the kernel does not open one.
     pub fn open_with_timeout(protocol: NetlinkProtocol, timeout: Duration) -> Result<Self, Error> {
         let fd = open_fd(protocol, SocketFlags::CLOEXEC)?;
         options::enable_options(&fd, protocol).map_err(io_error("set up a netlink socket"))?;
@@ -77,23 +78,23 @@ impl Socket {
         Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout, bounds: ListBounds::NODE })
     }
 
-    /// Sets other bounds for each list. Initially they are [`ListBounds::NODE`].
+    /// Sets other limits for each list. The default is [`ListBounds::NODE`].
     #[must_use]
     pub fn with_bounds(self, bounds: ListBounds) -> Self {
         Self { bounds, ..self }
     }
 
-    /// Sends a request that changes something, and waits until the kernel says that it is done.
+    /// Sends a request for a change, and waits for the kernel's acknowledgement.
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`] if it refuses; others if the exchange fails.
+    /// [`Error::Kernel`] if the kernel refuses; others if the exchange fails.
     pub fn request(&mut self, message: NetlinkRequest) -> Result<(), Error> {
         self.send(message, MessageFlags::ACK)?;
         self.receive_replies(&mut |_| {})
     }
 
-    /// Asks for one object; the replies are what the kernel sent before its acknowledgement.
+    /// Requests one object; returns the replies before the kernel's acknowledgement.
     ///
     /// # Errors
     ///
@@ -105,8 +106,8 @@ impl Socket {
         Ok(replies)
     }
 
-    /// Asks for one object without an acknowledgement, for whoever asks very often: the first reply is taken for all of them. A
-    /// request to which the kernel replies nothing ends at the timeout.
+    /// Requests one object without an acknowledgement, for frequent callers: the first reply is assumed to be the only
+    /// one. A request without a reply ends at the timeout.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Socket {
         self.send_bytes(&bytes)
     }
 
-    /// Numbers a request and puts it behind what is to be sent.
+    /// Assigns a sequence number to a request and appends it to the bytes to send.
     fn append_request(
         &mut self,
         mut message: NetlinkRequest,
@@ -151,7 +152,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Hands over the replies to the newest request until the message that ends them.
+    /// Passes on the replies to the newest request until the message that ends them.
     fn receive_replies(&mut self, each: &mut dyn FnMut(&ReceivedMessage<'_>)) -> Result<(), Error> {
         let mut exchange = Exchange::new(self.sequence);
         loop {
@@ -163,7 +164,7 @@ impl Socket {
         }
     }
 
-    /// Reads one datagram from the kernel itself into the buffer; what other processes send is dropped.
+    /// Receives one datagram of the kernel itself into the buffer; datagrams of other processes are dropped.
     fn receive_datagram(&mut self) -> Result<usize, Error> {
         loop {
             let received = rustix::io::retry_on_intr(|| {
@@ -194,7 +195,7 @@ fn open_fd(protocol: NetlinkProtocol, flags: SocketFlags) -> Result<OwnedFd, Err
         .map_err(io_error("open a netlink socket"))
 }
 
-/// Whether the kernel sent a datagram, and no process.
+/// Returns whether the kernel sent a datagram, rather than a process.
 fn is_kernel(sender: Option<SocketAddrAny>) -> bool {
     sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok()).is_some_and(|sender| sender.pid() == 0)
 }

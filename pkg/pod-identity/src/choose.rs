@@ -1,21 +1,21 @@
-//! The decision on one pod.
+//! Decision for one pod.
 
 use std::fmt;
 
 model::word_enum! {
-    /// On what the answer for a pod rests, strongest first.
+    /// Evidence on which the answer for a pod rests, strongest first.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Witness {
         /// The runtime passed the namespace to the plugin with the pod's ADD, and the plugin to the agent.
         Add = "the runtime passed it with the pod's ADD",
-        /// The record of the pod's ADD: the path that the runtime passed still leads to the namespace that was there then.
+        /// The record of the pod's ADD: the path that the runtime passed still refers to the namespace of that ADD.
         Record = "the record of the pod's ADD names it",
         /// The node routes the pod's address to a link whose peer is in the namespace.
         Route = "the node routes the pod's address into it",
         /// The node routes the pod's address to a bridge that has a port whose peer is in the namespace, and no other namespace
         /// with a process of the pod has one.
         Bridge = "it is the only one with a process of the pod on the bridge to which the node routes the pod's address",
-        /// Only processes: the node's network does not show where the address is, and no other namespace fits.
+        /// Processes only: the node's network does not show where the address is, and no other namespace fits.
         Processes = "it is the only one with a process and an address of the pod; the node's routes do not show where that address is",
     }
 }
@@ -23,14 +23,14 @@ model::word_enum! {
 /// Where the node's own network leads for a pod's address, seen from one namespace; the later outweigh the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodePath {
-    /// Nowhere that leads to a namespace: to a gateway, a tunnel, a switch outside of the kernel's bridges, hardware.
+    /// No namespace: a gateway, a tunnel, a switch outside of the kernel's bridges, hardware.
     Unknown,
-    /// To a bridge that has a port whose peer is in this namespace. Which of its ports the address is behind, a bridge only
-    /// learns from what its neighbours send, so that is no witness: a pod with `NET_RAW` can claim it.
+    /// A bridge that has a port whose peer is in this namespace. A bridge learns the port of an address only from what
+    /// its neighbours send, so that port is no witness: a pod with `NET_RAW` can claim the address.
     Bridge,
-    /// To a link whose peer is in this namespace.
+    /// A link whose peer is in this namespace.
     Here,
-    /// To a link, or a bridge, without any peer in this namespace.
+    /// A link, or a bridge, without any peer in this namespace.
     Elsewhere,
 }
 
@@ -44,11 +44,11 @@ pub fn combine_paths(paths: impl IntoIterator<Item = NodePath>) -> NodePath {
 pub struct Candidate<N> {
     /// The namespace.
     pub netns: N,
-    /// Where the node leads for the pod's addresses.
+    /// Target of the node's routes to the pod's addresses.
     pub path: NodePath,
-    /// One of its links has its other end in the node's namespace, which nobody inside can make.
+    /// Whether the peer of one of its links is in the node's namespace, which cannot be achieved from inside.
     pub linked_to_node: bool,
-    /// All of the pod's processes in it are [nested](crate::ProcessOwner::Pod::nested).
+    /// Whether all of the pod's processes in it are [nested](crate::ProcessOwner::Pod::nested).
     pub nested: bool,
 }
 
@@ -57,33 +57,33 @@ pub struct Candidate<N> {
 pub enum Identity<N> {
     /// This namespace is the pod's.
     Found(N, Witness),
-    /// No namespace is known to be the pod's, and none looks so.
+    /// No namespace is known to be the pod's, and none fits.
     NotFound,
-    /// No decision is possible, and none must be guessed.
+    /// No decision is possible, and none may be guessed.
     Ambiguous(Ambiguity),
 }
 
 model::word_enum! {
-    /// Why the answer cannot be decided.
+    /// Reason why no decision is possible.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Ambiguity {
         /// Several namespaces fit.
         SeveralFit = "several-fit", "its processes are in several network namespaces that have its address and are connected to the node",
-        /// Processes of the pod are in a namespace with its address, and the node leads to another one for that address.
+        /// Processes of the pod are in a namespace with its address, and the node routes that address to another one.
         AddressElsewhere = "address-elsewhere", "its processes are in a network namespace that has its address, but the node's routes lead to another one",
-        /// Only processes of which a pod that is not known may be the owner.
+        /// All processes may belong to a pod that is not known.
         Nested = "nested", "the control group of its processes is nested in that of a pod which the API server does not show",
-        /// Another pod has the same UID for the runtime.
+        /// Another pod has the same UID in the container runtime.
         SharedUid = "shared-uid", "another pod has the same UID for the container runtime",
-        /// Another pod has the namespace.
+        /// The namespace is another pod's.
         SharedNetns = "shared-netns", "another pod has the network namespace of its processes",
     }
 }
 
-/// The answers in a row that could not be decided, for one pod. One alone may be due to a pod that is just starting or ending.
+/// Consecutive undecided answers for one pod. A single one may be due to a pod that is just starting or ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmbiguityStreak {
-    /// Why the last one could not.
+    /// Reason of the last one.
     pub why: Ambiguity,
     count: u32,
 }
@@ -94,7 +94,7 @@ impl AmbiguityStreak {
         AmbiguityStreak { why, count: before.map_or(0, |before| before.count).saturating_add(1) }
     }
 
-    /// Whether it is to be reported now: at its second answer, and only then.
+    /// Returns whether it is to be reported now: at its second answer only.
     pub fn is_due(self) -> bool {
         self.count == 2
     }
@@ -106,8 +106,8 @@ impl fmt::Display for AmbiguityStreak {
     }
 }
 
-/// Decides which of the candidates is the pod's namespace, if any. A namespace that the runtime passed, at the ADD or in its
-/// record, is no question, and not asked for here.
+/// Decides which of the candidates is the pod's namespace, if any. A namespace that the runtime passed, at the ADD or
+/// in its record, needs no decision here.
 ///
 /// Neither the number of processes nor their age counts, because the pod's author chooses both.
 pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
@@ -120,7 +120,8 @@ pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
         return identity;
     }
     let silent = || of(NodePath::Unknown).filter(own);
-    // A link to the node cannot be made inside; a namespace that a pod made itself has none. Hardware has no other end.
+    // A link to the node cannot be created inside; a namespace that a pod created itself has none. Hardware has no
+    // peer.
     let linked: Vec<_> = silent().filter(|candidate| candidate.linked_to_node).collect();
     let fitting = if linked.is_empty() { silent().collect() } else { linked };
     if let Some(identity) = identify_only(fitting, Witness::Processes) {
@@ -133,10 +134,10 @@ pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
     }
 }
 
-/// Decides which namespace is the pod's where its processes are not known, for a report: the one of its ADD if it still has
-/// one of the pod's addresses, else the only one that has. `None`: none has, or it is not known which.
+/// Decides, for a report, which namespace is the pod's if its processes are not known: the one of its ADD if it still
+/// has one of the pod's addresses, else the only one that has. `None`: none has, or the answer is ambiguous.
 ///
-/// A pod may give itself the address of another one, so the namespaces of other pods' ADDs do not count.
+/// A pod may give itself the address of another one, so namespaces of other pods' ADDs do not count.
 pub fn choose_by_address<N: Copy + PartialEq>(
     fitting: impl IntoIterator<Item = N>,
     recorded: Option<N>,
@@ -150,7 +151,7 @@ pub fn choose_by_address<N: Copy + PartialEq>(
     all.next().filter(|_| all.next().is_none())
 }
 
-/// `None`: none fits.
+/// Identifies the only fitting candidate. `None`: none fits.
 fn identify_only<'a, N: Copy + 'a>(
     fitting: impl IntoIterator<Item = &'a Candidate<N>>,
     witness: Witness,

@@ -1,11 +1,12 @@
-//! Whose network namespace is it? The answer for a pod, from witnesses that neither a pod nor its author can make.
+//! Attribution of network namespaces to pods, by witnesses that neither a pod nor its author can forge.
 //!
-//! Everything that looks for a pod's network namespace asks here: netns discovery of in-pod redirection, the records of
-//! ADDs, repair in place, the reconciler of sidecar rules, and reports on pods. Nothing here observes anything: the
-//! callers hand in what the runtime recorded, what the node's network shows, and which processes are where.
+//! Every component that searches for a pod's network namespace uses this crate: netns discovery of in-pod redirection,
+//! the records of ADDs, repair in place, the reconciler of sidecar rules, and reports on pods. Nothing here observes
+//! anything: callers pass what the runtime recorded, what the node's network shows, and the namespaces of processes.
 //!
-//! A wrong answer gives one pod's traffic the identity of another, so nothing is guessed: a namespace that cannot be
-//! attributed is left alone and reported. docs/security.md has the ranks of witnesses, and what each of them rests on.
+//! A wrong attribution gives one pod's traffic the identity of another, so nothing is guessed: a namespace that cannot
+//! be attributed is left unchanged and reported. docs/security.md has the ranks of witnesses, and what each of them
+//! rests on.
 
 mod choose;
 mod pods;

@@ -1,4 +1,4 @@
-//! The pods of a node, and the UIDs by which runtimes know them.
+//! The pods of a node, and their UIDs in container runtimes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use model::{Pod, PodName, PodUid};
 
 use crate::process::{UidNumber, cgroup_paths, pods_in_path};
 
-/// The identifiers that tell a pod from all others.
+/// Identifiers that distinguish a pod from all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIds {
     /// Namespace and name.
     pub name: PodName,
     /// `metadata.uid`.
     pub uid: PodUid,
-    /// The hash of a static pod's manifest, which is its UID for the kubelet and the runtime.
+    /// Hash of a static pod's manifest, which is its UID for the kubelet and the runtime.
     pub manifest_hash: Option<PodUid>,
 }
 
@@ -23,7 +23,7 @@ impl From<&Pod> for PodIds {
     }
 }
 
-/// The pods of a node. It should have all of them: a process belongs to the outermost pod of its path that is known.
+/// The pods of a node. It should have all of them: a process belongs to the outermost known pod of its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownPods {
     owners: BTreeMap<UidNumber, Owner>,
@@ -34,7 +34,7 @@ pub struct KnownPods {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
     Pod(PodUid),
-    /// Several pods have this UID, so a process that has it belongs to none of them.
+    /// Several pods have this UID, so a process with it belongs to none of them.
     Contested,
 }
 
@@ -45,22 +45,22 @@ pub enum ProcessOwner {
     Pod {
         /// The pod's UID.
         uid: PodUid,
-        /// The process's path names another pod, which is not known, outside of this one: either the node itself runs in a
-        /// pod, or a pod that the API does not show has made a control group of this name.
+        /// Whether the process's path names another, unknown pod outside of this one: either the node itself runs in a
+        /// pod, or a pod that the API does not show has created a control group of this name.
         nested: bool,
     },
-    /// No pod that is known, several with one UID, or control groups that contradict each other.
+    /// No known pod, several with one UID, or contradictory control groups.
     Nobody,
 }
 
 impl KnownPods {
-    /// `pods`: all pods of the node that are known, in any order.
+    /// Creates the index. `pods`: all known pods of the node, in any order.
     pub fn new(pods: impl IntoIterator<Item = PodIds>) -> KnownPods {
         let pods: Vec<PodIds> = pods.into_iter().collect();
         let mut known = KnownPods::default();
         let numbers = |ids: &PodIds| UidNumber::parse(ids.uid.as_str());
         known.add_numbers(pods.iter().filter_map(|ids| Some((numbers(ids)?, &ids.uid))));
-        // The UID of a pod is that pod's, whatever the annotations of another one say.
+        // The UID of a pod is always that pod's, whatever the annotations of another one claim.
         let owned: BTreeSet<UidNumber> = known.owners.keys().copied().collect();
         let hash = |ids: &PodIds| UidNumber::of_hash(ids.manifest_hash.as_ref()?.as_str());
         let hashes = pods.iter().filter_map(|ids| Some((hash(ids)?, &ids.uid)));
@@ -85,12 +85,13 @@ impl KnownPods {
         }
     }
 
-    /// Another pod has the same UID for the runtime, so processes say nothing of it.
+    /// Returns whether another pod has the same UID in the runtime, so that processes are no evidence for it.
     pub fn is_contested(&self, uid: &PodUid) -> bool {
         self.contested.contains(uid)
     }
 
-    /// The pod that a process belongs to, by its `/proc/PID/cgroup` (version 1 or 2): the outermost known one of its path.
+    /// Returns the pod to which a process belongs, by its `/proc/PID/cgroup` (version 1 or 2): the outermost known one
+    /// of its path.
     pub fn owner_of_process(&self, cgroup: &str) -> ProcessOwner {
         let mut found: Option<(&Owner, bool)> = None;
         for path in cgroup_paths(cgroup) {

@@ -1,25 +1,25 @@
-//! The pods that a process's control groups name.
+//! Pods in the names of a process's control groups.
 
 use std::fmt;
 
 /// Hexadecimal digits of a UID.
 const DIGITS: usize = 32;
-/// How they are grouped in a UID that has separators.
+/// Groups of digits in a UID with separators.
 const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 
-/// A UID as far as it can be compared: the number that its 32 hexadecimal digits make. Runtimes write a pod's UID with
-/// dashes or underscores, and that of a static pod, the hash of its manifest, without any.
+/// A UID in comparable form: the number of its 32 hexadecimal digits. Runtimes write a pod's UID with dashes or
+/// underscores, and that of a static pod, the hash of its manifest, without any.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UidNumber(u128);
 
 impl UidNumber {
-    /// Reads a UID as the API shows it, or the hash of a manifest. `None`: it has another form.
+    /// Parses a UID as the API shows it, or the hash of a manifest. `None`: it has another form.
     pub(crate) fn parse(uid: &str) -> Option<UidNumber> {
         let (number, rest) = leading_uid(uid)?;
         rest.is_empty().then_some(number)
     }
 
-    /// Reads the hash of a manifest: 32 hexadecimal digits without separators, a form that no UID of the API has.
+    /// Parses the hash of a manifest: 32 hexadecimal digits without separators, a form that no UID of the API has.
     pub(crate) fn of_hash(hash: &str) -> Option<UidNumber> {
         (hash.len() == DIGITS).then(|| UidNumber::parse(hash)).flatten()
     }
@@ -31,8 +31,8 @@ impl fmt::Debug for UidNumber {
     }
 }
 
-/// The pods that a path of control groups names, the outermost one first. A container that may make control groups below
-/// its own can add any further names, but none before its own pod's.
+/// Returns the pods in a path of control groups, the outermost one first. A container that may create control groups
+/// below its own can add any further names, but none before its own pod's.
 pub(crate) fn pods_in_path(path: &str) -> impl Iterator<Item = UidNumber> {
     let starts = path.match_indices("pod").map(|(at, word)| (at, at + word.len()));
     let before = |at: usize| path.get(..at).and_then(|before| before.chars().next_back());
@@ -44,17 +44,17 @@ pub(crate) fn pods_in_path(path: &str) -> impl Iterator<Item = UidNumber> {
     })
 }
 
-/// The paths in a `/proc/PID/cgroup` of version 1 or 2.
+/// Returns the paths in a `/proc/PID/cgroup` of version 1 or 2.
 pub(crate) fn cgroup_paths(cgroup: &str) -> impl Iterator<Item = &str> {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2))
 }
 
-/// Whether a `/proc/PID/cgroup` names any pod.
+/// Returns whether a `/proc/PID/cgroup` names any pod.
 pub fn names_a_pod(cgroup: &str) -> bool {
     cgroup_paths(cgroup).any(|path| pods_in_path(path).next().is_some())
 }
 
-/// The UID that a text begins with, and what follows it.
+/// Returns the UID with which a text begins, and the rest of the text.
 fn leading_uid(text: &str) -> Option<(UidNumber, &str)> {
     let (mut rest, mut number) = (text, 0_u128);
     for (place, length) in GROUPS.into_iter().enumerate() {

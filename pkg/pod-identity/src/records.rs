@@ -1,4 +1,4 @@
-//! The records of ADDs: which pod each of them is about.
+//! Attribution of ADD records to pods.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,8 +7,8 @@ use wire::PodRecord;
 
 use crate::PodIds;
 
-/// Whether the record of an ADD is about this pod: namespace and name are the pod's, and the UID that the agent or the API
-/// server decided on is, or without one the UID that the runtime passed.
+/// Returns whether the record of an ADD is about this pod: namespace and name match, and so does the UID that the agent
+/// or the API server decided on, or without one the UID that the runtime passed.
 pub fn belongs_to(record: &PodRecord, pod: &PodIds) -> bool {
     if (&record.namespace, &record.name) != (&pod.name.namespace, &pod.name.name) {
         return false;
@@ -23,7 +23,7 @@ pub fn belongs_to(record: &PodRecord, pod: &PodIds) -> bool {
     }
 }
 
-/// The record of each pod's last successful ADD; pods without one are absent.
+/// Returns the record of each pod's last successful ADD; pods without one are absent.
 pub fn newest_by_pod(
     records: &[Arc<PodRecord>],
     pods: impl IntoIterator<Item = PodIds>,

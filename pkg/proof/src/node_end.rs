@@ -1,10 +1,10 @@
-//! The node's end of the pod's interface, by which a packet arrives in the pod as one of the network does.
+//! The node's end of the pod's interface, by which a packet arrives in the pod as from the network.
 //!
-//! Its frames are for everybody on the link (broadcast), though their packet is for the pod alone. The kernel has netfilter see
-//! such a packet, and then discards it before it looks for a socket, forwards it, or answers.
+//! Frames are broadcast, though their packet is addressed to the pod alone. Such a packet traverses netfilter, and the
+//! kernel then discards it before it looks up a socket, forwards it, or replies.
 //!
-//! Sources: the kernel's `net/packet/af_packet.c`, `drivers/net/veth.c`, `eth_type_trans` of `net/ethernet/eth.c`; `tcp_v4_rcv`,
-//! `tcp_v6_rcv`, `ip_forward` and `ip6_forward`, which discard what is not `PACKET_HOST`.
+//! Sources: the kernel's `net/packet/af_packet.c`, `drivers/net/veth.c`, `eth_type_trans` of `net/ethernet/eth.c`;
+//! `tcp_v4_rcv`, `tcp_v6_rcv`, `ip_forward` and `ip6_forward`, which discard packets other than `PACKET_HOST`.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -33,7 +33,7 @@ pub(crate) struct NodeSocket {
 }
 
 impl NodeSocket {
-    /// Opens one in the network namespace of the calling thread. It receives nothing.
+    /// Opens a socket in the network namespace of the calling thread. It receives nothing.
     pub(crate) fn open() -> Result<NodeSocket, String> {
         let netns = Netns::current().map_err(|error| error.to_string())?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -44,7 +44,7 @@ impl NodeSocket {
         }
     }
 
-    /// Finds the other end of the interface of the pod, in whose network namespace the calling thread is.
+    /// Returns the peer of the pod's interface. The calling thread is in the pod's network namespace.
     pub(crate) fn find_peer(&self) -> Result<LinkIndex, String> {
         let interface = INTERFACE;
         let mut pod = RtnetlinkHandle::open().map_err(|error| error.to_string())?;
@@ -101,7 +101,8 @@ impl BroadcastAddress {
 }
 
 #[expect(unsafe_code, reason = "rustix has no address of a packet socket")]
-// SAFETY: the pointer is to a whole `sockaddr_ll`, without padding, and the length is its size; it outlives the call of `f`.
+// SAFETY: the pointer is to a complete `sockaddr_ll`, without padding, and the length is its size; it outlives the call
+// of `f`.
 unsafe impl SocketAddrArg for BroadcastAddress {
     unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
         f(std::ptr::from_ref(self).cast(), size_of::<Self>() as SocketAddrLen)

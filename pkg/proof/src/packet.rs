@@ -1,4 +1,4 @@
-//! The packets: a SYN, or a datagram without content. The checksum of what the pod sends is wrong, that of what arrives right.
+//! Packets: a SYN, or an empty datagram. The checksum of sent packets is wrong, that of arriving ones is correct.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ const IPPROTO_UDP: u8 = 17;
 const TCP_WORDS: u8 = 5 << 4;
 const SYN: u8 = 0x02;
 const WINDOW: u16 = 64240;
-/// Where the checksum is.
+/// Offsets of checksums.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
 const V4_CHECKSUM: usize = 10;
@@ -20,15 +20,15 @@ const V4_WORDS: u8 = 0x45;
 const V4_LENGTH: u16 = 20;
 const DONT_FRAGMENT: u8 = 0x40;
 const V6_VERSION: u8 = 6 << 4;
-/// No router forwards it.
+/// TTL with which no router forwards the packet.
 const HOPS: u8 = 1;
 
-/// Returns the transport header of a packet that the pod sends, to which the kernel adds that of IP.
+/// Returns the transport header of a packet that the pod sends, to which the kernel adds the IP header.
 pub(crate) fn sent_header(protocol: TransportProtocol, source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
     transport_header(protocol, source, dest, wrong_checksum)
 }
 
-/// Returns the packet of IP that opens a TCP connection to the pod.
+/// Returns the IP packet that opens a TCP connection to the pod.
 pub(crate) fn arriving_packet(source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
     let tcp = transport_header(TransportProtocol::Tcp, source, dest, |right| right);
     let length = u16::try_from(tcp.len()).unwrap_or(u16::MAX);
@@ -51,7 +51,7 @@ pub(crate) fn arriving_packet(source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// Returns the source port of a TCP packet as a raw socket receives it: over IPv4 behind the header of IP.
+/// Returns the source port of a TCP packet as a raw socket receives it: over IPv4 after the IP header.
 pub(crate) fn received_source_port(packet: &[u8], family: Family) -> Option<u16> {
     let header = match family {
         Family::V4 => usize::from(packet.first()? & 0xf).checked_mul(4)?,
@@ -91,7 +91,7 @@ fn write_word(bytes: &mut [u8], at: usize, value: u16) {
     bytes.iter_mut().skip(at).zip(value.to_be_bytes()).for_each(|(to, from)| *to = from);
 }
 
-/// Returns another checksum than the right one. 0 means none in UDP over IPv4, and 0 and 0xffff are the same number.
+/// Returns a wrong checksum. 0 means none in UDP over IPv4, and 0 and 0xffff are the same number.
 fn wrong_checksum(right: u16) -> u16 {
     match !right {
         0 | u16::MAX => 0x1234,
@@ -99,7 +99,7 @@ fn wrong_checksum(right: u16) -> u16 {
     }
 }
 
-/// Over the pseudo header and the bytes, in which the checksum is 0.
+/// Computes the checksum over the pseudo header and the bytes, in which the checksum is 0.
 fn checksum_of(protocol: u8, source: IpAddr, dest: IpAddr, bytes: &[u8]) -> u16 {
     let mut all: Vec<u8> = [source, dest].into_iter().flat_map(address_octets).collect();
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);

@@ -1,5 +1,5 @@
-//! Which packets are sent: those that the desired rules redirect, and the same ones as the proxy would send them; and those that
-//! arrive, which are to reach the proxy or, if they are excluded, the application.
+//! Selection of packets: packets that the desired rules redirect, and the same ones as sent by the proxy; and arriving
+//! packets, which should reach the proxy or, if they are excluded, the application.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -20,21 +20,21 @@ const V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
     Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0xffff, 0, 0, 0, 1),
 ];
-/// Ports of services, which are tried before those that the rules name.
+/// Ports of services, which are tried before those in the rules.
 const PORTS: [u16; 4] = [80, 443, 8080, 65000];
 const DNS: u16 = 53;
 /// Users and groups of an application.
 const OWNERS: [(u32, u32); 3] = [(0, 0), (1000, 1000), (65534, 65534)];
-/// How many ports and groups of the rules are tried beside the above.
+/// Maximum number of ports and groups of the rules that are tried besides these.
 const NAMED: usize = 16;
-/// The interface of pods on every network of Kubernetes.
+/// Interface of pods in every Kubernetes network.
 pub(crate) const INTERFACE: IfName = IfName::known("eth0");
 
-/// A packet that is to be sent, and what is to become of it.
+/// A packet to send, and its expected verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedPath {
     pub(crate) name: &'static str,
-    /// As the rules see it.
+    /// The packet as the rules see it.
     pub(crate) packet: FirstPacket,
     /// User and group on the node that send it.
     pub(crate) sender: (u32, u32),
@@ -42,7 +42,7 @@ pub(crate) struct PlannedPath {
 }
 
 impl PlannedPath {
-    /// Returns the row of the path.
+    /// Returns the report row of the path.
     pub(crate) fn to_row(&self, result: ProofResult, message: String) -> ProofPath {
         ProofPath {
             name: self.name.to_owned(),
@@ -63,8 +63,8 @@ pub(crate) fn foreign_address(family: Family) -> IpAddr {
     }
 }
 
-/// Returns the paths in the order in which they are tested; those that cannot be tested have their row already. `own_address`:
-/// the pod's, if it has one of this family.
+/// Returns the paths in the order in which they are tested; those that cannot be tested already have their row.
+/// `own_address`: returns the pod's address of a family, if any.
 pub(crate) fn plan_paths(
     spec: &ProofSpec,
     own_address: impl Fn(Family) -> Option<IpAddr>,
@@ -78,7 +78,7 @@ pub(crate) fn plan_paths(
     spec.rules.iter().flat_map(plan_both).collect()
 }
 
-/// Returns the paths of what arrives at the pod's own address.
+/// Returns the paths of packets that arrive at the pod's own address.
 fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedPath> {
     let family = Family::of_ip(own);
     let arriving = |source, port| FirstPacket {
@@ -102,7 +102,7 @@ fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedP
     let ambient = spec.probes.zip(port);
     let probe =
         ambient.map(|(probes, port)| (PacketVerdict::Untouched, arriving(probes.address_for(family), port)));
-    // Rules leave tunnels alone: the port itself is the proxy's.
+    // Rules exempt tunnels: the port itself is the proxy's.
     let tunnel = ambient.map(|_| (PacketVerdict::Redirected(spec.tunnel), arriving(foreign, spec.tunnel.0)));
     let paths = [
         ("inbound-tcp", first(captured)),
@@ -123,7 +123,7 @@ fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Res
     let outbound = candidates.first_redirected(rules, tcp, &candidates.ports);
     let dns_udp = candidates.first_redirected(rules, udp, &[DNS]);
     let dns_tcp = candidates.first_redirected(rules, tcp, &[DNS]);
-    // Without capture of DNS it is a connection as any other.
+    // Without DNS capture it is an ordinary connection.
     let port = |found: &Option<RedirectedPacket>| found.as_ref().map(|found| found.1);
     let dns_tcp = dns_tcp.filter(|found| Some(found.1) != port(&outbound));
     let mut paths = Vec::new();
@@ -157,7 +157,7 @@ fn untestable_path(family: Family) -> ProofPath {
     }
 }
 
-/// Returns the path of this packet when the proxy sends it; `None` if the rules do not exempt it.
+/// Returns the path of this packet as sent by the proxy; `None` if the rules do not exempt it.
 fn proxy_path(
     name: &'static str,
     of: &PlannedPath,
@@ -180,10 +180,10 @@ fn proxy_path(
     (expected == PacketVerdict::Untouched).then_some(Ok(path))
 }
 
-/// A packet that is redirected, and the port to which.
+/// A packet that is redirected, with the target port.
 type RedirectedPacket = (FirstPacket, Port);
 
-/// Packets among which one is chosen that is not excluded.
+/// Packets from which one that is not excluded is selected.
 struct Candidates {
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
@@ -207,7 +207,7 @@ impl Candidates {
             }
         }
         let ports = PORTS.into_iter().chain(ports.into_iter().take(NAMED)).collect();
-        // A user of the pod's own has another number on the node.
+        // A user of the pod's user namespace has another ID on the node.
         let owners = OWNERS.into_iter().chain(groups).take(if of_node { NAMED } else { 1 }).collect();
         Candidates { addresses, ports, owners }
     }

@@ -1,5 +1,5 @@
-//! Sends a packet from the pod, or to it, and asks the kernel where it was led. Acts on the pod's network namespace, which is that
-//! of the calling thread.
+//! Sends a packet from the pod, or to it, and queries the kernel for its redirection. Acts on the pod's network
+//! namespace, which is that of the calling thread.
 
 use std::{
     io,
@@ -34,17 +34,17 @@ use crate::{
     verdict::Observation,
 };
 
-/// Held while a thread acts as another user, which concerns the whole process.
+/// Locked while a thread acts as another user, which concerns the whole process.
 static ACTING: Mutex<()> = Mutex::new(());
-/// The default zone, and those that rules for DNS use.
+/// The default conntrack zone, and those that rules for DNS use.
 const ZONES: [u16; 3] = [0, 1, 2];
-/// The first port from which packets are sent, and how many there are.
+/// First source port of packets, and number of such ports.
 const FIRST_PORT: u16 = 33000;
 const PORTS: u32 = 27000;
-/// A packet that has not arrived by then was discarded.
+/// Time after which a packet that has not arrived counts as discarded.
 const ARRIVAL: Duration = Duration::from_millis(50);
 
-/// Sends packets from one namespace, and to it.
+/// Sender of packets from one namespace, and to it.
 pub(crate) struct Prober {
     conntrack: Result<ConntrackHandle, String>,
     node: Result<(NodeSocket, LinkIndex), String>,
@@ -55,13 +55,14 @@ impl Prober {
     pub(crate) fn open(node: Result<NodeSocket, String>) -> Prober {
         let node = node.and_then(|socket| socket.find_peer().map(|peer| (socket, peer)));
         let conntrack = ConntrackHandle::open().map_err(|error| error.to_string());
-        // Another one at each proof, so that no entry of an earlier one, nor of a connection, is likely to be in the way.
+        // Another port at each proof, so that a conflict with an entry of an earlier proof, or of a connection, is
+        // unlikely.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let port = u16::try_from(now.subsec_micros() % PORTS).unwrap_or_default();
         Prober { conntrack, node, port: FIRST_PORT.saturating_add(port) }
     }
 
-    /// Sends the packet of a path, and observes what becomes of it.
+    /// Sends the packet of a path, and observes its fate.
     pub(crate) fn observe_path(&mut self, path: &PlannedPath, until: Instant) -> Observation {
         if Instant::now() >= until {
             return Observation::Failed("timed out".to_owned());
@@ -74,11 +75,12 @@ impl Prober {
         observed.unwrap_or_else(|observed| observed)
     }
 
-    /// Has a packet arrive at the pod.
+    /// Sends a packet that arrives at the pod.
     fn deliver_packet(&mut self, path: &PlannedPath, source: IpAddr) -> Result<Observation, Observation> {
         let dest = path.packet.dest;
         if let PacketVerdict::Tproxied(port) = path.expected {
-            // Its destination stays as it is. One that is not the pod's own is delivered in the pod by nothing but TPROXY's mark.
+            // The destination is unchanged. One that is not the pod's own is delivered in the pod only by TPROXY's
+            // mark.
             let foreign = SocketAddr::new(foreign_address(Family::of_ip(dest.ip())), dest.port());
             if self.deliver_to(foreign, source)?.is_some() {
                 return Ok(observe_tracked(path, SocketAddr::new(dest.ip(), port.0)));
@@ -134,14 +136,15 @@ impl Prober {
     }
 }
 
-/// The pod's own address, as the source of what it sends; `None`: it has no route, or no such address.
+/// Returns the pod's own address, as the source of packets that it sends; `None`: it has no route, or no such address.
 pub(crate) fn own_address(family: Family) -> Option<IpAddr> {
     let socket = UdpSocket::bind((family.unspecified_address(), 0)).ok()?;
     socket.connect((foreign_address(family), 1)).ok()?; // sends nothing
     socket.local_addr().ok().map(|own| own.ip())
 }
 
-/// The pod discards our packets, and no other that is for it. The setting for all interfaces is of no effect over IPv6.
+/// Returns whether the pod discards our packets, which differ in this from all others to it. The setting for all
+/// interfaces has no effect over IPv6.
 fn discards_broadcast(family: Family) -> bool {
     let parameters: &[&str] = match family {
         Family::V4 => &["ipv4/conf/all", "ipv4/conf/eth0"],
@@ -168,7 +171,7 @@ fn flow_keys(tuple: TcpTuple, protocol: TrackedProtocol) -> [FlowKey; 3] {
     ZONES.map(|zone| FlowKey { tuple, protocol, zone })
 }
 
-/// Where a packet of this flow was led. Nothing of it is left.
+/// Returns where a packet of this flow was redirected, and deletes its entries.
 fn find_and_forget(
     conntrack: &mut ConntrackHandle,
     keys: [FlowKey; 3],
@@ -181,7 +184,7 @@ fn find_and_forget(
     Ok(to)
 }
 
-/// A raw socket that receives a copy of each TCP packet from this address that is delivered in the pod.
+/// Opens a raw socket that receives a copy of each TCP packet from this address that is delivered in the pod.
 fn open_receiver(source: IpAddr) -> Result<OwnedFd, Observation> {
     let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))
@@ -192,7 +195,7 @@ fn open_receiver(source: IpAddr) -> Result<OwnedFd, Observation> {
     Ok(socket)
 }
 
-/// Whether a packet from this port arrives in time.
+/// Returns whether a packet from this port arrives in time.
 fn await_arrival(receiver: &OwnedFd, source: u16, family: Family) -> Result<bool, Observation> {
     let until = Instant::now() + ARRIVAL;
     while Instant::now() < until {
@@ -212,7 +215,7 @@ fn await_arrival(receiver: &OwnedFd, source: u16, family: Family) -> Result<bool
     Ok(false)
 }
 
-/// Where a packet of this flow was led.
+/// Returns where a packet of this flow was redirected.
 fn find_destination(
     conntrack: &mut ConntrackHandle,
     key: FlowKey,
@@ -228,7 +231,7 @@ fn delete_flows(conntrack: &mut ConntrackHandle, keys: &[FlowKey]) -> Result<(),
     conntrack.delete(keys).map(drop).map_err(|error| Observation::Failed(error.to_string()))
 }
 
-/// A raw socket, to whose packets the kernel adds the header of IP.
+/// Opens a raw socket, to whose packets the kernel adds the IP header.
 fn open_socket(packet: &FirstPacket) -> Result<OwnedFd, Observation> {
     let family = if packet.dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let protocol = match packet.protocol {
@@ -254,7 +257,7 @@ fn open_socket(packet: &FirstPacket) -> Result<OwnedFd, Observation> {
     Ok(socket)
 }
 
-/// Returns the source address that the kernel chooses.
+/// Connects a socket, and returns the source address that the kernel selects.
 fn connect_socket(socket: &OwnedFd, dest: SocketAddr) -> Result<IpAddr, Observation> {
     rustix::net::connect(socket, &SocketAddr::new(dest.ip(), 0))
         .map_err(|errno| Observation::Unroutable(errno.into()))?;
@@ -264,8 +267,8 @@ fn connect_socket(socket: &OwnedFd, dest: SocketAddr) -> Result<IpAddr, Observat
     Ok(own.ip())
 }
 
-/// Runs `open` as a user and a group, with the capabilities of this process, on a thread that ends with it. A socket belongs
-/// to whoever opened it.
+/// Runs `open` as a user and a group, with the capabilities of this process, on a thread that ends with it. A socket
+/// belongs to the user who opened it.
 fn as_owner<T: Send>(
     (uid, gid): (u32, u32),
     open: impl FnOnce() -> Result<T, Observation> + Send,
@@ -273,16 +276,16 @@ fn as_owner<T: Send>(
     if (uid, gid) == (0, 0) {
         return open();
     }
-    // What one restores must not be what another is about to restore.
+    // Serialized, so that one thread does not restore a value that another one has changed.
     let _acting = ACTING.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         let become_owner = move || {
-            // Another user makes the whole process one whose `/proc` is for the privileged alone.
+            // Changing the user makes the `/proc` files of the whole process accessible to privileged users only.
             let dumpable = dumpable_behavior();
             let opened = become_owner(uid, gid)
                 .map_err(|errno| failed_step("send as another user", errno))
                 .and_then(|()| open());
-            let _ = dumpable.and_then(set_dumpable_behavior); // refused if it was such a one before
+            let _ = dumpable.and_then(set_dumpable_behavior); // refused if that was already so before
             opened
         };
         let spawned = thread::Builder::new().spawn_scoped(scope, become_owner);
@@ -293,7 +296,8 @@ fn as_owner<T: Send>(
     })
 }
 
-/// Only the thread's effective ids change: so it may keep its capabilities, and no process of that user may signal or trace it.
+/// Changes only the thread's effective IDs: so it may keep its capabilities, and no process of that user may signal or
+/// trace it.
 fn become_owner(uid: u32, gid: u32) -> Result<(), Errno> {
     let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
     set_thread_res_gid(None, Gid::from_raw(gid), None)?;
@@ -301,7 +305,7 @@ fn become_owner(uid: u32, gid: u32) -> Result<(), Errno> {
     set_capabilities(None, CapabilitySets { effective, permitted, inheritable })
 }
 
-/// Whether a process of the namespace receives there; `None`: unknown.
+/// Returns whether a process of the namespace receives at this address; `None`: unknown.
 fn listens_at(to: SocketAddr, protocol: TransportProtocol) -> Option<bool> {
     let receivers = match protocol {
         TransportProtocol::Tcp => sockdiag::tcp_listeners(),
@@ -311,7 +315,7 @@ fn listens_at(to: SocketAddr, protocol: TransportProtocol) -> Option<bool> {
 }
 
 fn is_receiver(receiver: SocketAddr, to: SocketAddr) -> bool {
-    let is_any = receiver.ip() == Ipv6Addr::UNSPECIFIED // of both families, as a rule
+    let is_any = receiver.ip() == Ipv6Addr::UNSPECIFIED // usually of both families
         || (receiver.ip().is_unspecified() && to.is_ipv4());
     receiver.port() == to.port() && (is_any || receiver.ip() == to.ip())
 }

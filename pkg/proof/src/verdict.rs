@@ -1,4 +1,4 @@
-//! The verdict on a path, from what the kernel shows.
+//! Verdict on a path, from the kernel's state.
 
 use std::{io, net::SocketAddr};
 
@@ -7,29 +7,29 @@ use rules::PacketVerdict;
 
 use crate::plan::PlannedPath;
 
-/// The fate of a packet.
+/// Fate of a packet.
 #[derive(Debug)]
 pub(crate) enum Observation {
     /// The namespace has no route to the address.
     Unroutable(io::Error),
-    /// The kernel discarded it before it left.
+    /// The kernel discarded the packet before it left.
     Refused,
-    /// The pod sent it, and the connection tracking has no entry of it.
+    /// The pod sent the packet, and connection tracking has no entry of it.
     Untracked,
-    /// Sent to the pod, where it has not arrived.
+    /// The packet was sent to the pod, and has not arrived there.
     Discarded,
-    /// The tracking has an entry, or it has arrived.
+    /// Connection tracking has an entry, or the packet has arrived.
     Tracked {
-        /// Where the packet was led: its destination, or another address.
+        /// Target of the packet: its destination, or another address.
         to: SocketAddr,
         /// Whether a process of the namespace receives there; `None`: unknown.
         listens: Option<bool>,
     },
-    /// Why it could not be sent, or the kernel not be asked, as a clause.
+    /// Why the packet could not be sent, or the kernel not be queried, as a clause.
     Failed(String),
 }
 
-/// Returns the row of a path.
+/// Returns the report row of a path.
 pub(crate) fn judge_path(path: &PlannedPath, observed: &Observation) -> ProofPath {
     let packet = &path.packet;
     let (result, message) = match (path.expected, packet.source.is_some()) {
@@ -50,7 +50,7 @@ fn judge_redirected(
 ) -> (ProofResult, String) {
     let bypasses = if arrives { "reaches the application" } else { "leaves the pod" };
     match observed {
-        // Whatever arrives is delivered to an address of the pod.
+        // Arriving packets are delivered to an address of the pod.
         Observation::Tracked { to, listens } if to.port() == port && (arrives || to.ip().is_loopback()) => {
             let clause = if *to == dest { "arrives at" } else { "redirected to" };
             match listens {
@@ -77,7 +77,8 @@ fn judge_redirected(
     }
 }
 
-/// Traffic to the application that is to reach it without the proxy: by the pod's annotations, or as a probe of the node.
+/// Judges traffic that should reach the application without the proxy: by the pod's annotations, or as a probe of the
+/// node.
 fn judge_passing(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) {
     match observed {
         Observation::Tracked { to, .. } if *to == dest => (
@@ -91,7 +92,7 @@ fn judge_passing(dest: SocketAddr, observed: &Observation) -> (ProofResult, Stri
     }
 }
 
-/// Traffic of the proxy, which would come back to it.
+/// Judges traffic of the proxy, which would loop if it were redirected.
 fn judge_untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) {
     match observed {
         Observation::Untracked => (ProofResult::Proven, "leaves the pod untouched".to_owned()),

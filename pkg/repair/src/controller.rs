@@ -1,4 +1,4 @@
-//! Follows the pods of the node and repairs those that are broken.
+//! Controller that watches the pods of the node and repairs broken ones.
 
 mod attempt;
 mod running_pods;
@@ -32,19 +32,19 @@ use running_pods::KeptRules;
 pub struct RepairOptions {
     /// Action on a broken pod.
     pub mode: RepairMode,
-    /// Which pods are broken.
+    /// Criteria for broken pods.
     pub criteria: RepairCriteria,
     /// The node whose pods are repaired.
     pub node: String,
     /// Label selector of these pods; empty: all.
     pub label_selector: String,
-    /// Field selector of these pods, beside their node; empty: all.
+    /// Field selector of these pods, besides their node; empty: all.
     pub field_selector: String,
-    /// Nothing is changed; what would be done is logged and counted as skipped.
+    /// Whether nothing is changed; intended actions are logged and counted as skipped.
     pub dry_run: bool,
     /// Treatment of the connections of a pod that is repaired in place, unless its annotation requests otherwise.
     pub existing: ExistingConnections,
-    /// The plugin's: a pod that it does not redirect is not redirected by a repair either.
+    /// The plugin's policy: a pod that the plugin does not redirect is not redirected by a repair, either.
     pub policy: EnrolmentPolicy,
 }
 
@@ -59,12 +59,12 @@ impl RepairOptions {
     }
 }
 
-/// A report of what repair did or could not do.
+/// A report on a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepairReport {
-    /// For people, as an Event.
+    /// Event for users.
     Event(Notice),
-    /// For the history of changes. An Event may be about many of these.
+    /// Entry for the history of changes. An Event may cover several of these.
     Change(RepairedPod),
 }
 
@@ -77,18 +77,19 @@ pub struct RepairedPod {
     pub cause: &'static str,
     /// Description of the change.
     pub what: String,
-    /// From when it was noticed that rules had changed to their repair; zero if nothing noticed it, or the pod was broken.
+    /// Time from noticing a change of rules to their repair; zero if it was not noticed, or the pod was broken.
     pub took: Duration,
     /// Why the change did not last; `None`: it did.
     pub undone: Option<&'static str>,
 }
 
-/// While the plugin is not installed, a pod that is replaced would be broken again: how often that is checked.
+/// Interval of checks whether the plugin is installed: before that, a replaced pod would be broken again.
 const GATE: Duration = Duration::from_secs(1);
-/// Between two observations of the rules of running pods. One that finds no change costs a few requests to the kernel for
-/// each pod, and reads each process of the node once.
+/// Interval between observations of the rules of running pods. One without changes costs a few requests to the kernel
+/// for each pod, and reads each process of the node once.
 const PASS: Duration = Duration::from_secs(30);
-/// Pods that have just started are looked for this long after the last search, and at least as many times as long as that took.
+/// Interval between searches for pods that have just started, and ratio of the pause to the duration of a search, at
+/// least.
 const SEARCH: Duration = Duration::from_secs(1);
 const SEARCH_RELIEF: u32 = 50;
 /// Repairs broken pods.
@@ -108,18 +109,18 @@ pub struct RepairController {
 }
 
 impl RepairController {
-    /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
-    /// pod is repaired, while running ones are. `excluded`: the namespaces that the plugin's entry excludes; before that is known,
-    /// no rules of running pods are restored.
+    /// Repairs until it is dropped, at most ten pods a second. `is_installed`: whether the plugin is installed; before
+    /// that no broken pod is repaired, while running ones are. `excluded`: the namespaces that the plugin's entry
+    /// excludes; while unknown, no rules of running pods are restored.
     pub async fn run(&self, is_installed: impl Fn() -> bool, excluded: impl Fn() -> Option<Vec<String>>) {
         let mut queue = RepairQueue::new(self.options.criteria.clone(), std::time::Instant::now());
         let mut sidecars = SidecarPods::new(self.options.policy.clone());
         let keeps_rules = self.options.mode == RepairMode::InPlace;
         let mut pass = Instant::now();
-        // When the last search allows another, and whether there is a pod to search for.
+        // When the next search is allowed, and whether there is a pod to search for.
         let (mut search, mut has_new) = (pass, false);
         let (mut rules, mut last) = (KeptRules::default(), LastError::default());
-        // The one under way takes as long as the API server does: running pods do not wait for it.
+        // The current attempt, which may wait for the API server: running pods do not wait for it.
         let mut attempt: Option<BoxFuture<'_, (RepairTask, RepairOutcome)>> = None;
         let mut watch = if keeps_rules { start_watch() } else { None };
         let mut pods = Box::pin(self.client.watch_all::<Pod, ObservedPod>(&self.options.pod_collection()));
@@ -169,7 +170,7 @@ impl RepairController {
                 (task, outcome) = finish_attempt(&mut attempt) => {
                     queue.finish_task(&task, outcome, std::time::Instant::now());
                 }
-                // The last: a running pod does not wait for every broken one.
+                // Last branch: a running pod does not wait for all broken ones.
                 () = wait_until(due), if attempt.is_none() => {
                     let now = std::time::Instant::now();
                     if !is_installed() {
@@ -261,13 +262,13 @@ impl RepairController {
         self.send_report(RepairReport::Event(Notice { about, level, reason, message })).await;
     }
 
-    /// The publisher may lag behind; that slows repairs down, and no report is lost.
+    /// Sends a report. A slow publisher delays repairs, and no report is lost.
     async fn send_report(&self, report: RepairReport) {
-        drop(self.reports.send(report).await); // nothing is published any more when the process ends
+        drop(self.reports.send(report).await); // nothing is published any longer when the process ends
     }
 }
 
-/// `None`, after a line in the log: the clock alone leads to comparisons.
+/// Starts the watch. `None`, after a log message: comparisons are triggered by the clock only.
 fn start_watch() -> Option<SidecarWatch> {
     let started = SidecarWatch::start();
     let failed = |error| {
@@ -276,7 +277,7 @@ fn start_watch() -> Option<SidecarWatch> {
     started.map_err(failed).ok()
 }
 
-/// Waits for the attempt under way, and ends it; forever if there is none.
+/// Waits for the end of the current attempt; forever if there is none.
 async fn finish_attempt<T>(attempt: &mut Option<BoxFuture<'_, T>>) -> T {
     let Some(running) = attempt else { return std::future::pending().await };
     let done = running.await;

@@ -1,4 +1,4 @@
-//! Which pods are broken.
+//! Criteria for broken pods.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use model::{ContainerStatus, Termination};
 
 use crate::observed_pod::ObservedPod;
 
-/// The signs of a broken pod. An empty text, and exit code 0, match anything.
+/// Signs of a broken pod. An empty text, and exit code 0, match anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairCriteria {
     /// Key of an annotation that the pod must have.
     pub sidecar_annotation: String,
     /// Name of the init container that must have failed.
     pub init_container: String,
-    /// The termination message that it must have left.
+    /// Termination message of that container.
     pub termination_message: String,
-    /// The exit code that it must have failed with.
+    /// Exit code of that container.
     pub exit_code: i32,
 }
 
-/// The signs that a broken pod shows.
+/// Observed signs of a broken pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakage {
     /// The init container that failed.
     pub container: String,
-    /// With this exit code.
+    /// Exit code of the container.
     pub exit_code: i32,
 }
 
-/// As a clause.
+/// Formats the signs as a clause.
 impl fmt::Display for Breakage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "its init container {} failed with exit code {}", self.container, self.exit_code)
@@ -36,9 +36,9 @@ impl fmt::Display for Breakage {
 }
 
 impl RepairCriteria {
-    /// The signs that a pod is broken; `None` if it is not, or is being deleted already.
+    /// Returns the signs that a pod is broken; `None` if it is not, or is already being deleted.
     ///
-    /// Beside an init container that failed and was restarted, as in Istio, this sees one in its first failure, and one
+    /// Detects an init container that failed and was restarted, as in Istio, and also one in its first failure, and one
     /// that is never restarted.
     pub fn find_breakage(&self, pod: &ObservedPod) -> Option<Breakage> {
         let has = |key: &String| pod.annotations.contains(key);
@@ -52,7 +52,7 @@ impl RepairCriteria {
         if !(self.init_container.is_empty() || container.name == self.init_container) {
             return None;
         }
-        // Once it has succeeded, earlier failures do not count.
+        // After a success, earlier failures do not count.
         if container.state.terminated.as_deref().is_some_and(is_success) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Repair in place: the rules that the plugin would have applied, in the network namespace of a pod that runs already.
+//! Repair in place: applies the plugin's rules in the network namespace of a running pod.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -17,7 +17,7 @@ use sockdiag::TcpSocket;
 use tracing::{info, warn};
 use wire::PodRecord;
 
-/// Applies rules in pods of this node. It needs to see the node's processes, and to enter their namespaces.
+/// Applies rules in pods of this node. Requires access to the node's processes and their namespaces.
 #[derive(Clone)]
 pub struct InPlaceRepair {
     /// Where the processes of the whole node are seen, such as `/host/proc`.
@@ -26,16 +26,16 @@ pub struct InPlaceRepair {
     pub firewall: FirewallOptions,
     /// The plugin's policy: a pod that it does not redirect is not repaired either.
     pub policy: EnrolmentPolicy,
-    /// Treatment of the connections of pods that do not request anything.
+    /// Treatment of the connections of pods without their own setting.
     pub existing: ExistingConnections,
     /// In which namespace the runtime added each pod.
     pub records: AddRecords,
 }
 
-/// The plugin's records of ADDs. Called whenever pods' network namespaces are looked for.
+/// The plugin's records of ADDs, read for every search for pods' network namespaces.
 pub type AddRecords = Arc<dyn Fn() -> Vec<Arc<PodRecord>> + Send + Sync>;
 
-/// Why a pod could not be repaired in place.
+/// Reason why a pod could not be repaired in place.
 #[derive(Debug, thiserror::Error)]
 pub enum InPlaceError {
     /// The node's own namespace cannot be opened.
@@ -49,24 +49,24 @@ pub enum InPlaceError {
         "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"
     )]
     NotFound,
-    /// Several namespaces fit, or it is not certain that the one that does is the pod's.
+    /// Several namespaces fit, or the attribution of the fitting one is not certain.
     #[error("its network namespace could not be determined: {0}")]
     Ambiguous(Ambiguity),
-    /// One of its annotations cannot be read.
+    /// One of the pod's annotations is invalid.
     #[error("{0}")]
     Annotation(#[from] InvalidAnnotation),
-    /// The pod's network namespace cannot be used.
+    /// The pod's network namespace could not be redirected.
     #[error("cannot redirect it: {0}")]
     Redirect(#[from] redirect::Error),
-    /// Rules were applied, and the kernel does not show them.
+    /// Rules were applied, but the kernel does not show them.
     #[error("the rules were applied, and are not in place afterwards: {}", .missing.join("; "))]
     NotInPlace {
-        /// Differences that were restored; empty: others had restored them.
+        /// Differences that were restored; empty: another component had restored them.
         restored: Vec<String>,
-        /// Differences afterwards.
+        /// Differences that remain.
         missing: Vec<String>,
     },
-    /// The rules are in place, and redirect nothing.
+    /// The rules are in place, but redirect nothing.
     #[error("its rules are in place, but {}", .0.join("; "))]
     Inactive(Vec<String>),
 }
@@ -83,10 +83,10 @@ impl From<netns::Error> for InPlaceError {
     }
 }
 
-/// The result of a repair in place.
+/// Result of a repair in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InPlaceReport {
-    /// Rules are in place; what had differed.
+    /// Rules are in place; the differences that were restored.
     Repaired(Vec<String>),
     /// Nothing was missing.
     Unchanged,
@@ -95,11 +95,11 @@ pub enum InPlaceReport {
 }
 
 impl InPlaceRepair {
-    /// Applies a pod's rules where they are missing, and verifies in the kernel that they are there. Blocks for some tens of
-    /// milliseconds. `pods`: all pods of the node that are known.
+    /// Applies missing rules of a pod, and verifies them in the kernel. Blocks for some tens of milliseconds. `pods`:
+    /// all known pods of the node.
     ///
     /// # Errors
-    /// The step that failed. The effect of earlier steps remains and counts in the next attempt.
+    /// The step that failed. Completed steps are kept and count in the next attempt.
     pub fn repair_pod(&self, pod: &Pod, pods: &KnownPods) -> Result<InPlaceReport, InPlaceError> {
         let redirect = match enrolment::decide(pod, None, &self.policy)? {
             PodDecision::Sidecar(redirect) => redirect,
@@ -123,7 +123,7 @@ impl InPlaceRepair {
         })
     }
 
-    /// Restores a pod's rules in its namespace, and returns what had differed.
+    /// Restores a pod's rules in its namespace, and returns the differences.
     pub(crate) fn restore_pod(
         &self,
         netns: &Netns,
@@ -145,7 +145,7 @@ impl InPlaceRepair {
         Ok(missing)
     }
 
-    /// The namespaces of pods; see [`NetnsFinder::find`].
+    /// Searches for the namespaces of pods; see [`NetnsFinder::find_netns`].
     pub(crate) fn find_netns(
         &self,
         pods: &KnownPods,
@@ -164,7 +164,7 @@ pub(crate) fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
     if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
-/// Restores, and verifies that the kernel shows it.
+/// Restores rules, and verifies that the kernel shows them.
 fn restore_rules(
     redirect: &SidecarRedirect,
     existing: ExistingConnections,
@@ -184,7 +184,7 @@ fn restore_rules(
     if !observed.differences.is_empty() {
         return Err(InPlaceError::NotInPlace { restored: done.differences, missing: observed.differences });
     }
-    // What was done is reported first: the next comparison finds what is inactive.
+    // The restored differences are reported first: the next comparison finds inactive rules.
     if !done.is_unchanged() {
         return Ok((done.differences, connections));
     }

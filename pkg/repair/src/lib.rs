@@ -1,9 +1,9 @@
-//! Repair of pods that started before the plugin was installed: their validation container has found that nothing redirects
-//! their traffic.
+//! Repair of pods that started before the plugin was installed: their validation container has failed because no
+//! component redirects their traffic.
 //!
-//! [`RepairCriteria`] defines which pods those are, [`RepairQueue`] when each is handled (both compute only), and
-//! [`RepairController`] follows the node's pods at the API server and labels them, deletes them, or repairs them in place.
-//! In the last case it also maintains the rules of running pods (`sidecar_rules`), whatever removed them.
+//! [`RepairCriteria`] defines these pods, [`RepairQueue`] when each is handled (both only compute), and
+//! [`RepairController`] watches the node's pods at the API server and labels, deletes, or repairs them in place. In the
+//! last case it also maintains the rules of running pods (`sidecar_rules`), whatever removed them.
 
 mod controller;
 mod criteria;
@@ -39,7 +39,7 @@ pub enum RepairMode {
 }
 
 impl RepairMode {
-    /// Istio's value of the metric's label `type`.
+    /// Returns Istio's value of the metric's label `type`.
     pub fn code(&self) -> &'static str {
         match self {
             RepairMode::InPlace => "repair",

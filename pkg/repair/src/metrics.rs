@@ -1,4 +1,4 @@
-//! The metrics of repair.
+//! Metrics of repair.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge,
 use crate::RepairMode;
 
 metrics::metric_set! {
-    /// Istio's counter of repairs, and how many pods are broken now.
+    /// Istio's counter of repairs, the number of broken pods, and our own metrics.
     pub struct RepairMetrics, pub fn register() {
         restored: Labelled<Counter> = "istio_cni_repair_sidecar_rules",
             "Running pods with a sidecar whose rules were missing: result is success, skip (dry run) or fail";
@@ -24,7 +24,7 @@ metrics::metric_set! {
     }
 }
 
-/// From what a repair takes to the period of the clock, in seconds.
+/// Buckets from the duration of a repair to the interval of comparisons, in seconds.
 const DRIFT_DURATIONS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 
 impl RepairMetrics {

@@ -1,21 +1,21 @@
-//! What the API server shows of a pod, as far as repair needs it.
+//! Pods as repair needs them from the API server.
 
 use model::{ContainerStatus, ObjectMeta, Pod, PodName, PodStatus, PodUid};
 
-/// A pod as it was observed: small, because every pod of the node is one.
+/// An observed pod; small, because there is one for every pod of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedPod {
     /// Namespace and name.
     pub name: PodName,
     /// UID of the pod.
     pub uid: PodUid,
-    /// Resource version of the pod: a change of the pod names the version that was observed.
+    /// Resource version of the pod, as the precondition of changes.
     pub version: String,
     /// Whether the pod is being deleted.
     pub is_terminating: bool,
-    /// Whether the pod's phase is `Succeeded` or `Failed`: no container of it starts again.
+    /// Whether the pod's phase is `Succeeded` or `Failed`: no container of it will start again.
     pub is_finished: bool,
-    /// A controller replaces it when it is gone.
+    /// Whether a controller replaces the pod after its deletion.
     pub has_controller: bool,
     /// Keys of its labels.
     pub labels: Vec<String>,
@@ -23,11 +23,11 @@ pub struct ObservedPod {
     pub annotations: Vec<String>,
     /// Init containers of the pod that have failed, or may have.
     pub init_containers: Vec<ContainerStatus>,
-    /// The pod as far as rules depend on it, if it was injected and runs.
+    /// The pod, reduced to what rules depend on, if it was injected and runs.
     pub running: Option<Box<Pod>>,
 }
 
-/// The longest message that is kept; the kubelet cuts at this length, too.
+/// Maximum length of a message; the kubelet truncates at this length, too.
 const MAX_MESSAGE: usize = 4096;
 
 impl From<Pod> for ObservedPod {

@@ -1,4 +1,4 @@
-//! Decides when each broken pod is handled: one at a time, at a bounded rate, and again after a failure.
+//! Decides when each broken pod is handled: one at a time, at a limited rate, and again after a failure.
 
 use std::{
     collections::BTreeMap,
@@ -14,16 +14,17 @@ use crate::{
     observed_pod::ObservedPod,
 };
 
-/// Between two pods: no more than ten a second, however many fail at once.
+/// Interval between two pods: at most ten a second, however many fail at the same time.
 const PACE: Duration = Duration::from_millis(100);
-/// The delay after a failed attempt.
+/// Delays after a failed attempt: the first, and the maximum.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(300);
 const RETRY: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
-/// A pod that had changed when it was handled is handled again after a delay of its own, which is no longer than this.
+/// Maximum delay of a pod that had changed when it was handled; it has its own back-off.
 const LAST_OUTDATED: Duration = Duration::from_secs(30);
 const OUTDATED: Backoff = Backoff::new(FIRST_RETRY, LAST_OUTDATED);
-/// A pod that was handled and is still broken is handled again after this time: its rules may have been removed again.
+/// Delays of the next attempt for a pod that was handled and is still broken, because its rules may have been removed
+/// again.
 const FIRST_RECHECK: Duration = Duration::from_secs(60);
 const LAST_RECHECK: Duration = Duration::from_secs(600);
 const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
@@ -31,26 +32,26 @@ const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
 /// A broken pod that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairTask {
-    /// As it was last observed.
+    /// The pod as last observed.
     pub pod: ObservedPod,
     /// The signs that it is broken.
     pub breakage: Breakage,
-    /// An earlier attempt was successful, or was skipped: this one is reported only if its result differs.
+    /// Whether an earlier attempt was successful or skipped: this one is reported only if its result differs.
     pub is_recheck: bool,
 }
 
-/// The result of a task.
+/// Result of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairOutcome {
-    /// Done. The pod should recover, or be deleted.
+    /// The pod should recover, or is being deleted.
     Done,
-    /// Nothing can, or has to, be done for it.
+    /// Nothing can, or has to, be done for the pod.
     Skipped,
     /// The attempt failed; another one follows.
     Failed,
-    /// The pod has changed since it was observed: another attempt follows soon, with what is observed by then.
+    /// The pod has changed since it was observed: another attempt follows soon, with its state by then.
     Outdated,
-    /// There is no such pod any more.
+    /// The pod no longer exists.
     Gone,
 }
 
@@ -65,22 +66,22 @@ struct BrokenPod {
     handled: bool,
 }
 
-/// The broken pods of the node. Events and time go in, tasks come out.
+/// The broken pods of the node. Input is events and time, output is tasks.
 #[derive(Debug)]
 pub struct RepairQueue {
     criteria: RepairCriteria,
     broken: BTreeMap<PodName, BrokenPod>,
-    /// No task before.
+    /// No task is due before this time.
     next: Instant,
 }
 
 impl RepairQueue {
-    /// Nothing is known yet.
+    /// Creates an empty queue.
     pub fn new(criteria: RepairCriteria, now: Instant) -> RepairQueue {
         RepairQueue { criteria, broken: BTreeMap::new(), next: now }
     }
 
-    /// Applies what the API server reports.
+    /// Applies an event of the API server.
     pub fn apply_event(&mut self, event: ListEvent<ObservedPod>, now: Instant) {
         match event {
             ListEvent::Reset(pods) => {
@@ -95,7 +96,7 @@ impl RepairQueue {
                 self.update_pod(pod, known, now);
             }
             ListEvent::Deleted(pod) => {
-                // Another pod may have its name already.
+                // Another pod may already have its name.
                 if self.broken.get(&pod.name).is_some_and(|known| known.pod.uid == pod.uid) {
                     self.broken.remove(&pod.name);
                 }
@@ -121,12 +122,13 @@ impl RepairQueue {
         self.broken.insert(entry.pod.name.clone(), entry);
     }
 
-    /// When the next task is due; `None`: no pod is broken.
+    /// Returns when the next task is due; `None`: no pod is broken.
     pub fn next_due(&self) -> Option<Instant> {
         self.broken.values().map(|broken| broken.due).min().map(|due| due.max(self.next))
     }
 
-    /// The task that is due; of several, the one that has waited longest. [`RepairQueue::finish_task`] has to follow.
+    /// Returns the task that is due; of several, the one that has waited longest. [`RepairQueue::finish_task`] must
+    /// follow.
     pub fn take_due(&mut self, now: Instant) -> Option<RepairTask> {
         if now < self.next {
             return None;
@@ -141,7 +143,7 @@ impl RepairQueue {
         })
     }
 
-    /// No task is due before.
+    /// Makes no task due before `until`.
     pub fn pause_until(&mut self, until: Instant) {
         self.next = until;
     }
@@ -150,7 +152,7 @@ impl RepairQueue {
     pub fn finish_task(&mut self, task: &RepairTask, outcome: RepairOutcome, now: Instant) {
         let name = &task.pod.name;
         let Some(broken) = self.broken.get_mut(name).filter(|broken| broken.pod.uid == task.pod.uid) else {
-            return; // it has recovered, or another pod has its name
+            return; // the pod has recovered, or another pod has its name
         };
         match outcome {
             RepairOutcome::Gone => drop(self.broken.remove(name)),
@@ -165,12 +167,12 @@ impl RepairQueue {
         }
     }
 
-    /// How many pods are broken.
+    /// Returns the number of broken pods.
     pub fn len(&self) -> usize {
         self.broken.len()
     }
 
-    /// No pod is broken.
+    /// Returns whether no pod is broken.
     pub fn is_empty(&self) -> bool {
         self.broken.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which running pods have a sidecar to which their traffic is to be redirected.
+//! Running pods with a sidecar to which their traffic shall be redirected.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -9,7 +9,7 @@ use pod_identity::{KnownPods, PodIds};
 
 use crate::ObservedPod;
 
-/// A running pod whose traffic is to be redirected to its sidecar.
+/// A running pod whose traffic shall be redirected to its sidecar.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SidecarPod {
     pub(crate) ids: PodIds,
@@ -20,10 +20,10 @@ pub(crate) struct SidecarPod {
 }
 
 impl SidecarPod {
-    /// `None`: it has no sidecar to which the plugin would redirect it, or no address yet.
+    /// Converts a pod; `None`: it has no sidecar to which the plugin would redirect it, or no address yet.
     fn from_pod(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
         let ips = pod.status.ips();
-        // With an annotation that cannot be read no ADD succeeds, so no such pod runs.
+        // No ADD succeeds with an invalid annotation, so no such pod runs.
         let Ok(PodDecision::Sidecar(redirect)) = enrolment::decide(pod, None, policy) else { return None };
         (!ips.is_empty()).then(|| SidecarPod {
             ids: PodIds::from(pod),
@@ -34,16 +34,16 @@ impl SidecarPod {
     }
 }
 
-/// All of them. Events go in; the API server's view comes out.
+/// All such pods, updated by events of the API server.
 #[derive(Debug, Default)]
 pub(crate) struct SidecarPods {
     policy: EnrolmentPolicy,
     pods: BTreeMap<PodUid, Arc<SidecarPod>>,
     /// Namespaces that the plugin's entry excludes; `None`: there is no entry yet.
     excluded: Option<Vec<String>>,
-    /// All pods that are observed, with a sidecar or without.
+    /// All observed pods, with or without a sidecar.
     observed: BTreeMap<PodUid, PodIds>,
-    /// The API server has listed them.
+    /// Whether the API server has listed the pods.
     listed: bool,
 }
 
@@ -52,8 +52,8 @@ impl SidecarPods {
         SidecarPods { policy, ..SidecarPods::default() }
     }
 
-    /// Applies what the API server reports, and takes from the event the part that no other component needs. Returns whether a pod
-    /// came that was not there before with these addresses.
+    /// Applies an event of the API server, and takes the part out of it that no other component needs. Returns whether
+    /// a pod is new, or has other addresses than before.
     pub(crate) fn observe_event(&mut self, event: &mut ListEvent<ObservedPod>) -> bool {
         let before = match event {
             ListEvent::Reset(_) => std::mem::take(&mut self.pods),
@@ -78,7 +78,7 @@ impl SidecarPods {
         has_new
     }
 
-    /// Returns whether it is one of them and was not `before`, or had other addresses: its sandbox was replaced.
+    /// Returns whether the pod is one of them and was not `before`, or had other addresses: its sandbox was replaced.
     fn update_pod(&mut self, observed: &mut ObservedPod, before: Option<&Arc<SidecarPod>>) -> bool {
         let pod = observed.running.take();
         let manifest_hash = pod.as_ref().and_then(|pod| pod.manifest_hash());
@@ -90,32 +90,32 @@ impl SidecarPods {
         is_new
     }
 
-    /// The API server has listed them, and it is known which of them the plugin leaves alone.
+    /// Returns whether the API server has listed the pods, and it is known which of them the plugin skips.
     pub(crate) fn is_complete(&self) -> bool {
         self.listed && self.excluded.is_some()
     }
 
-    /// Leaves out the pods of these namespaces, as the plugin does; `None`: its entry is not known yet.
+    /// Excludes the pods of these namespaces, as the plugin does; `None`: its entry is not known yet.
     pub(crate) fn set_excluded(&mut self, namespaces: Option<Vec<String>>) {
         self.excluded = namespaces;
     }
 
-    /// Whether the plugin leaves this pod alone because of its namespace.
+    /// Returns whether the plugin skips this pod because of its namespace.
     pub(crate) fn is_excluded(&self, pod: &PodName) -> bool {
         self.excluded.iter().flatten().any(|namespace| *namespace == pod.namespace)
     }
 
-    /// One of [`SidecarPods::all_pods`].
+    /// Returns one of [`SidecarPods::all_pods`].
     pub(crate) fn pod(&self, uid: &PodUid) -> Option<Arc<SidecarPod>> {
         self.pods.get(uid).filter(|pod| !self.is_excluded(&pod.ids.name)).cloned()
     }
 
-    /// All pods to which a process may belong.
+    /// Returns all pods to which a process may belong.
     pub(crate) fn known_pods(&self) -> KnownPods {
         KnownPods::new(self.observed.values().cloned())
     }
 
-    /// By UID.
+    /// Returns the pods that are not excluded, by UID.
     pub(crate) fn all_pods(&self) -> BTreeMap<PodUid, Arc<SidecarPod>> {
         let kept = self.pods.iter().filter(|(_, pod)| !self.is_excluded(&pod.ids.name));
         kept.map(|(uid, pod)| (uid.clone(), Arc::clone(pod))).collect()

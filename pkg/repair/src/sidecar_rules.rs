@@ -1,8 +1,8 @@
-//! Maintains the rules of running pods: compares them with what the plugin left, and restores what is missing.
+//! Maintains the rules of running pods: compares them with those that the plugin applied, and restores missing ones.
 //!
-//! A pod's ADD has recorded what its rules have to be. For a pod without a record, which another version of the plugin
-//! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
-//! version, and replacing them under a running pod would help no one.
+//! A pod's ADD has recorded its desired rules. For a pod without a record, which another version of the plugin
+//! redirected, or none, the first observed rules count, if they receive traffic: they may be those of another version,
+//! and replacing them under a running pod would have no benefit.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,40 +29,40 @@ use crate::{
     sidecar_pods::{SidecarPod, SidecarPods},
 };
 
-/// The result of a pass for a pod, if its rules differed.
+/// Result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
 pub(crate) struct RulesReport {
     pub(crate) name: PodName,
     pub(crate) uid: PodUid,
-    /// Differences, which are restored unless this is a dry run; or the reason why that failed.
+    /// Differences, which are restored unless this is a dry run; or the reason why restoring them failed.
     pub(crate) result: Result<Vec<String>, String>,
-    /// Another component has removed again what was restored, before that could be observed.
+    /// Whether another component removed restored rules again before they could be observed.
     pub(crate) is_contested: bool,
     /// Whether the pod's rules are removed repeatedly.
     pub(crate) is_unstable: bool,
-    /// How often in a row its rules were restored, if it is time to report that they are removed repeatedly.
+    /// How many times in a row the rules were restored, if it is time to report that they are removed repeatedly.
     pub(crate) conflict: Option<u32>,
-    /// Changes that led to the comparison; `None`: the clock did.
+    /// Changes that triggered the comparison; `None`: the clock did.
     pub(crate) disturbance: Option<NetnsDisturbance>,
 }
 
-/// A pod's namespace, and what is known of its rules.
+/// A pod's namespace, and the state of its rules.
 #[derive(Clone, Debug)]
 struct KnownPod {
     netns: Arc<Netns>,
-    /// The watch over it; `None`: the clock alone leads to comparisons.
+    /// The watch on it; `None`: comparisons are triggered by the clock only.
     watch: Option<Arc<NetnsWatch<PodUid>>>,
-    /// Rules that the pod has to have; `None`: its ADD did not record them, and those that it has are not understood, or redirect
-    /// nothing yet.
+    /// Desired rules of the pod; `None`: its ADD did not record them, and the observed ones are not understood, or
+    /// redirect nothing yet.
     baseline: Option<Arc<RecordedRules>>,
     /// Fingerprint of the pod's tables when all rules were in place.
     verified: Option<RulesFingerprint>,
-    /// Result that was last reported. A failure, or a difference in a dry run, is reported again only after all rules were in
-    /// place, or when it changes.
+    /// Last reported result. A failure, or a difference in a dry run, is reported again only after all rules were in
+    /// place, or if it changes.
     reported: Option<Result<Vec<String>, String>>,
     /// Whether its rules stay in place.
     stability: Stability,
-    /// When they are compared without a change, after a repair; `None`: as those of all pods.
+    /// When the rules are compared without a change, after a repair; `None`: together with those of all pods.
     recheck: Option<AgentTime>,
     /// When a conflict may be reported again: at most once in [`NOTICE_INTERVAL`].
     next_conflict: AgentTime,
@@ -70,51 +70,51 @@ struct KnownPod {
     is_slow: bool,
 }
 
-/// So many pods are compared at a time, and so many of those whose last comparison was slow: a process in a pod can make the
-/// kernel need seconds for a list, and no other pod waits for that.
+/// Maximum number of pods that are compared at the same time, and of those whose last comparison was slow: a process in
+/// a pod can make the kernel need seconds for a list, and no other pod waits for that.
 const COMPARISONS: usize = 4;
 const SLOW_COMPARISONS: usize = 2;
 const SLOW: Duration = Duration::from_millis(500);
 
-/// The comparison of a pod's rules, which restores what is missing.
+/// Comparison of a pod's rules, which restores missing ones.
 pub(crate) struct Comparison {
     pub(crate) uid: PodUid,
     pod: Arc<SidecarPod>,
     known: KnownPod,
     /// `None` in a dry run.
     repair: Option<InPlaceRepair>,
-    /// The clock of the reconciler.
+    /// Start of the reconciler's clock.
     started: Instant,
     disturbance: Option<NetnsDisturbance>,
 }
 
-/// The result of a comparison.
+/// Result of a comparison.
 pub(crate) struct Compared {
     known: KnownPod,
-    /// `None`: its rules are all in place.
+    /// `None`: all rules are in place, or the difference was reported before.
     report: Option<RulesReport>,
 }
 
-/// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
-/// changed.
+/// Reconciler of the rules of running pods. Remembers their namespaces, so that a pass costs a few requests to the
+/// kernel for a pod whose tables have not changed.
 pub(crate) struct SidecarRuleReconciler {
     in_place: InPlaceRepair,
     dry_run: bool,
     started: Instant,
     watcher: Option<ChangeWatcher<PodUid>>,
     known: BTreeMap<PodUid, KnownPod>,
-    /// Pods that wait for a comparison, in the order in which they came, with what changed.
+    /// Pods that wait for a comparison, in order of arrival, with their changes.
     waiting: VecDeque<(PodUid, Option<NetnsDisturbance>)>,
     /// Pods that are being compared, and whether they are slow.
     running: BTreeMap<PodUid, bool>,
-    /// How many pods could not be watched at the last regular pass.
+    /// Number of pods that could not be watched at the last regular pass.
     unwatched: usize,
-    /// The last passes that could not determine a pod's namespace.
+    /// Consecutive passes that could not determine a pod's namespace.
     ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
 
 impl SidecarRuleReconciler {
-    /// `watcher`: watches the pods' namespaces; `None`: nobody does.
+    /// Creates a reconciler. `watcher`: watches the pods' namespaces; `None`: they are not watched.
     pub(crate) fn new(
         in_place: InPlaceRepair,
         dry_run: bool,
@@ -135,7 +135,8 @@ impl SidecarRuleReconciler {
         }
     }
 
-    /// Has the rules of these pods compared, if their namespaces are known, and of those that are due after a repair.
+    /// Queues comparisons of the rules of these pods, if their namespaces are known, and of those that are due after a
+    /// repair.
     pub(crate) fn compare_changed(&mut self, changed: BTreeMap<PodUid, NetnsDisturbance>) {
         let now = self.started.elapsed();
         let is_due = |known: &mut KnownPod| known.recheck.take_if(|recheck| *recheck <= now).is_some();
@@ -145,13 +146,13 @@ impl SidecarRuleReconciler {
         due.into_iter().chain(changed).for_each(|(uid, disturbance)| self.compare_pod(uid, disturbance));
     }
 
-    /// When the next pod is due after a repair.
+    /// Returns when the next pod is due after a repair.
     pub(crate) fn next_recheck(&self) -> Option<Instant> {
         self.known.values().filter_map(|known| known.recheck).min().map(|recheck| self.started + recheck)
     }
 
-    /// How many times in a row the rules of pods were restored that are removed repeatedly. Pods whose rules cannot be restored
-    /// are none of these.
+    /// Returns how many times in a row the rules of pods were restored that are removed repeatedly, excluding pods
+    /// whose rules cannot be restored.
     pub(crate) fn unstable_pods(&self) -> BTreeMap<PodUid, u32> {
         let is_unstable =
             |known: &KnownPod| known.stability.is_unstable() && !matches!(known.reported, Some(Err(_)));
@@ -159,7 +160,7 @@ impl SidecarRuleReconciler {
         unstable.map(|(uid, known)| (uid.clone(), known.stability.repair_count())).collect()
     }
 
-    /// Has the rules of a pod compared.
+    /// Queues a comparison of a pod's rules.
     fn compare_pod(&mut self, uid: PodUid, disturbance: Option<NetnsDisturbance>) {
         match self.waiting.iter_mut().find(|(waiting, _)| *waiting == uid) {
             Some((_, earlier)) => {
@@ -172,17 +173,17 @@ impl SidecarRuleReconciler {
         }
     }
 
-    /// Returns the next comparison that may begin now. It belongs to a thread of its own; its result to
+    /// Returns the next comparison that may start now. Run it on a separate thread, and pass its result to
     /// [`SidecarRuleReconciler::finish_comparison`].
     pub(crate) fn next_comparison(&mut self, pods: &SidecarPods) -> Option<Comparison> {
         while self.running.len() < COMPARISONS {
             let at = self.waiting.iter().position(|(uid, _)| self.may_begin(uid))?;
             let (uid, disturbance) = self.waiting.remove(at)?;
-            // Otherwise it has ended, or its namespace is not known.
+            // Otherwise the pod has ended, or its namespace is not known.
             if let (Some(pod), Some(known)) = (pods.pod(&uid), self.known.get(&uid).cloned()) {
                 let verified = known.verified.as_ref().and_then(RulesFingerprint::generation);
                 if disturbance.as_ref().is_some_and(|changes| changes.was_observed(verified)) {
-                    continue; // a repair of ours, or what preceded an observation
+                    continue; // a repair of ours, or a change before an observation
                 }
                 self.running.insert(uid.clone(), known.is_slow);
                 let repair = (!self.dry_run).then(|| self.in_place.clone());
@@ -192,14 +193,14 @@ impl SidecarRuleReconciler {
         None
     }
 
-    /// Whether a pod can be compared now, because it is not being compared, and slow ones do not take more than their share.
+    /// Returns whether a pod can be compared now: it is not being compared, and slow pods do not exceed their share.
     fn may_begin(&self, uid: &PodUid) -> bool {
         let slow = self.running.values().filter(|is_slow| **is_slow).count();
         let is_slow = self.known.get(uid).is_some_and(|known| known.is_slow);
         !self.running.contains_key(uid) && (slow < SLOW_COMPARISONS || !is_slow)
     }
 
-    /// Takes the result of a comparison; `None`: it panicked, and the pod is looked for anew.
+    /// Handles the result of a comparison; `None`: it panicked, and the pod is searched for anew.
     pub(crate) fn finish_comparison(
         &mut self,
         uid: &PodUid,
@@ -216,9 +217,9 @@ impl SidecarRuleReconciler {
         report
     }
 
-    /// Looks for the pods' namespaces, and has all pods compared once, or `only_new` ones. Blocks for some milliseconds. A pod
-    /// without a process is skipped; the next pass looks for it again. `all`: all pods of the node that are known. Returns pods
-    /// whose namespaces could not be determined; a pass for new ones leaves that to the regular ones.
+    /// Searches for the pods' namespaces, and queues one comparison of all pods, or of `only_new` ones. Blocks for some
+    /// milliseconds. A pod without a process is skipped until the next pass. `all`: all known pods of the node. Returns
+    /// pods whose namespaces could not be determined; a pass for new ones leaves that to the regular ones.
     ///
     /// # Errors
     /// The node's processes cannot be listed.
@@ -239,7 +240,7 @@ impl SidecarRuleReconciler {
         for (uid, pod) in pods {
             let name = &pod.ids.name;
             match self.ambiguous.get(uid) {
-                // Also of a pod whose namespace was known: its sandbox may have been replaced.
+                // Applies to a pod with a known namespace, too: its sandbox may have been replaced.
                 Some(streak) if streak.is_due() => {
                     let (name, uid, result) = (name.clone(), uid.clone(), Err(streak.to_string()));
                     reports.push(RulesReport {
@@ -262,7 +263,7 @@ impl SidecarRuleReconciler {
         Ok(reports)
     }
 
-    /// Watches pods that could not be watched before, and logs it if their number has changed.
+    /// Watches pods that could not be watched before, and logs their number if it has changed.
     fn watch_missing(&mut self) {
         let Some(watcher) = &self.watcher else { return };
         let missing = self.known.iter_mut().filter(|(_, known)| known.watch.is_none());
@@ -283,7 +284,7 @@ impl SidecarRuleReconciler {
         self.unwatched = pods;
     }
 
-    /// Returns pods that are new, or whose network namespace is another one than before: their sandboxes were replaced.
+    /// Returns pods that are new, or whose network namespace has changed, because their sandboxes were replaced.
     fn find_netns(
         &mut self,
         all: &KnownPods,
@@ -332,8 +333,8 @@ impl SidecarRuleReconciler {
 }
 
 impl Comparison {
-    /// Compares, and restores what is missing. Blocks for some milliseconds, for some tens if it repairs, and for seconds if the
-    /// pod keeps the kernel busy.
+    /// Compares, and restores missing rules. Blocks for some milliseconds, for some tens if it repairs, and for seconds
+    /// if the pod keeps the kernel busy.
     pub(crate) fn run(self) -> Compared {
         let Comparison { uid, pod, mut known, repair, started, disturbance } = self;
         let was_unstable = known.stability.is_unstable();
@@ -359,14 +360,14 @@ impl Comparison {
     }
 }
 
-/// The rules that a pod's ADD left; `None`: it recorded none that this version understands.
+/// Returns the rules that a pod's ADD recorded; `None`: none that this version understands.
 fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
     Some(RecordedRules::from_lines(record.rules.clone())).filter(RecordedRules::is_usable)
 }
 
 impl KnownPod {
-    /// Returns the result, and whether another component has removed again what was restored. `None`: all rules are in place, or the
-    /// difference was reported before. `repair`: `None` in a dry run.
+    /// Returns the result, and whether another component has removed restored rules again. `None`: all rules are in
+    /// place, or the difference was reported before. `repair`: `None` in a dry run.
     fn compare_rules(
         &mut self,
         pod: &SidecarPod,
@@ -379,7 +380,7 @@ impl KnownPod {
             return None;
         }
         let (result, is_contested) = match self.restore_rules(pod, repair) {
-            // It has no traffic: the pod's sandbox is being replaced, or the pod is about to end.
+            // The pod has no traffic: its sandbox is being replaced, or the pod is about to end.
             Err(InPlaceError::Redirect(redirect::Error::NoAddress(_))) => return None,
             Err(InPlaceError::NotInPlace { restored, .. }) if restored.is_empty() => {
                 self.stability.record_failure();
@@ -395,7 +396,7 @@ impl KnownPod {
                 return None;
             }
             Ok(_) if is_contested => self.stability.record_conflict(now),
-            // The first time there is nothing that somebody could have removed.
+            // At the first comparison no other component can have removed anything.
             Ok(_) if repair.is_some() && (self.verified.is_some() || self.reported.is_some()) => {
                 self.stability.record_observation(true, now);
             }
@@ -403,20 +404,20 @@ impl KnownPod {
             Err(_) => self.stability.record_failure(),
         }
         if repair.is_some() && result.is_ok() && !is_contested {
-            // Read before the rules are: a change that follows has another one, and its own notification.
+            // Read before the rules: a later change gets another fingerprint, and its own notification.
             let fingerprint = self.rules_fingerprint();
             let missing =
                 self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_deref())).map(Result::ok);
             let is_intact = missing.ok().flatten().is_some_and(|missing| missing.is_empty());
             self.verified = fingerprint.filter(|_| is_intact);
         }
-        // What was restored may be removed again.
+        // Restored rules may be removed again.
         let is_news = (repair.is_some() && result.is_ok()) || self.reported.as_ref() != Some(&result);
         self.reported = Some(result.clone());
         is_news.then_some((result, is_contested))
     }
 
-    /// Restores what is missing, and returns it; empty if nothing is. Without `repair`, nothing is restored.
+    /// Restores missing rules, and returns them; empty if none is missing. Without `repair`, nothing is restored.
     fn restore_rules(
         &mut self,
         pod: &SidecarPod,
@@ -437,7 +438,7 @@ impl KnownPod {
         Ok(restored)
     }
 
-    /// Whether its policy routes are in place; false if that could not be determined.
+    /// Returns whether the pod's policy routes are in place; false if that could not be determined.
     fn has_routes(&self, pod: &SidecarPod) -> bool {
         let (config, families) = (&pod.redirect.config, family_choice(&pod.redirect));
         let missing = self.netns.run_in(|| redirect::missing_routes(config, families));
@@ -449,7 +450,7 @@ impl KnownPod {
     }
 }
 
-/// Returns what is missing in this namespace. It needs no tool.
+/// Returns what is missing in this namespace. Needs no tool.
 fn missing_rules(
     redirect: &SidecarRedirect,
     baseline: Option<&RecordedRules>,

@@ -8,29 +8,29 @@ use retry::ChangePace;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-/// Pods whose changes wait to be taken; those of more are left to the clock.
+/// Capacity for changes of pods that wait to be handled; further ones are left to the clock.
 const WAITING: usize = 1024;
 
-/// The watch over the namespaces of all sidecar pods.
+/// Watch on the namespaces of all sidecar pods.
 #[derive(Debug)]
 pub(crate) struct SidecarWatch {
     reporter: ChangeReporter<PodUid>,
     changed: mpsc::Receiver<Change<PodUid>>,
     started: Instant,
     paces: BTreeMap<PodUid, ChangePace>,
-    /// When the rules of pods that changed are compared, and what has changed.
+    /// When the rules of changed pods are compared, and their changes.
     due: BTreeMap<PodUid, (Instant, NetnsDisturbance)>,
 }
 
 impl SidecarWatch {
-    /// Watches nothing yet.
+    /// Starts the watch, without namespaces.
     ///
     /// # Errors
     /// There is no descriptor or no thread left.
     pub(crate) fn start() -> io::Result<SidecarWatch> {
         let (sender, changed) = mpsc::channel(WAITING);
         let reporter = ChangeReporter::start("sidecar-changes", move |change| match change {
-            Ok(change) => drop(sender.try_send(change)), // the clock takes what does not fit
+            Ok(change) => drop(sender.try_send(change)), // changes beyond the capacity are left to the clock
             Err(error) => {
                 warn!(target: "repair", %error, "changes of pods' network namespaces are not reported; comparing rules at intervals");
             }
@@ -43,7 +43,8 @@ impl SidecarWatch {
         self.reporter.watcher()
     }
 
-    /// Waits until rules of pods are to be compared, and returns whose, with what has changed. Nothing is lost if it is dropped.
+    /// Waits until rules of pods are due for comparison, and returns these pods with their changes. Cancel-safe:
+    /// nothing is lost if it is dropped.
     pub(crate) async fn next_disturbances(&mut self) -> BTreeMap<PodUid, NetnsDisturbance> {
         loop {
             let now = Instant::now();
@@ -62,7 +63,7 @@ impl SidecarWatch {
         }
     }
 
-    /// Forgets pods that are no longer there.
+    /// Forgets pods that no longer exist.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&PodUid) -> bool) {
         self.paces.retain(|uid, _| is_there(uid));
         self.due.retain(|uid, _| is_there(uid));

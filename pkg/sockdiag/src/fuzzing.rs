@@ -1,10 +1,10 @@
-//! Entrances for fuzz targets.
+//! Entry points for fuzz targets only.
 
 use netlink::ReceivedMessage;
 
 use crate::TcpSocket;
 
-/// Reads one message about a socket.
+/// Parses one message about a socket.
 pub fn socket(message: &ReceivedMessage<'_>) -> Option<TcpSocket> {
     TcpSocket::parse(message)
 }

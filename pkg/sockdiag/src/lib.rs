@@ -1,8 +1,8 @@
-//! TCP sockets of a network namespace, as the kernel knows them (`NETLINK_SOCK_DIAG`): who is connected to whom, who listens,
-//! whose a socket is, and the end of a connection; and where UDP sockets receive.
+//! Sockets of a network namespace, as reported by the kernel (`NETLINK_SOCK_DIAG`): connected and listening TCP
+//! sockets, the user of a socket, closing a connection; and receiving UDP sockets.
 //!
-//! Everything acts on the network namespace of the calling thread. Listing needs no capability; marks are shown, and sockets
-//! closed, only with `CAP_NET_ADMIN` in the namespace.
+//! Everything acts on the network namespace of the calling thread. Listing needs no capability; marks are reported, and
+//! sockets can be closed, only with `CAP_NET_ADMIN` in the namespace.
 //!
 //! Sources: the kernel's `include/uapi/linux/inet_diag.h`, `net/ipv4/inet_diag.c` and `net/ipv4/tcp_diag.c`.
 
@@ -18,40 +18,40 @@ use netlink::{Errno, Error, ListBounds, NetlinkProtocol, Socket};
 
 pub use socket::{TcpSocket, TcpState};
 
-/// More sockets than fit are not read; one takes about 150 bytes.
+/// Maximum number of bytes of sockets that are read; one has about 150 bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Where the kernel counts the sockets of a namespace, and what begins the number.
+/// File in which the kernel counts the sockets of a namespace, and the prefix of the number.
 type SocketCount = (&'static str, &'static str);
 
 const COUNTED_V4: SocketCount = ("/proc/thread-self/net/sockstat", "TCP: inuse ");
 const COUNTED_V6: SocketCount = ("/proc/thread-self/net/sockstat6", "TCP6: inuse ");
 
-/// No socket of the family is connected or listens, so that no connection is on the way either. To list none, the kernel walks
-/// the sockets of all namespaces, which takes some milliseconds.
+/// Returns whether no socket of the family is connected or listens, so that no connection is being opened, either. To
+/// list none, the kernel walks the sockets of all namespaces, which takes some milliseconds.
 fn has_none((path, start): &SocketCount) -> bool {
     let is_zero =
         |line: &str| line.strip_prefix(start).is_some_and(|rest| rest.split(' ').next() == Some("0"));
     fs::read_to_string(path).is_ok_and(|text| text.lines().any(is_zero))
 }
 
-/// Sockets that are connected, or on the way, and those that listen.
+/// Connected sockets, including those being opened, and listening ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpSockets {
-    /// Sockets with a peer, apart from those whose connection is over (`TIME_WAIT`).
+    /// Sockets with a peer, except those whose connection has ended (`TIME_WAIT`).
     pub connected: Vec<TcpSocket>,
-    /// Where the others listen.
+    /// Addresses of listening sockets.
     pub listeners: Vec<SocketAddr>,
-    /// There are more, which were not read (more than 16 MiB of a family).
+    /// Whether there are more, which were not read (more than 16 MiB of a family).
     pub is_truncated: bool,
 }
 
 impl TcpSockets {
-    /// Returns the sockets of the calling thread's namespace, of both families. An IPv6 socket that is connected over IPv4 has
-    /// IPv4 addresses.
+    /// Returns the sockets of the calling thread's namespace, of both families. An IPv6 socket that is connected over
+    /// IPv4 has IPv4 addresses.
     ///
     /// # Errors
-    /// The kernel does not answer, such as one without `inet_diag`. One without IPv6 has no sockets of it.
+    /// The kernel does not reply, for example without `inet_diag`. A kernel without IPv6 has no IPv6 sockets.
     pub fn of_this_netns() -> Result<TcpSockets, Error> {
         let mut sockets = TcpSockets::default();
         for (family, counted) in [(AF_INET, &COUNTED_V4), (AF_INET6, &COUNTED_V6)] {
@@ -76,26 +76,26 @@ impl TcpSockets {
     }
 
     /// Returns the connected sockets by local and remote address, which distinguish a connection from all others of the
-    /// namespace. Of a connection within it, the two sockets have different keys.
+    /// namespace. The two sockets of a connection within the namespace have different keys.
     pub fn by_addresses(&self) -> BTreeMap<(SocketAddr, SocketAddr), &TcpSocket> {
         self.connected.iter().map(|socket| ((socket.local, socket.remote), socket)).collect()
     }
 }
 
-/// Returns where TCP sockets of the calling thread's namespace listen, in both families; `None`: more than 16 MiB of them.
-/// Unlike [`TcpSockets::of_this_netns`], the kernel lists no connection for it.
+/// Returns the addresses of listening TCP sockets of the calling thread's namespace, in both families; `None`: more
+/// than 16 MiB of them. Unlike [`TcpSockets::of_this_netns`], this lists no connections.
 ///
 /// # Errors
-/// As there.
+/// As [`TcpSockets::of_this_netns`].
 pub fn tcp_listeners() -> Result<Option<Vec<SocketAddr>>, Error> {
     local_ends(|family| DiagRequest::list(family, |state| state == TcpState::Listen))
 }
 
-/// Returns where UDP sockets of the calling thread's namespace receive from everybody, in both families; `None`: more than
-/// 16 MiB of them.
+/// Returns the addresses of UDP sockets of the calling thread's namespace without a peer, in both families; `None`:
+/// more than 16 MiB of them.
 ///
 /// # Errors
-/// The kernel does not answer, such as one without `udp_diag`.
+/// The kernel does not reply, for example without `udp_diag`.
 pub fn udp_receivers() -> Result<Option<Vec<SocketAddr>>, Error> {
     local_ends(DiagRequest::unconnected_udp)
 }
@@ -116,10 +116,11 @@ fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAd
     Ok(Some(found))
 }
 
-/// The user who made the socket at `theirs`, which is connected to `ours`; `None`: no process holds it any more.
+/// Returns the user who created the socket at `theirs`, which is connected to `ours`; `None`: no process holds it any
+/// longer.
 ///
 /// # Errors
-/// The kernel does not answer, such as one without `inet_diag`.
+/// The kernel does not reply, for example without `inet_diag`.
 pub fn user_of(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Error> {
     let mut socket = Socket::open(NetlinkProtocol::Sockets)?;
     let replies = socket.get(DiagRequest::for_connection(theirs, ours).to_message(BY_FAMILY))?;
@@ -127,8 +128,8 @@ pub fn user_of(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Erro
     Ok(found.filter(|socket| is_held(socket, theirs, ours)).map(|socket| socket.user))
 }
 
-/// Without a connection of these ends the kernel answers with a listener at the port. Of a socket without a process it says that
-/// it is root's; its inode is 0 then.
+/// Returns whether a process holds the connection's socket. Without such a connection the kernel returns a listener at
+/// the port. A socket without a process is reported as root's, with inode 0.
 fn is_held(socket: &TcpSocket, theirs: SocketAddr, ours: SocketAddr) -> bool {
     let is = |found: SocketAddr, asked: SocketAddr| {
         (found.ip(), found.port()) == (asked.ip().to_canonical(), asked.port())
@@ -136,10 +137,11 @@ fn is_held(socket: &TcpSocket, theirs: SocketAddr, ours: SocketAddr) -> bool {
     socket.state.can_be_held() && is(socket.local, theirs) && is(socket.remote, ours) && socket.inode != 0
 }
 
-/// Closes a connection: its peer gets a reset, its process the error `ECONNABORTED`. False: it was gone.
+/// Closes a connection: its peer gets a reset, its process the error `ECONNABORTED`. Returns false if it no longer
+/// exists.
 ///
 /// # Errors
-/// The kernel refuses, such as one without `CONFIG_INET_DIAG_DESTROY` (`EOPNOTSUPP`).
+/// The kernel refuses, for example without `CONFIG_INET_DIAG_DESTROY` (`EOPNOTSUPP`).
 pub fn destroy_socket(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, Error> {
     match handle.request(DiagRequest::for_socket(socket).to_message(DESTROY)) {
         Err(error) if error.errno() == Some(Errno::NOENT) => Ok(false),
@@ -147,10 +149,10 @@ pub fn destroy_socket(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, E
     }
 }
 
-/// A handle for [`destroy_socket`], on the calling thread's namespace.
+/// Opens a handle for [`destroy_socket`] in the calling thread's namespace.
 ///
 /// # Errors
-/// The kernel does not give one.
+/// The kernel does not open a socket.
 pub fn open_handle() -> Result<Socket, Error> {
     Socket::open(NetlinkProtocol::Sockets)
 }

@@ -1,4 +1,4 @@
-//! What is asked: `struct inet_diag_req_v2`.
+//! Requests: `struct inet_diag_req_v2`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,12 +14,12 @@ pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
-/// `INET_DIAG_NOCOOKIE`, twice: whichever socket it is.
+/// `INET_DIAG_NOCOOKIE`, twice: any socket.
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// Size of `struct inet_diag_sockid`: ports and addresses of both ends, interface, cookie.
 pub(crate) const ID: usize = 48;
 
-/// A question about sockets.
+/// A request for sockets.
 pub(crate) struct DiagRequest {
     family: u8,
     protocol: u8,
@@ -28,19 +28,19 @@ pub(crate) struct DiagRequest {
 }
 
 impl DiagRequest {
-    /// All sockets of a family that are in one of the states that `is_asked_for` names.
+    /// Requests all sockets of a family that are in one of the states for which `is_asked_for` returns true.
     pub(crate) fn list(family: u8, is_asked_for: impl Fn(TcpState) -> bool) -> DiagRequest {
         let states = TcpState::ALL.into_iter().filter(|state| is_asked_for(*state));
         let states = states.fold(0, |mask, state| mask | 1 << state.number());
         DiagRequest { family, protocol: IPPROTO_TCP, states, id: [0; ID] }
     }
 
-    /// All UDP sockets of a family that are bound and have no peer.
+    /// Requests all UDP sockets of a family that are bound and have no peer.
     pub(crate) fn unconnected_udp(family: u8) -> DiagRequest {
         DiagRequest { protocol: IPPROTO_UDP, ..DiagRequest::list(family, |state| state == TcpState::Closed) }
     }
 
-    /// The socket with this end, connected to that one, in any state. Without one, a listener at the port.
+    /// Requests the socket with these ends, in any state. Without one, the kernel returns a listener at the port.
     pub(crate) fn for_connection(local: SocketAddr, remote: SocketAddr) -> DiagRequest {
         let mut id = [0; ID];
         let ports = [local, remote].into_iter().flat_map(|end| end.port().to_be_bytes());
@@ -51,7 +51,7 @@ impl DiagRequest {
         DiagRequest { family, protocol: IPPROTO_TCP, states: u32::MAX, id }
     }
 
-    /// A socket that was listed, and no other one that has taken its addresses meanwhile.
+    /// Requests a socket that was listed, and no later one with the same addresses.
     pub(crate) fn for_socket(socket: &TcpSocket) -> DiagRequest {
         DiagRequest { family: socket.family, protocol: IPPROTO_TCP, states: u32::MAX, id: socket.id }
     }

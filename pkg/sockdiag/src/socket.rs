@@ -1,4 +1,4 @@
-//! What the kernel says of a socket: `struct inet_diag_msg` and attributes.
+//! Sockets in the kernel's replies: `struct inet_diag_msg` and attributes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -44,7 +44,7 @@ impl TcpState {
         TcpState::Closing,
     ];
 
-    /// Something may still be sent or received in it.
+    /// Returns whether data may still be sent or received in this state.
     pub(crate) fn is_live(self) -> bool {
         !matches!(self, TcpState::TimeWait | TcpState::Closed)
     }
@@ -57,7 +57,7 @@ impl TcpState {
         TcpState::ALL.into_iter().find(|state| state.number() == number)
     }
 
-    /// A process can hold a client's socket in it after the server has accepted the connection.
+    /// Returns whether a process can hold a client's socket in this state after the server has accepted the connection.
     pub(crate) fn can_be_held(self) -> bool {
         matches!(self, TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2)
     }
@@ -66,29 +66,30 @@ impl TcpState {
 /// A socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSocket {
-    /// Address of its own end. Without a scope, also if the address is link-local.
+    /// Local address, without a scope, even if link-local.
     pub local: SocketAddr,
-    /// The other end; port 0 if it listens.
+    /// Remote address; port 0 for a listening socket.
     pub remote: SocketAddr,
     /// TCP state of the socket.
     pub state: TcpState,
-    /// The user who made it.
+    /// The user who created the socket.
     pub user: u32,
     /// Inode number in the file system of sockets; 0 if no process holds the socket.
     pub inode: u32,
-    /// Mark of the socket (`SO_MARK`); 0 where we may not know it.
+    /// Mark of the socket (`SO_MARK`); 0 without the capability to read it.
     pub mark: u32,
     pub(crate) family: u8,
     pub(crate) id: [u8; ID],
 }
 
 impl TcpSocket {
-    /// One without user, inode or mark, which the kernel did not list: for tests of what is decided about sockets.
+    /// Creates a socket without user, inode or mark, which the kernel did not list: for tests of decisions about
+    /// sockets.
     pub fn new(local: SocketAddr, remote: SocketAddr, state: TcpState) -> TcpSocket {
         TcpSocket { local, remote, state, user: 0, inode: 0, mark: 0, family: AF_INET, id: [0; ID] }
     }
 
-    /// `None`: the message is none of a TCP socket.
+    /// Parses a socket; `None`: the message is not about a TCP socket.
     pub(crate) fn parse(message: &ReceivedMessage<'_>) -> Option<TcpSocket> {
         let (answer, attributes) = message.split_header::<ANSWER>().ok()?;
         let [family, state, _, _, rest @ ..] = answer;
@@ -100,7 +101,7 @@ impl TcpSocket {
             local: SocketAddr::new(address(4)?, port(0)?),
             remote: SocketAddr::new(address(20)?, port(2)?),
             state: TcpState::from_number(*state)?,
-            // Behind expiry and both queues.
+            // After expiry and both queues.
             user: number(12)?,
             inode: number(16)?,
             mark: attributes.find(MARK).and_then(|mark| mark.read_u32().ok()).unwrap_or_default(),
@@ -109,7 +110,7 @@ impl TcpSocket {
         })
     }
 
-    /// Both ends are on the same host by their addresses.
+    /// Returns whether both ends are on the same host by their addresses.
     pub fn is_local(&self) -> bool {
         self.local.ip() == self.remote.ip() || self.remote.ip().is_loopback()
     }

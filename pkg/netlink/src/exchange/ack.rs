@@ -1,14 +1,14 @@
-//! How the kernel ends an exchange: `NLMSG_ERROR` (which is also the acknowledgement) and `NLMSG_DONE`.
+//! End of an exchange: `NLMSG_ERROR` (which is also the acknowledgement) and `NLMSG_DONE`.
 
 use crate::parse::{Attributes, ReceivedMessage};
 use crate::{Errno, Error, MESSAGE_HEADER, Malformed, MessageFlags};
 
 use super::{NLMSG_DONE, NLMSG_ERROR};
 
-/// `NLMSGERR_ATTR_MSG`: the reason in words.
+/// `NLMSGERR_ATTR_MSG`: the reason as text.
 const REASON: u16 = 1;
 
-/// Returns the outcome of an exchange by its last message: done, or refused and why.
+/// Returns the outcome of an exchange from its last message: success, or the refusal with its reason.
 pub(super) fn message_outcome(message: &ReceivedMessage<'_>) -> Result<(), Error> {
     let code = match message.payload.split_first_chunk::<4>() {
         Some((code, _)) => i32::from_ne_bytes(*code),
@@ -25,7 +25,7 @@ fn errno_of(code: i32) -> Result<Errno, Malformed> {
     u16::try_from(code.unsigned_abs()).map(Errno).map_err(|_| Malformed("error number out of range"))
 }
 
-/// The sentence behind the code, the request's header and, unless capped, the request.
+/// Returns the message after the code, the request's header and, unless capped, the request.
 fn refusal_reason(message: &ReceivedMessage<'_>) -> Option<String> {
     if !message.flags.contains(MessageFlags::ACK_ATTRIBUTES) {
         return None;
@@ -39,7 +39,7 @@ fn refusal_reason(message: &ReceivedMessage<'_>) -> Option<String> {
     (!reason.is_empty()).then(|| reason.to_owned())
 }
 
-/// How many bytes of the request the acknowledgement repeats.
+/// Returns how many bytes of the request the acknowledgement echoes.
 fn echo_length(echo: &[u8], flags: MessageFlags) -> Option<usize> {
     if flags.contains(MessageFlags::CAPPED) {
         return Some(MESSAGE_HEADER);

@@ -1,32 +1,32 @@
-//! The replies to many changes that were sent together.
+//! Replies to many changes that were sent together.
 
 use super::{ExchangeProgress, NLMSG_ERROR, ack};
 use crate::Error;
 use crate::parse::MessageIter;
 
-/// The state of waiting for the end of a group of changes, of which only the last one is acknowledged.
+/// State of waiting for the end of a group of changes, of which only the last one is acknowledged.
 #[derive(Debug)]
 pub(crate) struct Batch {
     first: u32,
     /// The kernel's answer to each request, in their order.
     pub(crate) outcomes: Vec<Result<(), Error>>,
-    /// The first message begins a transaction.
+    /// Whether the first message begins a transaction.
     is_transaction: bool,
 }
 
 impl Batch {
-    /// Waits for the replies to `count` requests, of which the first has this number.
+    /// Creates the state for replies to `count` requests, the first of which has this sequence number.
     pub(crate) fn new(first: u32, count: usize) -> Self {
         Self { first, outcomes: (0..count).map(|_| Ok(())).collect(), is_transaction: false }
     }
 
-    /// Like [`Batch::new`], but a message with this number comes before the requests and begins a transaction. Its outcome
-    /// is the first. An answer to it applies to all requests, and may be the last that comes.
+    /// Like [`Batch::new`], but a message with this number precedes the requests and begins a transaction. Its outcome
+    /// is the first. A reply to it applies to all requests, and may be the last reply.
     pub(crate) fn new_transaction(first: u32, count: usize) -> Self {
         Self { is_transaction: true, ..Self::new(first, count + 1) }
     }
 
-    /// Takes the next datagram. It is ended by the answer to the last request: the kernel answers in order.
+    /// Processes the next datagram. The batch ends with the reply to the last request: the kernel replies in order.
     pub(crate) fn process_datagram(&mut self, bytes: &[u8]) -> Result<ExchangeProgress, Error> {
         for message in MessageIter::new(bytes) {
             let message = message?;

@@ -1,4 +1,4 @@
-//! Many changes with one system call: each for itself, or all of them as one transaction.
+//! Many changes with one system call: independent of each other, or as one transaction.
 
 use rustix::net::sockopt;
 
@@ -6,16 +6,17 @@ use super::{Socket, io_error};
 use crate::exchange::{Batch, ExchangeProgress};
 use crate::{Error, MessageFlags, NetlinkRequest};
 
-/// Changes that go out together. Should the kernel refuse each, it needs about 1 KiB of the receive buffer to say so,
-/// and that holds 208 KiB.
+/// Changes that are sent together. If the kernel refuses each of them, its replies need about 1 KiB of the receive
+/// buffer for each, which has 208 KiB.
 const BATCH: usize = 64;
 
-/// Bytes that surely fit into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small machines.
+/// Bytes that fit into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small
+/// machines.
 const SEND_BUFFER: usize = 64 << 10;
 
 impl Socket {
-    /// Sends many small changes, 64 with one system call, and waits for each such group. They are carried out in this
-    /// order, each for itself: what the kernel said to each of them comes back.
+    /// Sends many small changes, 64 with one system call, and waits for each such group. The kernel applies them in
+    /// this order, independently. Returns the outcome of each.
     ///
     /// # Errors
     ///
@@ -34,12 +35,13 @@ impl Socket {
         }
     }
 
-    /// Sends changes between the messages that begin and end a transaction: all are made, or none (`NFNL_MSG_BATCH_BEGIN`).
+    /// Sends changes between the messages that begin and end a transaction: all are applied, or none
+    /// (`NFNL_MSG_BATCH_BEGIN`).
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`] with what the kernel said to the first that it refused, or to the whole; others if the exchange
-    /// fails, and then it is not known what was made.
+    /// [`Error::Kernel`] with the kernel's error for the first change that it refused, or for the whole; others if the
+    /// exchange fails, after which it is unknown what was applied.
     pub fn send_transaction(
         &mut self,
         begin: NetlinkRequest,
@@ -55,7 +57,8 @@ impl Socket {
         self.put_group(changes, &mut bytes)?;
         self.append_request(end, MessageFlags::NONE, &mut bytes)?;
         if bytes.len() > SEND_BUFFER {
-            // Beyond `net.core.wmem_max` if need be, as whoever may change rules may (`CAP_NET_ADMIN`).
+            // Beyond `net.core.wmem_max` if needed, which processes that may change rules are allowed to do
+            // (`CAP_NET_ADMIN`).
             sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
                 .map_err(io_error("make room for a netlink request"))?;
         }
@@ -73,7 +76,8 @@ impl Socket {
         Ok(batch.outcomes)
     }
 
-    /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
+    /// Only the last request of the group asks for an acknowledgement: the kernel replies to the others only if it
+    /// refuses them.
     fn put_group(&mut self, group: Vec<NetlinkRequest>, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let count = group.len();
         (1..).zip(group).try_for_each(|(number, message)| {

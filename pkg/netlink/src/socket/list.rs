@@ -1,4 +1,4 @@
-//! Lists of objects (dumps): within bounds, and asked for again if they changed meanwhile.
+//! Lists of objects (dumps): within limits, and requested again if the objects changed meanwhile.
 
 use std::time::Instant;
 
@@ -7,16 +7,16 @@ use crate::exchange::{Exchange, ExchangeProgress};
 use crate::parse::ReceivedMessage;
 use crate::{Error, ListBounds, MessageFlags, NetlinkRequest};
 
-/// How often a list is asked for again when its objects changed meanwhile.
+/// Maximum number of requests for a list whose objects changed meanwhile.
 const DUMP_ATTEMPTS: u32 = 8;
 
 impl Socket {
-    /// Asks for a list; asks again, up to eight times, if the kernel says that it changed while it was read.
+    /// Requests a list, up to eight times if the kernel reports that it changed while it was read.
     ///
     /// # Errors
     ///
-    /// As [`Socket::request`], [`Error::Interrupted`] and [`Error::Bounds`]; after the last, open a new socket before asking
-    /// again.
+    /// As [`Socket::request`], [`Error::Interrupted`] and [`Error::Bounds`]; after the last, open a new socket before
+    /// the next request.
     pub fn dump(&mut self, message: &NetlinkRequest) -> Result<ReplyMessages, Error> {
         match self.dump_until(message, self.bounds)? {
             (replies, true) => Ok(replies),
@@ -24,8 +24,9 @@ impl Socket {
         }
     }
 
-    /// Asks for a list as [`Socket::dump`] does, and keeps what `keep` says, which is told what is kept already. The rest of the list
-    /// costs time, but no memory: only messages that are kept count towards the bytes of [`ListBounds`].
+    /// Requests a list as [`Socket::dump`] does, and keeps the objects for which `keep` returns true, given those kept
+    /// so far. The rest of the list takes time, but no memory: only kept messages count towards the bytes of
+    /// [`ListBounds`].
     ///
     /// # Errors
     ///
@@ -51,11 +52,11 @@ impl Socket {
         }
     }
 
-    /// Asks for a list once, and hands over its messages as they come: no more of it is held than one datagram.
+    /// Requests a list once, and passes on its messages as they arrive: at most one datagram is in memory.
     ///
     /// # Errors
     ///
-    /// As [`Socket::dump`]. After [`Error::Interrupted`], what was handed over is not the whole list; it may be asked for again.
+    /// As [`Socket::dump`]. After [`Error::Interrupted`], the list is incomplete; it may be requested again.
     pub fn dump_each(
         &mut self,
         message: &NetlinkRequest,
@@ -73,8 +74,8 @@ impl Socket {
         )
     }
 
-    /// Asks for the beginning of a list: what comes before it has more than `bytes`. If that is all of it, the socket is in the
-    /// second place; otherwise it ends here, for the kernel would go on with the list.
+    /// Requests the beginning of a list: its first `bytes` bytes at most. Also returns the socket if that is the
+    /// complete list; otherwise the socket is closed, because the kernel would continue the list.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Socket {
         Ok((replies, is_all.then_some(self)))
     }
 
-    /// As [`Socket::dump_head`], within these bounds, and for whoever opens a new socket if that is not all.
+    /// Like [`Socket::dump_head`], with these limits, for callers that open a new socket if the list is incomplete.
     ///
     /// # Errors
     ///
@@ -104,8 +105,8 @@ impl Socket {
         })
     }
 
-    /// Has `take` put a list's messages into a collection, and say which of them count towards the bytes. Whether that is all of the
-    /// list is in the second place.
+    /// Requests a list, whose messages `take` adds to a collection; it returns whether a message counts towards the
+    /// bytes. Also returns whether the list is complete.
     fn dump_into<C: Default>(
         &mut self,
         message: &NetlinkRequest,

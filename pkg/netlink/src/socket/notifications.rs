@@ -1,4 +1,4 @@
-//! The socket for notifications, which the kernel sends by itself to whoever has joined a multicast group.
+//! Socket for notifications, which the kernel sends to the members of a multicast group.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,8 +9,8 @@ use rustix::net::{RecvFlags, SocketFlags, sockopt};
 use super::{NetlinkProtocol, io_error, is_kernel, open_fd, options};
 use crate::{Error, MessageIter};
 
-/// A netlink socket that receives notifications and never blocks. It belongs to the netns in which it was opened, wherever it
-/// is used from later, and keeps that netns alive.
+/// A netlink socket that receives notifications and never blocks. It is bound to the netns in which it was opened, on
+/// any thread, and keeps that netns alive.
 #[derive(Debug)]
 pub struct NotificationSocket {
     fd: OwnedFd,
@@ -18,12 +18,12 @@ pub struct NotificationSocket {
 
 impl NotificationSocket {
     /// Opens a socket in the calling thread's netns and joins `groups`: bit n - 1 is group n, as in `nl_groups`. With
-    /// `only`, the kernel drops messages of every other type. The kernel holds pending datagrams of up to twice
-    /// `receive_buffer` bytes, its own overhead included.
+    /// `only`, the kernel drops messages of every other type. The kernel queues up to twice `receive_buffer` bytes of
+    /// datagrams, its own overhead included.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] with the step that failed, as joining does without CAP_NET_ADMIN for groups of netfilter.
+    /// [`Error::Io`] with the step that failed: joining groups of netfilter fails without CAP_NET_ADMIN.
     pub fn open(
         protocol: NetlinkProtocol,
         groups: u32,
@@ -34,7 +34,7 @@ impl NotificationSocket {
         sockopt::set_socket_recv_buffer_size(&fd, receive_buffer)
             .map_err(io_error("set the receive buffer of a netlink socket"))?;
         if let Some(message_type) = only {
-            // Before joining, so that nothing else is ever queued.
+            // Before joining, so that no other messages are ever queued.
             options::let_only_through(&fd, message_type)
                 .map_err(io_error("attach a filter to a netlink socket"))?;
         }
@@ -43,14 +43,15 @@ impl NotificationSocket {
         Ok(Self { fd })
     }
 
-    /// Reads the messages of the next datagram into `buffer`; `None`: nothing is pending. A datagram that another process sent
-    /// counts as one without messages.
+    /// Receives the messages of the next datagram into `buffer`; `None`: nothing is pending. A datagram of another
+    /// process counts as one without messages.
     ///
     /// # Errors
     ///
-    /// After any error, anything may have happened unreported: [`Error::Io`] with `ENOBUFS` after an overflow, and
-    /// [`Error::Truncated`]. After an overflow the kernel queues nothing, and reports no further overflow, until the queue has been
-    /// empty once (`NETLINK_S_CONGESTED` in net/netlink/af_netlink.c), so read until nothing is pending.
+    /// After any error, notifications may be lost: [`Error::Io`] with `ENOBUFS` after an overflow, and
+    /// [`Error::Truncated`]. After an overflow the kernel queues nothing, and reports no further overflow, until the
+    /// queue has been empty once (`NETLINK_S_CONGESTED` in net/netlink/af_netlink.c), so receive until nothing is
+    /// pending.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<MessageIter<'a>>, Error> {
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recvfrom(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)

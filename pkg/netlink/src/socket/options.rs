@@ -1,4 +1,4 @@
-//! Options of sockets that rustix does not offer: the one place here that needs `unsafe`.
+//! Socket options that rustix does not offer: the only `unsafe` code of this crate.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -11,17 +11,17 @@ use super::NetlinkProtocol;
 
 const SOL_SOCKET: c_int = 1;
 const SOL_NETLINK: c_int = 270;
-/// A classic BPF program decides what is received (`SO_ATTACH_FILTER`).
+/// Attach a classic BPF program that filters received messages (`SO_ATTACH_FILTER`).
 const ATTACH_FILTER: c_int = 26;
 /// Do not echo the whole request in an error (Linux 4.3).
 const CAP_ACK: c_int = 10;
-/// Say the reason of an error in words (Linux 4.12).
+/// Add a message with the reason to an error (Linux 4.12).
 const EXT_ACK: c_int = 11;
 /// Check requests for lists strictly, and so honour the filters in them (Linux 4.20).
 const GET_STRICT_CHK: c_int = 12;
 
-/// Switches on what we rely on for good errors and small lists. A kernel that is too old for an option is fine:
-/// errors are poorer then, and callers filter lists themselves anyway.
+/// Enables options for detailed errors and short lists. A kernel that is too old for an option is supported: its errors
+/// have less detail, and callers filter lists anyway.
 pub(super) fn enable_options(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<(), Errno> {
     let strict = (protocol == NetlinkProtocol::Route).then_some(GET_STRICT_CHK);
     for option in [CAP_ACK, EXT_ACK].into_iter().chain(strict) {
@@ -33,9 +33,9 @@ pub(super) fn enable_options(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<
     Ok(())
 }
 
-/// Has the kernel drop whatever does not begin with a message of this type. A notification is one message.
+/// Makes the kernel drop datagrams that do not begin with a message of this type. A notification is one message.
 pub(super) fn let_only_through(fd: &OwnedFd, message_type: u16) -> Result<(), Errno> {
-    // The filter reads in network byte order, and the header is in that of the host.
+    // The filter reads in network byte order, while the header is in host byte order.
     let expected = u32::from(u16::from_be_bytes(message_type.to_ne_bytes()));
     let instruction = |code, jump_false, operand| BpfInstruction { code, jump_true: 0, jump_false, operand };
     let instructions = [
@@ -47,13 +47,13 @@ pub(super) fn let_only_through(fd: &OwnedFd, message_type: u16) -> Result<(), Er
     set_option(fd, SocketOption::Filter(&instructions))
 }
 
-/// Where the type is in `struct nlmsghdr`.
+/// Offset of the type in `struct nlmsghdr`.
 const MESSAGE_TYPE_OFFSET: u32 = 4;
 /// `BPF_LD | BPF_H | BPF_ABS`.
 const BPF_LOAD_HALF_WORD: u16 = 0x28;
 /// `BPF_JMP | BPF_JEQ | BPF_K`.
 const BPF_JUMP_IF_EQUAL: u16 = 0x15;
-/// `BPF_RET | BPF_K`: how many bytes of the message are let through.
+/// `BPF_RET | BPF_K`: how many bytes of the message are accepted.
 const BPF_RETURN: u16 = 0x06;
 
 /// `struct sock_filter`.
@@ -72,10 +72,10 @@ struct BpfProgram {
     instructions: *const BpfInstruction,
 }
 
-/// One option with its value.
+/// A socket option with its value.
 #[derive(Clone, Copy)]
 enum SocketOption<'a> {
-    /// A switch of `SOL_NETLINK`.
+    /// A boolean option of `SOL_NETLINK`.
     On(c_int),
     /// `SO_ATTACH_FILTER`.
     Filter(&'a [BpfInstruction; 4]),

@@ -1,11 +1,12 @@
-//! Requests that are sent again and again, of which only a changed reply is of interest.
+//! Repeated requests, of which only changed replies are relevant.
 
 use super::{NetlinkProtocol, Socket};
 use crate::exchange::{Exchange, ExchangeProgress};
 use crate::{Error, ListBounds, MessageFlags, NetlinkRequest};
 
-/// Requests to the kernel that are sent with one system call, and its last replies. To find that nothing is new parses next to
-/// nothing, which is what counts for a caller that polls ten times a second: its code has left the processor's cache by then.
+/// Requests to the kernel that are sent with one system call, and their last replies. Detecting that nothing has
+/// changed needs hardly any parsing, which matters for a caller that polls ten times a second: its code has left the
+/// processor's cache in between.
 #[derive(Debug)]
 pub struct RepeatedRequests {
     socket: Socket,
@@ -15,8 +16,8 @@ pub struct RepeatedRequests {
 }
 
 impl RepeatedRequests {
-    /// Opens a socket in the calling thread's netns for requests that the kernel replies to in this order: `first` with one message,
-    /// and `list` with a list.
+    /// Opens a socket in the calling thread's netns for requests to which the kernel replies in this order: `first`
+    /// with one message, and `list` with a list.
     ///
     /// # Errors
     ///
@@ -32,7 +33,7 @@ impl RepeatedRequests {
         Ok(Self { socket, requests, replies: Vec::new(), before: Vec::new() })
     }
 
-    /// Sends the requests, and returns whether the replies have the same bytes as before; false at the first time.
+    /// Sends the requests, and returns whether the replies have the same bytes as before; false the first time.
     ///
     /// # Errors
     ///
@@ -61,6 +62,6 @@ impl RepeatedRequests {
     }
 }
 
-/// Numbers of the requests. They stay, so that the same replies have the same bytes.
+/// Sequence numbers of the requests. They are constant, so that equal replies have equal bytes.
 const FIRST: u32 = 1;
 const LIST: u32 = 2;

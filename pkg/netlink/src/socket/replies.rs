@@ -1,12 +1,12 @@
-//! The replies to one request, in one piece of memory.
+//! Replies to one request, in contiguous memory.
 
 use crate::parse::ReceivedMessage;
 use crate::{Error, Malformed, MessageFlags};
 
-/// Reads one message; `None`: it is of another kind.
+/// Parses one message; `None`: another kind of message.
 pub type ParseReply<T> = fn(&ReceivedMessage<'_>) -> Result<Option<T>, Malformed>;
 
-/// The messages that answered a request, in the kernel's order.
+/// The messages of a reply, in the kernel's order.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyMessages {
     messages: Vec<(u16, MessageFlags, usize)>,
@@ -14,17 +14,17 @@ pub struct ReplyMessages {
 }
 
 impl ReplyMessages {
-    /// How many there are.
+    /// Returns the number of messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no messages.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// The messages. (`sequence` is 0: it has done its work.)
+    /// Returns the messages. (`sequence` is 0, because it is no longer needed.)
     pub fn iter(&self) -> impl Iterator<Item = ReceivedMessage<'_>> {
         let mut rest = self.payloads.as_slice();
         self.messages.iter().map_while(move |&(kind, flags, length)| {
@@ -34,7 +34,7 @@ impl ReplyMessages {
         })
     }
 
-    /// Parses the messages; `parse` returns `None` for one that is of another kind.
+    /// Parses the messages; `parse` returns `None` for another kind of message.
     ///
     /// # Errors
     /// A message is malformed.
@@ -42,10 +42,10 @@ impl ReplyMessages {
         Ok(self.iter().filter_map(|reply| parse(&reply).transpose()).collect::<Result<_, _>>()?)
     }
 
-    /// As [`ReplyMessages::parse_all`], up to the first of the kind.
+    /// Like [`ReplyMessages::parse_all`], up to the first of the kind.
     ///
     /// # Errors
-    /// As there.
+    /// As [`ReplyMessages::parse_all`].
     pub fn parse_first<T>(&self, parse: ParseReply<T>) -> Result<Option<T>, Error> {
         Ok(self.iter().find_map(|reply| parse(&reply).transpose()).transpose()?)
     }

@@ -1,4 +1,4 @@
-//! One attempt at a broken pod, which labels it, deletes it or repairs it in place.
+//! One attempt to handle a broken pod, which labels it, deletes it or repairs it in place.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use pod_identity::KnownPods;
 use super::RepairController;
 use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
 
-/// For one request.
+/// Time limit of one request.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The result of an attempt.
 pub(super) enum Attempt {
-    /// With the Event's type and reason.
+    /// The attempt succeeded, with the Event's type and reason.
     Done {
         level: EventLevel,
         reason: &'static str,
@@ -34,7 +34,8 @@ pub(super) enum Attempt {
 }
 
 impl RepairController {
-    /// `known`: all pods that are known. `is_excluded`: the plugin leaves this one alone because of its namespace.
+    /// Handles the pod according to the mode. `known`: all known pods. `is_excluded`: the plugin skips this pod because
+    /// of its namespace.
     pub(super) async fn attempt_repair(
         &self,
         task: &RepairTask,
@@ -113,7 +114,7 @@ impl RepairController {
         }
     }
 
-    /// The pod as it is now.
+    /// Reads the pod's current state.
     async fn read_pod(&self, observed: &ObservedPod) -> Result<Pod, Attempt> {
         let ObservedPod { name, uid, .. } = observed;
         match self.client.get::<Pod>(&format!("pod {name}"), &name.api_path(), LIMIT).await {
@@ -124,13 +125,13 @@ impl RepairController {
         }
     }
 
-    /// A request that named the version of the pod that was observed has failed.
+    /// Determines the outcome of a failed request that had the observed version of the pod as its precondition.
     async fn judge_failure(&self, observed: &ObservedPod, error: &kubeio::Error) -> Attempt {
         let failed = Attempt::Failed { message: error.to_string() };
         match error.kind() {
             ApiErrorKind::NotFound => Attempt::Gone,
             ApiErrorKind::Conflict => match self.read_pod(observed).await {
-                // That it changed was not the reason.
+                // A changed pod was not the reason.
                 Ok(pod) if pod.metadata.resource_version == observed.version => failed,
                 Ok(_) => Attempt::Outdated,
                 Err(other) => other,

@@ -1,4 +1,4 @@
-//! The rules of running pods with a sidecar: what was missing of them, and that it was restored.
+//! Rules of running pods with a sidecar: comparing and restoring them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,30 +16,30 @@ use crate::{
     sidecar_rules::{Compared, RulesReport, SidecarRuleReconciler},
 };
 
-/// The rules of running pods, as they are known.
+/// State of the rules of running pods.
 #[derive(Default)]
 pub(super) struct KeptRules {
     /// `None` before the first pass, and after a panic.
     reconciler: Option<SidecarRuleReconciler>,
     last_pass: LastError,
-    /// Comparisons under way.
+    /// Running comparisons.
     running: FuturesUnordered<BoxFuture<'static, (PodUid, Result<Compared, JoinError>)>>,
 }
 
 impl KeptRules {
-    /// When rules are to be compared without a change, because they were restored before.
+    /// Returns when rules are to be compared without a change, because they were restored before.
     pub(super) fn next_recheck(&self) -> Option<Instant> {
         self.reconciler.as_ref()?.next_recheck().map(Instant::from_std)
     }
 
-    /// Has the rules of those pods compared whose network namespaces changed, or that are due.
+    /// Queues comparisons of the rules of pods whose network namespaces changed, or that are due.
     pub(super) fn compare_changed(&mut self, changed: BTreeMap<PodUid, NetnsDisturbance>) {
         if let Some(reconciler) = &mut self.reconciler {
             reconciler.compare_changed(changed);
         }
     }
 
-    /// Begins the comparisons that may begin now.
+    /// Starts the comparisons that may start now.
     pub(super) fn start_comparisons(&mut self, pods: &SidecarPods) {
         let Some(reconciler) = &mut self.reconciler else { return };
         while let Some(comparison) = reconciler.next_comparison(pods) {
@@ -59,8 +59,8 @@ impl KeptRules {
 }
 
 impl RepairController {
-    /// Finds running pods, so that changes of their rules are noticed from now on, and has the rules of all compared, or of
-    /// `only_new` ones.
+    /// Searches for running pods, so that later changes of their rules are noticed, and queues comparisons of the rules
+    /// of all, or of `only_new` ones.
     pub(super) async fn keep_rules(
         &self,
         rules: &mut KeptRules,
@@ -77,7 +77,7 @@ impl RepairController {
         .await;
     }
 
-    /// Takes the result of a comparison.
+    /// Handles the result of a comparison.
     pub(super) async fn finish_comparison(
         &self,
         rules: &mut KeptRules,
