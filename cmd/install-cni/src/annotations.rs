@@ -1,4 +1,4 @@
-//! Annotations of pods: several are written at a time, and for each pod one after the other, the newest value last.
+//! Pod annotations: patched concurrently, but one request at a time per pod, so that the newest value is written last.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,17 +18,17 @@ use tracing::{debug, info, warn};
 
 use crate::{cluster::connect_to_api, supervise::restart_on_panic};
 
-/// Updates that wait in the channel, and as many in the queue: more than a node has pods, because an uninstallation annotates
-/// all of them at once. The reconciler submits again what found no room.
+/// Capacity of the channel, and of the queue: more than a node has pods, because an uninstallation annotates all of them at the
+/// same time. The reconciler submits dropped updates again.
 pub(crate) const UPDATES: usize = 4096;
-/// Requests at a time: 250 pods take 16 round trips, which the two seconds of a shutdown have to be enough for.
+/// Concurrent requests: 250 pods take 16 round trips, which must fit into the two seconds of a shutdown.
 const REQUESTS: usize = 16;
 
-/// Updates that wait, the newest of each pod, and the pods that have a request.
+/// Pending updates, the newest of each pod, and the pods with a request in flight.
 #[derive(Debug, Default)]
 struct UpdateQueue {
     updates: BTreeMap<PodUid, AnnotationUpdate>,
-    /// Pods that have an update and no request, oldest first.
+    /// Pods with an update and no request in flight, oldest first.
     order: VecDeque<PodUid>,
     requested: BTreeSet<PodUid>,
 }
@@ -38,7 +38,7 @@ impl UpdateQueue {
         self.updates.len() < UPDATES
     }
 
-    /// Adds an update, in place of an older one of its pod.
+    /// Adds an update; replaces an older one of the same pod.
     fn add_update(&mut self, update: AnnotationUpdate) {
         let uid = update.uid.clone();
         let is_new = self.updates.insert(uid.clone(), update).is_none();
@@ -47,7 +47,8 @@ impl UpdateQueue {
         }
     }
 
-    /// The next update to be written, if a request is allowed; its pod has a request until [`UpdateQueue::complete_request`].
+    /// Returns the next update to write, if another request is allowed; its pod counts as in flight until
+    /// [`UpdateQueue::complete_request`].
     fn next_update(&mut self) -> Option<AnnotationUpdate> {
         if self.requested.len() >= REQUESTS {
             return None;
@@ -66,8 +67,7 @@ impl UpdateQueue {
     }
 }
 
-/// Annotates pods until no update can come any more and all are written. What cannot be written now, the reconciler submits
-/// again.
+/// Annotates pods until the channel is closed and all updates are written. The reconciler submits failed updates again.
 pub(crate) async fn write_annotations(settings: Arc<DaemonSettings>, updates: Receiver<AnnotationUpdate>) {
     restart_on_panic("the annotations of pods", updates, |updates| {
         Box::pin(write_to_api(Arc::clone(&settings), updates))
@@ -78,7 +78,7 @@ pub(crate) async fn write_annotations(settings: Arc<DaemonSettings>, updates: Re
 async fn write_to_api(settings: Arc<DaemonSettings>, updates: &mut Receiver<AnnotationUpdate>) {
     let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
     let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
-        while updates.recv().await.is_some() {} // there is no API server that has these pods
+        while updates.recv().await.is_some() {} // no API server has these pods
         return;
     };
     let client = connect_to_api(connection).await;
@@ -86,7 +86,7 @@ async fn write_to_api(settings: Arc<DaemonSettings>, updates: &mut Receiver<Anno
     write_each(updates, |update| annotate_pod(client.clone(), &last, update)).await;
 }
 
-/// `last`: the kind of the last error, of whichever pod. Two hundred pods that must not be annotated are one line.
+/// `last`: the kind of the last error, of any pod. Two hundred pods that must not be annotated are one log line.
 async fn annotate_pod(
     client: KubeClient,
     last: &Mutex<LastError>,
@@ -98,7 +98,7 @@ async fn annotate_pod(
     match written {
         Ok(()) => {
             last.clear();
-            // That the pod is captured, or not any more, the agent has logged.
+            // The agent has logged that the pod is captured or released.
             let value = redirection.annotation_value().unwrap_or("removed");
             info!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, annotation = AMBIENT_REDIRECTION, value, "pod annotated");
         }

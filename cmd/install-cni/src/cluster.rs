@@ -1,6 +1,7 @@
-//! What the daemon follows in the API: its ConfigMap and its DaemonSet; and what it tells: Events.
+//! API resources of the daemon: watches its ConfigMap and its DaemonSet, publishes Events.
 //!
-//! Nothing here is needed for the installation. While the API server is unavailable, everything goes on with what is known.
+//! The installation does not depend on any of them. While the API server is unavailable, the daemon continues with the last known
+//! state.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +29,7 @@ use crate::{
     shutdown::{self, DaemonSetPresence, SharedShutdownFacts},
 };
 
-/// How long the API server may take to tell of one pod.
+/// Timeout of one request for a pod.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// Returns `LOOK_UP`, or the time until the caller's deadline if that is shorter.
@@ -36,21 +37,21 @@ pub(crate) fn look_up_limit(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).min(LOOK_UP)
 }
 
-/// The cluster, as far as it is known.
+/// Access to the cluster, and the last known facts.
 #[derive(Default)]
 pub(crate) struct ClusterAccess {
     client: watch::Sender<Option<KubeClient>>,
-    /// Facts that the shutdown needs.
+    /// Facts that decide the shutdown.
     pub(crate) memory: SharedShutdownFacts,
 }
 
 impl ClusterAccess {
-    /// The client; none as long as there is no credential for one.
+    /// Returns the client; `None` until a credential for one exists.
     pub(crate) fn client(&self) -> Option<KubeClient> {
         self.client.borrow().clone()
     }
 
-    /// The client, which an agent that has just started waits for.
+    /// Waits up to `limit` for the client, which a newly started agent may not have yet.
     pub(crate) async fn client_within(&self, limit: Duration) -> Result<KubeClient> {
         let client = timeout(limit, self.wait_for_client()).await;
         client.map_err(|_| anyhow!("there is no credential for the API server yet"))
@@ -62,13 +63,13 @@ impl ClusterAccess {
             if let Some(client) = &*known.borrow_and_update() {
                 return client.clone();
             }
-            drop(known.changed().await); // its sender is ours
+            drop(known.changed().await); // the sender is a field of `self`
         }
     }
 }
 
-/// Connects, and keeps what the shutdown needs to know up to date. The first request of all is for our own pod: without an
-/// answer to it, permissions that are revoked later are no evidence of an uninstallation.
+/// Connects, and keeps the facts for the shutdown up to date. The first request of all reads our own pod: without an answer to it,
+/// permissions that are revoked later are no evidence of an uninstallation.
 pub(crate) async fn follow_owner(settings: Arc<DaemonSettings>, cluster: Arc<ClusterAccess>) {
     let Some(connection) = &settings.api else { return };
     let client = connect_to_api(connection).await;
@@ -76,7 +77,7 @@ pub(crate) async fn follow_owner(settings: Arc<DaemonSettings>, cluster: Arc<Clu
     follow_daemon_set(&client, &settings.identity, &cluster.memory).await;
 }
 
-/// Follows and tells until it is dropped. `owner`: [`follow_owner`], which was started before.
+/// Follows resources and publishes Events until it is dropped. `owner`: the task of [`follow_owner`], started before.
 pub(crate) async fn follow_resources(
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
@@ -97,18 +98,18 @@ pub(crate) async fn follow_resources(
         if let Err(panic) = owner.await.map_err(JoinError::try_into_panic)
             && let Ok(panic) = panic
         {
-            std::panic::resume_unwind(panic); // this task is watched
+            std::panic::resume_unwind(panic); // this task is supervised
         }
     };
     tokio::join!(config_map, owner, notices::publish_events(&client, &settings, sources));
 }
 
-/// Back-off while something is not there yet.
+/// Back-off while a resource does not exist yet.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff = Backoff::new(FIRST_BACKOFF, LAST_BACKOFF);
 
-/// Tries until the credential can be read.
+/// Retries until the credential can be read.
 pub(crate) async fn connect_to_api(connection: &ApiConnection) -> KubeClient {
     let (mut attempts, mut last) = (BACKOFF.start_attempts(), LastError::default());
     loop {
@@ -159,11 +160,12 @@ async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, i
     }
 }
 
-/// Until a question that our role does not allow is asked again: roles change rarely, and there are many agents.
+/// Delay before a request that our role forbids is retried: roles change rarely, and there are many agents.
 pub(crate) const REFUSED_DELAY: Duration = Duration::from_secs(600);
 
-/// Keeps what the shutdown needs to know up to date: whether our role lets us read our own pod, and our DaemonSet by a watch,
-/// where our role allows one. While our own pod is refused, as before a role is bound, the DaemonSet has its usual name.
+/// Keeps the facts for the shutdown up to date: whether our role permits reading our own pod, and the presence of our DaemonSet,
+/// watched where our role permits it. While reading our own pod is forbidden, as before a role is bound, the DaemonSet is assumed
+/// to have the default name.
 async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory: &SharedShutdownFacts) {
     if identity.namespace.is_empty() {
         warn!(target: "install", "namespace of the agent unknown; nothing will be removed at shutdown");
@@ -174,13 +176,13 @@ async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory
         Ok(owner) => owner,
         Err(Refused) => tokio::select! {
             owner = wait_for_owner(client, identity, memory, attempts) => owner,
-            () = follow_named(client, identity, memory, None) => None, // it does not end by itself
+            () = follow_named(client, identity, memory, None) => None, // never returns
         },
     };
     follow_named(client, identity, memory, owner).await;
 }
 
-/// Follows the DaemonSet of the configured name, or of that of the owner of our pod, or of the usual one.
+/// Follows the DaemonSet with the configured name, else with the name of our pod's owner, else with the default name.
 async fn follow_named(
     client: &KubeClient,
     identity: &AgentIdentity,
@@ -206,7 +208,7 @@ async fn follow_named(
     }
 }
 
-/// Watches until that is refused; returns the refusal.
+/// Watches until the API server refuses the watch; returns the refusal.
 async fn watch_daemon_set(
     client: &KubeClient,
     object: &ObjectRef,
@@ -232,7 +234,7 @@ async fn watch_daemon_set(
                     warn!(target: "install", daemon_set = name, %error, "cannot watch the DaemonSet");
                 }
             }
-            None => std::future::pending().await, // a watch does not end by itself
+            None => std::future::pending().await, // a watch never ends by itself
         }
     }
 }
@@ -254,14 +256,14 @@ fn record_daemon_set(
     }
 }
 
-/// The name that our DaemonSet has in Istio's charts.
+/// Name of our DaemonSet in Istio's charts.
 const DEFAULT_NAME: &str = "istio-cni-node";
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A refusal of our role.
+/// The API server refuses a request for lack of permission.
 struct Refused;
 
-/// Finds the DaemonSet that owns our pod; `None`: there is none. Tries until the API server answers.
+/// Finds the DaemonSet that owns our pod; `None`: it has no such owner. Retries until the API server answers.
 async fn find_owner(
     client: &KubeClient,
     identity: &AgentIdentity,
@@ -284,7 +286,7 @@ async fn find_owner(
     }
 }
 
-/// Finds the same as [`find_owner`] once our role allows it.
+/// Waits until our role permits [`find_owner`].
 async fn wait_for_owner(
     client: &KubeClient,
     identity: &AgentIdentity,

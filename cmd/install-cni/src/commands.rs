@@ -1,5 +1,5 @@
-//! The commands by which a person on the node, or a script, sees what the agent does: each asks the agent, or without one what
-//! is on the node, and shows the same document in its own way. None changes anything but `log-level`; `prove` sends packets.
+//! Commands that show the agent's state to a person on the node or to a script: each queries the agent, or inspects the node if no
+//! agent runs, and prints the same document in its own form. None changes anything but `log-level`; `prove` sends packets.
 
 mod bundle;
 mod check;
@@ -33,7 +33,7 @@ pub(crate) use removal::print_plan as show_removal;
 use telemetry::logging::LogOptions;
 
 model::word_enum! {
-    /// One of them, in the order of the help: its name on the command line, and one line for the help of all.
+    /// A command, in the order of the help: name on the command line, and a one-line summary.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum CliCommand {
         Check = "check", "show what would keep the agent from capturing pods here",
@@ -54,7 +54,7 @@ model::word_enum! {
 /// How commands take flags that take operands, too.
 pub(crate) const WITH_OPERANDS: FlagStyle = FlagStyle { takes_operands: true, ..options::STYLE };
 
-/// Usage text of a command, its own flags, which come before those of the agent, and the function that runs it.
+/// Usage text of a command, its own flags, which precede those of the agent, and the function that runs it.
 type CommandParts = (&'static str, &'static [Flag], fn(&CommandInvocation) -> Result<ExitCode>);
 
 const CHECK: &str = "install-cni check shows what would keep the agent from capturing pods on this node, with or without an agent.
@@ -192,7 +192,7 @@ Examples:
 
 Exit status 0: shown and changed; 2: the agent did not answer, or usage error.";
 
-/// Follows a command's own flags.
+/// Appended to the usage of a command's own flags.
 const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";
 
 impl CliCommand {
@@ -220,13 +220,13 @@ impl CliCommand {
     }
 }
 
-/// Prints why the program fails, and where to read on if a flag or word was not understood.
+/// Prints why the program fails, and where to find help if a flag or word was not understood.
 pub(crate) fn print_error(error: &anyhow::Error) {
     let hint = if error.is::<flags::FlagErrors>() { "; see --help" } else { "" };
     console::print_message(output::PROGRAM, &format!("{}{hint}", node_status::error_text(error)));
 }
 
-/// Runs one; what stops it is said on stderr.
+/// Runs a command; prints an error to stderr.
 pub(crate) fn run_command(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
     match try_run(command, arguments) {
         Ok(code) => code,
@@ -239,7 +239,7 @@ pub(crate) fn run_command(command: CliCommand, arguments: Vec<OsString>) -> Exit
 
 fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let (usage, own_flags, run) = command.parts();
-    // One command is read in the life of a process.
+    // Leaked once: a process runs one command.
     let table: &'static [Flag] = [own_flags, options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let style = match command {
@@ -258,26 +258,26 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         }
     };
     let (mut settings, _) = read_settings(&values)?;
-    drop(node_status::detect_probe_sources(&mut settings)); // `check` says what was not
+    drop(node_status::detect_probe_sources(&mut settings)); // `check` reports what was not detected
     let output = new_printer(&values, command == CliCommand::Check)?;
     run(&CommandInvocation { values, settings, output })
 }
 
-/// The help of a command that takes the agent's flags, too, which are in the agent's own.
+/// Returns the help of a command that also takes the agent's flags; the agent's own help lists those.
 pub(crate) fn help_text(usage: &str, own_flags: &[Flag]) -> String {
     format!("{}{DAEMONS_FLAGS}", flags::help_text(usage, own_flags))
 }
 
-/// The agent's settings, as far as they are known where the command is called, and how to log.
+/// Returns the agent's settings, as far as they are known where the command is called, and the log options.
 ///
 /// # Errors
-/// Something in them is wrong.
+/// A setting is invalid.
 pub(crate) fn read_settings(values: &FlagValues) -> Result<(DaemonSettings, LogOptions)> {
     Ok(DaemonSettings::read(values, &CommandEnv)?)
 }
 
-/// A shell on the node has not what the kubelet gives a container: where the API server is. The commands never ask it, so any
-/// address will do.
+/// Placeholder for the API server's address, which the kubelet gives to a container but not to a shell on the node. The commands
+/// never connect to it, so any address will do.
 struct CommandEnv;
 
 impl HostEnvironment for CommandEnv {

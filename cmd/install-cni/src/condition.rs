@@ -1,4 +1,4 @@
-//! The node's condition `IstioCNIReady`, which tools for node readiness can turn into taints.
+//! Node condition `IstioCNIReady`, which node readiness tools can turn into taints.
 
 use std::{
     sync::Arc,
@@ -15,22 +15,22 @@ use crate::{cluster::ClusterAccess, health::HealthProbe};
 
 /// Type of the condition.
 const KIND: &str = "IstioCNIReady";
-/// Why it is `False`: the plugin's files differ from the desired state.
+/// Reason for `False`: the plugin's files differ from the desired state.
 pub(crate) const NOT_INSTALLED: &str = "NotInstalled";
-/// Why it is `False`: the node's network is not.
+/// Reason for `False`: the node's network differs from the desired state.
 pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
-/// How long an agent may take to start: until then, what it has not looked at yet is no change of the node's.
+/// Grace period of a starting agent: `False` is not reported before, because parts may not have been observed yet.
 const START: Duration = Duration::from_secs(10);
-/// How often we look at ourselves: a change shall be at the node within a second.
+/// Interval at which our health is checked: a change shall be on the Node within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is told that nothing has changed.
+/// Interval at which an unchanged condition is reported again.
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// How often the message may change while it does not.
+/// Minimum interval between updates that change only the message.
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
-/// After a failure, the next try; twice as long after each further one, up to the last.
+/// Back-off after a failed update, doubled after each further failure up to the last.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(60);
-/// At the end: the kubelet gives us five seconds in all.
+/// Timeout of the last update: the kubelet grants five seconds in all.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondition {
@@ -45,7 +45,7 @@ fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) ->
     NodeCondition { kind: KIND, status, reason, message }
 }
 
-/// Condition that was last reported, and when.
+/// Condition last reported, and when.
 #[derive(Debug)]
 struct LastReported {
     started: Instant,
@@ -59,7 +59,7 @@ impl LastReported {
         LastReported { started, last: None, failures: 0, not_before: None }
     }
 
-    /// Whether to tell this now.
+    /// Whether to report the condition now.
     fn is_due(&self, condition: &NodeCondition, now: Instant) -> bool {
         if self.not_before.is_some_and(|not_before| now < not_before) {
             return false;
@@ -86,7 +86,7 @@ impl LastReported {
     }
 }
 
-/// Keeps the condition as it is with us, until it is dropped.
+/// Keeps the node's condition up to date with our health, until it is dropped.
 pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
     let (mut last_report, mut last_error) = (LastReported::new(Instant::now()), LastError::default());
     loop {
@@ -114,7 +114,7 @@ pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>
     }
 }
 
-/// `before`: what it said, if that is known.
+/// `before`: the status last reported, if known.
 async fn publish_condition(
     client: &KubeClient,
     node: &str,
@@ -123,14 +123,14 @@ async fn publish_condition(
 ) -> Result<(), Error> {
     let before = match before {
         Some(before) => Some(before),
-        // An agent before this one may have told the same.
+        // The previous agent may have reported the same status.
         None => client.node_condition(node, KIND).await?,
     };
     let changed = before != Some(condition.status);
     client.set_node_condition(node, condition, SystemTime::now(), changed).await
 }
 
-/// Tells that nothing of us is on the node any more; what went wrong, in a sentence.
+/// Reports that nothing of ours is on the node any more; returns an error as a message.
 pub(crate) async fn publish_uninstalled(client: &KubeClient, node: &str) -> Result<(), String> {
     let condition = NodeCondition {
         kind: KIND,

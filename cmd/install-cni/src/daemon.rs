@@ -1,4 +1,4 @@
-//! The parts of the daemon, put together: one thread for the installer, one for everything that waits for others.
+//! Assembly of the daemon's parts: one thread for the installer, one runtime for everything asynchronous.
 
 use std::{
     collections::BTreeMap, fs, future::Future, io, net::TcpListener, process::ExitCode, sync::Arc, thread,
@@ -51,15 +51,15 @@ use crate::{
     version,
 };
 
-/// How long rules stay for pods whose annotations could not be withdrawn yet: 250 take 16 round trips.
+/// Time for which rules are kept while annotations are still being removed: 250 take 16 round trips.
 const ANNOTATIONS: Duration = Duration::from_secs(1);
-/// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
+/// Time for the installer to finish a pass. The kubelet grants five seconds in all.
 const LAST_PASS: Duration = Duration::from_secs(2);
 
-/// Runs until told to end.
+/// Runs until a termination signal.
 ///
 /// # Errors
-/// Something that cannot do without fails at the start, or the installer ends by itself.
+/// An essential part fails at the start, or the installer ends by itself.
 pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
@@ -79,7 +79,7 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
     settings.warnings.iter().for_each(|warning| warn!(target: "install", warning, "check the settings"));
 
     allow_many_files();
-    // Before anything is changed, and until the process ends.
+    // Taken before anything is changed, and held until the process ends.
     let lock = NodeLock::acquire(&settings.lock_file())?;
     for (family, source) in node_status::detect_probe_sources(&mut settings) {
         match source {
@@ -89,24 +89,25 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
             }
         }
     }
-    // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
+    // The plugin may decide without an agent while a refusal of our credential persists; from now on an agent runs.
     drop(fs::remove_file(settings.refused_credential()));
-    // Before the agent listens itself.
+    // Checked before the agent opens its own ports.
     let ports = node_status::taken_ports(&settings.listening_ports());
     let (settings, cluster) = (Arc::new(settings), Arc::new(ClusterAccess::default()));
     let done = runtime.block_on(async {
-        // Before everything that takes time: what a SIGTERM means is decided by what is known of our own pod.
+        // Started before anything slow: our own pod decides what a SIGTERM means.
         let owner = tokio::spawn(cluster::follow_owner(Arc::clone(&settings), Arc::clone(&cluster)));
         let (daemon, parts) = spawn_blocking(move || start_parts(settings, ports, cluster, logger, lock))
             .await
             .context("the start has panicked")??;
         daemon.serve_until_stopped(parts, owner, signals).await
     });
-    runtime.shutdown_background(); // who still waits for the agent, waits in vain
+    runtime.shutdown_background(); // requests to the agent that are still pending are abandoned
     done
 }
 
-/// The namespaces of the mesh's pods are held open and watched, and container runtimes set a limit as low as 1024 open files.
+/// Raises the limit of open files: the network namespaces of all mesh pods are held open and watched, and container runtimes set
+/// limits as low as 1024.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -115,7 +116,7 @@ fn allow_many_files() {
     }
 }
 
-/// Opens everything and starts the threads, from within the runtime.
+/// Opens everything and starts the threads; called within the runtime.
 fn start_parts(
     settings: Arc<DaemonSettings>,
     ports: Observed<Vec<String>>,
@@ -149,7 +150,7 @@ fn start_parts(
     Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, proofs, log_server }))
 }
 
-/// Parts that were started, for the daemon to serve.
+/// Started parts that the daemon serves.
 struct DaemonParts {
     work: InstallerThread,
     agent: RunningAgent,
@@ -157,15 +158,15 @@ struct DaemonParts {
     notices: mpsc::Receiver<Notice>,
     checker: SidecarDriftChecker,
     repair: Option<RepairMetrics>,
-    /// How often a pod is proven, and what is counted then.
+    /// Interval of the sampled proofs, and their metrics.
     proofs: Option<(Duration, ProofMetrics)>,
     log_server: Option<(LogServer, LogMetrics)>,
 }
 
-/// The installer's thread.
+/// Handle of the installer's thread.
 struct InstallerThread {
     handle: InstallerHandle,
-    /// The installer, when its loop has ended; an error when it panicked.
+    /// Returns the installer when its loop has ended; an error when it panicked.
     ended: oneshot::Receiver<Installer>,
 }
 
@@ -173,13 +174,13 @@ fn start_installer(mut installer: Installer, handle: InstallerHandle) -> Result<
     let (sender, ended) = oneshot::channel();
     let started = thread::Builder::new().name("installer".to_owned()).spawn(move || {
         installer.run();
-        drop(sender.send(installer)); // nobody asks any more when the daemon has ended
+        drop(sender.send(installer)); // the receiver is dropped once the daemon has ended
     });
     started.context("cannot start a thread")?;
     Ok(InstallerThread { handle, ended })
 }
 
-/// State that lives as long as the process.
+/// State with the lifetime of the process.
 struct Daemon {
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
@@ -256,9 +257,9 @@ impl Daemon {
 
         let name = wait_for_shutdown(&mut signals, &mut work.ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
-        watch_node.abort(); // it would write down the state that is about to be removed
+        watch_node.abort(); // it would write the state that is about to be removed
         if let Some(condition) = condition {
-            condition.abort(); // an end is no problem of the node
+            condition.abort(); // a shutdown is not a fault of the node
         }
         let done = self.shut_down(work, AgentThread { handle, ended, marker }).await;
         drop(stop);
@@ -267,11 +268,11 @@ impl Daemon {
                 drop(server.await);
             }
         };
-        drop(timeout(LAST_PASS, last).await); // their sockets go with them
+        drop(timeout(LAST_PASS, last).await); // ending removes their sockets
         done
     }
 
-    /// Serves the debug state: over HTTP, and to root on a socket.
+    /// Serves the debug state over HTTP, and to root on a socket.
     fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &VitalTasks) {
         let router = debug::debug_router(collector, self.logger.clone(), version::build_info());
         match RootServer::bind(&self.settings.debug_socket) {
@@ -279,7 +280,7 @@ impl Daemon {
                 let run =
                     server.run(router.clone(), debug::MAX_CONNECTIONS, shutdown_signal(stopped.clone()));
                 drop(tokio::spawn(vital.clone().watch_task("the server of the debug state", async {
-                    drop(run.await); // its error is logged there
+                    drop(run.await); // logged by the server
                 })));
             }
             Err(error) => error!(target: "install", %error, "cannot serve the debug state to commands"),
@@ -293,7 +294,7 @@ impl Daemon {
         }
     }
 
-    /// Keeps the node's condition, if somebody wants it.
+    /// Keeps the node's condition up to date, if configured.
     fn follow_condition(&self, probe: HealthProbe) -> Option<JoinHandle<()>> {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
         self.settings.node_condition.then(|| {
@@ -306,9 +307,9 @@ impl Daemon {
     /// Stops everything, and removes everything if this is an uninstallation.
     async fn shut_down(&self, work: InstallerThread, agent: AgentThread) -> Result<ExitCode> {
         let (client, identity) = (self.cluster.client(), &self.settings.identity);
-        // Without ambient mode it captures nothing, and answers the plugin until the process ends.
+        // Without ambient mode the agent captures nothing, and answers the plugin until the process ends.
         let ambient = self.settings.ambient.as_ref().map(|_| agent);
-        // The agent still serves meanwhile: an upgrade takes no longer without it than it must.
+        // The agent keeps serving meanwhile, so that an upgrade interrupts it as briefly as possible.
         let verdict = shutdown::decide_verdict(
             self.settings.cleanup,
             client.as_ref(),
@@ -358,7 +359,7 @@ impl Daemon {
     }
 }
 
-/// Removes capture: of this agent, whose pods lose their annotations first, or what one with ambient mode left.
+/// Removes capture: that of this agent, after withdrawing its pods' annotations, or what an agent with ambient mode left.
 async fn remove_capture(uninstallation: &Uninstallation, agent: Option<AgentThread>) -> Vec<String> {
     let withdrawing = match agent {
         Some(agent) => match withdraw_annotations(agent).await {
@@ -366,7 +367,7 @@ async fn remove_capture(uninstallation: &Uninstallation, agent: Option<AgentThre
             Err(error) => return vec![error],
         },
         None if uninstallation.is_ambient => None,
-        // An agent without ambient mode may not be allowed to look at the node's network.
+        // An agent without ambient mode may lack the permission to inspect the node's network.
         None => return Vec::new(),
     };
     let uninstallation = uninstallation.clone();
@@ -379,8 +380,8 @@ async fn remove_capture(uninstallation: &Uninstallation, agent: Option<AgentThre
     removed.unwrap_or_else(|error| vec![error.to_string()])
 }
 
-/// Withdraws the annotations of all pods: clients send HBONE to a pod that has one, which nobody accepts without rules. Returns
-/// the task if it has more to do after a moment, because traffic of the pods must not wait for a slow API server.
+/// Withdraws the annotations of all pods: clients send HBONE to an annotated pod, where nothing accepts it without rules. Returns
+/// the task if it is unfinished after a moment, because pod traffic must not wait for a slow API server.
 async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()>>, String> {
     let AgentThread { ended, mut marker, .. } = agent;
     let Ok(Ok(mut owner)) = timeout(LAST_PASS, ended).await else {
@@ -389,25 +390,25 @@ async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()
     owner.remove_annotations();
     let finished = spawn_blocking(move || {
         owner.finish_work();
-        drop(owner); // with it ends the list of annotations
+        drop(owner); // closes the list of annotations
     });
     finished.await.map_err(|error| error.to_string())?;
     Ok(timeout(ANNOTATIONS, &mut marker).await.err().map(|_| marker))
 }
 
-/// The ambient part, as far as its end is concerned.
+/// The agent's thread, as far as the shutdown needs it.
 struct AgentThread {
     handle: agent::AgentHandle,
     ended: oneshot::Receiver<agent::Reconciler>,
     marker: JoinHandle<()>,
 }
 
-/// Ends when everything is to.
+/// Completes at shutdown.
 async fn shutdown_signal(mut stopped: watch::Receiver<()>) {
-    drop(stopped.changed().await); // an error: whoever would say so has gone
+    drop(stopped.changed().await); // an error means that the sender was dropped: shutdown, too
 }
 
-/// The name of the signal that came.
+/// Returns the name of the signal received.
 async fn wait_for_shutdown(
     signals: &mut TerminationSignals,
     ended: &mut oneshot::Receiver<Installer>,
@@ -420,10 +421,10 @@ async fn wait_for_shutdown(
     }
 }
 
-/// Between two tries to get a port that another process holds.
+/// Delay before a port that another process holds is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Serves, as soon as the port is free.
+/// Serves as soon as the port is free.
 async fn serve_http(port: u16, router: Router, until: impl Future<Output = ()> + Send + 'static) {
     let listener = bind_when_free(port, || http::bind(port)).await;
     log_if_failed(port, http::serve(listener, router, until).await);
@@ -440,7 +441,7 @@ async fn serve_debug_http(
     log_if_failed(port, debug::serve(listener, router, until).await);
 }
 
-/// A port that is taken keeps nothing else from working, and is tried again.
+/// Binds a port; while another process holds it, retries without blocking any other part.
 async fn bind_when_free(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListener {
     let mut last = LastError::default();
     loop {

@@ -1,7 +1,7 @@
-//! `pluginevent.sock`: what Istio's own plugin (1.29 to 1.31) asks at an ADD, over HTTP.
+//! `pluginevent.sock`: the HTTP endpoint that Istio's own plugin (1.29 to 1.31) calls at an ADD.
 //!
-//! `POST /cmdadd`: 200 without a body when the pod is captured, 400 for a body that is no event, else 500 with the reason,
-//! in time for the plugin to hear it.
+//! `POST /cmdadd`: 200 without a body when the pod is captured, 400 for a body that is no event, else 500 with the reason, within
+//! the plugin's timeout.
 
 use std::{
     future::Future,
@@ -27,18 +27,18 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tracing::{error, warn};
 use wire::{AgentRequest, CniVerb, EVENT_PATH, PluginEvent};
 
-/// The longest body that is taken, in bytes.
+/// Maximum length of a body, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
-/// Connections at a time; more wait in the kernel.
+/// Concurrent connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 128;
-/// Pods at a time. One that took too long may still be at work.
+/// Pods in progress. One that timed out may still be in progress.
 const MAX_PODS: usize = 256;
-/// The plugin waits for five seconds. What it is not told by then, nobody is.
+/// The plugin waits for five seconds; a later response reaches no one.
 const LIMIT: Duration = Duration::from_millis(4500);
-/// By then the agent knows why a pod is not enrolled yet.
+/// Deadline of the agent, by when it knows why a pod is not enrolled yet.
 const DEADLINE: Duration = Duration::from_millis(4200);
 
-/// Answers requests; clones are the same one.
+/// Handles requests; clones share one state.
 #[derive(Clone)]
 struct PluginEventHandler {
     service: AgentService,
@@ -47,17 +47,17 @@ struct PluginEventHandler {
     room: Arc<Semaphore>,
 }
 
-/// A status and a reason.
+/// Status and reason.
 type EventRejection = (StatusCode, String);
 
-/// A server that listens.
+/// A listening server.
 pub(crate) struct EventServer {
     server: RootServer,
     router: Router,
 }
 
 impl EventServer {
-    /// Listens.
+    /// Binds the socket.
     ///
     /// # Errors
     /// Another agent serves the socket, or the system refuses.
@@ -119,7 +119,7 @@ fn internal_error(why: &impl ToString) -> EventRejection {
     (StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
 }
 
-/// Waits for the agent.
+/// Waits for the agent's answer.
 fn ask_agent(
     service: &AgentService,
     places: &HostPaths,
@@ -138,10 +138,10 @@ fn ask_agent(
     }
 }
 
-/// Opens the namespace that has this path on the host.
+/// Opens the network namespace with this path on the host.
 fn open_netns(places: &HostPaths, path: &str) -> Result<Netns, String> {
     let netns = open_any(places, path)?;
-    // That it is not the node's is for the agent to see; it may have another one itself.
+    // The agent rejects the node's netns; this process may be in another one.
     let own = Netns::current().map_err(|error| error.to_string())?;
     if own.id() == netns.id() {
         return Err(format!("{path} is the network namespace of the node, or the agent's own"));
@@ -161,14 +161,14 @@ fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
     Err(format!("there is no network namespace {path}; looked for as {}", tried.join(", ")))
 }
 
-/// Where it may be, in the order in which it is looked for.
+/// Returns candidate paths, in order of preference.
 fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, String> {
     let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is not an absolute path"))?;
     if !below.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(format!("{path:?} is not a plain path"));
     }
     if let Ok(process) = below.strip_prefix("proc") {
-        // In the container the same number is another process, or none; `self` is always another one.
+        // In the container this PID is another process, or none; `self` is always another one.
         let first = process.iter().next().and_then(|part| part.to_str()).unwrap_or_default();
         if first.is_empty() || !first.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(format!("{path:?} names no process"));
@@ -176,7 +176,7 @@ fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, Strin
         return Ok(vec![places.proc.join(process)]);
     }
     let mut candidates = vec![places.root.join(below), Path::new("/").join(below)];
-    // Istio's chart mounts whichever directory the runtime has at one and the same place.
+    // Istio's chart mounts the runtime's directory, whichever it is, at a fixed path.
     if let (Some(name), Ok(directory)) = (below.file_name(), places.netns_directory.strip_prefix("/")) {
         let usual = places.root.join(directory).join(name);
         if !candidates.contains(&usual) {

@@ -1,4 +1,4 @@
-//! Health of the agent as a whole, for the kubelet's probes, the node's condition and the state document.
+//! Overall health of the agent, for the kubelet's probes, the node's condition and the state document.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use telemetry::http::HealthCheck;
 
 use crate::{condition, preflight::PreflightOutcome};
 
-/// Health of installer and agent, for probes.
+/// Health of installer and agent.
 #[derive(Clone)]
 pub(crate) struct HealthProbe {
     pub(crate) installer: Arc<InstallerStatus>,
     pub(crate) agent: Arc<AgentStatus>,
     pub(crate) preflight: Arc<PreflightOutcome>,
-    /// Without ambient mode the agent must be alive, and nothing waits for it to be ready.
+    /// Whether ambient mode is on; without it, the agent must be alive, and readiness does not wait for it.
     pub(crate) is_ambient: bool,
 }
 
 impl HealthProbe {
-    /// Whether the plugin's files are as they should be, and looked after.
+    /// Returns `Ok` if the plugin's files match the desired state and the installer is running.
     pub(crate) fn installer_health(&self) -> Result<(), Reason> {
         self.installer.check_live().and_then(|()| self.installer.check_ready())
     }
 
-    /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
+    /// Returns `Ok` if the node's network matches the desired state and the agent is running; `None` without ambient mode.
     pub(crate) fn agent_health(&self) -> Option<Result<(), Reason>> {
         self.is_ambient.then(|| self.agent.check_liveness().and_then(|()| self.agent_ready()))
     }

@@ -1,9 +1,10 @@
-//! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
+//! `install-cni`: the daemon that installs the plugin on the node and keeps it installed.
 //!
-//! The way of a start: [`daemon_settings`] all settings, checked before anything is opened, [`daemon`] the parts put
-//! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`node_agent`] the
-//! agent that answers the plugin and captures pods, [`pod_source`] what it knows of pods, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
-//! [`commands`] those that show what is there: the state document, which [`node_status`] gets from the agent, or collects without one.
+//! Startup: [`daemon_settings`] validates all settings before anything is opened, [`daemon`] assembles the parts, [`cluster`]
+//! follows API resources, [`shutdown`] decides what a SIGTERM means; [`node_agent`] answers the plugin and captures pods,
+//! [`pod_source`] supplies facts about pods, [`events`] serves Istio's own plugin, [`uninstall`] is the command that removes
+//! everything, [`commands`] are those that show the state document, which [`node_status`] gets from the agent, or collects without
+//! one.
 //! Started as `istio-cni-taint`, `istio-iptables` or `istio-clean-iptables` it is another program, [`taint`] or [`istio_iptables`],
 //! so that the image has each library once.
 
@@ -46,11 +47,11 @@ use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, 
 use flags::{Flag, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
 
-/// The text of `--help` of the agent itself, without its flags.
+/// Text of the agent's own `--help`, without its flags.
 fn usage_text() -> String {
     let mut commands = String::new();
     for (name, summary, _) in all_subcommands() {
-        let _ = writeln!(commands, "  {name:<12}{summary}"); // into a String
+        let _ = writeln!(commands, "  {name:<12}{summary}"); // writing to a String cannot fail
     }
     format!(
         "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
@@ -65,7 +66,7 @@ Each flag can also be given by the variable that is shown in brackets; the flag 
     )
 }
 
-/// Every command with one line about it and its flags.
+/// Returns every command with its one-line summary and its flags.
 fn all_subcommands() -> Vec<Subcommand> {
     let shown = CliCommand::ALL
         .into_iter()
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
 }
 
 fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
-    // A word that is no text is an unknown command, too.
+    // A word that is not UTF-8 is an unknown command, too.
     let word = arguments.first().map(|word| word.to_string_lossy().into_owned());
     let Some(word) = word.filter(|word| !word.starts_with('-')) else { return run_agent(arguments) };
     arguments.remove(0);
@@ -142,7 +143,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         _ => {
-            // A mistyped word must not lead to a command that removes.
+            // `uninstall` is never suggested: a mistyped word must not lead to a command that removes.
             let names = all_subcommands().into_iter().map(|(name, ..)| name);
             let names = names.filter(|name| *name != "uninstall").chain(["help"]);
             let meant = flags::nearest_name(&word, names).map(|name| format!(" (did you mean {name:?}?)"));
@@ -160,7 +161,7 @@ fn run_agent(arguments: Vec<OsString>) -> Result<ExitCode> {
     daemon::run(settings, log)
 }
 
-/// Reads the flags. Returns `None` if the call only asked for help, which has been printed then.
+/// Parses the flags. Returns `None` if the call only asked for help, which has then been printed.
 fn read_flags(help: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
     match flags::parse(table, options::STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
         ParseOutcome::Run(values) => Ok(Some(values)),

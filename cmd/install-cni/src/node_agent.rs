@@ -1,7 +1,7 @@
-//! The node's agent: a reconciler on a thread of its own, and the sockets on which plugins ask it.
+//! The node's agent: a reconciler on its own thread, and the sockets on which plugins query it.
 //!
-//! Without ambient mode it captures no pod and tells the plugin who a pod is, and the node does not depend on it: where it
-//! cannot serve the plugin, the plugin asks the API server.
+//! Without ambient mode it captures no pod and only identifies pods for the plugin, and the node does not depend on it: if it
+//! cannot serve the plugin, the plugin queries the API server.
 
 use std::{sync::Arc, thread};
 
@@ -27,7 +27,7 @@ use crate::{
     supervise::restart_thread_on_panic,
 };
 
-/// Removes everything from the node's network. Answers with what could not be removed, in sentences.
+/// Removes everything from the node's network. Returns what could not be removed, as messages.
 pub(crate) fn remove_from_node(options: &AmbientOptions) -> Vec<String> {
     let remove = || capture_modes::uninstall(&options.agent);
     match open_node(options) {
@@ -37,19 +37,19 @@ pub(crate) fn remove_from_node(options: &AmbientOptions) -> Vec<String> {
     }
 }
 
-/// The reconciler at work.
+/// A running reconciler.
 pub(crate) struct RunningAgent {
-    /// Sends to the reconciler.
+    /// Sends requests to the reconciler.
     pub(crate) handle: AgentHandle,
-    /// The reconciler, when its loop has ended.
+    /// Returns the reconciler when its loop has ended.
     pub(crate) ended: oneshot::Receiver<Reconciler>,
-    /// Pods to be marked.
+    /// Pods to annotate.
     pub(crate) marks: mpsc::Receiver<AnnotationUpdate>,
-    /// Notices for people.
+    /// Notices to publish as Events.
     pub(crate) notices: mpsc::Receiver<Notice>,
-    /// For probes.
+    /// Health for probes.
     pub(crate) status: Arc<AgentStatus>,
-    /// For people who ask.
+    /// Answers state queries.
     pub(crate) inspector: NodeInspector,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn start_reconciler(
     let ambient = settings.ambient.as_ref();
     let metrics = match ambient {
         Some(_) => AgentMetrics::register(registry, mesh_pods),
-        // All of these are about ambient mode.
+        // All of these metrics concern ambient mode.
         None => AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default()),
     };
     let status = Arc::new(AgentStatus::default());
@@ -81,7 +81,7 @@ pub(crate) fn start_reconciler(
     let (policy, history, to_status) =
         (enrolment_policy(settings), settings.history_path(), Arc::clone(&status));
     let (capture, to_mode) = (ambient.map(|ambient| Arc::new(ambient.agent.clone())), handle.clone());
-    // Sockets and children of the thread that opens them are in its namespace.
+    // Sockets and child processes belong to the network namespace of the thread that opens them.
     let work = move || match capture_modes::open(capture.as_ref(), &to_mode, &metrics) {
         Err(error) => drop(opened.send(Err(error.into()))),
         Ok(mode) => {
@@ -94,7 +94,7 @@ pub(crate) fn start_reconciler(
             );
             reconciler.keep_history(&history);
             reconciler.run();
-            drop(end.send(reconciler)); // nobody asks any more when the daemon has ended
+            drop(end.send(reconciler)); // the receiver is dropped once the daemon has ended
         }
     };
     let body = move || run_on_node(node, work);
@@ -113,7 +113,7 @@ pub(crate) fn start_reconciler(
     Ok(RunningAgent { handle, ended, marks, notices, status, inspector })
 }
 
-/// `node`: the node's network namespace, if this process is in another one.
+/// Runs `work` in the node's network namespace. `node`: that namespace, if this process is in another one.
 fn run_on_node(node: Option<Netns>, work: impl FnOnce() + Send) {
     let Some(node) = node else { return work() };
     if let Err(error) = node.run_in(work) {
@@ -125,10 +125,10 @@ fn enrolment_policy(settings: &DaemonSettings) -> EnrolmentPolicy {
     settings.ambient.as_ref().map(|ambient| ambient.agent.policy.clone()).unwrap_or_default()
 }
 
-/// Serves our plugin, from now on, and listens for Istio's where it is to be served.
+/// Starts serving our plugin, and listens for Istio's plugin if configured.
 ///
 /// # Errors
-/// A socket cannot be served; without ambient mode that of our plugin is only logged.
+/// A socket cannot be served; without ambient mode an error of our plugin's socket is only logged.
 pub(crate) fn serve_plugin(
     settings: &DaemonSettings,
     agent: &RunningAgent,

@@ -1,7 +1,7 @@
-//! One agent at a time on a node.
+//! Lock that admits one agent at a time on a node.
 //!
-//! Two agents undo each other's work, and one with another capture mode removes the live capture of every pod. So an agent
-//! takes this lock before it changes anything, and keeps it until it ends, however it ends.
+//! Two agents undo each other's work, and one with another capture mode removes the live capture of every pod. An agent therefore
+//! takes this lock before it changes anything, and holds it until its process ends for any reason.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,14 +18,14 @@ use rustix::{
     io::Errno,
 };
 
-/// Only root can open it, so nobody else can hold the lock.
+/// Mode of the file: only root can open it, and therefore hold the lock.
 const MODE: u32 = 0o600;
-/// For a predecessor that is just ending.
+/// Time that a predecessor has to end.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Delay between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The lock, until it is dropped.
+/// The lock, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct NodeLock {
     path: PathBuf,
@@ -46,17 +46,17 @@ impl NodeLock {
             if Instant::now() >= deadline {
                 bail!("another agent runs on this node: it holds {}. Nothing was changed", path.display());
             }
-            thread::sleep(PAUSE); // no call waits for a lock and for a deadline
+            thread::sleep(PAUSE); // flock(2) has no timeout
         }
     }
 
-    /// Removes the file, when nothing of ours is to stay on the node.
+    /// Removes the file once nothing of ours is to stay on the node.
     pub(crate) fn remove_file(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 }
 
-/// `None`: another process has it.
+/// Tries to take the lock; `None`: another process holds it.
 fn try_lock(path: &Path) -> io::Result<Option<File>> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -64,7 +64,7 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
-    // An agent that was uninstalled meanwhile has removed the file that we opened.
+    // An agent uninstalled between the two calls may have unlinked the file that we opened.
     let (ours, named) = (file.metadata()?, fs::metadata(path));
     let is_named = named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino()));
     Ok(is_named.then_some(file))

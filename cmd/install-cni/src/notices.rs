@@ -1,5 +1,5 @@
-//! What people who look at the cluster are told: Events about pods, about our own pod, and about the node. What cannot be
-//! told is in our log all the same.
+//! Publication of Events about pods, about our own pod, and about the node. Notices that cannot be published are in the log all the
+//! same.
 
 use agent::{AgentHandle, HistoryEntry};
 use daemon_settings::{DaemonSettings, PodSource};
@@ -10,25 +10,26 @@ use retry::LastError;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
-/// Notices that wait to be queued as Events: more than one pass over all pods has. More are dropped, and are in the log.
+/// Capacity for notices that are not queued as Events yet: more than one pass over all pods produces. Further ones are dropped, and
+/// are in the log.
 pub(crate) const NOTICES: usize = 1024;
 
 /// Sources of the notices that are published.
 pub(crate) struct NoticeReceivers {
-    /// The installer.
+    /// Notices of the installer.
     pub(crate) installer: Receiver<Notice>,
-    /// The agent, which has none without ambient mode.
+    /// Notices of the agent, which has none without ambient mode.
     pub(crate) agent: Receiver<Notice>,
-    /// The components that watch pods with a sidecar.
+    /// Notices of the components that watch pods with a sidecar.
     pub(crate) sidecar_drift: Receiver<Notice>,
-    /// The repair of broken pods.
+    /// Reports of the repair of broken pods.
     pub(crate) repairs: Receiver<RepairReport>,
-    /// The agent that keeps the history, in which repairs are entered.
+    /// Handle of the agent, in whose history repairs are recorded.
     pub(crate) history: AgentHandle,
 }
 
 impl NoticeReceivers {
-    /// The next notice; none when nobody is left who could tell one.
+    /// Returns the next notice; `None` when all senders are dropped.
     async fn next_notice(&mut self) -> Option<Notice> {
         let NoticeReceivers { installer, agent, sidecar_drift, repairs, history } = self;
         loop {
@@ -50,7 +51,7 @@ impl NoticeReceivers {
     }
 }
 
-/// Publishes until nobody is left who could report.
+/// Publishes until all senders are dropped.
 pub(crate) async fn publish_events(
     client: &KubeClient,
     settings: &DaemonSettings,
@@ -58,7 +59,7 @@ pub(crate) async fn publish_events(
 ) {
     let identity = &settings.identity;
     let recorder = EventRecorder::new(client.clone(), &identity.node, identity.own_pod());
-    // The API server has the pods that the agent reports.
+    // Only with the API as source do the agent's pods exist on the API server.
     let has_pods = settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api);
     let queue = async {
         while let Some(notice) = sources.next_notice().await {
@@ -70,7 +71,7 @@ pub(crate) async fn publish_events(
     };
     let mut last = LastError::default();
     let publish = recorder.run(|result| log_result(result, &mut last));
-    // Whoever waits for the API server must not keep others from being queued.
+    // A request in flight must not keep further notices from being queued.
     tokio::select! {
         () = queue => {}
         () = publish => {}
@@ -88,8 +89,8 @@ fn log_result(result: Result<(), Error>, last: &mut LastError) {
     }
 }
 
-/// Each warning about a pod is about traffic that bypasses the mesh, or may; except that a pod is refused, which any author can
-/// cause with an annotation, as often as pods can be created, and that a pod that does not run was deleted or labelled.
+/// Whether a notice is about traffic that bypasses the mesh, or may: every warning about a pod is, except that a pod is refused,
+/// which any author can cause with an annotation, as often as pods can be created, and that a broken pod was deleted or labelled.
 fn is_bypass(level: EventLevel, reason: &str) -> bool {
     level == EventLevel::Warning && !matches!(reason, "RefusedByMesh" | "DeleteBrokenPod" | "LabelBrokenPod")
 }

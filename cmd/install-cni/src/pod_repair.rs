@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::{cluster, health::HealthProbe, supervise::restart_on_panic};
 
-/// Repairs for as long as the process lives, if somebody wants it.
+/// Starts the repair, if configured; runs until the process ends.
 pub(crate) fn start(
     settings: &DaemonSettings,
     metrics: RepairMetrics,

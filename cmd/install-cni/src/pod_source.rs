@@ -1,4 +1,4 @@
-//! Sources of what the agent knows of pods: facts that it follows, pods that it asks the API server for, and the policy for a
+//! Sources of the agent's knowledge of pods: facts that it follows, pods that it fetches from the API server, and the policy for a
 //! node without ztunnel, which may be in a file.
 
 use std::{
@@ -26,14 +26,14 @@ use crate::{
     supervise::restart_on_panic,
 };
 
-/// A file with one word.
+/// Maximum length of a one-word file, in bytes.
 const MAX_WORD: usize = 4096;
-/// Until a list that could not be followed is tried again.
+/// Delay before a list that could not be followed is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// The file is read this often whatever the watch says.
+/// Interval at which the file is read even if its watch reports no change.
 const REGULAR: Duration = Duration::from_secs(60);
 
-/// Returns what the agent asks for a pod that no fact has shown.
+/// Returns the agent's function for fetching a pod that no fact describes.
 pub(crate) fn pod_fetcher(
     settings: &DaemonSettings,
     cluster: Arc<ClusterAccess>,
@@ -53,9 +53,9 @@ pub(crate) fn pod_fetcher(
     })
 }
 
-/// In ambient mode labels count, which can change at any time: neither the pod nor its namespace may come from a cache.
-/// Otherwise a pod that has the UID of the runtime was made by the same admission, which decides: that one the API server
-/// may take from its cache.
+/// Fetches a pod, and in ambient mode its namespace. Ambient mode depends on labels, which can change at any time: neither object
+/// may come from a cache. Otherwise admission decides, and a pod with the runtime's UID was made by that same admission: the API
+/// server may serve it from its cache.
 async fn fetch_pod(
     cluster: &ClusterAccess,
     name: &PodName,
@@ -88,7 +88,7 @@ pub(crate) async fn follow_facts(settings: Arc<DaemonSettings>, handle: AgentHan
     restart_on_panic("the list of pods", follower, |follower| Box::pin(follower.follow_forever())).await;
 }
 
-/// Passes facts on, and remembers why they could not be followed.
+/// Forwards facts, and remembers the last error of following them.
 struct FactFollower {
     settings: Arc<DaemonSettings>,
     handle: AgentHandle,
@@ -103,7 +103,7 @@ impl FactFollower {
         }
     }
 
-    /// Follows for as long as that is possible. Returns when to try again.
+    /// Follows until an error. Returns the delay before the next attempt.
     async fn follow_once(&mut self) -> Duration {
         let handle = self.handle.clone();
         let send = move |fact: Fact| handle.send_fact(fact);
@@ -111,7 +111,7 @@ impl FactFollower {
         let source = self.settings.ambient.as_ref().map(|ambient| &ambient.source);
         if let Some(PodSource::Directory(path)) = source {
             match follow_dir(path, node, send) {
-                // It follows until it is dropped.
+                // The follower works until it is dropped.
                 Ok(_follower) => pending().await,
                 Err(error) => warn!(target: "ambient", path = %path.display(), %error, "cannot watch"),
             }
@@ -123,7 +123,7 @@ impl FactFollower {
             follow_api(client, node, own, send).await;
             return AGAIN;
         }
-        // Where our role does not grant that, each pod is asked for when it starts.
+        // If our role does not permit the list, each pod is fetched when it starts.
         let refusal = follow_pods(client, node, own, send).await;
         self.handle.send_fact(Fact::PodsUnknown);
         if self.last.replace(&refusal) {
@@ -134,7 +134,7 @@ impl FactFollower {
     }
 }
 
-/// Reads the policy from a file, and again when it changes. A word that is none leaves the last one.
+/// Reads the policy from a file, and again when it changes. An invalid value leaves the last policy in effect.
 pub(crate) fn follow_fallback(file: &Path, handle: &AgentHandle) {
     let mut last = LastError::default();
     let mut watcher = match DirectoryWatcher::new() {

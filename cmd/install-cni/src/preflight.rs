@@ -1,4 +1,4 @@
-//! The check of the node at the agent's start: on a thread of its own, so that nothing waits for it.
+//! Check of the node at the agent's start: on its own thread, so that the start does not wait for it.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,30 +12,30 @@ use model::Reason;
 use report::{Observed, PreflightCheck, Severity, preflight_error};
 use tracing::{info, warn};
 
-/// While capture is impossible, the node is checked again after this time: a module may have been loaded.
+/// Interval between checks while capture is impossible: a kernel module may have been loaded meanwhile.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Outcome of the checks; empty until they are done.
+/// Results of the checks; empty until they have run.
 #[derive(Debug, Default)]
 pub(crate) struct PreflightOutcome(Mutex<Vec<PreflightCheck>>);
 
 impl PreflightOutcome {
-    /// The checks.
+    /// Returns the results.
     pub(crate) fn checks(&self) -> Vec<PreflightCheck> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether capture is possible, as far as is known.
+    /// Returns `Ok` unless a check found capture to be impossible.
     ///
     /// # Errors
-    /// Capture is impossible; the reason says why.
+    /// Capture is impossible, with the reason.
     pub(crate) fn capture_readiness(&self) -> Result<(), Reason> {
         let error = preflight_error(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         error.map_or(Ok(()), |why| Err(why.into()))
     }
 }
 
-/// Checks the node until nothing makes capture impossible. `ports`: of [`node_status::taken_ports`], before the agent listened.
+/// Checks the node until capture is possible. `ports`: of [`node_status::taken_ports`], before the agent opened its own ports.
 ///
 /// # Errors
 /// A thread cannot be started.
@@ -64,7 +64,7 @@ fn check_until_ready(settings: &DaemonSettings, ports: &Observed<Vec<String>>, o
     }
 }
 
-/// Logs each finding once. What could not be determined keeps nobody from working.
+/// Logs each finding once. Undetermined results do not block the agent.
 fn log_findings(checks: &[PreflightCheck], logged: &mut Vec<PreflightCheck>) {
     for check in checks.iter().filter(|check| check.severity.is_some()) {
         if logged.contains(check) {

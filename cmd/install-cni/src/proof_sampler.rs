@@ -1,4 +1,4 @@
-//! A proof by packets of one pod after another, at an interval that the operator chooses.
+//! Periodic proof by packets of one pod after another, at an interval that the operator chooses.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::state_collector::StateCollector;
 
 metrics::metric_set! {
-    /// Results of the sample; clones share their values.
+    /// Counters of the proofs' results; clones share their values.
     pub(crate) struct ProofMetrics, fn register_all() {
         paths: Labelled<Counter> = "istio_cni_proof_paths",
             "Paths of pods' traffic that the packets of a periodic proof were sent on, by result: proven, bypasses, held, not-testable";
@@ -19,7 +19,7 @@ metrics::metric_set! {
 }
 
 impl ProofMetrics {
-    /// Registers them, with all results, so that none begins with its first occurrence.
+    /// Registers the counters of all results, so that each starts at zero.
     pub(crate) fn register(registry: &mut Registry) -> ProofMetrics {
         let metrics = ProofMetrics::register_all(registry);
         for result in ProofResult::ALL {
@@ -35,16 +35,16 @@ impl ProofMetrics {
     }
 }
 
-/// A pod, as the sample remembers it: namespace and name.
+/// Namespace and name of a pod.
 type PodKey = (String, String);
 
-/// Proves pods, one each time, in the order of their names, as long as it is polled.
+/// Proves one pod per interval, in the order of their names, while it is polled.
 pub(crate) struct ProofSampler {
     collector: Arc<StateCollector>,
     interval: Duration,
     metrics: ProofMetrics,
     last: Option<PodKey>,
-    /// The pods that were logged as bypassing.
+    /// Pods that were logged as bypassing.
     bypassing: BTreeSet<PodKey>,
 }
 
@@ -64,7 +64,7 @@ impl ProofSampler {
         }
     }
 
-    /// Proves the next pod. Errors of the observation are reported by who else asks for it; the next one may succeed.
+    /// Proves the next pod. Errors of the observation are reported by other callers; the next one may succeed.
     async fn prove_next(&mut self) {
         let alone = self.collector.wait_for_proof().await;
         let Ok(state) = self.collector.collect_state().await else { return };
@@ -91,7 +91,7 @@ impl ProofSampler {
     }
 }
 
-/// The pods in whose own network namespace something is redirected.
+/// Returns the pods whose own network namespace has a redirection.
 fn redirected_pods(pods: &[PodState]) -> BTreeSet<PodKey> {
     let has_rules =
         |pod: &&PodState| matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
@@ -99,7 +99,7 @@ fn redirected_pods(pods: &[PodState]) -> BTreeSet<PodKey> {
     pods.map(|pod| (pod.namespace.clone(), pod.name.clone())).collect()
 }
 
-/// The one that follows another; after the last one the first.
+/// Returns the pod that follows `last`; after the last one the first.
 fn next_pod(pods: &BTreeSet<PodKey>, last: Option<PodKey>) -> Option<&PodKey> {
     let later = last.and_then(|last| pods.iter().find(|key| **key > last));
     later.or_else(|| pods.first())

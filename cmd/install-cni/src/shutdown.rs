@@ -1,8 +1,7 @@
-//! What the end of the agent means for the node: a restart or an upgrade, after which everything must be as it was, or
-//! an uninstallation.
+//! Interpretation of the agent's termination: a restart or an upgrade, which must leave everything in place, or an uninstallation.
 //!
-//! The kubelet only sends SIGTERM. What it stands for is found out by asking the API server for a few seconds, in which
-//! the agent goes on serving. `docs/install-cni.md` has the table of evidence and verdicts; [`verdict`] is that table.
+//! The kubelet only sends SIGTERM. The agent determines its meaning by querying the API server for a few seconds, and keeps serving
+//! meanwhile. `docs/install-cni.md` has the table of evidence and verdicts; [`verdict`] is that table.
 
 use std::{
     sync::Mutex,
@@ -27,7 +26,7 @@ mod verdict;
 pub(crate) use verdict::ShutdownVerdict;
 use verdict::{ApiAnswer, ApiAnswers, RoundOutcome};
 
-/// The signals that end a process. One that arrives during the start waits until all parts are there to be ended.
+/// Termination signals. One that arrives during the start is handled once all parts run.
 pub(crate) struct TerminationSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -42,7 +41,7 @@ impl TerminationSignals {
         })
     }
 
-    /// Returns the name of the signal that came.
+    /// Returns the name of the signal received.
     pub(crate) async fn next_signal(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -51,16 +50,16 @@ impl TerminationSignals {
     }
 }
 
-/// Facts that the agent has learned about itself while it ran, as far as its shutdown needs them.
+/// Facts that the agent recorded about itself while it ran, as far as its shutdown needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShutdownFacts {
-    /// The DaemonSet that we belong to; `None`: not determined yet.
+    /// DaemonSet that owns our pod; `None`: not determined yet.
     daemon_set: Option<ObjectRef>,
     /// Presence of the DaemonSet, as the API server last reported it.
     presence: DaemonSetPresence,
-    /// A watch of it is connected, so that `presence` is up to date.
+    /// Whether a watch of it is connected, so that `presence` is up to date.
     watched: bool,
-    /// Our role allowed us to read our own pod.
+    /// Whether our role permitted reading our own pod.
     could_read_pod: bool,
 }
 
@@ -76,12 +75,12 @@ pub(crate) enum DaemonSetPresence {
     Deleted,
 }
 
-/// [`ShutdownFacts`], shared between who watches and who decides.
+/// [`ShutdownFacts`], shared between the watches and the decision.
 #[derive(Debug, Default)]
 pub(crate) struct SharedShutdownFacts(Mutex<ShutdownFacts>);
 
 impl SharedShutdownFacts {
-    /// Our DaemonSet is this one. What is known of another says nothing about it.
+    /// Records which DaemonSet is ours. Facts about another one are discarded.
     pub(crate) fn set_daemon_set(&self, object: ObjectRef) {
         self.update_facts(|known| {
             if known.daemon_set.as_ref() != Some(&object) {
@@ -92,12 +91,12 @@ impl SharedShutdownFacts {
         });
     }
 
-    /// We asked for our own pod, and our role allowed it.
+    /// Records that our role permitted reading our own pod.
     pub(crate) fn set_pod_readable(&self) {
         self.update_facts(|known| known.could_read_pod = true);
     }
 
-    /// The API server answered a request or a watch for our DaemonSet. Returns the presence if that is news.
+    /// Records the API server's answer to a request or a watch for our DaemonSet. Returns the presence if it changed.
     pub(crate) fn update_presence(
         &self,
         daemon_set: Option<&DaemonSet>,
@@ -111,14 +110,14 @@ impl SharedShutdownFacts {
                 (Some(_), _) | (None, DaemonSetPresence::Present | DaemonSetPresence::Deleted) => {
                     DaemonSetPresence::Deleted
                 }
-                // One that was never seen cannot have been deleted: it may have another name.
+                // A DaemonSet never observed cannot have been deleted: ours may have another name.
                 (None, DaemonSetPresence::Unknown) => DaemonSetPresence::Unknown,
             };
             (known.presence != before).then_some(known.presence)
         })
     }
 
-    /// The watch of our DaemonSet is interrupted.
+    /// Records that the watch of our DaemonSet is interrupted.
     pub(crate) fn lose_watch(&self) {
         self.update_facts(|known| known.watched = false);
     }
@@ -132,20 +131,20 @@ impl SharedShutdownFacts {
     }
 }
 
-/// How long to wait for evidence that has not come yet: Helm deletes the DaemonSet first, and roles and the service
-/// account within a second or so. Old charts grant five seconds until SIGKILL, of which removal needs one.
+/// Time to wait for evidence: Helm deletes the DaemonSet first, and roles and the service account within a second or so. Old charts
+/// grant five seconds until SIGKILL, of which removal needs one.
 const WINDOW: Duration = Duration::from_secs(2);
-/// How long permissions must stay refused before that counts: an API server that has just started refuses everything
-/// until it has read its roles, and `kubectl replace --force` deletes and creates a binding within milliseconds.
+/// Time for which permissions must stay refused before that counts: an API server that has just started refuses everything until it
+/// has read its roles, and `kubectl replace --force` deletes and creates a binding within milliseconds.
 const CONFIRMATION: Duration = Duration::from_secs(1);
-/// So long as permissions are refused, an API server that answers slowly has this much more time to confirm it.
+/// Extra time for a slow API server to confirm that permissions are refused.
 const SLACK: Duration = Duration::from_secs(1);
-/// Between two rounds of questions.
+/// Delay between two rounds of requests.
 const PAUSE: Duration = Duration::from_millis(200);
-/// For one question.
+/// Timeout of one request.
 const QUESTION: Duration = Duration::from_millis(1500);
 
-/// Decides what happens to the installation. Takes up to three seconds, four while permissions are refused.
+/// Decides whether the installation is kept or removed. Takes up to three seconds, four while permissions are refused.
 pub(crate) async fn decide_verdict(
     mode: CleanupOnExit,
     client: Option<&KubeClient>,
@@ -200,23 +199,23 @@ async fn ask_until_decided(
     }
 }
 
-/// The DaemonSet that made our own pod.
+/// Returns the name of the DaemonSet that owns our pod.
 pub(crate) fn daemon_set_of(pod: &Pod) -> Option<&str> {
     let owner = pod.metadata.owners.iter().find(|owner| owner.kind == "DaemonSet")?;
     Some(&owner.name)
 }
 
-/// Path of our own pod.
+/// Returns the API path of our own pod.
 pub(crate) fn own_pod_path(identity: &AgentIdentity) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", identity.namespace, identity.pod)
 }
 
-/// Path of a DaemonSet.
+/// Returns the API path of a DaemonSet.
 pub(crate) fn daemon_set_path(object: &ObjectRef) -> String {
     format!("/apis/apps/v1/namespaces/{}/daemonsets/{}", object.namespace, object.name)
 }
 
-/// Asks what the verdict may depend on, and nothing beyond what the answers so far leave open.
+/// Requests only the objects on which the verdict still depends after the answers so far.
 async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentity) -> ApiAnswers {
     let mut round = ApiAnswers::default();
     if let Some(object) = &known.daemon_set {
@@ -250,7 +249,8 @@ async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &A
     round
 }
 
-/// The kubelet, which renews it, could not for a while. The end of our service account does not change it.
+/// Whether the token has expired, because the kubelet could not renew it for a while. Deleting our service account does not change
+/// its expiry.
 fn token_has_expired() -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let times = token_times().ok().flatten();

@@ -1,7 +1,8 @@
-//! The debug state of this daemon: what the agent tells of the node, with what the installer and the settings know.
+//! Debug state of this daemon: the agent's report on the node, combined with that of installer and settings.
 //!
-//! Whoever asks gets an answer whose look at the kernel began after the question. All who ask meanwhile share the next
-//! look, and between two looks there is a pause, so that the load does not grow with the number of questions.
+//! Every request is answered by an observation of the kernel that began after the request. Requests that arrive during an
+//! observation share the next one, and observations are separated by a pause, so that the load does not grow with the number of
+//! requests.
 
 use std::{
     collections::BTreeMap,
@@ -31,29 +32,29 @@ use tracing::{info, warn};
 
 use crate::health::HealthProbe;
 
-/// After an observation of this length, an idle time of so many times its length, and at most so long.
+/// Idle time after an observation, as a multiple of its duration, and the upper bound.
 const IDLE_FACTOR: u32 = 3;
 const LONGEST_IDLE: Duration = Duration::from_secs(2);
-/// How often the state is written down for commands that find no agent, if nothing changes.
+/// Interval at which an unchanged state is written for commands that find no agent.
 const WRITE: Duration = Duration::from_secs(60);
-/// How often it is at most, and how often changes are looked for.
+/// Minimum interval between two writes, and the interval at which changes are checked for.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The first time: by then the node is as it should be, or will not be for a while.
+/// Delay of the first write, by when the node has usually converged.
 const FIRST_WRITE: Duration = Duration::from_secs(5);
 
-/// An answer to one who waits.
+/// Answer to a waiting request.
 type StateAnswer = Result<Arc<StateReport>, Reason>;
 
-/// Answers questions about the state.
+/// Answers requests for the state.
 pub(crate) struct StateCollector {
     settings: Arc<DaemonSettings>,
     probe: HealthProbe,
     inspector: NodeInspector,
-    /// Pods that repair in place has to restore repeatedly, and how many times in a row it did.
+    /// Pods that repair in place has to restore repeatedly, and how many times in a row.
     unstable: watch::Receiver<BTreeMap<PodUid, u32>>,
     queue: Mutex<CollectorQueue>,
-    /// Held while a pod is proven.
+    /// Held during the proof of a pod.
     proving: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -62,7 +63,7 @@ impl StateInspector for StateCollector {
         Box::pin(async move { self.collect_state().await })
     }
 
-    /// By a close look, in the form of [`report::Explanation`].
+    /// Explains a pod after a full verification, as [`report::Explanation`].
     fn explain_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value> {
         Box::pin(async move {
             let state = self.collect_state().await?;
@@ -79,7 +80,7 @@ impl StateInspector for StateCollector {
         })
     }
 
-    /// In the form of [`report::Proof`]. Of several that are asked for, one is made at a time.
+    /// Proves a pod, as [`report::Proof`]. Concurrent requests are served one at a time.
     fn prove_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value> {
         Box::pin(async move {
             let alone = self.wait_for_proof().await;
@@ -102,7 +103,7 @@ impl StateInspector for StateCollector {
 #[derive(Default)]
 struct CollectorQueue {
     waiting: Vec<oneshot::Sender<StateAnswer>>,
-    /// Somebody is looking.
+    /// Whether an observation is in progress.
     busy: bool,
     idle_until: Option<Instant>,
 }
@@ -122,7 +123,7 @@ impl StateCollector {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, by a look that begins after this call.
+    /// Returns the state, from an observation that begins after this call.
     ///
     /// # Errors
     /// The agent's loop does not answer.
@@ -141,12 +142,12 @@ impl StateCollector {
         answer
     }
 
-    /// Waits until no other proof is being made. A state that is observed then is as the proof finds it.
+    /// Waits until no other proof runs, so that a state observed afterwards is valid for the proof.
     pub(crate) async fn wait_for_proof(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.proving).lock_owned().await
     }
 
-    /// Proves one pod of a state, which was observed after [`StateCollector::wait_for_proof`].
+    /// Proves one pod of a state that was observed after [`StateCollector::wait_for_proof`].
     ///
     /// # Errors
     /// As [`StateCollector::collect_state`].
@@ -159,14 +160,14 @@ impl StateCollector {
     ) -> Result<Proof, Reason> {
         let (collector, namespace, name) = (Arc::clone(self), namespace.to_owned(), name.to_owned());
         let proven = spawn_blocking(move || {
-            let _alone = alone; // also when whoever asked has gone
+            let _alone = alone; // held even if the caller has given up
             let records = collector.settings.records.read_records();
             collector.inspector.prove_pod(&state, &records, &namespace, &name)
         });
         proven.await.map_err(|error| error.to_string())?
     }
 
-    /// Looks for all who wait, until nobody does.
+    /// Observes for all waiting requests, until none is left.
     fn answer_waiting(&self) {
         self.answer_all(|| self.observe_node());
     }
@@ -175,7 +176,7 @@ impl StateCollector {
         loop {
             let idle =
                 self.lock_queue().idle_until.map(|until| until.saturating_duration_since(Instant::now()));
-            // On a thread for blocking work; whoever comes meanwhile shares the next look.
+            // Runs on a thread for blocking work; requests that arrive during the pause share the next observation.
             thread::sleep(idle.unwrap_or_default());
             let mut queue = self.lock_queue();
             let waiting = std::mem::take(&mut queue.waiting);
@@ -185,13 +186,13 @@ impl StateCollector {
             }
             drop(queue);
             let began = Instant::now();
-            // Whoever asks next is to have an answer, whatever became of this one.
+            // A panic must not leave later requests unanswered.
             let outcome = panic::catch_unwind(AssertUnwindSafe(&observe));
             let answer = outcome.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
             let idle = (began.elapsed() * IDLE_FACTOR).min(LONGEST_IDLE);
             self.lock_queue().idle_until = Some(Instant::now() + idle);
             for reply in waiting {
-                drop(reply.send(answer.clone())); // one who has gone needs none
+                drop(reply.send(answer.clone())); // the caller may have given up
             }
         }
     }
@@ -213,7 +214,7 @@ impl StateCollector {
             [("installer", Some(self.probe.installer_health())), ("agent", self.probe.agent_health())];
         let to_health = |(part, found): (&str, Option<Result<(), Reason>>)| Some(part_health(part, found?));
         state.health = parts.into_iter().filter_map(to_health).collect();
-        // Listed only while something is wrong: it is no part of the agent.
+        // Listed only on failure: records are no part of the agent.
         let unrecordable = self.settings.records.check_space().err();
         state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
         state.preflight = self.probe.preflight.checks();
@@ -222,7 +223,7 @@ impl StateCollector {
         Ok(Arc::new(state))
     }
 
-    /// An agent that follows no pods still knows of one: itself.
+    /// Adds our own pod, the only one known to an agent that follows no pods.
     fn add_self(&self, state: &mut StateReport) {
         let AgentIdentity { namespace, pod, .. } = &self.settings.identity;
         if self.settings.ambient.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
@@ -239,7 +240,7 @@ impl StateCollector {
         });
     }
 
-    /// Looks now and then, tells what should be known, and writes the state down for commands that find no agent.
+    /// Observes periodically, publishes notices, and writes the state for commands that find no agent.
     pub(crate) async fn keep_watch(
         self: Arc<StateCollector>,
         checker: &mut SidecarDriftChecker,
@@ -251,7 +252,7 @@ impl StateCollector {
         loop {
             let changes = self.probe.agent.change_count();
             if let Ok(state) = self.collect_state().await {
-                // What is wrong with a pod is told by looks that are a minute apart.
+                // Findings about pods are reported by observations a minute apart.
                 if regular <= Instant::now() {
                     regular = Instant::now() + WRITE;
                     self.clean_records(&mut unrecordable).await;
@@ -259,7 +260,7 @@ impl StateCollector {
                         if let EventSubject::Pod { name, .. } = &notice.about {
                             warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as desired");
                         }
-                        drop(notices.try_send(notice)); // more than can be published are in the log
+                        drop(notices.try_send(notice)); // notices beyond the channel's capacity are only logged
                     }
                 }
                 self.write_down(state, &mut last).await;
@@ -271,7 +272,7 @@ impl StateCollector {
         }
     }
 
-    /// Removes records that are of no use any more, and logs when the plugin cannot write any.
+    /// Removes obsolete records, and logs when the plugin cannot write any.
     async fn clean_records(&self, last: &mut LastError) {
         let settings = Arc::clone(&self.settings);
         let checked = spawn_blocking(move || {
@@ -285,11 +286,11 @@ impl StateCollector {
             Ok(Ok(())) if last.clear() => {
                 info!(target: "install", "ADD records can be written again");
             }
-            _ => {} // a panic is logged where it is
+            _ => {} // a panic is logged by the hook
         }
     }
 
-    /// Writes the state down for commands that find no agent.
+    /// Writes the state for commands that find no agent.
     async fn write_down(&self, state: Arc<StateReport>, last: &mut LastError) {
         let path = self.settings.last_state();
         let written = spawn_blocking(move || write_state(&path, &state)).await;
@@ -316,8 +317,8 @@ fn part_health(part: &str, found: Result<(), Reason>) -> PartHealth {
     }
 }
 
-/// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where
-/// `hostfs` would have the text in memory twice: it has a good part of a megabyte for 250 pods.
+/// Writes the state atomically, readable by root alone because names of pods are confidential. Streamed, where `hostfs` would have
+/// the text in memory twice: it has a good part of a megabyte for 250 pods.
 fn write_state(path: &Path, state: &StateReport) -> io::Result<()> {
     let fresh = staging_path(path);
     let mut options = File::options();
@@ -330,7 +331,7 @@ fn write_state(path: &Path, state: &StateReport) -> io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// Where the state is written before it takes its place; an agent that is killed may leave it.
+/// Returns the temporary path that is renamed to `path`; an agent that is killed may leave it behind.
 pub(crate) fn staging_path(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.new", path.display()))
 }

@@ -1,5 +1,5 @@
-//! What becomes of a thread or task that panics: it is logged, and it begins again, or the process ends. None is silently
-//! gone.
+//! Supervision of threads and tasks: a panic is logged, and the thread or task is restarted, or the process ends. None ends
+//! silently.
 
 use std::{
     any::Any,
@@ -18,13 +18,13 @@ use tokio::{
 };
 use tracing::error;
 
-/// Before it begins again: at first, and at most; twice as long each time, unless it has run for long meanwhile.
+/// First and last delay before a restart; doubled each time, reset after a run longer than the last.
 const FIRST: Duration = Duration::from_secs(1);
 const LAST: Duration = Duration::from_secs(60);
 
 const BACKOFF: Backoff = Backoff::new(FIRST, LAST);
 
-/// The delay before a task that ran for so long begins again.
+/// Returns the delay before a restart of a task that ran for this time.
 fn restart_delay(attempts: &mut Attempts, ran: Duration) -> Duration {
     if ran > LAST {
         attempts.record_success();
@@ -32,10 +32,10 @@ fn restart_delay(attempts: &mut Attempts, ran: Duration) -> Duration {
     attempts.record_failure()
 }
 
-/// A task that borrows what it keeps.
+/// Future of a task that borrows the state it keeps across restarts.
 pub(crate) type TaskFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Has panics logged as all else is, instead of on stderr, in another form.
+/// Logs panics like everything else, instead of printing them to stderr in another format.
 pub(crate) fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current().name().unwrap_or("without a name").to_owned();
@@ -51,12 +51,12 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("without words").to_owned()
 }
 
-/// Waits for a task; an error: it panicked, and what it said.
+/// Waits for a task; an error is the message of its panic.
 async fn catch_panic(task: impl Future<Output = ()>) -> Result<(), String> {
     AssertUnwindSafe(task).catch_unwind().await.map_err(|payload| panic_message(&*payload))
 }
 
-/// Runs a task until it ends. One that panics begins again with what it `keeps`, after a pause.
+/// Runs a task until it ends. After a panic it is restarted after a delay, with the state that it `keeps`.
 pub(crate) async fn restart_on_panic<K>(
     name: &str,
     mut keeps: K,
@@ -65,7 +65,8 @@ pub(crate) async fn restart_on_panic<K>(
     let mut attempts = BACKOFF.start_attempts();
     loop {
         let began = Instant::now();
-        // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
+        // A panic can interrupt the task anywhere; the state it keeps consists of queues and handles, none of which can be left
+        // inconsistent.
         let Err(why) = catch_panic(run(&mut keeps)).await else { return };
         let delay = restart_delay(&mut attempts, began.elapsed());
         error!(target: "install", task = %name, error = why, pause_s = delay.as_secs(), "task panicked; restarting");
@@ -73,7 +74,7 @@ pub(crate) async fn restart_on_panic<K>(
     }
 }
 
-/// Tells of tasks without which the process is of no use, and that cannot begin again.
+/// Reports the panic of tasks that the process cannot do without, and that cannot be restarted.
 #[derive(Clone)]
 pub(crate) struct VitalTasks(Sender<String>);
 
@@ -83,15 +84,15 @@ impl VitalTasks {
         (VitalTasks(sender), receiver)
     }
 
-    /// Runs such a task.
+    /// Runs a vital task.
     pub(crate) async fn watch_task(self, name: &'static str, task: impl Future<Output = ()>) {
         if let Err(why) = catch_panic(task).await {
-            drop(self.0.send(format!("{name} has panicked: {why}")).await); // the process may be ending anyway
+            drop(self.0.send(format!("{name} has panicked: {why}")).await); // the receiver may be dropped during shutdown
         }
     }
 }
 
-/// Like [`restart_on_panic`], but for what blocks a thread of its own, and ends only if something is wrong.
+/// Like [`restart_on_panic`], for a function that blocks its own thread, and returns only on an error.
 pub(crate) fn restart_thread_on_panic(name: &str, mut run: impl FnMut()) {
     let mut attempts = BACKOFF.start_attempts();
     loop {

@@ -1,5 +1,5 @@
-//! `istio-cni-taint`: the node taint controller of Istio up to 1.17. It is `install-cni` under another name, so that the
-//! image has each library once.
+//! `istio-cni-taint`: the node taint controller of Istio up to 1.17. `install-cni` runs as it under this name, so that the image
+//! has each library once.
 
 use std::{
     ffi::OsString, fs, io, io::Write as _, path::Path, process::ExitCode, sync::LazyLock, time::Duration,
@@ -19,11 +19,11 @@ use node_status::error_text;
 
 use crate::{cluster, shutdown::TerminationSignals, supervise};
 
-/// Name of the program, as Istio's manifests call it.
+/// Program name in Istio's manifests.
 const PROGRAM: &str = "istio-cni-taint";
-/// For giving the Lease up at the end: the kubelet gives us some seconds.
+/// Timeout for releasing the Lease at the end: the kubelet grants a few seconds.
 const RELEASE: Duration = Duration::from_secs(3);
-/// A name for this process that no other has.
+/// Source of a unique identity for this process.
 const RANDOM_ID: &str = "/proc/sys/kernel/random/uuid";
 
 const USAGE: &str = "istio-cni-taint keeps the taint NodeReadiness:NoSchedule on each node that is not ready, or that lacks a ready
@@ -33,7 +33,7 @@ Usage: istio-cni-taint [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
 
-// The first three are Istio's.
+// The first three flags are Istio's.
 flags::flag_table!(
     CONTROLLER_FLAGS,
     CONFIGMAP_NAMESPACE = Flag::with_value("kube-system", "namespace of the ConfigMap with the selectors")
@@ -50,7 +50,7 @@ flags::flag_table!(
 
 static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| [CONTROLLER_FLAGS, flags::LOGGING].concat());
 
-/// The values, checked.
+/// The validated values.
 #[derive(Debug)]
 struct TaintSettings {
     options: TaintOptions,
@@ -59,12 +59,12 @@ struct TaintSettings {
     api: ApiConnection,
 }
 
-/// Whether the program was started as this one.
+/// Whether the process was started as `istio-cni-taint`.
 pub(crate) fn is_meant(program: &OsString) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == PROGRAM)
 }
 
-/// Runs until told to end, or once.
+/// Runs until a termination signal, or once.
 pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -116,7 +116,7 @@ fn parse_settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Ve
     Ok((TaintSettings { options, lease_name: text(&LEASE_NAME), run_as_daemon, api }, log))
 }
 
-/// Whether the text can be an object's name, which becomes part of a path.
+/// Whether the text is a valid object name, which becomes part of a path.
 fn is_object_name(text: &str) -> bool {
     let is_fine = |character: char| {
         character.is_ascii_lowercase() || character.is_ascii_digit() || "-.".contains(character)
@@ -175,7 +175,7 @@ async fn release_lease(elector: &LeaseElector) {
     }
 }
 
-/// Returns the result of the work; `None` if a signal came first.
+/// Returns the result of the work; `None` if a signal arrived first.
 async fn run_until_signal<T>(signals: &mut TerminationSignals, work: impl Future<Output = T>) -> Option<T> {
     let signal = tokio::select! {
         done = work => return Some(done),

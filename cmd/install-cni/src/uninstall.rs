@@ -1,4 +1,4 @@
-//! Takes everything off the node that agents have put there: at the end of an agent that is uninstalled, and by the command
+//! Removal of everything that agents have put on the node: at the end of an agent that is uninstalled, and by the command
 //! `install-cni uninstall`, which needs neither an agent nor the API server.
 
 use std::{
@@ -35,12 +35,12 @@ Examples:
 Exit status 0: everything was removed, or with --dry-run listed; 1: something remains, and is listed, or with --dry-run not
 everything could be determined.";
 
-/// Removes what is there, whatever settings the agent had that made it. Each part can be repeated after a failure or an
-/// interruption; what shows the next attempt where to look is removed last.
+/// Removes whatever exists, regardless of the settings of the agent that made it. Each part can be repeated after a failure or an
+/// interruption; the files that show the next attempt what to remove are removed last.
 #[derive(Clone, Debug)]
 pub(crate) struct Uninstallation {
     settings: Arc<DaemonSettings>,
-    /// Ambient mode is on, or has left something.
+    /// Ambient mode is on, or has left objects behind.
     pub(crate) is_ambient: bool,
 }
 
@@ -49,7 +49,7 @@ impl Uninstallation {
         Uninstallation { is_ambient: finds_ambient(&settings), settings }
     }
 
-    /// An agent, ours or Istio's, would restore everything.
+    /// Fails if an agent runs, ours or Istio's, which would restore everything.
     fn refuse_beside_agent(&self) -> Result<()> {
         match self.daemon_sockets().into_iter().find(|socket| UnixStream::connect(socket).is_ok()) {
             None => Ok(()),
@@ -61,13 +61,13 @@ impl Uninstallation {
         }
     }
 
-    /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
+    /// Removes ambient mode's capture from the node and its pods. Blocks. Returns what could not be removed, as messages.
     pub(crate) fn remove_capture(&self) -> Vec<String> {
         node_agent::remove_from_node(&self.settings.ambient_traces)
     }
 
-    /// Removes what agent and plugin made and wrote for each other and for commands, unless something else could not be removed
-    /// (`errors`): then the next attempt needs it. Returns everything that could not be removed.
+    /// Removes the files that agent and plugin wrote for each other and for commands, unless something else could not be removed
+    /// (`errors`): then the next attempt needs them. Returns everything that could not be removed.
     pub(crate) fn remove_evidence(&self, mut errors: Vec<String>, lock: &NodeLock) -> Vec<String> {
         if !errors.is_empty() {
             return errors;
@@ -94,7 +94,7 @@ impl Uninstallation {
         errors
     }
 
-    /// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
+    /// Returns the daemon's sockets. Those served by a thread until the process ends still exist.
     fn daemon_sockets(&self) -> Vec<&Path> {
         let DaemonSettings { ambient_traces, debug_socket, log_socket, agent_socket, .. } = &*self.settings;
         let events = ambient_traces.events.as_ref().map(|events| &events.socket);
@@ -109,7 +109,7 @@ impl Uninstallation {
     }
 }
 
-/// Whether ambient mode is on, or has left something.
+/// Whether ambient mode is on, or has left objects behind.
 fn finds_ambient(settings: &DaemonSettings) -> bool {
     let traces = &settings.ambient_traces;
     let events = traces.events.as_ref().map(|events| &events.socket);
@@ -118,18 +118,18 @@ fn finds_ambient(settings: &DaemonSettings) -> bool {
     settings.ambient.is_some() || paths.into_iter().flatten().any(is_there)
 }
 
-/// Returns the failure to remove a path, if there is one. A path that does not exist is no failure.
+/// Returns the error of a removal, if any. A path that does not exist is no error.
 fn removal_failure(path: &Path, removed: io::Result<()>) -> Option<String> {
     let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
     Some(format!("{}: {error}", path.display()))
 }
 
-/// Nothing but a socket.
+/// Removes a path if it is a socket.
 fn remove_socket(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.file_type().is_socket() { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// Where nothing is mounted, nothing was found, and nothing is known.
+/// Returns the directories that are not mounted here, in which nothing could therefore be found.
 fn missing_directories(settings: &InstallerSettings) -> Vec<String> {
     let (configurations, plugins) =
         (settings.conf_dir.is_dir(), settings.targets.iter().any(|target| target.is_dir()));
@@ -140,8 +140,8 @@ fn missing_directories(settings: &InstallerSettings) -> Vec<String> {
     missing.map(|(_, path)| format!("what is in {path}, which is not mounted here")).collect()
 }
 
-/// Makes a directory and those that it is in, as far as they are missing: after a reboot nothing is left of what was in memory,
-/// and an agent that starts meanwhile has to find the lock. Returns what was made, outermost first.
+/// Creates a directory and its missing parents: a reboot empties tmpfs, and an agent that starts meanwhile has to find the lock.
+/// Returns the created directories, outermost first.
 fn make_missing(directory: &Path) -> Result<Vec<PathBuf>> {
     let missing = directory.ancestors().take_while(|path| !path.exists());
     let mut made: Vec<PathBuf> = missing.map(Path::to_owned).collect();
@@ -155,7 +155,7 @@ fn make_missing(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Prints what would be removed.
 ///
 /// # Errors
-/// That cannot be determined, or printed.
+/// The removal plan cannot be determined, or printed.
 pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
     let CommandSettings { values, mut settings, .. } = CommandSettings::from_flags(values)?;
     let output = commands::new_printer(&values, false)?;
@@ -165,17 +165,17 @@ pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
     commands::show_removal(&node_status::obtain_report(&settings)?, output)
 }
 
-/// How the command is called.
+/// Settings of the command's invocation.
 struct CommandSettings {
     values: FlagValues,
     settings: DaemonSettings,
     log: LogOptions,
-    /// State that the last agent recorded, if its settings can be used here.
+    /// State recorded by the last agent, if its settings can be used here.
     last: Result<Option<StateReport>>,
 }
 
 impl CommandSettings {
-    /// Reads the settings. Those that the call leaves open are as the last agent had them.
+    /// Reads the settings. Those that are not given default to the last agent's.
     fn from_flags(values: FlagValues) -> Result<CommandSettings> {
         let (settings, log) = commands::read_settings(&values)?;
         let last = match node_status::last_state(&settings) {
@@ -195,7 +195,8 @@ impl CommandSettings {
     }
 }
 
-/// Not how to log, and not the template of an entry that is removed, whose sources may not be here.
+/// Whether a setting of the last agent is used: not the log options, and not the template of an entry that is removed, whose
+/// sources may not exist here.
 fn is_of_use(setting: &str) -> bool {
     let others = [options::CNI_NETWORK_CONFIG_FILE, options::CNI_CONFIG_MAP];
     flags::LOGGING.iter().chain(&others).all(|flag| flag.long != setting)
@@ -204,7 +205,7 @@ fn is_of_use(setting: &str) -> bool {
 /// Removes everything.
 ///
 /// # Errors
-/// An agent runs, which would put it back, or what is there cannot be observed.
+/// An agent runs, which would restore it, or the current state cannot be observed.
 pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     let CommandSettings { settings, log, last, .. } = CommandSettings::from_flags(values)?;
     let _logger = logging::install(log).context("cannot set up logging")?;
@@ -225,7 +226,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     errors.extend(missing_directories(&settings.installer));
     errors.extend(uninstallation.remove_capture());
     let errors = uninstallation.remove_evidence(errors, &lock);
-    // Whatever is in one of them by now is not ours.
+    // Only empty directories are removed: content written meanwhile is not ours.
     drop(made.iter().rev().try_for_each(fs::remove_dir));
     errors.iter().for_each(|error| error!(target: "install", error, "not removed"));
     name_annotated_pods(last);
@@ -236,7 +237,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// The command does not use the API server.
+/// Logs the pods that stay annotated, because the command does not use the API server.
 fn name_annotated_pods(last: Result<Option<StateReport>>) {
     let last = last.unwrap_or_else(|error| {
         warn!(target: "install", error = format!("{error:#}"), "cannot use the last agent's settings");

@@ -1,4 +1,4 @@
-//! `install-cni version`, in the shapes of Istio's.
+//! `install-cni version`, in Istio's output formats.
 
 use flags::{Flag, FlagValues};
 use telemetry::debug::BuildInfo;
@@ -6,7 +6,7 @@ use telemetry::debug::BuildInfo;
 const SHORT: Flag = Flag::new_switch("one line").long("short").short('s');
 const OUTPUT: Flag = Flag::with_value("", "json or yaml").long("output").short('o');
 
-/// Flags of the sub-command.
+/// Flags of the command.
 pub(crate) const FLAGS: &[Flag] = &[SHORT, OUTPUT];
 
 /// Usage text that `--help` shows.
@@ -20,19 +20,19 @@ Examples:
 
 Exit status 0: printed; 1: usage error.";
 
-/// Of the programs.
+/// Version of the programs.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit of the source: `hack/build` sets it. Cargo builds this crate anew when it changes, and no other.
+/// Commit of the source, set by `hack/build`. A change of it makes Cargo rebuild this crate and no other.
 pub(crate) const REVISION: &str = known_value(option_env!("MILLRACE_REVISION"));
 
-/// Whether the source was that of the commit: `Clean` or `Modified`.
+/// Whether the source tree matched the commit: `Clean` or `Modified`.
 pub(crate) const STATUS: &str = known_value(option_env!("MILLRACE_STATUS"));
 
-/// When the commit was made, in UTC; not when the programs were built, so that a commit always gives the same bytes.
+/// Commit time in UTC, not build time, so that a commit always produces the same bytes.
 pub(crate) const DATE: &str = known_value(option_env!("MILLRACE_DATE"));
 
-/// A value that the build has set, if it is not empty.
+/// Returns a value set by the build, if it is not empty.
 const fn known_value(value: Option<&'static str>) -> &'static str {
     match value {
         Some(value) if !value.is_empty() => value,
@@ -40,10 +40,10 @@ const fn known_value(value: Option<&'static str>) -> &'static str {
     }
 }
 
-/// The version in the form that was asked for.
+/// Returns the version in the requested format.
 ///
 /// # Errors
-/// There is no such form.
+/// The format is unknown.
 pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
     let provider = kubeio::describe_tls_provider();
     let members = [
@@ -74,7 +74,7 @@ pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
     }
 }
 
-/// Build information for scripts that ask ControlZ.
+/// Returns build information for scripts that query ControlZ.
 pub(crate) fn build_info() -> BuildInfo {
     let tls_provider = kubeio::describe_tls_provider();
     let (version, golang_version, tag) = (VERSION, "", VERSION);

@@ -1,4 +1,4 @@
-//! `bundle`: everything that helps somebody elsewhere to find a fault.
+//! `bundle`: an archive with everything needed to diagnose a fault away from the node.
 
 mod content;
 
@@ -28,7 +28,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Name of the directory in the archive, and of the archive.
+/// Returns the name of the archive and of the directory in it.
 fn archive_name(node: &str, time: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let node: String = node.chars().filter(is_plain).take(40).collect();

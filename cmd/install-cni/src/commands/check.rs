@@ -1,4 +1,4 @@
-//! `check`: what would keep the agent from capturing pods on this node.
+//! `check`: conditions that would keep the agent from capturing pods on this node.
 
 use std::process::ExitCode;
 

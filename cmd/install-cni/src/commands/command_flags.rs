@@ -1,10 +1,10 @@
-//! The commands' own flags.
+//! Flags of the individual commands.
 
 use flags::Flag;
 
 pub(crate) const OUTPUT: Flag =
     Flag::with_value("table", "table, wide, json or yaml").long("output").short('o');
-/// Of `check`.
+/// Flag of `check`.
 pub(crate) const CHECK_OUTPUT: Flag = Flag {
     help: "table, wide, json, yaml, junit (a test report for build servers) or sarif (SARIF 2.1.0)",
     ..OUTPUT
@@ -14,7 +14,7 @@ pub(crate) const FAIL_ON: Flag =
         .long("fail-on");
 pub(crate) const NO_COLOR: Flag =
     Flag::new_switch("no colours, as with the variable NO_COLOR; only a terminal gets any").long("no-color");
-/// Of `list`.
+/// Flag of `list`.
 pub(crate) const NAMESPACE: Flag =
     Flag::with_value("", "only pods of this namespace").long("namespace").short('n');
 pub(crate) const BYPASSING: Flag =
@@ -22,15 +22,15 @@ pub(crate) const BYPASSING: Flag =
 pub(crate) const WITH_STATE: Flag =
     Flag::with_value("", "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown")
         .long("state");
-/// Of `explain`, `prove` and `simulate`.
+/// Flag of `explain`, `prove` and `simulate`.
 pub(crate) const POD_NAMESPACE: Flag = Flag { help: "the pod's namespace", ..NAMESPACE };
-/// Of `simulate`.
+/// Flag of `simulate`.
 pub(crate) const OVERWRITE: Flag =
     Flag::new_switch("as of kubectl label; a simulation overwrites labels anyway").long("overwrite");
-/// Of `prove`.
+/// Flag of `prove`.
 pub(crate) const ALL: Flag =
     Flag::new_switch("every pod of the mesh on this node, or of the namespace of -n").long("all");
-/// Of `bundle`.
+/// Flag of `bundle`.
 pub(crate) const FILE: Flag = Flag::with_value(
     "",
     "the file, which must not be there; -: standard output; empty: standard output unless that is a \
@@ -38,11 +38,11 @@ pub(crate) const FILE: Flag = Flag::with_value(
 )
 .long("file")
 .short('f');
-/// Of `watch`.
+/// Flag of `watch`.
 pub(crate) const FOR: Flag =
     Flag::with_value("", "end after this time, such as 500ms, 30s, 5m, 1h; empty: never").long("for");
-/// Of `uninstall`.
+/// Flag of `uninstall`.
 pub(crate) const DRY_RUN: Flag =
     Flag::new_switch("print what would be removed, and change nothing").long("dry-run");
-/// All of `uninstall`.
+/// All flags of `uninstall`.
 pub(crate) const REMOVAL: [Flag; 3] = [DRY_RUN, OUTPUT, NO_COLOR];

@@ -1,4 +1,4 @@
-//! Scripts by which shells complete the commands and their flags.
+//! Shell completion scripts for the commands and their flags.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use report::{CaptureState, Severity};
 
 use super::list_formats;
 
-/// For which there is a script.
+/// Supported shells.
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
-/// The text of `completion --help`.
+/// Text of `completion --help`.
 pub(crate) const USAGE: &str =
     "install-cni completion prints a script by which a shell completes commands and their flags.
 
@@ -23,13 +23,13 @@ Examples:
 
 Exit status 0: printed; 1: unknown shell.";
 
-/// A command's name, one line about it, and its own flags; those of the agent are in its help.
+/// Command name, one-line summary, and the command's own flags; the agent's flags are in its help.
 pub(crate) type Subcommand = (&'static str, &'static str, Vec<Flag>);
 
-/// Returns the script for a shell.
+/// Returns the completion script of a shell.
 ///
 /// # Errors
-/// There is none for this shell.
+/// The shell is not supported.
 pub(crate) fn shell_script(shell: &str, commands: &[Subcommand]) -> Result<String> {
     Ok(match shell {
         "bash" => bash_script(commands),
@@ -44,7 +44,7 @@ pub(crate) fn shell_script(shell: &str, commands: &[Subcommand]) -> Result<Strin
     })
 }
 
-/// Returns the values of a flag that are words.
+/// Returns the enumerated values of a flag.
 fn flag_values(command: &str, flag: &Flag) -> Vec<&'static str> {
     match flag.long {
         "output" if command == "version" => vec!["json", "yaml"],
@@ -55,7 +55,7 @@ fn flag_values(command: &str, flag: &Flag) -> Vec<&'static str> {
     }
 }
 
-/// Returns the operands of a command that are words.
+/// Returns the enumerated operands of a command.
 fn operand_words(command: &str) -> &'static [&'static str] {
     if command == "completion" { &SHELLS } else { &[] }
 }
@@ -64,7 +64,7 @@ fn bash_script(commands: &[Subcommand]) -> String {
     let names: Vec<&str> = commands.iter().map(|(name, ..)| *name).collect();
     let mut cases = String::new();
     for (name, _, flags) in commands {
-        let _ = writeln!(cases, "    {name}) case $before in"); // into a String
+        let _ = writeln!(cases, "    {name}) case $before in"); // writing to a String cannot fail
         for flag in flags.iter().filter(|flag| !flag.switch) {
             let short = flag.short.map(|short| format!(" | -{short}")).unwrap_or_default();
             let values = match flag.long {
@@ -78,7 +78,7 @@ fn bash_script(commands: &[Subcommand]) -> String {
         let words = words.collect::<Vec<_>>().join(" ");
         let _ = writeln!(cases, "        *) words=\"{words} --help\" ;;\n      esac ;;");
     }
-    // Bash takes the sign of --output=json for a word.
+    // Bash splits --output=json into three words at the equals sign.
     format!(
         "_install_cni() {{
   local words=\"{} help --help\" word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
@@ -121,7 +121,7 @@ fn fish_script(commands: &[Subcommand]) -> String {
     script
 }
 
-/// A text as one word of a shell.
+/// Quotes a text as one shell word.
 fn quote_word(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

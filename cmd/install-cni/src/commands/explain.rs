@@ -1,4 +1,4 @@
-//! `explain`.
+//! `explain`: why one pod is captured or not.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ fn parse_query(call: &CommandInvocation) -> Result<PodQuery> {
     parse_pod_query(call.values.positionals(), call.values.flag_text(&command_flags::POD_NAMESPACE))
 }
 
-/// Returns namespace and name of the pod that is named, both of which must be given.
+/// Returns namespace and name of the pod, both of which are required.
 pub(super) fn qualified_pod_name(call: &CommandInvocation) -> Result<(String, String)> {
     match parse_query(call)? {
         PodQuery::Pod(namespace, name) => Ok((namespace, name)),
@@ -29,7 +29,7 @@ pub(super) fn qualified_pod_name(call: &CommandInvocation) -> Result<(String, St
     }
 }
 
-/// Returns the pod that two operands, or one with a slash, name; `None` without any.
+/// Returns the pod named by two operands, or by one with a slash; `None` without operands.
 pub(super) fn pod_name(operands: &[String]) -> Result<Option<String>> {
     if operands.is_empty() {
         return Ok(None);
@@ -40,7 +40,7 @@ pub(super) fn pod_name(operands: &[String]) -> Result<Option<String>> {
     }
 }
 
-/// Which pod is meant.
+/// The pod that the operands select.
 #[derive(Debug, PartialEq, Eq)]
 enum PodQuery {
     Pod(String, String),
@@ -66,7 +66,7 @@ fn parse_pod_query(operands: &[String], namespace: &str) -> Result<PodQuery> {
     }
 }
 
-/// Of a bare name; `default`, as with kubectl, if no namespace has such a pod.
+/// Returns the namespace of a pod given by name only; `default`, as with kubectl, if no namespace has such a pod.
 fn namespace_of(state: &StateReport, name: &str) -> Result<String> {
     let mut found = state.pods.iter().filter(|pod| pod.name == name).map(|pod| pod.namespace.as_str());
     match (found.next(), found.next()) {

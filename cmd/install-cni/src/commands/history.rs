@@ -1,4 +1,4 @@
-//! `history`: what was changed, also by earlier agents.
+//! `history`: recorded changes, also those of earlier agents.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the change is one of the pod `NAMESPACE/NAME`, or of the namespace; without either, every change is asked for.
+/// Whether the change concerns the pod `NAMESPACE/NAME`, or the namespace; without either, every change matches.
 fn is_asked_for(change: &ChangeRecord, pod: Option<&str>, namespace: &str) -> bool {
     let changed = change.pod.as_deref().and_then(|pod| pod.split_once('/')).map(|(of, _)| of);
     (pod.is_none() || pod == change.pod.as_deref()) && (namespace.is_empty() || changed == Some(namespace))

@@ -1,4 +1,4 @@
-//! A call of a command.
+//! Parsed invocation of a command.
 
 use console::Printer;
 use daemon_settings::DaemonSettings;
@@ -7,12 +7,12 @@ use flags::FlagValues;
 /// Exit status for "could not be determined", and for usage errors.
 pub(super) const CANNOT: u8 = 2;
 
-/// A command that has been read.
+/// A parsed command line.
 pub(super) struct CommandInvocation {
-    /// Flags and words.
+    /// Flags and operands.
     pub(super) values: FlagValues,
     /// The agent's settings, as far as they are known here.
     pub(super) settings: DaemonSettings,
-    /// How to print.
+    /// Output format.
     pub(super) output: Printer,
 }

@@ -1,4 +1,4 @@
-//! `log-level`: the levels of the agent's log, shown and changed over its Unix socket.
+//! `log-level`: shows and changes the levels of the agent's log over its Unix socket.
 
 use std::{path::Path, process::ExitCode};
 
@@ -9,7 +9,7 @@ use super::invocation::CommandInvocation;
 
 const LEVELS: &str = "/debug/log";
 
-/// The answer, as far as it is shown.
+/// The agent's response; only the fields that are shown.
 #[derive(Deserialize, Serialize)]
 struct LogLevels {
     scopes: Vec<ScopeLevel>,
@@ -22,10 +22,10 @@ struct ScopeLevel {
     description: String,
 }
 
-/// Changes the levels that are given, and prints all.
+/// Sets the given levels, and prints all.
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let (socket, operands) = (&call.settings.debug_socket, call.values.positionals());
-    // All are read before the first is sent.
+    // All operands are parsed before the first request is sent.
     let changes = operands.iter().flat_map(|word| model::list_elements(word)).map(change_query);
     for query in changes.collect::<Result<Vec<String>>>()? {
         node_status::send_put(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
@@ -35,7 +35,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The parameters of a request for `SCOPE:LEVEL`.
+/// Returns the query parameters of a request for `SCOPE:LEVEL`.
 fn change_query(change: &str) -> Result<String> {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))

@@ -1,4 +1,4 @@
-//! Output of the commands as their flags ask for it.
+//! Output format of the commands, from their flags.
 
 use anyhow::{Context as _, Result};
 use console::{OutputFormat, Printer};
@@ -7,19 +7,19 @@ use model::parse_go_bool;
 
 use super::command_flags::{NO_COLOR, OUTPUT};
 
-/// The name of the program, which stands before each message.
+/// Program name, the prefix of each message.
 pub(crate) const PROGRAM: &str = "install-cni";
 
-/// Forms of output, of `check` or of another command.
+/// Returns the output formats of `check` or of another command.
 pub(crate) fn list_formats(is_check: bool) -> Vec<&'static str> {
     let formats = OutputFormat::ALL.into_iter().filter(|format| is_check || !format.is_of_check());
     formats.map(OutputFormat::code).collect()
 }
 
-/// Returns how to print, as the flags have it.
+/// Returns the printer that the flags select.
 ///
 /// # Errors
-/// The command, `check` or another one, has no such form.
+/// The command, `check` or another one, has no such output format.
 pub(crate) fn new_printer(values: &FlagValues, is_check: bool) -> Result<Printer> {
     let format = match values.flag_text(&OUTPUT) {
         "" => OutputFormat::Table,
@@ -33,10 +33,10 @@ pub(crate) fn new_printer(values: &FlagValues, is_check: bool) -> Result<Printer
     Ok(Printer::new(format, is_on(values, &NO_COLOR)?))
 }
 
-/// The value of a switch; empty, or not in the table, counts as false.
+/// Returns the value of a boolean flag; empty, or not in the table, counts as false.
 ///
 /// # Errors
-/// It is neither true nor false.
+/// The value is neither true nor false.
 pub(crate) fn is_on(values: &FlagValues, flag: &Flag) -> Result<bool> {
     let text = values.flag_text(flag);
     if text.is_empty() {

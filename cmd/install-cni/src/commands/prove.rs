@@ -18,9 +18,9 @@ use super::{
 
 const UNDECIDED: &str = "whether it is to be redirected is not known";
 const LATE: &str = "there was no time for it: prove it alone, or its namespace";
-/// Later, no proof of all pods begins: `millrace` waits 10 min for them, and one may take 25 s.
+/// No proof of a further pod starts after this time: `millrace` waits 10 min for all of them, and one may take 25 s.
 const LATEST: Duration = Duration::from_secs(540);
-/// Questions in a row without an answer after which no other one is asked.
+/// Consecutive requests without a response after which no further one is sent.
 const MOST_UNANSWERED: usize = 2;
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
@@ -33,7 +33,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(proof.exit_status()))
 }
 
-/// One pod after the other. The agent observes the node before each, and pauses between observations, which bounds the rate.
+/// Proves one pod after the other. The agent observes the node before each, and pauses between observations, which bounds the rate.
 fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     ensure!(call.values.positionals().is_empty(), "--all and a pod cannot be used together");
     let (socket, namespace) = (&call.settings.debug_socket, call.values.flag_text(&POD_NAMESPACE));
@@ -58,7 +58,7 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(proofs_status(&proofs)))
 }
 
-/// Returns the proofs, and the number of pods that are left when the agent does not answer any more. What was proven is not lost.
+/// Returns the proofs, and the number of pods left unproven when the agent stops answering. Completed proofs are kept.
 fn prove_each(
     pods: &[&PodState],
     prove: impl Fn(&PodState) -> Result<Proof>,

@@ -1,4 +1,4 @@
-//! `uninstall --dry-run`: what an uninstallation would take away.
+//! `uninstall --dry-run`: everything that an uninstallation would remove.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use console::Printer;
 use report::{CaptureState, Comparison, RedirectionMode, StateReport, sanitize_text, tables};
 use serde::Serialize;
 
-/// Everything that would be removed, as plain text and in the notation of the kernel's own tools.
+/// Everything to be removed, as plain text and in the notation of the kernel's own tools.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RemovalPlan {
@@ -17,10 +17,10 @@ struct RemovalPlan {
     unknown: Vec<String>,
 }
 
-/// Prints it.
+/// Prints the removal plan.
 ///
 /// # Errors
-/// It cannot be printed.
+/// The plan cannot be printed.
 pub(crate) fn print_plan(state: &StateReport, output: Printer) -> Result<ExitCode> {
     let removal = RemovalPlan::from_state(state);
     output.print_value(&removal, |_, _| removal.to_table())?;
@@ -75,7 +75,7 @@ impl RemovalPlan {
     }
 }
 
-/// Returns those of our objects that the kernel shows.
+/// Returns our objects that exist in the kernel.
 fn observed_objects<T: std::fmt::Display>(compared: &Comparison<T>) -> Vec<String> {
     compared.observed.iter().flatten().map(ToString::to_string).collect()
 }

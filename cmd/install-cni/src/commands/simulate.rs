@@ -1,4 +1,4 @@
-//! `simulate`: what a change of labels or settings would do.
+//! `simulate`: the effect of a change of labels or settings.
 
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ fn parse_change(operands: &[String], namespace: &str) -> Result<SimulatedChange>
     const USAGE: &str =
         "what is to be simulated? label namespace NAME KEY=VALUE, or settings NAME=VALUE; see --help";
     let mut words: Vec<&str> = operands.iter().map(String::as_str).collect();
-    // As kubectl label does, it takes TYPE/NAME for TYPE NAME.
+    // TYPE/NAME is accepted for TYPE NAME, as by kubectl label.
     if let ["label", object, ..] = words.as_slice()
         && let Some((kind, name)) = object.split_once('/')
     {
@@ -56,7 +56,7 @@ fn parse_change(operands: &[String], namespace: &str) -> Result<SimulatedChange>
             Ok(SimulatedChange::Labels(change))
         }
         _ if !namespace.is_empty() => bail!("-n names the namespace of a pod: leave out -n"),
-        // As kubectl millrace passes them.
+        // The form in which kubectl millrace passes settings.
         ["settings", text] if text.starts_with('{') => {
             Ok(SimulatedChange::Settings(SettingsChange::from_text(text)?))
         }

@@ -1,4 +1,4 @@
-//! `watch`: what changes, line by line.
+//! `watch`: state changes, one per line.
 
 use std::{
     process::ExitCode,
@@ -14,7 +14,7 @@ use super::{
     invocation::{CANNOT, CommandInvocation},
 };
 
-/// Between two questions to the agent, each of which costs it a look at the kernel.
+/// Interval between two requests to the agent, each of which makes it observe the kernel.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
@@ -43,7 +43,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(if watch.has_answered() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
-/// At most a year.
+/// Parses a duration of at most a year.
 fn parse_duration(text: &str) -> Result<Duration> {
     let duration = flags::duration_or_seconds(text);
     let duration = duration

@@ -1,5 +1,5 @@
-//! Whether a DaemonSet still wants its pod on a node, as the DaemonSet controller sees it for a pod that is there
-//! already (`NodeShouldRunDaemonPod`): the difference between an upgrade of the agent and its removal.
+//! Whether a DaemonSet still selects a node, as the DaemonSet controller decides for an existing pod (`NodeShouldRunDaemonPod`):
+//! the difference between an upgrade of the agent and its removal.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,7 +7,7 @@ use model::{
     DaemonSet, LabelRequirement, Node, NodeSelectorTerm, PodPlacement, Taint, Toleration, parse_go_bool,
 };
 
-/// Why a DaemonSet has no pod on a node any more.
+/// Reason why a DaemonSet no longer has a pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExclusionReason {
     /// The DaemonSet is being deleted.
@@ -35,7 +35,7 @@ impl fmt::Display for ExclusionReason {
     }
 }
 
-/// Returns why the DaemonSet wants no pod on the node. `None` if it wants one.
+/// Returns why the DaemonSet excludes the node; `None` if it does not.
 pub(crate) fn exclusion_reason(daemon_set: &DaemonSet, node: &Node) -> Option<ExclusionReason> {
     if daemon_set.metadata.deleted.is_some() {
         return Some(ExclusionReason::Deleted);
@@ -68,8 +68,8 @@ fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
         && term.match_fields.iter().all(|requirement| meets_requirement(&fields, requirement))
 }
 
-/// An operator that we do not know is met: a newer Kubernetes knows what it means, and an agent that takes an upgrade
-/// for its removal would do harm.
+/// Whether a label requirement is met. An unknown operator counts as met: a newer Kubernetes may define it, and an agent that
+/// mistakes an upgrade for its removal would do harm.
 fn meets_requirement(labels: &BTreeMap<String, String>, requirement: &LabelRequirement) -> bool {
     let numbers = || numeric_operands(labels.get(&requirement.key), requirement);
     match requirement.operator.as_str() {
@@ -84,7 +84,7 @@ fn numeric_operands(value: Option<&String>, requirement: &LabelRequirement) -> O
     Some((value?.parse().ok()?, bound.parse().ok()?))
 }
 
-/// Taints that the DaemonSet controller makes every pod of a DaemonSet tolerate; the others of that kind never evict.
+/// Taints that the DaemonSet controller makes every DaemonSet pod tolerate; the others that it adds never evict.
 const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
@@ -98,20 +98,20 @@ fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<ExclusionR
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let value = match toleration.operator.as_str() {
         "" | "Equal" => toleration.value == taint.value,
-        _ => true, // Exists, and what we do not know
+        _ => true, // `Exists`, and unknown operators
     };
     value
         && (toleration.effect.is_empty() || toleration.effect == taint.effect)
         && (toleration.key == taint.key || (toleration.key.is_empty() && toleration.operator == "Exists"))
 }
 
-/// The agent's container in a DaemonSet.
+/// Name of the agent's container in a DaemonSet.
 const CONTAINER: &str = "install-cni";
 const VARIABLE: &str = "AMBIENT_ENABLED";
 const FLAG: &str = "--ambient-enabled";
 
-/// Whether the agents that a DaemonSet makes take part in ambient mode. `None`: it does not say so itself, as when
-/// variables come from a ConfigMap.
+/// Whether the DaemonSet's agents run in ambient mode. `None`: its manifest leaves it open, as when variables come from a
+/// ConfigMap.
 pub(crate) fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
     let containers = &daemon_set.spec.template.spec.containers;
     let agent = containers.iter().find(|container| container.name == CONTAINER)?;

@@ -1,10 +1,10 @@
-//! The table: what the API server answered, and what follows.
+//! Decision table: answers of the API server, and the verdict that follows.
 
 use model::{DaemonSet, Namespace, Node, Pod};
 
 use super::{DaemonSetPresence, ShutdownFacts, placement};
 
-/// Decision on the installation at shutdown, with the reason.
+/// Verdict on the installation at shutdown, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownVerdict {
     /// Nothing is removed.
@@ -15,30 +15,30 @@ pub(crate) enum ShutdownVerdict {
     CleanUp(String),
 }
 
-/// An answer of the API server.
+/// Answer of the API server.
 #[derive(Clone, Debug, Default)]
 pub(super) enum ApiAnswer<T> {
-    /// Not asked for in this round.
+    /// Not requested in this round.
     #[default]
     NotAsked,
     /// The object.
     Found(T),
     /// There is no such object (404).
     NotFound,
-    /// Our credential or role does not allow it (401, 403): the error.
+    /// The credential or role is rejected (401, 403): the error.
     Refused(String),
-    /// No answer, or none that says anything: the error.
+    /// No answer, or an inconclusive one: the error.
     Failed(String),
 }
 
-/// The answers of one round.
+/// Answers of one round.
 #[derive(Debug, Default)]
 pub(super) struct ApiAnswers {
     pub(super) daemon_set: ApiAnswer<DaemonSet>,
     pub(super) node: ApiAnswer<Node>,
     pub(super) pod: ApiAnswer<Pod>,
     pub(super) namespace: ApiAnswer<Namespace>,
-    /// The API server calls itself ready, or does not let us ask.
+    /// Whether the API server reports itself ready, or forbids us to ask.
     pub(super) server_is_ready: bool,
 }
 
@@ -47,13 +47,13 @@ pub(super) struct ApiAnswers {
 pub(super) enum RoundOutcome {
     /// No further round is needed.
     Decided(ShutdownVerdict),
-    /// Permissions that worked are refused. It counts when it stays so.
+    /// Permissions that worked before are refused, which counts once it persists.
     Refused(String),
-    /// Nothing speaks for an uninstallation so far.
+    /// No evidence of an uninstallation so far.
     Undecided(String),
 }
 
-/// Judges one round.
+/// Evaluates one round.
 pub(super) fn judge_round(known: &ShutdownFacts, round: &ApiAnswers) -> RoundOutcome {
     let name = match &known.daemon_set {
         Some(object) => format!("DaemonSet {}/{}", object.namespace, object.name),
@@ -78,12 +78,12 @@ pub(super) fn judge_round(known: &ShutdownFacts, round: &ApiAnswers) -> RoundOut
     }
 }
 
-/// The DaemonSet exists. Without a clear answer about the node it is taken to want it.
+/// Decides if the DaemonSet exists. Without a clear answer about the node, it is assumed to select the node.
 fn by_node(daemon_set: &DaemonSet, node: &ApiAnswer<Node>, name: &str) -> ShutdownVerdict {
     match node {
         ApiAnswer::Found(node) => match placement::exclusion_reason(daemon_set, node) {
             Some(why) => ShutdownVerdict::CleanUp(format!("{name} no longer selects this node: {why}")),
-            // The next agent may not even be allowed to see what this one has made.
+            // The next agent may lack the permission even to inspect what this one has made.
             None if placement::takes_part_in_ambient(daemon_set) == Some(false) => {
                 ShutdownVerdict::EndAmbient(format!("{name} still selects this node, without ambient mode"))
             }
@@ -98,7 +98,7 @@ fn by_node(daemon_set: &DaemonSet, node: &ApiAnswer<Node>, name: &str) -> Shutdo
     }
 }
 
-/// The DaemonSet cannot be read, for this reason.
+/// Decides if the DaemonSet cannot be read, for this reason.
 fn by_pod(known: &ShutdownFacts, round: &ApiAnswers, reason: &str) -> RoundOutcome {
     match &round.pod {
         ApiAnswer::Found(pod) if pod.metadata.deleted.is_none() => {

@@ -1,4 +1,4 @@
-//! What is in the archive.
+//! Files of the archive.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use bundle::redact;
 use daemon_settings::DaemonSettings;
 use report::{Comparison, FirewallRule, StateReport, explain_pod, tables};
 
-/// The end of a log that is long.
+/// Only the last part of a longer log is included, in bytes.
 const MAX_LOG: u64 = 4 * 1024 * 1024;
 
 const README: &str = "State of this node when the bundle was written. Secrets have been left out.
@@ -31,7 +31,7 @@ logs/             the agent's last lines, and the plugin's from while the agent 
 versions.txt      of the programs and the kernel
 ";
 
-/// Names and contents; each has been cleaned of credentials.
+/// Returns names and contents of the files; each is redacted of credentials.
 pub(super) fn archive_files(
     state: &StateReport,
     settings: &DaemonSettings,
@@ -130,7 +130,7 @@ fn join_lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter().map(|one| format!("{one}\n")).collect()
 }
 
-/// One file for each place and family, in the form of `iptables-save`.
+/// Returns one file per network namespace and family, in the format of `iptables-save`.
 fn iptables_saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
     let mut saves: BTreeMap<String, BTreeMap<&str, Vec<&FirewallRule>>> = BTreeMap::new();
     for rule in firewall.observed.iter().flatten() {
@@ -147,7 +147,8 @@ fn iptables_saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> 
     saves.into_iter().map(|(name, tables)| (name, save(tables))).collect()
 }
 
-/// The agent's last lines, which it has in memory: where its output goes only the container runtime knows.
+/// Returns the agent's most recent log lines, which it keeps in memory: only the container runtime knows where its output is
+/// stored.
 fn agent_log(settings: &DaemonSettings) -> String {
     match node_status::fetch(&settings.debug_socket, "/debug/lines", node_status::LIMIT) {
         Ok(lines) => String::from_utf8_lossy(&lines).into_owned(),
