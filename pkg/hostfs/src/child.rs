@@ -1,4 +1,4 @@
-//! The end of a child process, waited for no longer than until a deadline.
+//! Waiting for a child process until a deadline.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-/// Waits until the child has ended, and returns its status; `None`: the deadline came first.
+/// Waits until the child has ended, and returns its status; `None`: the deadline passed first.
 ///
 /// # Errors
-/// The kernel refuses to say.
+/// The kernel refuses to report the status.
 pub fn wait_for_child(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let Ok(handle) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
         return wait_by_asking(child, deadline);
@@ -32,8 +32,7 @@ pub fn wait_for_child(child: &mut Child, deadline: Instant) -> io::Result<Option
     }
 }
 
-/// For kernels before 5.3, which have no process handles, and sandboxes that refuse them: asks every millisecond until the
-/// deadline.
+/// Polls every millisecond until the deadline, for kernels before 5.3, which have no pidfd, and sandboxes that refuse it.
 fn wait_by_asking(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {

@@ -1,4 +1,4 @@
-//! Installing a program.
+//! Installation of a program.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write as _};
@@ -14,18 +14,17 @@ use crate::write::{MODE, WriteOutcome, existing_file};
 
 const COPY: &str = "copy";
 const INSTALL: &str = "install";
-/// Bytes at a time: what is copied may be larger than the memory we want to use.
+/// Bytes per read: a program may be larger than the memory we want to use.
 const CHUNK: usize = 128 * 1024;
 
-/// Copies a program, content and permission bits, so that it replaces `target` whole. It may be running there.
+/// Copies a program, content and permission bits, and replaces `target` atomically. It may be running there.
 ///
-/// If both are there already, nothing is touched. What was written is read back and compared with the source before
-/// it is put in place.
+/// If both already match, nothing is touched. The copy is read back and compared with the source before it is renamed to `target`.
 ///
 /// # Errors
 ///
-/// As [`crate::write()`], with the path of the side that failed. In words also: a source that is not a regular file (a
-/// symlink to one is followed), and one that changes meanwhile.
+/// As [`crate::write()`], with the path of the side that failed. Also, as text: a source that is not a regular file (a symlink to
+/// one is followed), and one that changes meanwhile.
 pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     let (from, meta) = open_regular(COPY, source)?;
     let mode = meta.mode() & MODE;
@@ -45,8 +44,7 @@ pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     Ok(WriteOutcome::Replaced)
 }
 
-/// Whether `target` has the content of `source`; its permission bits do not count. False when either is missing or no
-/// regular file.
+/// Whether `target` has the content of `source`, regardless of permission bits. False if either is missing or no regular file.
 ///
 /// # Errors
 ///
@@ -76,7 +74,7 @@ fn verify_copy(
     target: &Path,
     complete: &CompleteFile<'_>,
 ) -> Result<(), Error> {
-    // So that the disk is read, not our own pages. Where it does not work, comparing still finds a changed source.
+    // Drops the page cache, so that the disk is read. Without it the comparison still detects a changed source.
     let _ = rustix::fs::fadvise(&complete.reader, 0, None, Advice::DontNeed);
     from.rewind().map_err(Error::at(COPY, source))?;
     if is_same_content(from, &complete.reader).map_err(Error::at(INSTALL, target))? {
@@ -86,7 +84,7 @@ fn verify_copy(
     Err(Error::with_cause(INSTALL, target, cause))
 }
 
-/// Whether what is left to read is the same.
+/// Whether the remaining contents are equal.
 pub(crate) fn is_same_content(left: impl Read, right: impl Read) -> io::Result<bool> {
     let (mut left, mut right) = (left, right);
     let (mut a, mut b) = (Vec::with_capacity(CHUNK), Vec::with_capacity(CHUNK));
@@ -101,7 +99,7 @@ pub(crate) fn is_same_content(left: impl Read, right: impl Read) -> io::Result<b
     }
 }
 
-/// Fills `chunk` with what comes next, up to its size; false at the end.
+/// Fills `chunk` with the next bytes, up to its capacity; false at the end.
 fn read_chunk(from: impl Read, chunk: &mut Vec<u8>) -> io::Result<bool> {
     chunk.clear();
     from.take(CHUNK as u64).read_to_end(chunk)?;

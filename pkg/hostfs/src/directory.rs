@@ -1,4 +1,4 @@
-//! Directories: what is in them, what may be done in them, and making changes of them last.
+//! Directories: listing, access checks, and durable changes of their entries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,17 +12,17 @@ use crate::Error;
 use crate::fingerprint::read_metadata;
 use crate::read::open_nonblocking;
 
-/// Removes a file, or a symlink itself, for good; false if nothing was there.
+/// Removes a file, or a symlink itself, durably; false if there was none.
 ///
 /// # Errors
 ///
-/// What the kernel says; a directory is not removed.
+/// The kernel's error; a directory is not removed.
 pub fn remove(path: &Path) -> Result<bool, Error> {
     const REMOVE: &str = "remove";
     match rustix::fs::unlink(path) {
         Ok(()) => {}
         Err(Errno::NOENT) => return Ok(false),
-        // A read-only file system answers so before it looks for the name.
+        // A read-only file system returns this before it looks up the name.
         Err(Errno::ROFS) if read_metadata(REMOVE, path)?.is_none() => return Ok(false),
         Err(Errno::ISDIR) => return Err(Error::with_cause(REMOVE, path, "it is a directory")),
         Err(cause) => return Err(Error::new(REMOVE, path, cause)),
@@ -31,11 +31,11 @@ pub fn remove(path: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Renames within a directory, for good. What is at `to` is replaced, unless it is a directory.
+/// Renames within a directory, durably. The object at `to` is replaced, unless it is a directory.
 ///
 /// # Errors
 ///
-/// What the kernel says. In words: a directory at `to`, and `to` in another directory.
+/// The kernel's error. As text: a directory at `to`, and `to` in another directory.
 pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     const RENAME: &str = "rename";
     if from.parent() != to.parent() {
@@ -50,29 +50,28 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether files can be put there, as far as can be known without making one: that would wake who watches.
+/// Checks whether files can be created in a directory, as far as possible without creating one, which would wake watchers.
 ///
 /// # Errors
 ///
-/// Why not: it is missing ([`Error::is_missing`]), no directory, on a read-only mount, or not ours to write.
+/// The directory is missing ([`Error::is_missing`]), no directory, on a read-only mount, or not writable for us.
 pub fn check_writable(directory: &Path) -> Result<(), Error> {
     const PUT: &str = "put files in";
     let meta = fs::metadata(directory).map_err(Error::at(PUT, directory))?;
     if !meta.is_dir() {
         return Err(Error::with_cause(PUT, directory, "it is not a directory"));
     }
-    // This also asks the mount. Reading is for the sync of the directory.
+    // Includes a check of the mount. Read permission is needed to sync the directory.
     let required = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::access(directory, required).map_err(Error::at(PUT, directory))
 }
 
-/// Whether a directory still has a name on the host. One that was removed there while it is mounted here stays empty for
-/// ever: what has been created under its name since is another one, which only a new mount shows. (One that was renamed looks
-/// as if nothing had happened.)
+/// Checks whether a directory still has a name on the host. One that was removed there while it is mounted here stays empty
+/// forever: a directory created under its name since is another one, which only a new mount shows. (A rename is not detected.)
 ///
 /// # Errors
 ///
-/// It has no name, or is missing altogether.
+/// The directory has no name, or is missing altogether.
 pub fn check_linked(directory: &Path) -> Result<(), Error> {
     const USE: &str = "use";
     match fs::metadata(directory).map_err(Error::at(USE, directory))?.nlink() {
@@ -86,17 +85,17 @@ pub fn check_linked(directory: &Path) -> Result<(), Error> {
     }
 }
 
-/// Names of the entries that are no directories, sorted bytewise. A symlink is none, wherever it leads.
+/// Lists the names of all entries but directories, sorted bytewise. A symlink is listed, whatever its target.
 ///
 /// # Errors
 ///
-/// What the kernel says ([`Error::is_missing`] if there is no such directory).
+/// The kernel's error ([`Error::is_missing`] if the directory does not exist).
 pub fn list(directory: &Path) -> Result<Vec<OsString>, Error> {
     const LIST: &str = "list";
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).map_err(Error::at(LIST, directory))? {
         let entry = entry.map_err(Error::at(LIST, directory))?;
-        // No kind: gone since, on a file system whose listings do not tell kinds.
+        // No file type: removed since, on a file system whose listings lack types.
         if entry.file_type().is_ok_and(|kind| !kind.is_dir()) {
             names.push(entry.file_name());
         }
@@ -110,22 +109,22 @@ pub fn list(directory: &Path) -> Result<Vec<OsString>, Error> {
 pub(crate) struct OpenDirectory(File);
 
 impl OpenDirectory {
-    /// The one that `path` is in. Opened before anything is changed there, so that this cannot fail in between.
+    /// Opens the parent of `path`. Done before any change there, so that it cannot fail halfway.
     pub(crate) fn open_parent(doing: &'static str, path: &Path) -> Result<Self, Error> {
         open_nonblocking(parent_directory(path), OFlags::DIRECTORY).map(Self).map_err(Error::at(doing, path))
     }
 
-    /// Makes the names in it last through a power loss.
+    /// Makes changes of its entries survive a power loss.
     pub(crate) fn sync(&self, doing: &'static str, path: &Path) -> Result<(), Error> {
         match rustix::fs::fsync(&self.0) {
-            // INVAL: a file system that has no such thing for directories, as some network and FUSE ones.
+            // INVAL: the file system cannot sync directories, as some network and FUSE ones.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(cause) => Err(Error::new(doing, path, cause)),
         }
     }
 }
 
-/// Where a path's last name is; of a lone name that is the current directory.
+/// Returns the parent of a path; of a lone name that is the current directory.
 pub(crate) fn parent_directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

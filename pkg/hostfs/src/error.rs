@@ -1,4 +1,4 @@
-//! What can go wrong with files.
+//! Errors of file operations.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub struct Error {
     no_file: bool,
 }
 
-/// The path as a word of the sentence; a watcher's own descriptors have none.
+/// Formats the path for the message; a watcher's own descriptors have none.
 fn place(path: &Path) -> String {
     if path.as_os_str().is_empty() { String::new() } else { format!(" {}", path.display()) }
 }
@@ -23,38 +23,38 @@ impl Error {
         Self { doing, path: path.to_owned(), source: source.into(), no_file: false }
     }
 
-    /// A cause that the kernel has no number for.
+    /// Returns an error whose cause is no errno.
     pub(crate) fn with_cause(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
         Self::new(doing, path, io::Error::other(cause.into()))
     }
 
-    /// The path leads to no regular file, wherever it is read.
+    /// Returns an error for a path that leads to no regular file, on the host or in a container.
     pub(crate) fn no_file(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
         Self { no_file: true, ..Self::with_cause(doing, path, cause) }
     }
 
-    /// For `map_err`.
+    /// Returns a function for `map_err`.
     pub(crate) fn at<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::new(doing, path, source)
     }
 
-    /// The file or directory that was asked for; empty if a [`crate::DirectoryWatcher`] itself failed.
+    /// Returns the path of the operation; empty if a [`crate::DirectoryWatcher`] itself failed.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The cause: what the kernel answered, or words of kind [`io::ErrorKind::Other`].
+    /// Returns the cause: the kernel's error, or a text of kind [`io::ErrorKind::Other`].
     pub const fn io_error(&self) -> &io::Error {
         &self.source
     }
 
-    /// Whether it, or a directory on the way to it, does not exist. A dangling link is not missing.
+    /// Whether the path, or a parent directory of it, does not exist. A dangling link is not missing.
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 
-    /// Whether nobody can read a file there, on the host as little as in a container: it is a directory, a device or the like,
-    /// or a link that dangles.
+    /// Whether no regular file can be read at the path, neither on the host nor in a container: it is a directory, a device or the
+    /// like, or a dangling link.
     pub const fn is_no_file(&self) -> bool {
         self.no_file
     }

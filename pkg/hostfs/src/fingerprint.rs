@@ -1,4 +1,4 @@
-//! Whether a file was touched.
+//! Detection of touched files.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -10,8 +10,8 @@ use crate::Error;
 
 /// Device, inode, size, mode, mtime and ctime of a file: equal ones mean that it was not touched in between.
 ///
-/// As far as the file system's clock tells: before Linux 6.13 it ticks every few milliseconds, and a file written in
-/// place twice within one tick, without a change of its size, looks untouched. Replacing (rename) is always seen.
+/// Limited by the file system's clock: before Linux 6.13 it ticks every few milliseconds, and a file written in place twice within
+/// one tick, without a change of its size, appears untouched. A replacement (rename) is always detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFingerprint {
     dev: u64,
@@ -24,7 +24,7 @@ pub struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    /// The fingerprint of the file with this metadata.
+    /// Returns the fingerprint of the file with this metadata.
     pub fn from_metadata(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
@@ -36,8 +36,8 @@ impl FileFingerprint {
         }
     }
 
-    /// Whether it was taken so long after the last touch that the file system's clock has ticked since: then any later
-    /// touch shows, also of one who writes in place. `now`: when it was taken.
+    /// Whether the file system's clock has ticked between the last touch and `now`, when the fingerprint was taken: then any later
+    /// touch is detected, also a write in place.
     pub fn is_conclusive(&self, now: SystemTime) -> bool {
         let (seconds, nanoseconds) = self.ctime.max(self.mtime);
         let seconds = u64::try_from(seconds).unwrap_or_default();
@@ -46,23 +46,23 @@ impl FileFingerprint {
     }
 }
 
-/// Longer than a tick of any file system's clock on the node itself (1 to 10 ms).
+/// Longer than a clock tick of any file system on the node itself (1 to 10 ms).
 const TICK: Duration = Duration::from_millis(100);
 
-/// The fingerprint of what is at `path`, of a symlink itself; `None` if nothing is.
+/// Returns the fingerprint of the object at `path`, without following a symlink; `None` if there is none.
 ///
 /// # Errors
 ///
-/// What the kernel says, such as that a directory on the way may not be searched.
+/// The kernel's error, such as a parent directory without search permission.
 pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
     Ok(read_metadata("stat", path)?.as_ref().map(FileFingerprint::from_metadata))
 }
 
-/// The fingerprint of a file that may be reached by symlinks; `None` if there is none.
+/// Returns the fingerprint of a file, following symlinks; `None` if there is none.
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error> {
     match fs::metadata(path) {
         Ok(meta) => Ok(Some(FileFingerprint::from_metadata(&meta))),
@@ -71,8 +71,8 @@ pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error
     }
 }
 
-/// The fingerprint of such a file, if there is one and any later touch would show in it. Taken before the file is read,
-/// an equal one later means that it says the same.
+/// Returns the fingerprint of a file, following symlinks, if it is conclusive. Taken before the file is read, an equal one later
+/// means that the content is unchanged.
 pub fn conclusive_fingerprint(path: &Path) -> Option<FileFingerprint> {
     let now = SystemTime::now();
     fingerprint_of_file(path).ok().flatten().filter(|touched| touched.is_conclusive(now))

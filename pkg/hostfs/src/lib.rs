@@ -1,13 +1,13 @@
-//! Files on the host, as an installer needs them: read without ever blocking, replaced whole or not at all, watched.
+//! File operations of an installer on the host: reads that never block, atomic replacement, watches.
 //!
-//! A kill -9 or a power loss at any moment leaves either the old or the new complete file at a path, never a part.
-//! What an interrupted [`write()`] or [`copy()`] leaves beside it, [`remove_stale`] takes away. Nothing is touched that
-//! is already as it should be, so repeating a pass wakes nobody who watches the directory, ourselves included.
+//! A kill -9 or a power loss at any moment leaves either the old or the new complete file at a path, never a part. Temporaries that
+//! an interrupted [`write()`] or [`copy()`] leaves beside it are removed by [`remove_stale`]. Files that already match are not
+//! touched, so repeating a pass wakes no watcher of the directory, ourselves included.
 //!
-//! The plugin that was written is tried out, so [`wait_for_child`] is here, too; iptables tools are waited for by the same.
+//! [`wait_for_child`] is here, too, because the installed plugin is executed once; iptables tools are waited for with it as well.
 //!
-//! Called by the installer, on one plain thread; everything here is synchronous. It must not know what the files
-//! mean, change a file in place, make directories, or log.
+//! Called by the installer, on one plain thread; everything here is synchronous. The crate must not know what the files mean,
+//! change a file in place, create directories, or log.
 
 mod child;
 mod copy;

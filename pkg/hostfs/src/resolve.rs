@@ -1,4 +1,4 @@
-//! Symlinks that stay within a directory.
+//! Resolution of symlinks within a directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,18 +10,18 @@ use rustix::io::Errno;
 use crate::Error;
 
 const RESOLVE: &str = "resolve";
-/// As the kernel's own limit for one path.
+/// Maximum number of links followed; the kernel's own limit for one path.
 const MOST_LINKS: usize = 40;
 
-/// Where the file `name` of `directory` really is: itself if it is no symlink or missing, else where the link leads.
+/// Returns the path of the file `name` of `directory`: itself if it is no symlink or missing, else the link's target.
 ///
-/// Links are followed as long as every step stays in or below `directory`: one that leaves it means another file on
-/// the host than in a container that has only this directory mounted.
+/// Links are followed while every step stays in or below `directory`: one that leaves it leads to different files on the host and
+/// in a container that has only this directory mounted.
 ///
 /// # Errors
 ///
-/// In words: a link that leaves, dangles or goes in circles (for the last two [`Error::is_no_file`] is true, as for one to
-/// `/dev/null`), and a `name` that is not one plain name. Else what the kernel says.
+/// As text: a link that leaves the directory, dangles or loops (for the last two [`Error::is_no_file`] is true, as for one to
+/// `/dev/null`), and a `name` that is not one plain name. Else the kernel's error.
 pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     let start = directory.join(name);
     let refuse = |cause: &str| Error::with_cause(RESOLVE, &start, cause);
@@ -49,19 +49,19 @@ fn is_plain(name: &OsStr) -> bool {
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
 }
 
-/// How far a name is followed.
+/// State of the resolution.
 struct PathWalk<'a> {
     directory: &'a Path,
-    /// Where we are, below `directory`.
+    /// Current position, below `directory`.
     at: PathBuf,
-    /// The names still to go, the next one last.
+    /// Remaining names, the next one last.
     ahead: Vec<OsString>,
     links: usize,
 }
 
 enum WalkStop {
     Missing,
-    /// At a link to `/dev/null`, with which administrators switch a file off.
+    /// A link to `/dev/null`, with which administrators disable a file.
     Masked,
     Leaves,
     Circles,
@@ -71,19 +71,19 @@ enum WalkStop {
 impl PathWalk<'_> {
     fn enter_name(&mut self, next: OsString) -> Result<(), WalkStop> {
         if next == ".." {
-            // What is above `directory` may be another one on the host, even if the way leads back.
+            // The parent of `directory` may be another one on the host, even if the path leads back.
             return self.at.pop().then_some(()).ok_or(WalkStop::Leaves);
         }
         self.at.push(next);
         match rustix::fs::readlink(self.directory.join(&self.at), Vec::new()) {
             Ok(to) => self.follow_link(Path::new(OsStr::from_bytes(to.as_bytes()))),
-            Err(Errno::INVAL) => Ok(()), // it is no link
+            Err(Errno::INVAL) => Ok(()), // not a link
             Err(Errno::NOENT | Errno::NOTDIR) => Err(WalkStop::Missing),
             Err(cause) => Err(WalkStop::Kernel(cause)),
         }
     }
 
-    /// Goes on from where a link leads, which is below its own directory or, if absolute, below `directory`.
+    /// Continues at a link's target, which is relative to its own directory or, if absolute, to `directory`.
     fn follow_link(&mut self, to: &Path) -> Result<(), WalkStop> {
         self.links += 1;
         if self.links > MOST_LINKS {

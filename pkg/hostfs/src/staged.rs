@@ -1,4 +1,4 @@
-//! A file in the making: a temporary beside its target, which it replaces when it is complete.
+//! Staged files: a temporary is written beside its target, and replaces it when complete.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,13 +14,13 @@ use crate::Error;
 use crate::directory::{OpenDirectory, check_linked, parent_directory};
 use crate::read::open_nonblocking;
 
-/// Between the target's name and what makes a temporary unique. Istio's have the same form.
+/// Separator between the target's name and the unique suffix of a temporary. Istio's have the same form.
 pub(crate) const INFIX: &str = ".tmp.";
-/// How often a new temporary is tried while somebody who cleans up takes each for a left-over. On a busy machine that one
-/// may win half of the times.
+/// Attempts to create a temporary while another process that cleans up removes each as stale. On a busy machine that process may
+/// win half of the time.
 const TRIES: usize = 64;
 
-/// A temporary being written. Dropped, it is removed.
+/// A temporary being written. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct StagedFile<'a> {
     doing: &'static str,
@@ -28,13 +28,13 @@ pub(crate) struct StagedFile<'a> {
     directory: OpenDirectory,
     temporary: TempPath,
     writer: File,
-    /// Holds the lock that says "alive" to [`crate::remove_stale`]. Not the writer: that one must be closed before
-    /// the rename, else a program could not be executed ("text file busy") until it is.
+    /// Holds the lock that marks the temporary as in use for [`crate::remove_stale`]. Not the writer: that one must be closed
+    /// before the rename, else a program could not be executed ("text file busy") until it is.
     reader: File,
 }
 
 impl<'a> StagedFile<'a> {
-    /// Makes the temporary and locks it.
+    /// Creates the temporary and locks it.
     pub(crate) fn new(doing: &'static str, target: &'a Path) -> Result<Self, Error> {
         let Some(name) = target.file_name() else {
             return Err(Error::with_cause(doing, target, "it has no file name"));
@@ -59,12 +59,12 @@ impl<'a> StagedFile<'a> {
         Err(Error::with_cause(doing, target, "another process removes every temporary file at once"))
     }
 
-    /// Where the content goes, from its beginning to its end.
+    /// Returns the writer of the content.
     pub(crate) const fn writer(&mut self) -> &mut File {
         &mut self.writer
     }
 
-    /// Gives it its mode, whatever the umask, and makes it last.
+    /// Sets the mode, regardless of the umask, and syncs the file.
     pub(crate) fn complete(self, mode: u32) -> Result<CompleteFile<'a>, Error> {
         let Self { doing, target, directory, temporary, writer, reader } = self;
         rustix::fs::fchmod(&writer, Mode::from_raw_mode(mode)).map_err(Error::at(doing, target))?;
@@ -73,19 +73,19 @@ impl<'a> StagedFile<'a> {
     }
 }
 
-/// A temporary with all its content and its mode, on disk. Dropped, it is removed.
+/// A temporary with its content and mode synced to disk. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct CompleteFile<'a> {
     doing: &'static str,
     target: &'a Path,
     directory: OpenDirectory,
     temporary: TempPath,
-    /// For reading it back, from its beginning.
+    /// Returns a reader at the beginning of the content.
     pub(crate) reader: File,
 }
 
 impl CompleteFile<'_> {
-    /// Puts it in its place. Should only the last step fail, the sync of the directory, it is there already.
+    /// Renames the temporary to its target. If only the last step fails, the sync of the directory, the target is already replaced.
     pub(crate) fn install(self) -> Result<(), Error> {
         let Self { doing, target, directory, temporary, reader: _locked } = self;
         temporary.persist(target).map_err(|failed| Error::new(doing, target, failed.error))?;
@@ -95,7 +95,7 @@ impl CompleteFile<'_> {
 
 fn create_temporary(directory: &Path, prefix: &OsString) -> io::Result<(File, TempPath)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    // With an opener of our own the kernel's number of an error is kept.
+    // A custom opener keeps the errno.
     let made = tempfile::Builder::new()
         .prefix(prefix)
         .rand_bytes(8)
@@ -103,8 +103,8 @@ fn create_temporary(directory: &Path, prefix: &OsString) -> io::Result<(File, Te
     Ok(made?.into_parts())
 }
 
-/// Takes the lock. Who cleans up may have come between making the file and this, and holds the lock while it
-/// removes: then the lock is taken or the name is gone.
+/// Takes the lock. A concurrent [`crate::remove_stale`] may have run between creation and this call, and holds the lock while it
+/// removes: then either the lock is taken or the name was removed.
 fn lock_new_file(file: File) -> io::Result<File> {
     if try_lock_file(&file) == LockOutcome::Taken || file.metadata()?.nlink() == 0 {
         return Err(Errno::NOENT.into());
@@ -119,15 +119,15 @@ fn is_lost(cause: &io::Error) -> bool {
 /// Result of an attempt to lock a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockOutcome {
-    /// Ours, until the file is closed.
+    /// Held by us, until the file is closed.
     Held,
-    /// Somebody else's.
+    /// Held by another process.
     Taken,
-    /// The file system has no locks, or no exclusive ones for readers.
+    /// The file system has no locks, or no exclusive ones on read-only descriptors.
     Unknown,
 }
 
-/// Tries to lock a file against everybody else, without waiting.
+/// Tries to take an exclusive lock on a file, without waiting.
 pub(crate) fn try_lock_file(file: &File) -> LockOutcome {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => LockOutcome::Held,

@@ -1,4 +1,4 @@
-//! What interrupted writes left behind.
+//! Temporaries left by interrupted writes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::staged::{INFIX, LockOutcome, try_lock_file};
 
 const REMOVE: &str = "remove";
 
-/// Removes the temporaries that interrupted writes of `name` left in `directory`: regular files called `<name>.tmp.`
-/// and letters or digits, as ours and Istio's are. Returns what was removed; no directory, nothing.
+/// Removes the temporaries that interrupted writes of `name` left in `directory`: regular files named `<name>.tmp.` followed by
+/// letters or digits, as ours and Istio's are. Returns what was removed; nothing if the directory does not exist.
 ///
-/// One that a process of ours is writing just now is left alone, since it is locked. Istio does not lock: where an
-/// install-cni of Istio's runs at the same time, its write can fail, and it tries again.
+/// A temporary that one of our processes is currently writing is locked, and kept. Istio does not lock: if an install-cni of
+/// Istio's runs at the same time, its write can fail, and it retries.
 ///
 /// # Errors
 ///
-/// What the kernel says about the first that cannot be removed, after all others were.
+/// The kernel's error for the first one that cannot be removed, after all others were.
 pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -54,7 +54,7 @@ fn is_temporary_of(name: &str, found: &OsStr) -> bool {
     unique.is_some_and(|unique| !unique.is_empty() && unique.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// The lock is held until it is gone, so that its writer, if one starts just now, notices.
+/// Removes a file unless it is locked. The lock is held until the file is removed, so that a writer that starts just now notices.
 fn remove_unlocked(path: &Path) -> Result<bool, Error> {
     let file = match open_nonblocking(path, OFlags::NOFOLLOW) {
         Ok(file) => file,

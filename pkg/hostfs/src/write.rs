@@ -1,4 +1,4 @@
-//! Replacing a file with given content.
+//! Atomic replacement of a file's content.
 
 use std::fs::Metadata;
 use std::io::Write as _;
@@ -12,27 +12,27 @@ use crate::read::{open_regular, require_regular};
 use crate::staged::StagedFile;
 
 const WRITE: &str = "write";
-/// The bits of a mode that can be set: permissions, set-user-ID, set-group-ID, sticky.
+/// Mask of the mode bits that can be set: permissions, set-user-ID, set-group-ID, sticky.
 pub(crate) const MODE: u32 = 0o7777;
 
 /// Effect of a write or a copy on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// Nothing: content and mode were there already.
+    /// No effect: content and mode already matched.
     Unchanged,
-    /// The new file is in place, and stays there through a power loss.
+    /// The new file is in place, and survives a power loss.
     Replaced,
 }
 
-/// Replaces a file whole, or makes it, with this content and these permission bits (umask does not matter).
+/// Replaces or creates a file atomically, with this content and these permission bits (regardless of the umask).
 ///
-/// If both are there already, nothing is touched. Who owns the file is not looked at; a new one is the caller's.
+/// If both already match, nothing is touched. The owner is not compared; a new file is owned by the caller.
 ///
 /// # Errors
 ///
-/// What the kernel says; the old file is then as it was, and nothing is left beside it. (If only the last step failed,
-/// the sync of the directory, the new file is in place.) In words: anything but a regular file or a symlink in its place. A
-/// symlink itself is replaced; to write the file that it leads to, see [`crate::resolve`].
+/// The kernel's error; the old file is then unchanged, and no temporary is left. (If only the last step failed, the sync of the
+/// directory, the new file is in place.) As text: anything but a regular file or a symlink at the path. A symlink itself is
+/// replaced; to write its target, see [`crate::resolve`].
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Error> {
     let mode = mode & MODE;
     if let Some(old) = existing_file(WRITE, path)?
@@ -46,7 +46,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Err
     Ok(WriteOutcome::Replaced)
 }
 
-/// The regular file that is to be replaced, if there is one. A symlink is replaced like nothing.
+/// Returns the regular file to be replaced, if there is one. A symlink counts as none.
 pub(crate) fn existing_file(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
     let found = read_metadata(doing, path)?.filter(|meta| !meta.is_symlink());
     if let Some(meta) = &found {
@@ -55,7 +55,7 @@ pub(crate) fn existing_file(doing: &'static str, path: &Path) -> Result<Option<M
     Ok(found)
 }
 
-/// One that cannot be read does not hold it: it is replaced, which is what helps.
+/// Whether the file has this content and mode. One that cannot be read does not, and is therefore replaced, which repairs it.
 fn is_unchanged(path: &Path, old: &Metadata, content: &[u8], mode: u32) -> bool {
     old.mode() & MODE == mode
         && u64::try_from(content.len()).is_ok_and(|size| size == old.len())

@@ -1,4 +1,4 @@
-//! Binaries: every regular file of the source directory, in every target directory that can be written.
+//! Binaries: every regular file of the source directory, copied to every writable target directory.
 
 use std::{
     collections::BTreeMap,
@@ -11,19 +11,18 @@ use hostfs::{FileFingerprint, WriteOutcome};
 
 use crate::{Error, InstallerSettings, verify};
 
-/// The plugin's name, in conflists and directories.
+/// Plugin name, in conflists and directories.
 pub(crate) const PLUGIN: &str = "istio-cni";
 
-/// One to write, one to find it good. More are for the next pass.
+/// One attempt to write and one to verify. Further ones are left to the next pass.
 const TRIES: u32 = 2;
 
-/// Record of the files that were installed and found good, so that a pass over files that nobody touched costs a few system
-/// calls.
+/// Record of the files that were installed and verified, so that a pass over untouched files costs a few system calls.
 #[derive(Debug, Default)]
 pub(crate) struct BinaryInstaller {
-    /// Source and installed file, as they were when their contents were compared.
+    /// Fingerprints of source and installed file when their contents were found equal.
     same: BTreeMap<PathBuf, (FileFingerprint, FileFingerprint)>,
-    /// The plugin, as it was when it ran.
+    /// Fingerprint of the plugin when it was executed successfully.
     runs: BTreeMap<PathBuf, FileFingerprint>,
 }
 
@@ -32,23 +31,23 @@ pub(crate) struct BinaryInstaller {
 pub(crate) struct InstalledBinaries {
     /// Files that were missing or different.
     pub(crate) replaced: Vec<PathBuf>,
-    /// Directories that were left out, and why.
+    /// Directories that were skipped, and why.
     pub(crate) left_out: Vec<String>,
-    /// Files found good; the plugin among them runs.
+    /// Verified files; the plugin among them has been executed.
     pub(crate) good: Vec<(PathBuf, FileFingerprint)>,
-    /// Files that somebody changed while they were looked at.
+    /// Files that another process changed during the pass.
     pub(crate) unsettled: Vec<PathBuf>,
 }
 
 impl BinaryInstaller {
-    /// Puts everything in place, and runs the plugin wherever it is new.
+    /// Installs all files, and executes the plugin wherever it is new.
     pub(crate) fn install(&mut self, settings: &InstallerSettings) -> Result<InstalledBinaries, Error> {
         let names = source_file_names(&settings.source)?;
-        self.verify_plugin(&settings.source.join(PLUGIN))?; // one that does not run must not replace one that does
+        self.verify_plugin(&settings.source.join(PLUGIN))?; // a plugin that does not run must not replace one that does
         let mut installed = InstalledBinaries::default();
         for target in &settings.targets {
             if let Err(error) = self.install_into(target, &settings.source, &names, &mut installed) {
-                // A directory that holds all of it already need not be writable.
+                // A directory that already has all files need not be writable.
                 match hostfs::check_writable(target) {
                     Ok(()) => return Err(error),
                     Err(why) => installed.left_out.push(why.to_string()),
@@ -81,15 +80,15 @@ impl BinaryInstaller {
         self.verify_plugin(&target.join(PLUGIN))
     }
 
-    /// Whether a runtime finds a plugin that runs, be it another than the image's: one is there, and no directory lacks it that we
-    /// could write.
+    /// Whether a runtime finds a working plugin, be it another version than the image's: at least one directory has it, and no
+    /// writable directory lacks it.
     pub(crate) fn has_working_plugin(&mut self, settings: &InstallerSettings) -> bool {
         let works = |target: &&PathBuf| self.verify_plugin(&target.join(PLUGIN)).is_ok();
         let (working, lacking): (Vec<_>, Vec<_>) = settings.targets.iter().partition(works);
         !working.is_empty() && lacking.iter().all(|target| hostfs::check_writable(target).is_err())
     }
 
-    /// Whether a file that was found good has been touched since.
+    /// Whether a verified file has been touched since.
     pub(crate) fn are_touched(&self) -> bool {
         let is_touched = |(path, (_, fingerprints)): (&PathBuf, &(FileFingerprint, FileFingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *fingerprints);
         self.same.iter().any(is_touched)
@@ -104,11 +103,11 @@ impl BinaryInstaller {
         }
         self.same.remove(path);
         if let (Some(directory), Some(name)) = (path.parent(), name.to_str()) {
-            drop(hostfs::remove_stale(directory, name)); // what is left harms nobody
+            drop(hostfs::remove_stale(directory, name)); // a leftover does no harm
         }
         let mut written = WriteOutcome::Unchanged;
         for _ in 0..TRIES {
-            // Before they are compared, so that a change since shows.
+            // Taken before the comparison, so that a later change is detected.
             let fingerprints = (source_fingerprint(source)?, hostfs::fingerprint(path)?);
             if hostfs::copy(source, path)? == WriteOutcome::Replaced {
                 written = WriteOutcome::Replaced;
@@ -133,13 +132,13 @@ impl BinaryInstaller {
     }
 }
 
-/// Of the file itself where the source directory holds a link.
+/// Returns the fingerprint of the link's target if the source directory has a link.
 fn source_fingerprint(source: &Path) -> Result<Option<FileFingerprint>, Error> {
     let real = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
     Ok(hostfs::fingerprint(&real)?)
 }
 
-/// Returns the names of the files that the image brings. A link counts as what it leads to.
+/// Returns the names of the image's files. A link counts as its target.
 pub(crate) fn source_file_names(source: &Path) -> Result<Vec<OsString>, Error> {
     let mut names = hostfs::list(source)?;
     names.retain(|name| fs::metadata(source.join(name)).is_ok_and(|found| found.is_file()));
@@ -149,7 +148,7 @@ pub(crate) fn source_file_names(source: &Path) -> Result<Vec<OsString>, Error> {
     Ok(names)
 }
 
-/// Whether an installed file is still what the image brings. What cannot be compared is not ours to judge.
+/// Whether an installed file still equals the image's. A file that cannot be compared counts as foreign.
 pub(crate) fn is_copy(source: &Path, path: &Path) -> bool {
     hostfs::is_copy(source, path).unwrap_or(false)
 }

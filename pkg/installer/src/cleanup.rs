@@ -1,4 +1,4 @@
-//! Taking everything away again.
+//! Uninstallation of the plugin.
 
 use std::{fs, path::Path};
 
@@ -13,9 +13,9 @@ use crate::{
     saved,
 };
 
-/// Removes entry, binaries and kubeconfig, in this order, so that there is no moment with an entry whose binary or credential is
-/// missing: when an entry cannot be removed, both stay. The plugin also stays where it is called for pods that have started
-/// with it, whatever their network has by now. Goes on after a failure as far as it may.
+/// Removes entry, binaries and kubeconfig, in this order, so that at no time an entry exists whose binary or credential is missing:
+/// if an entry cannot be removed, both stay. The plugin also stays where it is called for pods that were started with it, whatever
+/// their network is by now. Continues after a failure where that is safe.
 pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     let mut errors = remove_entries(settings);
     let entries_left = !errors.is_empty();
@@ -28,9 +28,9 @@ pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     errors
 }
 
-/// Caller of the plugin for pods that have started with it, after our entry is gone; `None`: none is known.
+/// Returns the caller of the plugin for pods that were started with it, after our entry was removed; `None`: no caller is known.
 ///
-/// Multus keeps the networks of a pod as they were at its ADD, and deletes these when the pod ends.
+/// Multus stores the networks of a pod at its ADD, and calls DEL for these when the pod ends.
 fn late_caller(settings: &InstallerSettings) -> Option<&'static str> {
     if settings.keeps_plugin {
         return Some("container runtime");
@@ -46,7 +46,7 @@ fn remove_entries(settings: &InstallerSettings) -> Vec<Error> {
     };
     let errors: Vec<_> = names.iter().filter_map(|name| release_entry(settings, name).err()).collect();
     if !errors.is_empty() {
-        return errors; // what could not be restored may be restored later
+        return errors; // a later attempt may restore the rest
     }
     saved::forget_all(&settings.conf_dir, &names)
 }
@@ -72,7 +72,7 @@ fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> 
         return Ok(());
     }
     match without_entry(&network.content) {
-        // Not ours: what is in it is not our business.
+        // A foreign file: its content is not ours to remove.
         Err(_) | Ok(None) => Ok(()),
         Ok(Some(_)) if name == settings.own_name => {
             hostfs::remove(&network.path)?;
@@ -82,7 +82,7 @@ fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> 
     }
 }
 
-/// Our binaries in one directory: the plugin, and of the others those that are still as we brought them.
+/// Removes our binaries from one directory: the plugin, and those others that still equal the image's.
 fn remove_binaries(settings: &InstallerSettings, target: &Path, late_caller: Option<&str>) -> Vec<Error> {
     let names = hostfs::list(&settings.source).unwrap_or_default();
     let mut errors = Vec::new();

@@ -1,4 +1,4 @@
-//! Our entry in the runtime's configuration: what is to be changed, and the change.
+//! Our entry in the runtime's network configuration: plans changes and applies them.
 
 use std::path::{Path, PathBuf};
 
@@ -15,30 +15,30 @@ use crate::{
 };
 
 model::word_enum! {
-    /// Why a file is changed.
+    /// Cause of a change.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum ChangeCause {
-        /// The file is not there.
+        /// The file does not exist.
         FileMissing = "file_missing", "the file is missing",
-        /// Our entry is not in it.
+        /// Our entry is missing.
         EntryMissing = "entry_missing", "our entry is missing: pods start without us",
-        /// Our entry is not as it should be.
+        /// Our entry differs from the desired one.
         EntryChanged = "entry_changed", "our entry differs from the desired one",
-        /// Another plugin comes after ours.
+        /// Another plugin follows ours.
         EntryNotLast = "entry_not_last", "another plugin comes after ours",
-        /// Our entry is there more than once.
+        /// Our entry occurs more than once.
         EntryRepeated = "entry_repeated", "our entry is there more than once",
-        /// Our entry is in a file where it should not be any more.
+        /// Our entry is in a file that should no longer have it.
         EntryStale = "entry_stale", "our entry is in a file where it should not be any more",
-        /// Our copy of the primary network is not what that would give now.
+        /// Our copy of the primary network differs from one made now.
         CopyOutdated = "copy_outdated", "our copy of the primary network is out of date",
     }
 }
 
-/// One change of the directory.
+/// One change in the directory of network configurations.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConfChange {
-    /// Replace a file, if it still is as it was seen. `original` is what it was without us.
+    /// Replace a file, if it is still as observed. `original` is its content without our entry.
     Write {
         path: PathBuf,
         text: String,
@@ -46,7 +46,7 @@ pub(crate) enum ConfChange {
         original: Option<Vec<u8>>,
         observed: Option<FileFingerprint>,
     },
-    /// Replace a single configuration by a list, if both still are as they were seen. `foreign` is a list that was there.
+    /// Replace a single configuration by a list, if both are still as observed. `foreign` is an existing list that is replaced.
     Convert {
         from: PathBuf,
         to: PathBuf,
@@ -57,14 +57,14 @@ pub(crate) enum ConfChange {
         foreign: Option<Vec<u8>>,
         replaced: Option<FileFingerprint>,
     },
-    /// Take our entry out of a file.
+    /// Remove our entry from a file.
     Release { path: PathBuf },
     /// Remove a file of ours.
     Remove { path: PathBuf },
 }
 
 impl ConfChange {
-    /// For the log.
+    /// Returns the change as text for the log.
     pub(crate) fn description(&self) -> String {
         match self {
             ConfChange::Write { path, .. } => format!("wrote {}", path.display()),
@@ -77,16 +77,16 @@ impl ConfChange {
     }
 }
 
-/// Steps that are needed so that a runtime calls us.
+/// Changes after which a runtime calls our plugin.
 #[derive(Debug)]
 pub(crate) enum ConfPlan {
-    /// When these are done, `holder` is the file with our entry.
+    /// Apply the changes; then `holder` is the file with our entry.
     Do { holder: PathBuf, changes: Vec<(ChangeCause, ConfChange)> },
-    /// There is no network yet to be part of.
+    /// Wait: no network exists yet into which our entry could be chained.
     Wait(String),
 }
 
-/// Looks at the directory. `text` is the rendered template, `entry` what was read from it.
+/// Compares the directory with the desired state. `text` is the rendered template, `entry` the entry parsed from it.
 pub(crate) fn plan_changes(
     settings: &InstallerSettings,
     entry: &ConflistEntry,
@@ -107,7 +107,7 @@ pub(crate) fn find_network(settings: &InstallerSettings, name: Option<&str>) -> 
     }
 }
 
-/// Why pods may not get the network that `CNI_CONF_NAME` names, whose file is `holder`; `None`: nothing speaks for that.
+/// Returns why pods may not get the network named by `CNI_CONF_NAME`, whose file is `holder`; `None`: no conflict was found.
 pub(crate) fn default_conflict(settings: &InstallerSettings, holder: &Path) -> Option<String> {
     match &settings.chaining {
         Chaining::Primary { name: Some(_) } => {
@@ -147,7 +147,8 @@ fn plan_primary(
     Ok(ConfPlan::Do { holder, changes })
 }
 
-/// The list `to` in whose place the conversion of `single` is put: without us, if another program made it; and its fingerprint.
+/// Returns the list `to` that the conversion of `single` replaces, without our entry, if another program made it; and its
+/// fingerprint.
 fn observe_replaced(
     single: &NetworkConf,
     to: &Path,
@@ -171,8 +172,8 @@ fn change_cause(standing: EntryStatus) -> Option<ChangeCause> {
     }
 }
 
-/// Files other than `name`, which is or becomes `holder`, that still have our entry: another sorts first now, or the daemon
-/// was in another mode before.
+/// Returns the changes to files other than `name`, which is or becomes `holder`, that still have our entry: another file sorts
+/// first now, or the daemon ran in another mode before.
 fn stale_entry_changes(
     settings: &InstallerSettings,
     name: &str,
@@ -181,14 +182,14 @@ fn stale_entry_changes(
     let mut changes = Vec::new();
     for other in network::file_names(&settings.conf_dir)? {
         let Some(form) = FileForm::from_file_name(&other).filter(|_| other != name) else { continue };
-        // What cannot be read or edited is not the runtime's network either; it shall not keep us from installing.
+        // A file that cannot be read or edited is not the runtime's network either, and must not block the installation.
         let Ok(Some(NetworkConf { name: other, path, content, .. })) =
             NetworkConf::read(&settings.conf_dir, &other)
         else {
             continue;
         };
         if path == holder {
-            continue; // by another name, or the list that a single configuration is about to become
+            continue; // a link to it, or the list that a single configuration is about to become
         }
         let is_alone = form == FileForm::Conf && check_standalone(&content).is_ok();
         let has_entry = matches!(without_entry(&content), Ok(Some(_)));
@@ -232,7 +233,7 @@ fn plan_own(
     if let Some(cause) = cause {
         changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, observed }));
     }
-    changes.extend(stale_entry_changes(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
+    changes.extend(stale_entry_changes(settings, &settings.own_name, &path)?); // last, so that an entry exists at any time
     Ok(ConfPlan::Do { holder: path, changes })
 }
 
@@ -252,7 +253,7 @@ fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Resu
     Ok(ConfPlan::Do { holder: path, changes })
 }
 
-/// Whether a file of our own has the permission bits that were asked for, if any were.
+/// Whether our own file has the configured permission bits, if any.
 fn is_mode(file: &NetworkConf, settings: &InstallerSettings) -> bool {
     settings.own_mode.is_none_or(|mode| file.mode == mode)
 }
@@ -261,8 +262,8 @@ pub(crate) fn edit_error(path: &Path, cause: EditError) -> Error {
     Error::Edit { path: path.to_owned(), cause }
 }
 
-/// Carries a change out. Every step leaves complete files, and an entry whose file runtimes take first. What somebody
-/// changed since it was looked at is left for the next look.
+/// Applies a change. Each step leaves complete files, and an entry in the file that runtimes prefer. A file that changed since it
+/// was observed is left to the next pass.
 pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
     match change {
         ConfChange::Write { path, text, mode, original, observed } => {

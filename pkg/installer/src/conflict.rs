@@ -1,46 +1,46 @@
-//! Whether another program keeps undoing what we do.
+//! Detection of another program that keeps undoing our changes.
 //!
-//! To repair at once is right for an accident and wrong for a conflict: two programs that answer each other wear out disk and
-//! logs, and nobody learns of it. So a file that drifts as fast as it is repaired is left alone for a while, longer
-//! each time, and somebody is told.
+//! Immediate repair is right for an accident and wrong for a conflict: two programs that keep reacting to each other wear out disk
+//! and logs unnoticed. A file that drifts as fast as it is repaired is therefore left alone for a while, longer each time, and the
+//! conflict is reported.
 
 use std::time::{Duration, Instant};
 
-/// A drift sooner than this after we repaired the last is an answer to it.
+/// Drift sooner than this after our last repair is a reaction to it.
 const ANSWER: Duration = Duration::from_millis(250);
-/// Answers in a row that make a conflict.
+/// Consecutive reactions that make a conflict.
 const ANSWERS: u32 = 6;
-/// A slower rival is one too, when it keeps on: so many drifts within [`LONG`].
+/// Drifts within [`LONG`] that make a conflict with a slower writer.
 const MANY: u32 = 200;
 const LONG: Duration = Duration::from_secs(600);
-/// How long a file is left alone at first and at most.
+/// First and last back-off.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(64);
 /// Time for which a repair must last to count as permanent.
 const PEACE: Duration = Duration::from_secs(60);
 
-/// One thing that other components may change.
+/// Conflict detection for one object that other components may change.
 #[derive(Debug, Default)]
 pub(crate) struct ConflictBackoff {
-    /// When we last repaired it.
+    /// Time of our last repair.
     repaired: Option<Instant>,
     answers: u32,
-    /// Beginning of the long count, and how many there were.
+    /// Start of the period counted against [`LONG`], and the drifts since.
     long: Option<(Instant, u32)>,
-    /// How long it is left alone the next time; `None`: no conflict.
+    /// Next back-off; `None`: no conflict.
     backoff: Option<Duration>,
-    /// Left alone until then.
+    /// End of the current back-off.
     until: Option<Instant>,
 }
 
-/// Decision about a drift.
+/// Decision on a drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConflictVerdict {
     /// Repair it.
     Repair,
-    /// A conflict begins now and should be reported. Leave it alone until then.
+    /// Report a conflict, which begins now, and back off until then.
     Conflict(Instant),
-    /// Leave it alone until then.
+    /// Back off until then.
     BackOff(Instant),
 }
 
@@ -52,7 +52,7 @@ impl ConflictBackoff {
                 return ConflictVerdict::BackOff(until);
             }
             self.until = None;
-            return ConflictVerdict::Repair; // the pause is over: try
+            return ConflictVerdict::Repair; // the back-off is over
         }
         let Some(since) = self.repaired.map(|repaired| now.saturating_duration_since(repaired)) else {
             return ConflictVerdict::Repair;
@@ -75,7 +75,7 @@ impl ConflictBackoff {
         self.repaired = Some(now);
     }
 
-    /// Answers in a row so far, for messages.
+    /// Returns the number of consecutive reactions so far, for messages.
     pub(crate) fn answer_count(&self) -> u32 {
         self.answers.max(self.long.map_or(0, |(_, count)| if count >= MANY { count } else { 0 }))
     }

@@ -1,43 +1,43 @@
-//! The plugin's entry, from the latest template that gave one.
+//! The plugin's entry, from the latest valid template.
 
 use cni_types::{ConflistEntry, EntryError};
 use enrolment::selector::parse_enablement;
 
 use crate::{Error, InstallerSettings};
 
-/// An entry, and the text it was read from.
+/// An entry, and the text it was parsed from.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentEntry {
     /// The rendered template.
     pub(crate) text: String,
-    /// Entry that was read from the text.
+    /// Entry parsed from the text.
     pub(crate) entry: ConflistEntry,
 }
 
-/// Change of the template since it was last read.
+/// Change of the template since it was last parsed.
 #[derive(Debug)]
 pub(crate) enum TemplateUpdate {
-    /// Nothing, or it is the first.
+    /// Unchanged, or the first one.
     Same,
-    /// The template changed, and is good.
+    /// Changed, and valid.
     New,
-    /// The template changed, and cannot be used: the last good one stays.
+    /// Changed, and invalid: the last valid one stays in effect.
     Refused(EntryError),
 }
 
-/// The last good entry, and the last text that was none, so that each is told about once.
+/// The last valid entry, and the last invalid text, so that each is reported once.
 #[derive(Debug, Default)]
 pub(crate) struct EntryCache {
-    /// The last good one.
+    /// Returns the last valid entry.
     pub(crate) current: Option<CurrentEntry>,
     refused: Option<String>,
 }
 
 impl EntryCache {
-    /// Reads the template again.
+    /// Parses the template again.
     ///
     /// # Errors
-    /// It gives no entry, and there was no good one before.
+    /// The template is invalid, and no valid one preceded it.
     pub(crate) fn reload_template(&mut self, settings: &InstallerSettings) -> Result<TemplateUpdate, Error> {
         let text = settings.template.render()?;
         if self.current.as_ref().is_some_and(|current| current.text == text) {
@@ -64,7 +64,7 @@ impl EntryCache {
     }
 }
 
-/// Checks what the plugin itself reads only where it decides on a pod.
+/// Validates the selectors, which the plugin itself parses only when it decides on a pod.
 fn check_selectors(entry: ConflistEntry) -> Result<ConflistEntry, EntryError> {
     parse_enablement(&entry.read_by_plugin()?).map_err(EntryError::Plugin)?;
     Ok(entry)

@@ -1,4 +1,4 @@
-//! What can keep the plugin from being installed.
+//! Errors of the installation.
 
 use std::path::PathBuf;
 
@@ -12,32 +12,32 @@ model::word_enum! {
         Binaries = "binary",
         /// kubeconfig.
         Kubeconfig = "kubeconfig",
-        /// The runtime's configuration.
+        /// The runtime's network configuration.
         Conf = "network configuration",
     }
 }
 
-/// Something is not installed. Each names the path it is about.
+/// An incomplete installation. Each error names its path.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or directory.
+    /// File or directory operation failed.
     #[error(transparent)]
     File(#[from] hostfs::Error),
-    /// Nowhere to put binaries.
+    /// No usable directory for binaries.
     #[error("no directory for binaries can be written to: {0}")]
     NoTarget(String),
-    /// The image is broken.
+    /// The image lacks the plugin.
     #[error("{0} holds no plugin istio-cni, so that there is nothing to install")]
     NoPlugin(PathBuf),
-    /// Useless.
+    /// The plugin cannot be used.
     #[error("the plugin {path} does not run: {why}")]
     Broken {
-        /// The binary, of the image or installed.
+        /// Binary, of the image or installed.
         path: PathBuf,
-        /// In words.
+        /// Reason as text.
         why: String,
     },
-    /// Our entry cannot be put into a configuration, or taken out.
+    /// Our entry cannot be inserted into or removed from a configuration.
     #[error("cannot edit {path}: {cause}")]
     Edit {
         /// The configuration.
@@ -45,24 +45,24 @@ pub enum Error {
         /// Reason why the configuration cannot be edited.
         cause: EditError,
     },
-    /// A file that runtimes read, and whose name is no text.
+    /// A file that runtimes read has a name that is not UTF-8.
     #[error("the name of {0} is not UTF-8, so that it cannot be edited")]
     Name(PathBuf),
-    /// The template gives no entry.
+    /// The template is invalid.
     #[error("the CNI network configuration (template) cannot be used: {0}")]
     Template(EntryError),
-    /// There is no template.
+    /// No template is configured.
     #[error("there is no CNI network configuration (template)")]
     NoTemplate,
     /// In standalone mode the template is the whole file.
     #[error("the CNI network configuration (template) is not a network of its own: {0}")]
     Standalone(String),
-    /// The file of own-conflist mode would not be the runtime's choice.
+    /// The file of own-conflist mode would not sort before the primary network's.
     #[error("{own} sorts after {primary}, so that the runtime would not take it: choose another name")]
     Order {
-        /// Our file's name.
+        /// Name of our file.
         own: String,
-        /// The primary network's file name.
+        /// Name of the primary network's file.
         primary: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What is installed, for people who ask; nothing is changed.
+//! Read-only inspection of the installation, for the state document.
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +14,9 @@ use crate::{
     pass::is_good,
 };
 
-/// Every file of ours on the node, and whether it is as it should be: binaries, kubeconfig, our entry in a network
-/// configuration. Reads each of them. `template_known`: false if the template may come from the cluster, and nobody has
-/// asked there; then any entry of ours will do.
+/// Returns every file of ours on the node, and whether it matches the desired state: binaries, kubeconfig, our entry in a network
+/// configuration. Reads each of them. `template_known`: false if the template may come from the cluster and was not fetched; then
+/// any entry of ours matches.
 pub fn inspect_installation(settings: &InstallerSettings, template_known: bool) -> Vec<InstalledFile> {
     let mut files = inspect_plugins(settings);
     files.extend(inspect_kubeconfig(settings));
@@ -24,8 +24,8 @@ pub fn inspect_installation(settings: &InstallerSettings, template_known: bool) 
     files
 }
 
-/// Finds the network that our entry is to be part of, and says whether it is; the inner error: why there is none. `None`: our
-/// plugin is called by its own network.
+/// Finds the network into which our entry is to be chained, and describes whether it is; the inner error: why there is none.
+/// `None`: our plugin is called by its own network.
 ///
 /// # Errors
 /// The directory of network configurations cannot be read.
@@ -84,7 +84,7 @@ fn inspect_plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
         Ok(names) => names,
         Err(error) => return vec![installed_file("plugin", &settings.source, Err(error.to_string()))],
     };
-    // One that cannot be written and lacks something is left out, as long as another one remains.
+    // An incomplete directory that cannot be written is skipped while another one remains.
     let is_complete =
         |target: &PathBuf| names.iter().all(|name| is_copy(&settings.source.join(name), &target.join(name)));
     let is_used = |target: &&PathBuf| hostfs::check_writable(target).is_ok() || is_complete(target);

@@ -1,4 +1,4 @@
-//! Limits of the network that has our entry, as far as its plugins show them.
+//! Known limits of the network with our entry, derived from its plugins.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use cni_types::ConflistEntry;
 
 use crate::network;
 
-/// The first plugin of a network, and what fails there in ambient mode (docs/networks.md).
+/// First plugin of a network, and the limit in ambient mode (docs/networks.md).
 const LIMITS: [(&str, &str); 2] = [
     ("macvlan", "behind macvlan, the kubelet's network probes of ambient pods fail"),
     (
@@ -15,10 +15,10 @@ const LIMITS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Warning about ambient mode on a node whose networks are in this directory; `None`: nothing is known that fails.
+/// Returns a warning about ambient mode on a node with networks in this directory; `None`: no limit is known.
 ///
-/// The kubelet's probes reach an ambient pod from an address of the node's own, which the pod answers by its default route. Behind
-/// these networks that does not lead over the node, or not always.
+/// The kubelet's probes reach an ambient pod from an address of the node's own, to which the pod replies by its default route.
+/// Behind these networks that route does not lead through the node, or not always.
 pub(crate) fn ambient_limit(directory: &Path) -> Option<&'static str> {
     let chains = network::plugin_chains(directory);
     let chain = chains.iter().find(|chain| chain.iter().any(|plugin| plugin == ConflistEntry::TYPE))?;

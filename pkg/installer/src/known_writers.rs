@@ -1,4 +1,4 @@
-//! Who else writes network configurations, as far as the directory shows it, and which setting makes peace.
+//! Other writers of network configurations, derived from the directory's content, and the settings that resolve the conflict.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use crate::network;
 
 const CILIUM: KnownWriter = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
 
-/// Multus as a program of its own, and as what asks its daemon.
+/// Plugin types of Multus: the standalone program, and the shim that calls its daemon.
 const MULTUS: [&str; 2] = ["multus", "multus-shim"];
 
-/// Plugin type, name, advice.
+/// Plugin type, name and advice.
 type KnownWriter = (&'static str, &'static str, &'static str);
 
 const KNOWN: [KnownWriter; 6] = [
@@ -25,7 +25,7 @@ const KNOWN: [KnownWriter; 6] = [
     ("linkerd-cni", "Linkerd", "run only one mesh's CNI plugin on a node"),
 ];
 
-/// A sentence about the likely rival.
+/// Describes the likely conflicting writer.
 pub(crate) fn describe_writers(directory: &Path) -> String {
     let names = network::file_names(directory).unwrap_or_default();
     if names.iter().any(|name| name.ends_with(".cilium_bak")) {

@@ -1,4 +1,4 @@
-//! The plugin's credential: a kubeconfig from the pod's service account, byte for byte as Istio writes it.
+//! The plugin's credential: a kubeconfig made from the pod's service account, byte for byte as Istio writes it.
 
 use std::{iter, path::PathBuf};
 
@@ -7,24 +7,24 @@ use model::ApiServerTrust;
 
 use crate::Error;
 
-/// How to write the kubeconfig.
+/// Settings of the kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeconfigSettings {
     /// Permission bits of the file.
     pub mode: u32,
     /// URL of the API server.
     pub server: String,
-    /// Whom the plugin believes to be the API server.
+    /// How the plugin verifies the API server's certificate.
     pub trust: ApiServerTrust,
     /// File with the service account's token.
     pub token: PathBuf,
 }
 
-/// The greatest token or bundle of certificates that is read, in bytes: a Secret or ConfigMap holds no more.
+/// Maximum size of a token or certificate bundle, in bytes: a Secret or ConfigMap holds no more.
 const MAX_INPUT: usize = 1024 * 1024;
 
 impl KubeconfigSettings {
-    /// The files it is made from.
+    /// Returns the files that the kubeconfig is made from.
     pub(crate) fn input_files(&self) -> impl Iterator<Item = &PathBuf> {
         let authority = match &self.trust {
             ApiServerTrust::Authority(file) => Some(file),
@@ -33,7 +33,7 @@ impl KubeconfigSettings {
         iter::once(&self.token).chain(authority)
     }
 
-    /// The kubeconfig's text, and the token that is in it.
+    /// Returns the kubeconfig's text, and the token in it.
     ///
     /// # Errors
     /// The token or the certificates cannot be read.
@@ -63,15 +63,15 @@ impl KubeconfigSettings {
     }
 }
 
-/// A YAML string as Go's library prints it. Tokens and URLs are plain; one with a newline at its end becomes a block; the
-/// rest is quoted, which any reader understands.
+/// Formats a YAML string as Go's library does. Tokens and URLs are plain; one that ends with a newline becomes a block; everything
+/// else is quoted, which any parser accepts.
 fn yaml_scalar(text: &str, indent: usize) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.~+/=".contains(c);
     let body = text.strip_suffix('\n').unwrap_or(text);
     let letters = body.chars().any(|c| c.is_ascii_alphabetic());
     let starts = body.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !body.chars().all(is_plain) || !letters || !starts || body.len() < 16 {
-        return quote_scalar(text); // short words may mean something else: null, true, 1e5
+        return quote_scalar(text); // short plain scalars may have another type: null, true, 1e5
     }
     match text.ends_with('\n') {
         true => format!("|\n{}{body}", " ".repeat(indent)),
@@ -117,7 +117,7 @@ mod tests {
 clusters:
 - cluster:
     certificate-authority-data: LS0tQ0EtLS0K
-    server: https://[fd00::1]:443
+    server: https: //[fd00::1]:443
   name: local
 contexts:
 - context:

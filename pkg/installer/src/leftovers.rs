@@ -1,4 +1,4 @@
-//! What an installer that was killed has left in the directory of network configurations, ours or Istio's.
+//! Temporary files that a killed installer, ours or Istio's, left in the directory of network configurations.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use crate::{InstallerSettings, saved};
 
-/// Removes temporaries of the files that we write; of nobody else's. They harm nobody, so neither does a failure.
+/// Removes temporaries of the files that we write, and no others. A failure is ignored: they do no harm.
 pub(crate) fn remove_temporaries(settings: &InstallerSettings, holder: &Path) {
     let inside = |name: &str| settings.conf_dir.join(name);
     let written = [holder.to_owned(), settings.kubeconfig_path.clone(), inside(&settings.own_name)];

@@ -1,10 +1,11 @@
-//! Puts the plugin on the node and keeps it there: binaries, kubeconfig, and the entry in the runtime's configuration.
+//! Installs the plugin on the node and keeps it installed: binaries, kubeconfig, and the entry in the runtime's network
+//! configuration.
 //!
-//! One plain thread runs [`Installer::run`]: a level-triggered loop that looks at everything, repairs what is not as it
-//! should be, and waits for the next change of a directory. What to do follows from what is there and nothing else, so that
-//! first installation, restart after a kill, drift and a new configuration are one and the same. It writes
-//! only below the directories of its [`InstallerSettings`], and it knows nothing of Kubernetes but the files that the kubelet
-//! mounts. Called by the daemon, which also decides whether an end is an uninstallation ([`Installer::clean_up`]).
+//! [`Installer::run`] is a level-triggered loop on one plain thread: it observes everything, repairs what differs from the desired
+//! state, and waits for the next change of a directory. Decisions depend on the observed state alone, so that first installation,
+//! restart after a kill, drift and a new configuration take the same path. The crate writes only below the directories of its
+//! [`InstallerSettings`], and knows nothing of Kubernetes but the files that the kubelet mounts. Called by the daemon, which also
+//! decides whether a shutdown is an uninstallation ([`Installer::clean_up`]).
 
 mod binaries;
 mod cleanup;

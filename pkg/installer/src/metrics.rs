@@ -1,4 +1,4 @@
-//! What Prometheus sees of the installer. Names and labels of the first two are Istio's.
+//! Prometheus metrics of the installer. Names and labels of the first two are Istio's.
 
 use metrics::Labelled;
 use prometheus_client::{
@@ -9,7 +9,7 @@ use prometheus_client::{
 use crate::InstallStep;
 
 metrics::metric_set! {
-    /// The installer's metrics; clones count together.
+    /// Metrics of the installer; clones share their values.
     pub struct InstallerMetrics, fn register_all() {
         installs: Labelled<Counter> = "istio_cni_installs",
             "Total number of CNI plugins installed by the Istio CNI installer";
@@ -31,12 +31,12 @@ metrics::metric_set! {
     }
 }
 
-/// Upper bounds in seconds: a pass over files that nobody touched takes under a millisecond, a slow disk seconds.
+/// Upper bounds in seconds: a pass over untouched files takes under a millisecond, one on a slow disk seconds.
 const DURATIONS: [f64; 9] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 impl InstallerMetrics {
-    /// Registers everything, so that it is there before the first pass: with the samples that alerts ask for, because Prometheus
-    /// sees no increase in a sample that was not there before.
+    /// Registers all metrics before the first pass, including the label values that alerts use, because Prometheus sees no increase
+    /// in a series that did not exist before.
     pub fn register(registry: &mut Registry) -> InstallerMetrics {
         let metrics = InstallerMetrics::register_all(registry);
         for step in InstallStep::ALL {

@@ -1,4 +1,4 @@
-//! Which file a runtime takes its network from.
+//! Selection of the file from which a runtime takes its network.
 
 use std::{
     ffi::OsString,
@@ -16,30 +16,30 @@ use rustix::fs::Mode;
 
 use crate::{Error, conf::edit_error};
 
-/// The greatest network configuration that is read, in bytes. Real ones have a few kilobytes, and a runtime hands
-/// all of it to every plugin at every call.
+/// Maximum size of a network configuration, in bytes. Real ones have a few kilobytes, and a runtime passes all of it to every
+/// plugin at every call.
 pub(crate) const MAX_NETWORK: usize = 1024 * 1024;
 
-/// One network configuration.
+/// A network configuration.
 #[derive(Debug)]
 pub(crate) struct NetworkConf {
-    /// The file's name in the directory.
+    /// File name in the directory.
     pub(crate) name: String,
-    /// Where it really is.
+    /// Path with symlinks resolved.
     pub(crate) path: PathBuf,
     /// Content of the file.
     pub(crate) content: Vec<u8>,
     /// Permission bits of the file.
     pub(crate) mode: u32,
-    /// The file as it was before it was read: still the same means still the same content.
+    /// Fingerprint taken before the file was read: as long as it is equal, so is the content.
     pub(crate) fingerprint: Option<FileFingerprint>,
 }
 
 impl NetworkConf {
-    /// Reads a file of the directory; none when it is not there.
+    /// Reads a file of the directory; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read: then nobody knows whether the runtime can.
+    /// The file exists and cannot be read: then it is unknown whether the runtime can.
     pub(crate) fn read(directory: &Path, name: &str) -> Result<Option<NetworkConf>, Error> {
         if fs::symlink_metadata(directory.join(name))
             .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -50,7 +50,7 @@ impl NetworkConf {
         let fingerprint = hostfs::fingerprint(&path)?;
         let content = match hostfs::read(&path, MAX_NETWORK) {
             Ok(content) => content,
-            Err(error) if error.is_missing() => return Ok(None), // gone in between
+            Err(error) if error.is_missing() => return Ok(None), // removed meanwhile
             Err(error) => return Err(error.into()),
         };
         let mode = fs::metadata(&path).map_or(DEFAULT_MODE, |found| found.permissions().mode());
@@ -58,7 +58,7 @@ impl NetworkConf {
         Ok(Some(NetworkConf { name: name.to_owned(), path, content, mode, fingerprint }))
     }
 
-    /// Reads a file that is ours alone. Without one: what is there instead, such as a symlink, which is replaced by our file.
+    /// Reads a file that is ours alone; `Err`: the fingerprint of what our file replaces, such as a symlink, if anything.
     pub(crate) fn read_own(
         directory: &Path,
         name: &str,
@@ -68,16 +68,16 @@ impl NetworkConf {
         found.map_or_else(|| Ok(Err(hostfs::fingerprint(&path)?)), |found| Ok(Ok(found)))
     }
 
-    /// A single configuration, by its name, which is to become a list.
+    /// Whether the name is that of a single configuration, which has to be converted to a list.
     pub(crate) fn is_single(&self) -> bool {
         FileForm::from_file_name(&self.name) == Some(FileForm::Conf)
     }
 
-    /// The files whose plugins a runtime with that version of libcni appends to those of this one, or why it does not load the
+    /// Returns the files whose plugins a runtime with that version of libcni appends to this network's, or why it does not load the
     /// network.
     ///
     /// # Errors
-    /// That cannot be known.
+    /// The files cannot be determined.
     pub(crate) fn load(&self, directory: &Path, libcni: Libcni) -> Result<Appended, Error> {
         let form = FileForm::from_file_name(&self.name).unwrap_or(FileForm::Conflist);
         let file = match read_network(form, &self.content, libcni) {
@@ -97,25 +97,25 @@ impl NetworkConf {
     }
 }
 
-/// Files of a plugin directory, or why libcni does not load the network.
+/// Files of a network's plugin directory, or why libcni does not load the network.
 type Appended = Result<Vec<PathBuf>, UnusableConf>;
 
-/// Of files that were not there before.
+/// Mode of files that did not exist before.
 pub(crate) const DEFAULT_MODE: u32 = 0o644;
 
 /// Result of a search for a network.
 #[derive(Debug)]
 pub(crate) enum NetworkSearch {
-    /// This one.
+    /// The network.
     Found(NetworkConf),
-    /// No network into which our entry can be chained, and why.
+    /// No network into which our entry can be chained, with the reason.
     None(String),
 }
 
-/// The network that runtimes take: the first file, by name, that they load. `skip` is not looked at. (containerd ends its
-/// search at a file that it cannot load, and then starts no pod.)
+/// Finds the network that runtimes use: the first file, by name, that they load. `skip` is ignored. (containerd ends its search at
+/// a file that it cannot load, and then starts no pod.)
 ///
-/// Which version of libcni the runtime has is not known. Where that decides which file it takes, there is none for us.
+/// The runtime's version of libcni is unknown. If the choice depends on it, no network is returned.
 pub(crate) fn find_default(directory: &Path, skip: &str) -> Result<NetworkSearch, Error> {
     let Choices { accepted, refused } = collect_choices(directory, skip)?;
     let refused = refused.join("; ");
@@ -136,12 +136,12 @@ pub(crate) fn find_default(directory: &Path, skip: &str) -> Result<NetworkSearch
     }))
 }
 
-/// Networks that the versions of libcni take, in the order of the files.
+/// Networks chosen by the versions of libcni, in the order of the files.
 #[derive(Default)]
 struct Choices {
-    /// Each with the newest version that takes it.
+    /// Each network with the newest version that chooses it.
     accepted: Vec<(NetworkConf, Libcni)>,
-    /// Files that not all versions load, and why.
+    /// Files that some version does not load, and why.
     refused: Vec<String>,
 }
 
@@ -156,14 +156,14 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
         let name = utf8_name(directory, name)?;
         let network = match NetworkConf::read(directory, &name) {
             Ok(Some(network)) => network,
-            Ok(None) => continue, // gone in between
+            Ok(None) => continue, // removed meanwhile
             Err(Error::File(error)) if error.is_no_file() => {
                 choices.refused.push(error.to_string());
                 continue;
             }
             Err(error) => return Err(error),
         };
-        // A network of our plugin alone is a leftover of standalone mode, and nothing to be chained to.
+        // A network of our plugin alone is a leftover of standalone mode, into which nothing can be chained.
         if network.is_single() && check_standalone(&network.content).is_ok() {
             continue;
         }
@@ -183,7 +183,8 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
     Ok(choices)
 }
 
-/// The network of that name, or of the name that it has as the other kind of file. `skip` as in [`find_default`].
+/// Finds the network in the file of this name, or of the name with the other suffix (list or single). `skip` as in
+/// [`find_default`].
 pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<NetworkSearch, Error> {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let others: &[&str] = match FileForm::from_file_name(name) {
@@ -199,7 +200,7 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
             network => found.extend(network?),
         }
     }
-    // The primary CNI plugin has written its file again since that became the list, and runtimes take it first.
+    // The primary CNI plugin has rewritten its single file since it was converted to the list, and runtimes prefer it.
     let is_newer = |twin: &NetworkConf| {
         twin.is_single()
             && twin.name.as_str() < name
@@ -219,7 +220,7 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
     }))
 }
 
-/// Describes the network that runtimes take by default, if that is known and not the one of the file `taken`.
+/// Describes the network that runtimes use by default, if it is known and not the one of the file `taken`.
 pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str) -> Option<String> {
     let Ok(NetworkSearch::Found(other)) = find_default(directory, skip) else { return None };
     (other.path != taken).then(|| {
@@ -232,7 +233,7 @@ pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str)
     })
 }
 
-/// A network whose last plugin is the last one of its file, and which connects pods in a version that our plugin speaks.
+/// Accepts a network that connects pods, ends with the last plugin of its file, and has a CNI version that our plugin supports.
 fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
     if let Some(appended) = network.load(directory, Libcni::V1_3)?.unwrap_or_default().first() {
         return Ok(NetworkSearch::None(format!(
@@ -257,13 +258,13 @@ fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSear
     Ok(NetworkSearch::Found(network))
 }
 
-/// The plugins that libcni 1.3 finds in the directory that has the network's name, which may be missing.
+/// Returns the plugin files that libcni 1.3 loads from the directory named after the network, which may be missing.
 fn directory_plugins(directory: &Path, network: &str) -> Result<Appended, Error> {
     let unusable = |error: hostfs::Error| Ok(Err(UnusableConf::PluginDirectory(error.to_string())));
     let plugins = match network {
-        // The directory of networks itself.
+        // The directory of network configurations itself.
         "" | "." => directory.to_owned(),
-        // No runtime starts a pod in a network of such a name.
+        // No runtime starts a pod in a network with such a name.
         name if name == ".." || name.contains('/') => return Ok(Ok(Vec::new())),
         name => match hostfs::resolve(directory, name.as_ref()) {
             Ok(path) => path,
@@ -284,7 +285,7 @@ fn directory_plugins(directory: &Path, network: &str) -> Result<Appended, Error>
                 Ok(()) => found.push(plugin.path),
                 Err(unusable) => return Ok(Err(unusable)),
             },
-            Ok(None) => {} // gone in between
+            Ok(None) => {} // removed meanwhile
             Err(Error::File(error)) if error.is_no_file() => return unusable(error),
             Err(error) => return Err(error),
         }
@@ -296,12 +297,12 @@ fn utf8_name(directory: &Path, name: OsString) -> Result<String, Error> {
     name.into_string().map_err(|name| Error::Name(directory.join(name)))
 }
 
-/// Names of the files of a directory, as runtimes sort them. A name that is not UTF-8 is nobody's.
+/// Returns the file names of a directory in the runtimes' order. Names that are not UTF-8 are ignored.
 pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, Error> {
     Ok(hostfs::list(directory)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// Plugins that each network of the directory calls, in the order of the files' names. A file that cannot be read is left out.
+/// Returns the plugins that each network of the directory calls, in the order of the file names. Unreadable files are skipped.
 pub(crate) fn plugin_chains(directory: &Path) -> Vec<Vec<String>> {
     let names = file_names(directory).unwrap_or_default();
     let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();

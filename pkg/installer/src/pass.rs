@@ -1,4 +1,4 @@
-//! One pass: binaries, kubeconfig, entry. Each step looks first and changes only what is not as it should be.
+//! One pass: binaries, kubeconfig, entry. Each step observes first and changes only what differs from the desired state.
 
 use std::{
     fs,
@@ -20,16 +20,16 @@ use crate::{
     run::{InstallProblem, PassResult},
 };
 
-/// The greatest kubeconfig that is read back.
+/// Maximum size of the kubeconfig that is read back, in bytes.
 const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
 
 impl Installer {
-    /// Looks at everything and repairs it.
+    /// Observes everything and repairs it.
     pub(crate) fn run_pass(&mut self) -> PassResult {
         let mut result = PassResult::default();
         let plugin = self.binaries_step(&mut result);
         let credential = self.kubeconfig_step(&mut result);
-        // An entry without a plugin that runs, or without the credential that it names, would keep pods from starting.
+        // An entry without a working plugin, or without the credential that it refers to, would keep pods from starting.
         if plugin && credential {
             self.conf_step(&mut result);
         }
@@ -39,7 +39,7 @@ impl Installer {
         result
     }
 
-    /// Credentials under names of other settings, which nobody reads any more.
+    /// Removes credentials under the names of other settings, which nothing reads any more.
     fn remove_former_kubeconfigs(&self) {
         for path in &self.settings.former_kubeconfigs {
             match hostfs::remove(path) {
@@ -50,7 +50,7 @@ impl Installer {
         }
     }
 
-    /// Whether there is a plugin that runs. An old one, or a rival's, is better than none.
+    /// Returns whether a working plugin exists. An old one, or a conflicting writer's, is better than none.
     fn binaries_step(&mut self, result: &mut PassResult) -> bool {
         if self.complete && self.binaries.are_touched() && !self.may_repair(InstallStep::Binaries, result) {
             return self.binaries.has_working_plugin(&self.settings);
@@ -80,7 +80,7 @@ impl Installer {
         true
     }
 
-    /// Whether there is a credential, if one is desired. An old one is better than none: it may still be good.
+    /// Returns whether a credential exists, or none is desired. An old one is better than none: it may still be valid.
     fn kubeconfig_step(&mut self, result: &mut PassResult) -> bool {
         let path = self.settings.kubeconfig_path.clone();
         let done = match self.settings.kubeconfig.clone() {
@@ -92,7 +92,7 @@ impl Installer {
             Ok(()) => {}
             Err(error) => result.problems.push(InstallProblem::Failed(InstallStep::Kubeconfig, error)),
         }
-        // Not so for a directory, nor while another program keeps removing it.
+        // False for a directory, and while another program keeps removing the file.
         hostfs::read(&path, MAX_KUBECONFIG).is_ok()
     }
 
@@ -105,7 +105,7 @@ impl Installer {
         let (text, token) = desired.render()?;
         let now = (hash(&text), hash(&token));
         let before = self.credential;
-        let mut fingerprint = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
+        let mut fingerprint = hostfs::fingerprint(path)?; // taken before the content is read, so that later changes are detected
         if !is_good(path, &text, desired.mode) {
             let is_drift = before.is_some_and(|(text, _)| text == now.0);
             if is_drift && !self.may_repair(InstallStep::Kubeconfig, result) {
@@ -114,7 +114,7 @@ impl Installer {
             hostfs::write(path, text.as_bytes(), desired.mode)?;
             result.changed = true;
             fingerprint = hostfs::fingerprint(path)?;
-            // Its content is a secret: only the path is logged.
+            // The content is a secret: only the path is logged.
             if is_drift {
                 self.record_repair(
                     InstallStep::Kubeconfig,
@@ -170,7 +170,7 @@ impl Installer {
         if is_new {
             self.metrics.count_update(true);
         }
-        // Witnesses older than the look that finds all well: they tell of whatever happened since, even at once.
+        // Fingerprints older than the observation that finds no difference, so that any later change is detected, however soon.
         let directory = self.settings.conf_dir.clone();
         let fingerprints = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
         self.report_default_conflict(&holder);
@@ -189,7 +189,7 @@ impl Installer {
         Ok(())
     }
 
-    /// Warns once of a named network that is not the runtime's default. Who configured CRI-O for it wants just that.
+    /// Warns once of a named network that is not the runtime's default, which is intended if CRI-O is configured for it.
     fn report_default_conflict(&mut self, holder: &Path) {
         match conf::default_conflict(&self.settings, holder) {
             Some(conflict) if self.last_conflict.replace(&conflict) => {
@@ -214,7 +214,7 @@ impl Installer {
         Ok(())
     }
 
-    /// Told once for each text.
+    /// Reports each distinct text once.
     fn report_refusal(&mut self, why: &str) {
         self.metrics.count_update(false);
         warn!(target: "install", error = why, "new CNI network configuration refused; keeping the last good one");
@@ -223,7 +223,7 @@ impl Installer {
         make_warnings("CNIConfigRefused", &message).into_iter().for_each(&self.notify);
     }
 
-    /// Counts a change of ours, and logs it.
+    /// Counts and logs one of our changes.
     fn record_repair(&mut self, step: InstallStep, cause: &'static str, what: &str) {
         info!(target: "install", cause, change = what, "installation updated");
         if self.complete {
@@ -232,7 +232,7 @@ impl Installer {
         }
     }
 
-    /// Whether to repair what has drifted now, or to leave it alone because another program keeps undoing it.
+    /// Whether to repair drift now, or to back off because another program keeps undoing the repair.
     fn may_repair(&mut self, step: InstallStep, result: &mut PassResult) -> bool {
         let conflict = self.conflicts.entry(step).or_default();
         let (until, is_first) = match conflict.record_drift(Instant::now()) {
@@ -266,7 +266,7 @@ pub(crate) fn is_good(path: &Path, text: &str, mode: u32) -> bool {
         && hostfs::read(path, MAX_KUBECONFIG).is_ok_and(|found| found == text.as_bytes())
 }
 
-/// To recognise a text again without keeping it: it holds a credential.
+/// Hashes a text, so that it can be recognised without being kept: it contains a credential.
 fn hash(text: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! The loop: look, repair, wait.
+//! Reconcile loop: observe, repair, wait.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::{
     cleanup, conflict::ConflictBackoff, entry::EntryCache, known_limits,
 };
 
-/// The installer. See the crate's documentation.
+/// Installer of the plugin. See the crate's documentation.
 pub struct Installer {
     pub(crate) settings: InstallerSettings,
     pub(crate) metrics: InstallerMetrics,
@@ -30,13 +30,13 @@ pub struct Installer {
     pub(crate) binaries: BinaryInstaller,
     pub(crate) entries: EntryCache,
     pub(crate) conflicts: BTreeMap<InstallStep, ConflictBackoff>,
-    /// Hash of the kubeconfig that we wrote or found good last, and of its token.
+    /// Hashes of the kubeconfig that was last written or verified, and of its token.
     pub(crate) credential: Option<(u64, u64)>,
-    /// Directories for binaries that were left out, and why, as it was said last.
+    /// Directories for binaries that were skipped, and why, as last logged.
     pub(crate) left_out: Vec<String>,
-    /// Whether there was a pass after which everything was in place.
+    /// Whether a pass has found or put everything in place.
     pub(crate) complete: bool,
-    /// Why pods may not get the named network, as it was logged last.
+    /// Reason why pods may not get the named network, as last logged.
     pub(crate) last_conflict: LastError,
     watcher: DirectoryWatcher,
     commands: Receiver<InstallerCommand>,
@@ -51,7 +51,7 @@ enum InstallerCommand {
     Template(String),
 }
 
-/// Speaks to a running installer.
+/// Handle that sends commands to a running installer.
 #[derive(Clone, Debug)]
 pub struct InstallerHandle {
     commands: Sender<InstallerCommand>,
@@ -59,7 +59,7 @@ pub struct InstallerHandle {
 }
 
 impl InstallerHandle {
-    /// Ends the loop after the pass that it may be in.
+    /// Stops the loop after the current pass.
     pub fn stop(&self) {
         self.send_command(InstallerCommand::Stop);
     }
@@ -70,7 +70,7 @@ impl InstallerHandle {
     }
 
     fn send_command(&self, command: InstallerCommand) {
-        drop(self.commands.send(command)); // an installer that has ended needs no commands
+        drop(self.commands.send(command)); // a stopped installer ignores commands
         self.waker.wake();
     }
 }
@@ -78,22 +78,22 @@ impl InstallerHandle {
 /// Result of a pass over the installation.
 #[derive(Debug, Default)]
 pub(crate) struct PassResult {
-    /// Everything that is not as it should be; empty: the plugin is installed.
+    /// Differences from the desired state; empty: the plugin is installed.
     pub(crate) problems: Vec<InstallProblem>,
-    /// Files that this rests on.
+    /// Files that this result depends on.
     pub(crate) witnesses: Vec<(std::path::PathBuf, hostfs::FileFingerprint)>,
-    /// Something was written.
+    /// Whether anything was written.
     pub(crate) changed: bool,
 }
 
-/// One thing that is not as it should be.
+/// One difference from the desired state.
 #[derive(Debug)]
 pub(crate) enum InstallProblem {
-    /// The step was tried, and failed.
+    /// A step failed.
     Failed(InstallStep, Error),
-    /// The installer has to wait: others must act first, or a file was changed as soon as it was written.
+    /// The installer waits for another component, or for a file that changed right after it was written to settle.
     Waiting(String),
-    /// The step is left alone until then, because another program keeps undoing it.
+    /// A step backs off until then, because another program keeps undoing it.
     Fought(String, Instant),
 }
 
@@ -107,17 +107,17 @@ impl fmt::Display for InstallProblem {
     }
 }
 
-/// Without any event, everything is looked at so often: not every file system tells of changes.
+/// Interval of full passes without any event: not every file system reports changes.
 const REGULAR: Duration = Duration::from_secs(10);
-/// After a failure: first, and at most. No event shortens it, because a failed write makes events of its own.
+/// First and last delay after a failure. Events do not shorten it, because a failed write causes events of its own.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 
 impl Installer {
-    /// An installer, and the way to speak to it. `notify` must not block.
+    /// Returns an installer and its handle. `notify` must not block.
     ///
     /// # Errors
-    /// The kernel gives us no way to be woken up.
+    /// The kernel refuses the eventfd of the waker.
     pub fn new(
         settings: InstallerSettings,
         metrics: InstallerMetrics,
@@ -148,14 +148,14 @@ impl Installer {
         Ok((installer, handle))
     }
 
-    /// Installs, and keeps installed, until the handle says stop or is gone.
+    /// Installs the plugin, and keeps it installed, until the handle stops it or is dropped.
     pub fn run(&mut self) {
         while self.receive_commands() {
             self.status.note_pass();
-            // One that is missing, as the optional directory for binaries mostly is, would be asked for again and again.
+            // A missing directory, as the optional one for binaries usually is, would be polled constantly.
             let mut directories = self.settings.watched_directories();
             directories.retain(|directory| directory.is_dir());
-            self.watcher.set_directories(&directories); // before looking, so that no change falls in between
+            self.watcher.set_directories(&directories); // before observing, so that no change is missed
             self.metrics.polled.set(gauge_value(self.watcher.polled().len()));
             let started = Instant::now();
             let result = self.run_pass();
@@ -167,12 +167,12 @@ impl Installer {
         self.status.set_missing("the installer has ended".to_owned());
     }
 
-    /// Takes everything away from the node: entry, kubeconfig, binaries. Returns what could not be removed.
+    /// Removes entry, kubeconfig and binaries from the node. Returns what could not be removed.
     pub fn clean_up(&mut self) -> Vec<Error> {
         cleanup::clean_up(&self.settings)
     }
 
-    /// False when told to stop.
+    /// Applies pending commands; returns false if told to stop.
     fn receive_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
@@ -186,7 +186,7 @@ impl Installer {
         }
     }
 
-    /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
+    /// Publishes the result of a pass. Returns the delay until the next one, and whether changes may shorten it.
     fn report_pass(&mut self, result: PassResult) -> (Duration, bool) {
         let ready = result.problems.is_empty();
         let problems: Vec<String> = result.problems.iter().map(ToString::to_string).collect();
@@ -221,7 +221,7 @@ impl Installer {
         (until.min().map_or(REGULAR, |delay| delay.min(REGULAR)), true)
     }
 
-    /// Logs what is new, not what was said the last time.
+    /// Logs a message unless it equals the last one.
     fn log_if_new(&self, message: &str) {
         if message.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
@@ -235,7 +235,7 @@ impl Installer {
         }
     }
 
-    /// Waits for a change, a command or the time. An impatient wait ends at any change.
+    /// Waits for a change, a command or the timeout. With `impatient`, any change ends the wait.
     fn wait_for_change(&mut self, delay: Duration, impatient: bool) {
         let until = Instant::now() + delay;
         loop {
@@ -246,7 +246,7 @@ impl Installer {
                 Ok(_) => {}
                 Err(error) => {
                     warn!(target: "install", %error, "cannot wait for changes");
-                    std::thread::sleep(left.min(LAST_RETRY)); // else this would be a busy loop
+                    std::thread::sleep(left.min(LAST_RETRY)); // avoids a busy loop
                     return;
                 }
             }

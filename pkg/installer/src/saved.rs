@@ -1,6 +1,6 @@
-//! Network configurations as they were before us, so that they can be restored to the byte.
+//! Original network configurations, kept so that they can be restored to the byte.
 //!
-//! They lie beside the file, under a name that no runtime reads.
+//! Each is kept beside its file, under a name that no runtime reads.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::{
     network::{MAX_NETWORK, NetworkConf},
 };
 
-/// Follows the name of the file.
+/// Suffix appended to the file's name.
 const SUFFIX: &str = ".before-istio-cni";
 
-/// Where the original of `path` is kept.
+/// Returns the path at which the original of `path` is kept.
 pub(crate) fn original_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(SUFFIX);
@@ -28,13 +28,13 @@ pub(crate) fn single_paths(path: &Path) -> impl Iterator<Item = PathBuf> {
     FileForm::SINGLE.iter().map(|extension| path.with_extension(extension))
 }
 
-/// Keeps `original`, the content of the file `path` without us.
+/// Saves `original`, the content of the file `path` without our entry.
 pub(crate) fn save_original(path: &Path, original: &[u8], mode: u32) -> Result<(), Error> {
     hostfs::write(&original_path(path), original, mode)?;
     Ok(())
 }
 
-/// The list `list` as it was without us, if it is neither the conversion of `single` nor of what `single` was before.
+/// Returns the list `list` without our entry, unless it is the conversion of `single` or of the original of `single`.
 pub(crate) fn foreign_list(single: &NetworkConf, list: &NetworkConf) -> Option<Vec<u8>> {
     let before = read_original(&single.path);
     let singles = [Some(&single.content), before.as_ref()];
@@ -42,14 +42,13 @@ pub(crate) fn foreign_list(single: &NetworkConf, list: &NetworkConf) -> Option<V
         return None;
     }
     match without_entry(&list.content) {
-        Ok(Some(text)) if plugin_types(text.as_bytes()).is_empty() => None, // ours alone
+        Ok(Some(text)) if plugin_types(text.as_bytes()).is_empty() => None, // contains only our entry
         Ok(Some(text)) => Some(original_of(&list.path, &text).unwrap_or_else(|| text.into_bytes())),
         Ok(None) | Err(_) => Some(list.content.clone()),
     }
 }
 
-/// Keeps the foreign list in whose place, `path`, a conversion is put. One that was kept before stays for as long as there is
-/// a file at all.
+/// Saves the foreign list that a conversion at `path` replaces. An original saved before is kept while a file exists at `path`.
 pub(crate) fn save_replaced(
     path: &Path,
     foreign: Option<&[u8]>,
@@ -63,8 +62,8 @@ pub(crate) fn save_replaced(
     }
 }
 
-/// Takes our entry out of a list. If nobody has changed the rest of it since we put the entry in, the file becomes
-/// what it was to the byte, under the name that it had.
+/// Removes our entry from a list. If the rest is unchanged since the entry was inserted, the original file is restored to the byte,
+/// under its original name.
 pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
@@ -89,7 +88,7 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
         (_, Some(original)) => {
             hostfs::write(path, &original, network.mode)?;
         }
-        // A list of nothing is no network.
+        // A list without plugins is no network.
         _ if plugin_types(text.as_bytes()).is_empty() => {
             hostfs::remove(path)?;
         }
@@ -100,12 +99,12 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
     forget_original(path)
 }
 
-/// Returns the original content of the file, whose content without us is `text`; `None` if that is not known or has changed.
+/// Returns the original content of the file, whose content without our entry is `text`; `None` if it is unknown or has changed.
 fn original_of(path: &Path, text: &str) -> Option<Vec<u8>> {
     read_original(path).filter(|original| Json::parse(original).is_ok_and(|json| json.to_go_text() == text))
 }
 
-/// Returns the original content of the file; `None` if that is not known.
+/// Returns the original content of the file; `None` if it is unknown.
 fn read_original(path: &Path) -> Option<Vec<u8>> {
     hostfs::read(&original_path(path), MAX_NETWORK).ok()
 }
@@ -118,7 +117,7 @@ fn forget_original(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what is left of files that others have removed.
+/// Removes originals whose files another program has removed.
 pub(crate) fn forget_all(directory: &Path, names: &[String]) -> Vec<Error> {
     let left = names.iter().filter(|name| name.ends_with(SUFFIX));
     left.filter_map(|name| hostfs::remove(&directory.join(name)).err()).map(Error::from).collect()

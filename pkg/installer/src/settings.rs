@@ -1,4 +1,4 @@
-//! What to install, and where.
+//! Settings of the installer.
 
 use std::{fs, path::PathBuf};
 
@@ -6,79 +6,79 @@ use cni_types::Json;
 
 use crate::{Error, KubeconfigSettings, entry::EntryCache};
 
-/// Everything that the installer needs to know; its paths are the container's.
+/// Everything that the installer needs; paths are the container's.
 #[derive(Clone, Debug)]
 pub struct InstallerSettings {
-    /// Every regular file in here is installed; the plugin `istio-cni` must be among them.
+    /// Source directory: every regular file in it is installed; the plugin `istio-cni` must be among them.
     pub source: PathBuf,
-    /// Where to; those that are missing or cannot be written are left out, but one must remain.
+    /// Target directories; missing or read-only ones are skipped, but one must remain.
     pub targets: Vec<PathBuf>,
-    /// The directory of network configurations.
+    /// Directory of network configurations.
     pub conf_dir: PathBuf,
-    /// How our entry gets to the runtime.
+    /// How our entry is chained.
     pub chaining: Chaining,
-    /// The plugin's entry.
+    /// Template of the plugin's entry.
     pub template: EntryTemplate,
-    /// Members of the entry for a template that does not have them.
+    /// Members added to an entry whose template lacks them.
     pub defaults: Vec<(&'static str, Json)>,
-    /// The plugin's credential; `None`: it gets none, and depends on the agent.
+    /// The plugin's credential; `None`: the plugin has none, and depends on the agent.
     pub kubeconfig: Option<KubeconfigSettings>,
-    /// Where the kubeconfig is, also one that is not desired any more.
+    /// Path of the kubeconfig, also of one that is no longer desired.
     pub kubeconfig_path: PathBuf,
-    /// Where one may be that was written under other settings. It is removed once no entry can name it.
+    /// Paths of kubeconfigs written under other settings, removed once no entry can refer to them.
     pub former_kubeconfigs: Vec<PathBuf>,
-    /// Name of the file of [`Chaining::Own`], also of one that is not desired any more.
+    /// File name of [`Chaining::Own`], also of one that is no longer desired.
     pub own_name: String,
-    /// Permission bits of files of our own, which are [`Chaining::Own`]'s and [`Chaining::Standalone`]'s; `None`: those of the
-    /// primary network, and 0644.
+    /// Permission bits of our own files, those of [`Chaining::Own`] and [`Chaining::Standalone`]; `None`: those of the primary
+    /// network, and 0644.
     pub own_mode: Option<u32>,
-    /// Whether the container runtime calls the plugins that a pod's network had at its ADD until the pod ends, also after our entry
-    /// is gone. Then the plugin stays on the node.
+    /// Whether the container runtime calls the plugins of a pod's ADD until the pod ends, even after our entry was removed. Then
+    /// the plugin stays on the node.
     pub keeps_plugin: bool,
 }
 
-/// How our entry gets to the runtime.
+/// How our entry is chained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chaining {
     /// As the last plugin in the runtime's default network.
     Primary {
-        /// File of that network; `None`: the first that a runtime would take, and wait until there is one.
+        /// File of that network; `None`: the first one that a runtime would use, waiting until one exists.
         name: Option<String>,
     },
-    /// In a network of our own: a complete copy of the primary network with our entry at its end, in a file that sorts
-    /// before the primary's, which stays as it is.
+    /// In a network of our own: a complete copy of the primary network with our entry at its end, in a file that sorts before the
+    /// primary's, which stays unchanged.
     Own {
-        /// File of the primary network; `None`: the first that a runtime would take if ours was not there.
+        /// File of the primary network; `None`: the first one that a runtime would use without ours.
         primary: Option<String>,
     },
-    /// As a network of its own file, for whoever calls it by name, such as Multus.
+    /// As a network of its own, in its own file, for callers that select it by name, such as Multus.
     Standalone {
-        /// The file's name.
+        /// File name.
         name: String,
     },
 }
 
-/// Where the plugin's entry comes from; what is first here wins.
+/// Sources of the plugin's entry, in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub struct EntryTemplate {
-    /// The latest value from the cluster.
+    /// Latest value from the cluster.
     pub live: Option<String>,
-    /// A file, if it exists.
+    /// File, if it exists.
     pub file: Option<PathBuf>,
-    /// A text.
+    /// Literal text.
     pub text: String,
     /// Placeholders and their values: plain substitution, in this order, as Istio does.
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// The greatest template that is read, in bytes: a ConfigMap holds no more.
+/// Maximum size of a template, in bytes: a ConfigMap holds no more.
 const MAX_TEMPLATE: usize = 1024 * 1024;
 
 impl EntryTemplate {
-    /// The entry's text. An empty one when there is no template at all.
+    /// Renders the entry's text; empty if no source has a template.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     pub fn render(&self) -> Result<String, Error> {
         let template = match (&self.live, &self.file) {
             (Some(live), _) => live.clone(),
@@ -93,15 +93,15 @@ impl EntryTemplate {
 }
 
 impl InstallerSettings {
-    /// Checks the template as it is now.
+    /// Validates the current template.
     ///
     /// # Errors
-    /// It gives no entry for the plugin.
+    /// The template has no entry for the plugin.
     pub fn check_template(&self) -> Result<(), Error> {
         EntryCache::default().reload_template(self).map(drop)
     }
 
-    /// The directories in which a change may concern us.
+    /// Returns the directories whose changes may concern us.
     pub(crate) fn watched_directories(&self) -> Vec<PathBuf> {
         let mut all = vec![self.conf_dir.clone(), self.source.clone()];
         all.extend(self.targets.iter().cloned());

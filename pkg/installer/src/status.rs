@@ -1,4 +1,4 @@
-//! Whether the plugin is installed, for whoever asks at any moment, from any thread.
+//! Status of the installation, for queries from any thread at any time.
 
 use std::{
     path::PathBuf,
@@ -9,7 +9,7 @@ use std::{
 use hostfs::FileFingerprint;
 use model::Reason;
 
-/// The loop turns at least every ten seconds; a pass may have to wait for a slow disk.
+/// The loop iterates at least every ten seconds; a pass may have to wait for a slow disk.
 const LIVE: Duration = Duration::from_secs(60);
 
 /// State of the installation and of the installer's loop.
@@ -18,14 +18,14 @@ pub struct InstallerStatus(Mutex<InstallerState>);
 
 #[derive(Debug)]
 struct InstallerState {
-    /// Why the plugin is not installed; `None`: it is.
+    /// Reason why the plugin is not installed; `None`: it is installed.
     missing: Option<String>,
-    /// Every file that this rests on, as it was when it was looked at.
+    /// Files on which this depends, with their fingerprints at the last pass.
     witnesses: Vec<(PathBuf, FileFingerprint)>,
     turned: Instant,
-    /// The latest template from the cluster.
+    /// Latest template from the cluster.
     template: Option<String>,
-    /// The namespaces that the plugin's entry excludes; `None`: there is no entry yet.
+    /// Namespaces excluded by the plugin's entry; `None`: no entry yet.
     excluded_namespaces: Option<Vec<String>>,
 }
 
@@ -43,11 +43,11 @@ impl Default for InstallerStatus {
 }
 
 impl InstallerStatus {
-    /// Whether the plugin is installed, runs, and is called last by the runtime, as far as a look at the files
-    /// tells: one that changed since the installer judged it counts as drifted until it has judged again.
+    /// Checks whether the plugin is installed, runs, and is called last by the runtime, as far as fingerprints show: a file changed
+    /// since the last pass counts as drifted until the next one.
     ///
     /// # Errors
-    /// It is not; a sentence.
+    /// The plugin is not installed, with the reason as a message.
     pub fn check_ready(&self) -> Result<(), Reason> {
         let state = self.lock_state();
         if let Some(why) = &state.missing {
@@ -60,10 +60,10 @@ impl InstallerStatus {
         }
     }
 
-    /// Whether the installer's loop turns.
+    /// Checks whether the installer's loop makes progress.
     ///
     /// # Errors
-    /// It does not; a sentence.
+    /// The loop is stuck, with the reason as a message.
     pub fn check_live(&self) -> Result<(), Reason> {
         let since = self.lock_state().turned.elapsed();
         if since <= LIVE {
@@ -76,12 +76,13 @@ impl InstallerStatus {
         self.lock_state().turned = Instant::now();
     }
 
-    /// The latest template from the cluster.
+    /// Returns the latest template from the cluster.
     pub fn template(&self) -> Option<String> {
         self.lock_state().template.clone()
     }
 
-    /// The namespaces that the plugin's entry excludes, by the latest template that gave one; `None`: none has yet.
+    /// Returns the namespaces excluded by the plugin's entry, from the latest valid template; `None`: no template has been valid
+    /// yet.
     pub fn excluded_namespaces(&self) -> Option<Vec<String>> {
         self.lock_state().excluded_namespaces.clone()
     }
@@ -104,7 +105,8 @@ impl InstallerStatus {
         self.lock_state().missing = Some(why);
     }
 
-    /// A thread that panicked with the lock held left nothing half done: every change is one assignment or two.
+    /// Locks the state, even after a panic of another holder, which cannot leave it inconsistent: every change is one assignment or
+    /// two.
     fn lock_state(&self) -> MutexGuard<'_, InstallerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

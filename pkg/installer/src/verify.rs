@@ -1,4 +1,4 @@
-//! Whether a plugin runs.
+//! Check that a plugin can be executed.
 
 use std::{
     io::Read,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::Error;
 
-/// A plugin that does not answer within this time would not answer a runtime either.
+/// A plugin that does not respond within this time would not respond to a runtime either.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Maximum size of the plugin's output, in bytes.
 const MAX_OUTPUT: u64 = 64 * 1024;
@@ -17,7 +17,7 @@ const MAX_OUTPUT: u64 = 64 * 1024;
 /// Runs the plugin with `CNI_COMMAND=VERSION` and nothing else in its environment.
 ///
 /// # Errors
-/// It cannot be executed, fails, does not end within five seconds, or does not answer as a plugin.
+/// The plugin cannot be executed, fails, does not end within five seconds, or does not respond as a CNI plugin.
 pub(crate) fn check_plugin(path: &Path) -> Result<(), Error> {
     query_version(path).map_err(|why| Error::Broken { path: path.to_owned(), why })
 }
@@ -50,7 +50,7 @@ fn query_version(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the output of a child that has ended, without waiting: a child of its own may hold the output open for ever.
+/// Reads the output of a child that has ended, without blocking: a grandchild may hold the pipe open forever.
 fn read_answer(child: &mut Child) -> Result<String, std::io::Error> {
     let Some(output) = child.stdout.take() else { return Ok(String::new()) };
     rustix::io::ioctl_fionbio(&output, true)?;
@@ -61,7 +61,7 @@ fn read_answer(child: &mut Child) -> Result<String, std::io::Error> {
     }
 }
 
-/// Ends a child that is not wanted any more; one that has ended already needs nothing.
+/// Kills a child; no-op for one that has ended.
 fn kill_child(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());

@@ -1,4 +1,4 @@
-//! One watched directory.
+//! A watched directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -30,12 +30,12 @@ impl WatchedDirectory {
         if let WatchState::Watched(watch) = self.state { Some(watch) } else { None }
     }
 
-    /// Why it is only polled, if it is.
+    /// Returns why the directory is only polled, if it is.
     pub(super) fn polling_reason(&self) -> Option<&str> {
         if let WatchState::Polled { why, .. } = &self.state { Some(why) } else { None }
     }
 
-    /// Watches what is at the path now, or has it polled. True if that is not known to be what it was.
+    /// Watches the directory that is at the path now, or falls back to polling. Returns true unless it is known to be unchanged.
     pub(super) fn attach_watch(&mut self, inotify: &Result<Inotify, String>) -> bool {
         let watch = inotify.as_ref().map_err(Clone::clone).and_then(|inotify| inotify.add_watch(&self.path));
         match (watch, &mut self.state) {
@@ -51,13 +51,13 @@ impl WatchedDirectory {
             (Ok(watch), state) => match mem::replace(state, WatchState::Watched(watch)) {
                 WatchState::New => true,
                 WatchState::Watched(before) => before != watch,
-                // Compared after the watch is there, so nothing falls between.
+                // Compared after the watch was added, so that no change is missed.
                 WatchState::Polled { listing, .. } => listing != DirectoryListing::read_directory(&self.path),
             },
         }
     }
 
-    /// If it is polled: whether it is not what it was.
+    /// Whether a polled directory has changed since the last comparison.
     pub(super) fn compare_listing(&mut self) -> bool {
         let WatchState::Polled { listing, .. } = &mut self.state else { return false };
         let now = DirectoryListing::read_directory(&self.path);
@@ -65,10 +65,10 @@ impl WatchedDirectory {
     }
 }
 
-/// State of a directory as polling compares it: which directory it is, and the fingerprints of its entries.
+/// State of a directory for polling: its own fingerprint, and those of its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DirectoryListing {
-    /// With its times, because one made anew may get the same inode number. `None`: missing.
+    /// Includes the times, because a recreated directory may get the same inode number. `None`: missing.
     directory: Option<FileFingerprint>,
     /// Sorted by name.
     entries: Vec<(OsString, FileFingerprint)>,
@@ -78,7 +78,7 @@ impl DirectoryListing {
     fn read_directory(path: &Path) -> Self {
         let directory = fs::metadata(path).map(|meta| FileFingerprint::from_metadata(&meta)).ok();
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        // An entry that is gone when it is looked at is gone.
+        // An entry removed since the listing is omitted.
         let entries = entries.filter_map(|entry| {
             Some((entry.file_name(), FileFingerprint::from_metadata(&entry.metadata().ok()?)))
         });

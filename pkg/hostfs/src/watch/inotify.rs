@@ -1,4 +1,4 @@
-//! The kernel's events.
+//! Directory events of the kernel.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,9 +7,8 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-/// Flags of a watch on a directory. Its events report that a file was made, replaced, renamed, removed, written or got
-/// another mode or owner, and that the directory itself went. Not MODIFY: a file being written is reported once, when it is
-/// closed.
+/// Flags of a watch on a directory. Its events report that a file was created, replaced, renamed, removed or written, or that its
+/// mode or owner changed, and that the directory itself was removed. Not MODIFY: a write is reported once, when the file is closed.
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::MOVED_FROM)
@@ -19,22 +18,22 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
-/// After these a watch may not be the path's any more.
+/// Events after which a watch may no longer belong to the path.
 const ENDS: ReadFlags = ReadFlags::DELETE_SELF
     .union(ReadFlags::MOVE_SELF)
     .union(ReadFlags::IGNORED)
     .union(ReadFlags::UNMOUNT)
     .union(ReadFlags::QUEUE_OVERFLOW);
-/// Bytes read at once, some hundred events.
+/// Size of a read in bytes, some hundred events.
 const BUFFER: usize = 16 * 1024;
-/// Events taken at once, so that a flood of them cannot hold us.
+/// Maximum number of events per drain, so that a flood of them cannot keep us busy.
 const MOST: usize = 16 * 1024;
 
 /// Result of reading the pending events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PendingEvents {
     pub(super) changed: bool,
-    /// Watches may have ended.
+    /// Whether watches may have ended.
     pub(super) unsure: bool,
 }
 
@@ -47,7 +46,7 @@ impl Inotify {
         made.map(Self).map_err(|cause| format!("no inotify: {cause}"))
     }
 
-    /// Watches the directory that is at `path` now; the same watch as before exactly if it is the same directory.
+    /// Watches the directory that is at `path` now; the descriptor is the same as before exactly if the directory is.
     pub(super) fn add_watch(&self, path: &Path) -> Result<i32, String> {
         inotify::add_watch(&self.0, path, EVENTS).map_err(|cause| match cause {
             Errno::NOSPC => "no inotify: the limit of watches is reached".to_owned(),
@@ -55,12 +54,12 @@ impl Inotify {
         })
     }
 
-    /// Ends a watch. It may have ended with its directory.
+    /// Removes a watch, which may have ended with its directory.
     pub(super) fn remove_watch(&self, watch: i32) {
         let _ = inotify::remove_watch(&self.0, watch);
     }
 
-    /// Takes in pending events, as far as they are of `watches`. Lost ones count as a change.
+    /// Reads pending events, and evaluates those of `watches`. Lost ones count as a change.
     pub(super) fn drain_events(&self, watches: &[i32]) -> Result<PendingEvents, String> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);

@@ -1,4 +1,4 @@
-//! One watcher of directories for one thread.
+//! Watcher of directories for one thread.
 
 mod directory;
 mod inotify;
@@ -19,21 +19,21 @@ use directory::WatchedDirectory;
 use inotify::Inotify;
 pub use waker::Waker;
 
-/// A burst of changes is over when nothing happened for so long,
+/// A burst of changes ends after this time without any,
 const QUIET: Duration = Duration::from_millis(20);
-/// or it has lasted so long.
+/// or after this time in all.
 const BURST: Duration = Duration::from_millis(200);
-/// How often directories that give no events are compared with what they were.
+/// Interval at which directories without events are compared with their last state.
 const POLL: Duration = Duration::from_millis(250);
-/// How often inotify is tried again where it could not be had.
+/// Interval at which inotify is retried after it failed.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Why a wait ended. Neither: the timeout passed. Both can be.
+/// Reasons why a wait ended; both can be true. Neither: the timeout passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeReason {
     /// Something in a watched directory may have changed.
     pub changed: bool,
-    /// Somebody called [`Waker::wake`].
+    /// Another thread called [`Waker::wake`].
     pub woken: bool,
 }
 
@@ -44,33 +44,33 @@ impl BitOrAssign for WakeReason {
     }
 }
 
-/// Tells when something happens in directories; not what, nor below their subdirectories.
+/// Reports that something changed in directories; not what, nor below their subdirectories.
 ///
-/// The caller's own changes wake it too, once. There is no way to drop what is pending, because that would also drop
-/// what another component did since the caller looked. It need not be dear: [`crate::write()`] and its like touch nothing
-/// that is already right, so the pass that follows changes nothing and the next wait is quiet.
+/// The caller's own changes wake it too, once. Pending events cannot be discarded, because that would also discard changes by other
+/// components since the caller's observation. The cost is small: [`crate::write()`] and its like touch nothing that already
+/// matches, so the pass that follows changes nothing and the next wait is quiet.
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     waker: Waker,
-    /// Or why there is none.
+    /// The inotify instance, or why there is none.
     inotify: Result<Inotify, String>,
     directories: Vec<WatchedDirectory>,
-    /// Something changed that no wait has told yet.
+    /// A change that no wait has reported yet.
     changed: bool,
-    /// Watches may have ended, so all are to be made sure of.
+    /// Watches may have ended, so all must be renewed.
     unsure: bool,
     next_poll: Instant,
     next_retry: Instant,
-    /// [`QUIET`] and [`BURST`], but in tests.
+    /// [`QUIET`] and [`BURST`]; shorter in tests.
     settling: (Duration, Duration),
 }
 
 impl DirectoryWatcher {
-    /// A watcher of no directory yet. Without inotify it polls, see [`DirectoryWatcher::polled`].
+    /// Returns a watcher without directories. Without inotify it polls, see [`DirectoryWatcher::polled`].
     ///
     /// # Errors
     ///
-    /// Only if the eventfd of its waker cannot be had.
+    /// Only if the eventfd of its waker cannot be created.
     pub fn new() -> Result<Self, Error> {
         Self::with_inotify(Inotify::new())
     }
@@ -96,11 +96,11 @@ impl DirectoryWatcher {
         self.waker.clone()
     }
 
-    /// The directories to watch from now on, to be told before every wait: one made anew at the same path is found
-    /// out here. Costs one system call for each that is as before.
+    /// Sets the directories to watch, to be called before every wait: it detects one recreated at the same path. Costs one system
+    /// call for each unchanged one.
     ///
-    /// A directory that is new in the list, or another one than before, counts as a change: what happened there before
-    /// is not known. A missing one is waited for.
+    /// A directory that is new in the list, or another one than before, counts as a change: earlier events in it are unknown. A
+    /// missing one is waited for.
     pub fn set_directories(&mut self, directories: &[PathBuf]) {
         let before = self.current_watches();
         let mut old = mem::take(&mut self.directories);
@@ -115,31 +115,31 @@ impl DirectoryWatcher {
         self.changed |= self.attach_watches(&before);
     }
 
-    /// Waits for a change, a wake-up or the timeout. A burst of changes is one: this goes on until 20 ms were quiet,
-    /// at most 200 ms, also beyond the timeout; a wake-up ends that too. What happened since the last wait counts.
+    /// Waits for a change, a wake-up or the timeout. A burst of changes counts as one: the wait continues until 20 ms were quiet,
+    /// at most 200 ms, also beyond the timeout; a wake-up ends that too. Changes since the last wait are included.
     ///
     /// # Errors
     ///
-    /// If the kernel cannot poll, for want of memory.
+    /// The kernel cannot poll, for lack of memory.
     pub fn wait_for_change(&mut self, timeout: Duration) -> Result<WakeReason, Error> {
-        let deadline = Instant::now().checked_add(timeout); // none: never
+        let deadline = Instant::now().checked_add(timeout); // `None`: never
         let mut wake = WakeReason { changed: mem::take(&mut self.changed), woken: false };
         let mut passed = false;
         while wake == WakeReason::default() && !passed {
-            passed = deadline.is_some_and(|deadline| deadline <= Instant::now()); // before a look, so there is one
+            passed = deadline.is_some_and(|deadline| deadline <= Instant::now()); // checked first, to read events at least once
             wake |= self.wait_once(deadline)?;
         }
         if wake.changed {
             self.wait_until_quiet(&mut wake);
         }
         if mem::take(&mut self.unsure) {
-            // That one was replaced is part of what this wait tells: who looks now sees it.
+            // A replaced directory counts as a change reported by this wait: the observation that follows includes it.
             wake.changed |= self.attach_watches(&self.current_watches());
         }
         Ok(wake)
     }
 
-    /// The directories that are only polled now, every 250 ms, and why: missing, or inotify cannot be had.
+    /// Returns the directories that are currently only polled, every 250 ms, and why: missing, or inotify is unavailable.
     pub fn polled(&self) -> Vec<(PathBuf, String)> {
         let polled = self
             .directories
@@ -148,7 +148,7 @@ impl DirectoryWatcher {
         polled.collect()
     }
 
-    /// Lets a burst pass. Where that fails, what was seen so far is told, and the next wait fails.
+    /// Waits for a burst to end. On an error the changes so far are reported, and the next wait fails.
     fn wait_until_quiet(&mut self, wake: &mut WakeReason) {
         let (quiet_for, at_most) = self.settling;
         let end = Instant::now() + at_most;
@@ -166,7 +166,7 @@ impl DirectoryWatcher {
         }
     }
 
-    /// Sleeps until something happens, at most until `until`, and takes in what did. It may be nothing.
+    /// Sleeps until an event, at most until `until`, and records it. There may be none.
     fn wait_once(&mut self, until: Option<Instant>) -> Result<WakeReason, Error> {
         let next_poll = self.any_polled().then_some(self.next_poll);
         self.sleep_until(until.into_iter().chain(next_poll).min())?;
@@ -185,7 +185,7 @@ impl DirectoryWatcher {
             fds.push(PollFd::new(inotify, PollFlags::IN));
         }
         let time = until.map(|until| until.saturating_duration_since(Instant::now()));
-        // Too long for the kernel is as good as for ever.
+        // A timeout too long for the kernel counts as infinite.
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut fds, time.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -193,7 +193,7 @@ impl DirectoryWatcher {
         }
     }
 
-    /// Takes in the events that are pending; true if there was one of ours.
+    /// Reads pending events; true if one was ours.
     fn drain_events(&mut self) -> bool {
         let Ok(inotify) = &self.inotify else { return false };
         let watches = self.current_watches();
@@ -209,7 +209,7 @@ impl DirectoryWatcher {
         }
     }
 
-    /// Tries again what could not be had; true if that let a change be seen.
+    /// Retries failed watches; true if that revealed a change.
     fn retry_watches(&mut self) -> bool {
         let now = Instant::now();
         if self.next_retry <= now {
@@ -226,7 +226,7 @@ impl DirectoryWatcher {
         changed
     }
 
-    /// Compares the polled directories with what they were; true if one is not the same.
+    /// Compares the polled directories with their last state; true if one has changed.
     fn compare_polled(&mut self) -> bool {
         self.next_poll = Instant::now() + POLL;
         let mut changed = false;
@@ -236,7 +236,7 @@ impl DirectoryWatcher {
         changed
     }
 
-    /// Makes sure of a watch on each directory, and ends those of `before` that are not needed any more.
+    /// Ensures a watch on each directory, and removes those of `before` that are no longer needed.
     fn attach_watches(&mut self, before: &[i32]) -> bool {
         let mut changed = false;
         for directory in &mut self.directories {

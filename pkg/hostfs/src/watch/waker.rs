@@ -1,4 +1,4 @@
-//! Ending a wait from another thread.
+//! Waker that ends a wait from another thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -18,7 +18,7 @@ impl Waker {
         made.map(|fd| Self(Arc::new(fd))).map_err(Error::at("make an eventfd", Path::new("")))
     }
 
-    /// Ends the running wait, or else the next one, at once. Several before a wait are one.
+    /// Ends the current wait, or else the next one, immediately. Several wake-ups before a wait count as one.
     pub fn wake(&self) {
         // Fails only if 2^64 wake-ups are pending, so one is.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
