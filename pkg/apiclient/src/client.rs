@@ -1,4 +1,4 @@
-//! The client: tries, one after the other, each with everything read afresh.
+//! Client with retries; each attempt reads all of its files again.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,29 +14,29 @@ use crate::retry::{RetrySeries, random_fraction};
 use crate::transport::{Deadline, DeadlineStream};
 use crate::{Error, FailureReason, Resolver, RetryPolicy, Secret, ServerHost, tls};
 
-/// The greatest body, in bytes. The API server's objects are below 1.5 MiB (etcd's limit).
+/// Maximum size of a body, in bytes. The API server's objects are below 1.5 MiB (etcd's limit).
 pub const MAX_BODY: usize = 4 * 1024 * 1024;
 
-/// How new an answer has to be.
+/// Required freshness of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// As it is now: the server reads from its store.
+    /// Current state: the server reads from its store.
     Newest,
-    /// As the server last heard (`resourceVersion=0`): it answers from memory, which spares its store and about half of
-    /// the time. An object that was just made may be missing, or be its predecessor of the same name.
+    /// State cached by the server (`resourceVersion=0`): responding from memory spares its store and about half of the time. A new
+    /// object may be missing, or its predecessor of the same name may be returned.
     Cached,
 }
 
-/// Decision at the end of a pause between two tries.
+/// Decision at the end of a delay between two attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// Another try.
+    /// Retry.
     Try,
-    /// No further try: the last failure is the answer.
+    /// Stop: the last failure is returned.
     GiveUp,
 }
 
-/// Asks the API server that a kubeconfig names. Holds nothing open; making one does nothing yet.
+/// Client for the API server of a kubeconfig. Holds nothing open; creating one has no effect yet.
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     kubeconfig: PathBuf,
@@ -44,22 +44,23 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
-    /// A client with that kubeconfig; names are looked up with the system's files.
+    /// Returns a client with this kubeconfig; names are resolved by the system's files.
     pub fn new(kubeconfig: impl Into<PathBuf>) -> Self {
         ApiClient { kubeconfig: kubeconfig.into(), resolver: Resolver::default() }
     }
 
-    /// Replaces the files with which names are looked up.
+    /// Replaces the files by which names are resolved.
     #[must_use]
     pub fn with_resolver(mut self, resolver: Resolver) -> Self {
         self.resolver = resolver;
         self
     }
 
-    /// `GET /<segment>/<segment>…`, decoded from JSON, as in `["api", "v1", "namespaces", "default", "pods", "web-0"]`.
-    /// Segments are escaped. Blocks until there is an answer or the policy says that there will be none.
+    /// `GET /<segment>/<segment>…`, decoded from JSON, as in `["api", "v1", "namespaces", "default", "pods", "web-0"]`. Segments
+    /// are escaped. Blocks until a response, or until the policy ends the retries.
     ///
     /// # Errors
+    /// The reason why the last attempt failed.
     /// Why the last try failed.
     pub fn get<T: DeserializeOwned>(
         &self,
@@ -73,9 +74,11 @@ impl ApiClient {
         })
     }
 
-    /// [`ApiClient::get`], with pauses that the caller makes: it may end one early because something has changed, or give up.
+    /// Gets an object like [`ApiClient::get`], with delays made by the caller, who may end one early because of a change, or give
+    /// up.
     ///
     /// # Errors
+    /// The reason why the last attempt failed.
     /// Why the last try failed.
     pub fn get_interruptible<T: DeserializeOwned>(
         &self,
@@ -105,7 +108,7 @@ impl ApiClient {
         }
     }
 
-    /// One try. `server` is set as soon as it is known.
+    /// Makes one attempt. `server` is set as soon as it is known.
     fn attempt_request<T: DeserializeOwned>(
         &self,
         segments: &[&str],
@@ -156,8 +159,8 @@ impl ApiClient {
     }
 }
 
-/// Of two reasons the one to tell: a last try that had only the rest of the time runs out of it, whatever is wrong; what
-/// an earlier one was told says more.
+/// Selects the more informative reason: a last attempt with little time left times out whatever the cause; the reason of an earlier
+/// one is clearer.
 fn clearer_reason(last: FailureReason, before: Option<FailureReason>, cut_short: bool) -> FailureReason {
     match (last, before) {
         (FailureReason::TimedOut(_), Some(before)) if cut_short => before,
@@ -181,7 +184,7 @@ fn request_bytes(loaded: &Kubeconfig, path: &str) -> Vec<u8> {
     request
 }
 
-/// The path; none if a segment is empty or would change the meaning of others.
+/// Returns the path; `None` if a segment is empty or would change the meaning of others.
 fn escaped_path(segments: &[&str]) -> Option<String> {
     let mut path = String::new();
     for segment in segments {
@@ -190,7 +193,7 @@ fn escaped_path(segments: &[&str]) -> Option<String> {
         }
         path.push('/');
         for byte in segment.bytes() {
-            // RFC 3986, section 2.3.
+            // Unreserved characters (RFC 3986, section 2.3).
             if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
                 path.push(char::from(byte));
             } else {
@@ -201,7 +204,7 @@ fn escaped_path(segments: &[&str]) -> Option<String> {
     (!path.is_empty()).then_some(path)
 }
 
-/// `GET pods default/web-0`, or the path where it is no object of the core group.
+/// Formats `GET pods default/web-0`, or the path if it is no object of the core group.
 fn describe_request(segments: &[&str]) -> String {
     match segments {
         ["api", "v1", "namespaces", namespace, kind, name] => format!("GET {kind} {namespace}/{name}"),
@@ -210,7 +213,7 @@ fn describe_request(segments: &[&str]) -> String {
     }
 }
 
-/// Values do not show in the error: a pod may have secrets in its environment.
+/// Decodes a body. Errors do not contain values: a pod may have secrets in its environment.
 fn decode_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, FailureReason> {
     serde_json::from_slice(body).map_err(|error| {
         let what = if error.is_data() { "JSON of another shape than expected" } else { "no JSON" };
@@ -232,12 +235,12 @@ fn refusal_reason(response: &HttpResponse, authorization: Option<&Secret>) -> Fa
     }
 }
 
-/// Seconds only (RFC 9110, section 10.2.3 also has dates, which the API server does not send).
+/// Returns the delay in seconds (RFC 9110, section 10.2.3 also has dates, which the API server does not send).
 fn retry_after(response: &HttpResponse) -> Option<Duration> {
     response.header("Retry-After")?.parse().ok().map(Duration::from_secs)
 }
 
-/// The message of a Kubernetes `Status`, or what there is of text.
+/// Returns the message of a Kubernetes `Status`, or any other text.
 fn status_message(response: &HttpResponse, authorization: Option<&Secret>) -> String {
     #[derive(Deserialize)]
     struct StatusBody {
@@ -247,14 +250,14 @@ fn status_message(response: &HttpResponse, authorization: Option<&Secret>) -> St
         Ok(status) => status.message,
         Err(_) => String::from_utf8_lossy(response.body.get(..300).unwrap_or(&response.body)).into_owned(),
     };
-    // A proxy that echoes the request must not bring our credential into a log.
+    // If a proxy echoes the request, our credential must not be logged.
     let credential = authorization.and_then(Secret::header_word).unwrap_or_default();
     let text = if credential.is_empty() { text } else { text.replace(credential, "[hidden]") };
     let text = shorten_text(&text);
     if text.is_empty() { "no message".to_owned() } else { text }
 }
 
-/// At most 300 characters on one line.
+/// Truncates to at most 300 characters on one line.
 fn shorten_text(text: &str) -> String {
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(301).collect();
     if line.chars().count() > 300 { line.chars().take(300).chain("…".chars()).collect() } else { line }

@@ -1,23 +1,23 @@
-//! Why a `GET` failed.
+//! Errors of a `GET`.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::ConfigError;
 
-/// Failure of a request: the request, the server, the number of tries, the time, and why the last try failed. Shows no
-/// token, key or password.
+/// Failure of a request: the request, the server, the number of attempts, the time, and why the last attempt failed. Never contains
+/// a token, key or password.
 #[derive(Debug)]
 pub struct Error {
-    /// The request, as in `GET pods default/web-0`.
+    /// Request, as in `GET pods default/web-0`.
     pub asked: String,
-    /// The server's URL, as far as the kubeconfig could be read.
+    /// URL of the server, if the kubeconfig could be read.
     pub server: Option<String>,
-    /// How often it was tried.
+    /// Number of attempts.
     pub tries: u32,
-    /// For how long.
+    /// Time since the first attempt.
     pub elapsed: Duration,
-    /// Why the last try failed.
+    /// Reason why the last attempt failed.
     pub reason: FailureReason,
 }
 
@@ -38,52 +38,52 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why one try failed.
+/// Reason why one attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FailureReason {
     /// The kubeconfig or a file that it names cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Config(String),
-    /// The cryptography of TLS is not what this build requires.
+    /// The TLS provider is not the one that this build requires.
     #[error("TLS is refused: {0}")]
     Provider(String),
-    /// No connection, or it broke.
+    /// No connection, or it failed.
     #[error("no connection: {0}")]
     Unreachable(String),
-    /// No answer in time. The text says what was waited for.
+    /// Timeout. The text names what was waited for.
     #[error("no answer in time, waiting for {0}")]
     TimedOut(String),
-    /// The server's certificate is not to be trusted.
+    /// The server's certificate is not trusted.
     #[error("its certificate is not trusted: {0}")]
     Untrusted(String),
-    /// 401, or our client certificate was refused: it does not know who we are.
+    /// 401, or our client certificate was rejected: not authenticated.
     #[error("it does not accept our credential (401): {0}")]
     Unauthorized(String),
-    /// 403: it knows, and we may not.
+    /// 403: authenticated, without the permission.
     #[error("it forbids this (403): {0}")]
     Forbidden(String),
     /// 404.
     #[error("it has no such object (404): {0}")]
     NotFound(String),
-    /// 3xx: never followed, because the credential would go with it.
+    /// 3xx: never followed, because the credential would be sent along.
     #[error("it redirects ({status}) to {location:?}, which is not followed")]
     Redirected {
-        /// The status.
+        /// Status of the response.
         status: u16,
-        /// The `Location` header, shortened.
+        /// Header `Location`, truncated.
         location: String,
     },
     /// Any other status that is not 200.
     #[error("it answered {status}: {message}")]
     Server {
-        /// The status.
+        /// Status of the response.
         status: u16,
-        /// The message of the answer, shortened.
+        /// Message of the response, truncated.
         message: String,
         /// Delay that `Retry-After` gives.
         retry_after: Option<Duration>,
     },
-    /// The answer is not HTTP, too large, or not the JSON that was expected.
+    /// The response is not HTTP, too large, or not the expected JSON.
     #[error("the answer cannot be used: {0}")]
     Malformed(String),
 }

@@ -1,15 +1,15 @@
-//! What fuzz targets feed; nobody else calls it.
+//! Entry points for fuzz targets, without other callers.
 
 use std::net::IpAddr;
 
 use crate::names::{DnsAnswer, RecordType, ResolvConf, encode_query, in_hosts, parse_answer};
 
-/// A question for the addresses of a name, of IPv6 or IPv4.
+/// Returns a DNS query for the addresses of a name, of IPv6 or IPv4.
 pub fn dns_query(id: u16, name: &str, v6: bool) -> Option<Vec<u8>> {
     encode_query(id, name, record_type(v6))
 }
 
-/// The addresses in the answer to that question; none if it is not the answer, or says that it failed.
+/// Returns the addresses in the response to that query; `None` if it is not its response, or reports a failure.
 pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<IpAddr>> {
     match parse_answer(message, id, name, record_type(v6))? {
         DnsAnswer::Addresses(addresses) => Some(addresses),
@@ -17,8 +17,8 @@ pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<I
     }
 }
 
-/// Reads the text as a hosts file and as a `resolv.conf`. Returns the addresses of the name in the former, and the servers
-/// and the names to ask for in the latter.
+/// Parses the text as a hosts file and as a `resolv.conf`. Returns the addresses of the name in the former, and the servers and the
+/// candidate names in the latter.
 pub fn name_files(text: &str, name: &str) -> (Vec<IpAddr>, Vec<IpAddr>, Vec<String>) {
     let conf = ResolvConf::parse(text);
     let candidates = conf.candidate_names(name);

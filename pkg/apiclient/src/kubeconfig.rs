@@ -1,4 +1,4 @@
-//! The kubeconfig, as far as a `GET` needs it (kubernetes.io, "kubeconfig (v1)").
+//! Kubeconfig, reduced to what a `GET` needs (kubernetes.io, "kubeconfig (v1)").
 
 mod load;
 
@@ -12,35 +12,35 @@ use crate::yaml::parse_yaml;
 use crate::{Secret, ServerUrl};
 pub(crate) use load::load_kubeconfig;
 
-/// The greatest size of a kubeconfig, token, certificate or key file, in bytes.
+/// Maximum size of a kubeconfig, token, certificate or key file, in bytes.
 pub const MAX_FILE: usize = 1024 * 1024;
 
-/// Settings of the current context, with the content of the files that it names: all that one request needs.
+/// Settings of the current context, with the contents of the files that it names: everything that one request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubeconfig {
     /// `cluster.server`.
     pub server: ServerUrl,
-    /// `cluster.tls-server-name`: the name that the certificate must have, in place of the host.
+    /// `cluster.tls-server-name`: name that the certificate must have, instead of the host.
     pub server_name: Option<String>,
-    /// `cluster.certificate-authority(-data)`: PEM of the authorities that are trusted, and no others. `None` means
-    /// that anybody is (`insecure-skip-tls-verify`), or that there is no TLS.
+    /// `cluster.certificate-authority(-data)`: PEM of the only trusted authorities; `None`: any certificate is accepted
+    /// (`insecure-skip-tls-verify`), or TLS is not used.
     pub authority: Option<Secret>,
-    /// Value of the header `Authorization`: of `user.tokenFile`, which wins, `user.token`, or else `user.username` and
+    /// Value of the header `Authorization`: of `user.tokenFile`, which takes precedence, `user.token`, or else `user.username` and
     /// `user.password`.
     pub authorization: Option<Secret>,
     /// `user.client-certificate(-data)` and `user.client-key(-data)`, PEM.
     pub certificate: Option<(Secret, Secret)>,
 }
 
-/// Why a kubeconfig cannot be used. Never shows a value that may be secret.
+/// Reason why a kubeconfig cannot be used. Never contains a value that may be secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A file cannot be read, or is too large or empty.
     #[error("cannot use the file {path}: {why}", path = path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         why: String,
     },
     /// Neither YAML nor JSON.
@@ -52,12 +52,12 @@ pub enum ConfigError {
     /// A member has a wrong value.
     #[error("{key} {why}")]
     Invalid {
-        /// The member's path.
+        /// Path of the member.
         key: String,
-        /// Why the value is wrong.
+        /// Cause.
         why: String,
     },
-    /// A member asks for something that this client does not do.
+    /// A member requests a feature that this client does not support.
     #[error("{0} is not supported here; use a token or a client certificate, and no proxy")]
     Unsupported(String),
 }
@@ -66,11 +66,11 @@ pub enum ConfigError {
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Result<Vec<u8>, ConfigError>;
 
 impl Kubeconfig {
-    /// Parses YAML or JSON. `directory` is where the file stands, from which relative paths lead.
+    /// Parses YAML or JSON. `directory` is that of the file, to which paths are relative.
     ///
     /// # Errors
-    /// When the text is no YAML, the current context leads nowhere, something that is not supported is asked for (`exec`,
-    /// `auth-provider`, impersonation, `proxy-url`), or a file that it names cannot be used.
+    /// The text is no YAML, the current context does not exist, an unsupported feature is requested (`exec`, `auth-provider`,
+    /// impersonation, `proxy-url`), or a file that it names cannot be used.
     pub fn parse(text: &str, directory: &Path, read: ReadFile<'_>) -> Result<Self, ConfigError> {
         let root = parse_document(text).map_err(ConfigError::Syntax)?;
         let root = Section { name: "", members: &root, directory, read };
@@ -97,7 +97,7 @@ impl Kubeconfig {
     }
 }
 
-/// JSON, or the only document of a YAML text.
+/// Parses JSON, or the only document of a YAML text.
 fn parse_document(text: &str) -> Result<Value, String> {
     // YAML in flow style begins like JSON.
     if text.trim_start().starts_with('{')
@@ -110,7 +110,7 @@ fn parse_document(text: &str) -> Result<Value, String> {
     if documents.is_empty() { Ok(document) } else { Err("it has more than one document".to_owned()) }
 }
 
-/// A map in the kubeconfig, and how the files that it names are read.
+/// A map in the kubeconfig, and the function that reads its files.
 #[derive(Clone, Copy)]
 struct Section<'a> {
     name: &'static str,
@@ -132,7 +132,7 @@ impl<'a> Section<'a> {
         ConfigError::Missing(self.path_of(key))
     }
 
-    /// A text; `None` means that it is absent, null or empty.
+    /// Returns a text; `None`: it is absent, null or empty.
     fn optional_text(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.members.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -162,7 +162,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The `part` of the element of a list that has this name.
+    /// Returns the `part` of the list element with this name.
     fn find_entry(&self, list: &str, part: &'static str, name: &str) -> Result<Section<'a>, ConfigError> {
         let mut entries = self.members.get(list).and_then(Value::as_array).into_iter().flatten();
         let entry = entries.find(|entry| entry.get("name").and_then(Value::as_str) == Some(name));
@@ -175,13 +175,13 @@ impl<'a> Section<'a> {
         (self.read)(&self.directory.join(name)).map(Secret::new)
     }
 
-    /// `<key>-data`, which wins, or the file `<key>`.
+    /// Returns `<key>-data`, which takes precedence, or the content of the file `<key>`.
     fn optional_content(&self, key: &str) -> Result<Option<Secret>, ConfigError> {
         let data_key = format!("{key}-data");
         let Some(data) = self.optional_text(&data_key)? else {
             return self.optional_text(key)?.map(|name| self.read_file(name)).transpose();
         };
-        // A block of YAML, or a tool, may have wrapped the lines.
+        // A YAML block, or a tool, may have wrapped the lines.
         let data: String = data.split_ascii_whitespace().collect();
         let bytes = BASE64.decode(data).map_err(|_| self.invalid_value(&data_key, "is not valid Base64"))?;
         Ok(Some(Secret::new(bytes)))
@@ -215,7 +215,7 @@ impl<'a> Section<'a> {
             })?;
             return Ok(Some(Secret::new(format!("Bearer {text}"))));
         }
-        // RFC 7617: the user's name must not have a colon.
+        // RFC 7617: the user name must not contain a colon.
         let password = self.optional_text("password")?.unwrap_or_default();
         let user = self.optional_text("username")?;
         Ok(user.map(|user| Secret::new(format!("Basic {}", BASE64.encode(format!("{user}:{password}"))))))

@@ -1,12 +1,12 @@
-//! A small blocking client for `GET` at the Kubernetes API: what the CNI plugin asks itself when no agent answers.
+//! Small blocking client for `GET` requests to the Kubernetes API, used by the CNI plugin when no agent answers.
 //!
-//! It is small because it runs at every pod start: no async runtime, no HTTP library, TLS by rustls, the
-//! kubeconfig read by an event parser. It trusts only the kubeconfig's authority, follows no redirect, uses no proxy, and
-//! honours one deadline over everything it does, name look-ups included. It must not ask the C library for names (a
-//! static binary has no NSS) and must not show a token, key or password to anyone.
+//! Small because it runs at every pod start: no async runtime, no HTTP library, TLS by rustls, the kubeconfig parsed by an event
+//! parser. It trusts only the kubeconfig's authority, follows no redirect, uses no proxy, and honours one deadline over everything
+//! it does, including name resolution. It must not resolve names through the C library (a static binary has no NSS) and must not
+//! disclose a token, key or password.
 //!
-//! Called by the plugin; the agent has its own way (`pkg/kubeio`), which shares how TLS is set up. `facts` reads manifests
-//! by the same YAML.
+//! Called by the plugin; the agent has its own client (`pkg/kubeio`), which shares the TLS configuration. `facts` parses manifests
+//! with its YAML parser.
 
 mod client;
 mod error;

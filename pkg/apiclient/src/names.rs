@@ -1,6 +1,6 @@
-//! Names to addresses without the C library: `/etc/hosts`, then DNS over UDP.
+//! Name resolution without the C library: `/etc/hosts`, then DNS over UDP.
 //!
-//! A statically linked glibc has no name service switch; asking it would load shared objects that need not be there.
+//! A statically linked glibc has no name service switch; using it would load shared objects that may be missing.
 
 mod files;
 mod message;
@@ -15,14 +15,14 @@ use crate::transport::Deadline;
 pub(crate) use files::{ResolvConf, in_hosts};
 pub(crate) use message::{DnsAnswer, RecordType, encode_query, parse_answer};
 
-/// Which files say how names are looked up, and where name servers listen.
+/// Files that configure name resolution, and the port of name servers.
 #[derive(Clone, Debug)]
 pub struct Resolver {
-    /// `/etc/hosts`.
+    /// Path of `/etc/hosts`.
     pub hosts: PathBuf,
-    /// `/etc/resolv.conf`.
+    /// Path of `/etc/resolv.conf`.
     pub resolv_conf: PathBuf,
-    /// 53.
+    /// Port 53.
     pub port: u16,
 }
 
@@ -33,7 +33,7 @@ impl Default for Resolver {
 }
 
 impl Resolver {
-    /// The addresses of a name, IPv4 first, within the deadline. Files that are missing or cannot be read are empty.
+    /// Returns the addresses of a name, IPv4 first, within the deadline. Missing or unreadable files count as empty.
     pub(crate) fn resolve(&self, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
         let known = in_hosts(&read_text(&self.hosts), name);
         if !known.is_empty() {
@@ -54,7 +54,7 @@ impl Resolver {
         Err(failure)
     }
 
-    /// Asks the servers in turn, twice, until one answers; its answer may be that there is no such name.
+    /// Queries the servers in turn, twice, until one responds; its response may be that the name does not exist.
     fn ask_all(&self, conf: &ResolvConf, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
         let mut failure = io::Error::new(ErrorKind::NotFound, "there is no name server");
         for wait in [Duration::from_secs(1), Duration::from_secs(3)] {
@@ -73,13 +73,13 @@ impl Resolver {
     }
 }
 
-/// Asks one server for both families at once and waits for both answers. An answer of one family is enough when the
-/// other does not come in time.
+/// Sends queries for both families to one server at the same time and waits for both responses. A response of one family is
+/// sufficient if the other one times out.
 fn query_server(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // Only datagrams of that server come in then.
+    // Accepts only datagrams of that server.
     socket.connect(server)?;
     let bits = random_bits().to_be_bytes();
     let ids = [u16::from_be_bytes([bits[0], bits[1]]), u16::from_be_bytes([bits[2], bits[3]])];
@@ -125,12 +125,12 @@ fn query_server(server: SocketAddr, name: &str, deadline: Deadline) -> io::Resul
     }
 }
 
-/// At most 1 MiB of a file, whatever is text in it.
+/// Reads at most 1 MiB of a file, replacing invalid UTF-8.
 fn read_text(path: &Path) -> String {
     use std::io::Read;
     let mut bytes = Vec::new();
     if let Ok(file) = std::fs::File::open(path) {
-        // What could be read counts.
+        // A partial read is used.
         let _ = file.take(1 << 20).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -1,5 +1,5 @@
-//! The cryptography of TLS, for plugin and agent: ring, or the FIPS module of AWS-LC in a build with the feature `fips`.
-//! Chosen here, when the program is built, and nowhere process-wide.
+//! TLS provider of plugin and agent: ring, or the FIPS module of AWS-LC in a build with the feature `fips`. Selected here at build
+//! time, and never process-wide.
 
 use rustls::crypto::CryptoProvider;
 
@@ -10,10 +10,10 @@ pub fn describe_tls_provider() -> String {
     name_provider(choose_provider().is_ok_and(|provider| provider.fips()))
 }
 
-/// Checks that TLS can be used at all, so that a program can refuse to start.
+/// Checks that TLS can be used, so that a program can refuse to start.
 ///
 /// # Errors
-/// The build requires a FIPS module, and the provider does not report one; or there is no provider in it.
+/// The build requires a FIPS module, and the provider does not report one; or it has no provider.
 pub fn confirm_tls_provider() -> Result<(), FailureReason> {
     choose_provider().map(drop)
 }
@@ -39,7 +39,7 @@ fn name_provider(_is_fips: bool) -> String {
     "ring".to_owned()
 }
 
-/// For crates that are checked alone, without the program that says which provider it has.
+/// Returns the provider; `Err` in a crate checked alone, without the program that selects the provider.
 #[cfg(not(any(feature = "ring", feature = "fips")))]
 pub(crate) fn choose_provider() -> Result<CryptoProvider, FailureReason> {
     Err(FailureReason::Provider("this program was built without a TLS provider".to_owned()))
@@ -50,7 +50,7 @@ fn name_provider(_is_fips: bool) -> String {
     "none".to_owned()
 }
 
-/// Refuses whatever is not approved: a FIPS build never falls back to other cryptography.
+/// Rejects a provider that is not approved: a FIPS build never falls back to other cryptography.
 #[cfg(any(feature = "fips", test))]
 fn require_fips(provider: CryptoProvider) -> Result<CryptoProvider, FailureReason> {
     if provider.fips() {

@@ -1,4 +1,4 @@
-//! When to try again.
+//! Retries.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -8,21 +8,21 @@ use retry::Backoff;
 
 use crate::FailureReason;
 
-/// How long and how often one `get` tries.
+/// Duration and frequency of the attempts of one `get`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The end of all tries, from the call on. Default 30 s.
+    /// Time limit of all attempts, from the call on. Default 30 s.
     pub deadline: Duration,
-    /// The end of one try; at most what is left of the deadline. Default 5 s.
+    /// Time limit of one attempt; at most the rest of the deadline. Default 5 s.
     pub per_try: Duration,
-    /// The greatest pause after the first try; doubles with each. The pause is random between 0 and this. Default 50 ms.
+    /// Maximum delay after the first attempt; doubled after each. The delay is random between 0 and this. Default 50 ms.
     pub backoff: Duration,
-    /// Where the doubling ends. Default 2 s.
+    /// Upper bound of the doubling. Default 2 s.
     pub backoff_max: Duration,
-    /// How long a 404 is retried, from the first one on: a pod may not have come to this server's cache. Default 2 s.
+    /// Time for which a 404 is retried, from the first one on: this server's cache may not have the pod yet. Default 2 s.
     pub not_found_grace: Duration,
-    /// How long a 401, 403 or a certificate that is not trusted is retried, from the first one on: tokens and authorities
-    /// rotate. Default 5 s.
+    /// Time for which a 401, 403 or an untrusted certificate is retried, from the first one on: tokens and authorities rotate.
+    /// Default 5 s.
     pub unauthorized_grace: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// The state of one series of tries.
+/// State of one series of attempts.
 #[derive(Debug, Default)]
 pub(crate) struct RetrySeries {
     pub(crate) tries: u32,
@@ -48,7 +48,7 @@ pub(crate) struct RetrySeries {
 }
 
 impl RetrySeries {
-    /// The delay after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
+    /// Returns the delay after an attempt that failed at `elapsed` since the call; `None`: give up. `random` is between 0 and 1.
     pub(crate) fn next_delay(
         &mut self,
         policy: &RetryPolicy,
@@ -85,7 +85,7 @@ impl RetrySeries {
     }
 }
 
-/// A number from 0 to 1, random enough to spread retries: the keys of the standard library's hash maps are.
+/// Returns a number from 0 to 1, random enough to spread retries, derived from the keys of the standard library's hash maps.
 pub(crate) fn random_fraction() -> f64 {
     random_bits() as f64 / u64::MAX as f64
 }

@@ -1,4 +1,4 @@
-//! Values that are never shown.
+//! Values that are never printed.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use std::fmt;
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Hides the bytes.
+    /// Wraps the bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Secret(bytes.into())
     }
 
-    /// The bytes, for the one who sends them.
+    /// Returns the bytes, for sending.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes as one line that may stand in an HTTP header: printable ASCII without blanks, the white space around it
+    /// Returns the bytes as a line that is valid in an HTTP header: printable ASCII without blanks, with surrounding white space
     /// removed (files end in a newline; Istio's token is written untrimmed).
     pub(crate) fn header_text(&self) -> Option<&str> {
         let text = str::from_utf8(&self.0).ok()?.trim();
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)
     }
 
-    /// The credential of an `Authorization` value, without its scheme.
+    /// Returns the credential of an `Authorization` value, without its scheme.
     pub(crate) fn header_word(&self) -> Option<&str> {
         str::from_utf8(&self.0).ok()?.split_once(' ').map(|(_, word)| word)
     }

@@ -1,28 +1,28 @@
-//! Where the API server is.
+//! Address of the API server.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The host part of an URL.
+/// Host part of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHost {
     /// An address.
     Ip(IpAddr),
-    /// A name to look up, lower-case.
+    /// A name to resolve, lower-case.
     Name(String),
 }
 
-/// The `server` of a kubeconfig: `https://host:port/prefix` (client-go also takes a bare host; we do not).
+/// `server` of a kubeconfig: `https://host:port/prefix` (client-go also accepts a bare host; we do not).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
-    /// TLS or not.
+    /// Whether to use TLS.
     pub https: bool,
     /// Host.
     pub host: ServerHost,
-    /// Port; 443 or 80 when none is given.
+    /// Port; 443 or 80 by default.
     pub port: u16,
-    /// Path before `/api`, without a slash at the end; mostly empty.
+    /// Path before `/api`, without a slash at the end; usually empty.
     pub prefix: String,
 }
 
@@ -61,7 +61,7 @@ fn parse_url(text: &str) -> Option<ServerUrl> {
     Some(ServerUrl { https, host: parse_host(host)?, port, prefix: path.trim_end_matches('/').to_owned() })
 }
 
-/// Host, brackets kept, and port. A colon without a port is as none.
+/// Splits host, brackets kept, and port. A colon without a port is ignored.
 fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     let start = authority.rfind(']').map_or(0, |bracket| bracket + 1);
     let (bracketed, rest) = authority.split_at(start);
@@ -90,7 +90,7 @@ fn parse_host(host: &str) -> Option<ServerHost> {
 }
 
 impl ServerUrl {
-    /// `host:port`, an IPv6 address in brackets: the `Host` header.
+    /// Returns `host:port`, an IPv6 address in brackets: the `Host` header.
     pub(crate) fn authority(&self) -> String {
         match &self.host {
             ServerHost::Ip(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),

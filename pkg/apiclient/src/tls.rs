@@ -1,4 +1,4 @@
-//! TLS towards the API server: rustls with the cryptography that [`crate::provider`] chooses.
+//! TLS connections to the API server: rustls with the provider selected by [`crate::provider`].
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::provider::choose_provider;
 use crate::transport::DeadlineStream;
 use crate::{FailureReason, Secret, ServerHost};
 
-/// A connection with TLS on it.
+/// A TLS connection.
 pub(crate) type TlsStream = rustls::StreamOwned<ClientConnection, DeadlineStream>;
 
-/// Makes the handshake and sends `request`, which leaves together with our last words of the handshake: after the
-/// server has proved who it is, and without waiting for another answer.
+/// Performs the handshake and sends `request`, which is sent together with our last handshake message: after the server has
+/// authenticated itself, and without waiting for another response.
 pub(crate) fn handshake_and_send(
     loaded: &Kubeconfig,
     mut connection: DeadlineStream,
@@ -47,10 +47,10 @@ pub(crate) fn handshake_and_send(
     Ok(TlsStream::new(client, connection))
 }
 
-/// TLS towards whoever has a certificate of the authority in this PEM text; towards anybody, if there is none.
+/// Returns a configuration that trusts the authority in this PEM text; any certificate, if there is none.
 ///
 /// # Errors
-/// The text holds no certificate that can be used, or the TLS provider is refused ([`crate::confirm_tls_provider`]).
+/// The text has no usable certificate, or the TLS provider is rejected ([`crate::confirm_tls_provider`]).
 pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, FailureReason> {
     Ok(trust_builder(authority)?.with_no_client_auth())
 }
@@ -114,7 +114,7 @@ fn server_name(loaded: &Kubeconfig) -> Result<ServerName<'static>, FailureReason
     }
 }
 
-/// Returns the reason that an error on a connection, with TLS or without, stands for.
+/// Returns the reason for an error on a connection, with TLS or without.
 pub(crate) fn failure_reason(error: &io::Error, during: &'static str) -> FailureReason {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
@@ -130,8 +130,8 @@ pub(crate) fn failure_reason(error: &io::Error, during: &'static str) -> Failure
     }
 }
 
-/// Alerts about the certificate of the peer (RFC 8446, section 6.2), who are we. `DecryptError` is a signature that does
-/// not verify: so it is when the authority has been replaced by one of the same name.
+/// Whether an alert rejects the peer's certificate (RFC 8446, section 6.2), which is ours. `DecryptError` is a signature that does
+/// not verify, as when the authority has been replaced by one of the same name.
 fn refuses_client(alert: AlertDescription) -> bool {
     matches!(
         alert,
@@ -147,7 +147,7 @@ fn refuses_client(alert: AlertDescription) -> bool {
     )
 }
 
-/// For `insecure-skip-tls-verify: true`: takes any certificate, still checks that the peer has its key.
+/// Verifier for `insecure-skip-tls-verify: true`: accepts any certificate, but checks that the peer has its key.
 #[derive(Debug)]
 struct InsecureVerifier(Arc<CryptoProvider>);
 

@@ -1,16 +1,16 @@
-//! TCP with a deadline on everything.
+//! TCP with a deadline on every operation.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A point in time after which nothing waits any more.
+/// Point in time after which no operation waits any longer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
     pub(crate) fn after(duration: Duration) -> Self {
-        // Nothing here is to wait for a day; a longer duration would overflow at last.
+        // No operation should wait for a day; a longer duration could overflow.
         Deadline(Instant::now() + duration.min(Duration::from_secs(86_400)))
     }
 
@@ -25,8 +25,8 @@ fn timed_out() -> io::Error {
     io::Error::new(ErrorKind::TimedOut, "no time left")
 }
 
-/// A connection on which every single read and write gets only what is left of the deadline. A peer that sends a byte
-/// now and then cannot hold it longer.
+/// Connection on which every single read and write is limited to the rest of the deadline, so that a peer that sends an occasional
+/// byte cannot extend it.
 #[derive(Debug)]
 pub(crate) struct DeadlineStream {
     stream: TcpStream,
@@ -34,7 +34,7 @@ pub(crate) struct DeadlineStream {
 }
 
 impl DeadlineStream {
-    /// Tries the addresses in their order, each with its share of what is left.
+    /// Tries the addresses in their order, each with its share of the remaining time.
     pub(crate) fn open(addresses: &[IpAddr], port: u16, deadline: Deadline) -> io::Result<Self> {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for (tried, address) in addresses.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Write for DeadlineStream {
         self.stream.write(bytes).map_err(as_time_out)
     }
 
-    /// TLS hands over several records at once; they belong into one segment.
+    /// TLS writes several records at a time, which belong in one segment.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.deadline.time_left()?))?;
         self.stream.write_vectored(parts).map_err(as_time_out)
@@ -75,7 +75,7 @@ impl Write for DeadlineStream {
     }
 }
 
-/// A socket time-out shows as `EAGAIN` (socket(7), `SO_RCVTIMEO`).
+/// Converts `EAGAIN`, by which a socket time-out is reported (socket(7), `SO_RCVTIMEO`).
 fn as_time_out(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { timed_out() } else { error }
 }

@@ -1,16 +1,16 @@
-//! YAML as JSON values, from the events of a small parser: the part of YAML 1.2 that kubeconfigs and manifests are
-//! written in, so no aliases, which are how a small text becomes a large tree.
+//! YAML parsed to JSON values, from the events of a small parser: the part of YAML 1.2 used by kubeconfigs and manifests, without
+//! aliases, which could expand a small text to a large tree.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// Deeper than any kubeconfig or manifest; keeps the recursion small.
+/// Maximum depth, more than any kubeconfig or manifest has; bounds the recursion.
 const MAX_DEPTH: usize = 64;
 
-/// All documents of a text; empty ones are null.
+/// Parses all documents of a text; empty ones are null.
 ///
 /// # Errors
-/// A sentence for people, which shows no values.
+/// A message for people, which contains no values.
 pub fn parse_yaml(text: &str) -> Result<Vec<Value>, String> {
     let mut events = YamlEvents(Parser::new_from_str(text));
     let mut documents = Vec::new();
@@ -78,7 +78,7 @@ impl<'t> YamlEvents<'t> {
     }
 }
 
-/// A scalar without quotes, by the core schema of YAML 1.2; numbers as far as JSON has them, decimal only.
+/// Parses an unquoted scalar by the core schema of YAML 1.2; numbers as in JSON, decimal only.
 fn plain_scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

@@ -1,4 +1,4 @@
-//! Annotations on pods, by way of their status: an agent may be allowed that without being allowed to change pods.
+//! Annotations of pods, set through the status subresource: a role can permit that without permitting changes of pods.
 
 use model::{PodName, PodUid};
 use serde_json::json;
@@ -9,12 +9,11 @@ use crate::{
 };
 
 impl KubeClient {
-    /// Sets an annotation of the pod that has this name and UID, or removes it. A pod that is not there any more has
-    /// none, which is good.
+    /// Sets an annotation of the pod that has this name and UID, or removes it. A pod that no longer exists is a success.
     ///
     /// # Errors
-    /// [`ApiErrorKind::Conflict`]: the name has passed to another pod, which was not touched. Else: the API server did not do it
-    /// within ten seconds.
+    /// [`ApiErrorKind::Conflict`]: the name belongs to another pod by now, which was not changed. Else: the API server did not
+    /// apply the change within ten seconds.
     pub async fn annotate_pod_status(
         &self,
         name: &PodName,

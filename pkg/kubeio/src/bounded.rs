@@ -1,4 +1,4 @@
-//! Bodies of responses: no more of one comes in than its reader may have to hold in memory, and a watch does not end at once.
+//! Response bodies: limited to the size that their reader may hold in memory, and with a minimum duration for watches.
 
 use std::{
     future::Future as _,
@@ -12,37 +12,37 @@ use tokio::time::{Sleep, sleep};
 
 use crate::{pieces::MAX_OBJECT, transport::BoxError};
 
-/// The shortest life of a watch: its end is passed on this long after its beginning, so that a server or proxy that ends
-/// each watch at once is asked again at this rate.
+/// Minimum duration of a watch: its end is delayed to this time after its start, which bounds the request rate to a server or proxy
+/// that ends each watch immediately.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Of an answer that is an error, in bytes.
+/// Maximum size of an error response, in bytes.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
-/// Part of a body that is bounded.
+/// Part of a body whose size is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyBound {
-    /// Nothing: its reader cuts it into pieces that are bounded.
+    /// No limit: the reader splits the body into pieces of limited size.
     Pieces,
     /// Each line: that of a watch, which is read line by line.
     Line,
-    /// All of it, in bytes: it is read as a whole.
+    /// The whole body, in bytes.
     Document(usize),
 }
 
 impl BodyBound {
-    /// The bound for the response to a request. `chosen`: by the reader of the body.
+    /// Returns the limit for the response to a request. `chosen`: by the reader of the body.
     pub(crate) fn of_request(query: Option<&str>, chosen: Option<BodyBound>) -> BodyBound {
         let is_watch = query.unwrap_or_default().split('&').any(|option| option == "watch=true");
         chosen.unwrap_or(if is_watch { BodyBound::Line } else { BodyBound::Document(MAX_OBJECT) })
     }
 
-    /// The bound if the response has this status: an error is read as a whole, except where its reader bounds it.
+    /// Returns the limit for a response with this status: an error is read as a whole, except where its reader limits it.
     fn for_status(self, is_success: bool) -> BodyBound {
         if is_success || self == BodyBound::Pieces { self } else { BodyBound::Document(MAX_ERROR) }
     }
 }
 
-/// A count of the bytes that are held.
+/// Counter of the bytes held in memory.
 #[derive(Debug)]
 struct HeldBytes {
     bound: BodyBound,
@@ -75,13 +75,13 @@ impl HeldBytes {
     }
 }
 
-/// A body within a bound, which ends with an error beyond it.
+/// A body that ends with an error beyond its limit.
 pub(crate) struct BoundedBody {
     body: Incoming,
     held: HeldBytes,
-    /// Until a watch may end.
+    /// Timer before whose expiry a watch does not end.
     shortest: Option<Pin<Box<Sleep>>>,
-    /// End of the body, once that is known, with an error if it was no orderly one.
+    /// End of the body once it is reached, with the error unless it was regular.
     end: Option<Option<BoxError>>,
 }
 

@@ -1,4 +1,4 @@
-//! Who we are to the API server, and single questions.
+//! Client of the API server: credential, and single requests.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     transport::{AsNobody, Transport},
 };
 
-/// Waits, between two questions.
+/// Sleeps, between two requests.
 ///
 /// # Panics
 /// Outside of an async runtime with a clock.
@@ -22,48 +22,48 @@ pub async fn sleep_for(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// How to reach the API server.
+/// Connection parameters of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiConnection {
     /// URL without a path, such as `https://10.96.0.1:443`.
     pub server: String,
-    /// Authority that the server's certificate must be from, if any.
+    /// Certificate authority that the server's certificate is verified against, if any.
     pub trust: ApiServerTrust,
     /// File with the bearer token, read again when it changes.
     pub token: PathBuf,
-    /// How we call ourselves.
+    /// User agent of our requests.
     pub user_agent: String,
 }
 
-/// A client; its clones share connections.
+/// Client of the API server; clones share connections.
 #[derive(Clone)]
 pub struct KubeClient {
     pub(crate) kube: kube::Client,
 }
 
-/// For one request that changes an object, or asks for what is about to be changed.
+/// Timeout of a request that changes an object, or reads one in order to change it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const JSON: &str = "application/json";
 
 /// Change of an object.
 pub(crate) enum ObjectChange {
-    /// Creates it in the collection at the path.
+    /// Create the object in the collection at the path.
     Create(Value),
-    /// Replaces it.
+    /// Replace the object.
     Replace(Value),
-    /// Deletes it, with these options.
+    /// Delete the object, with these options.
     Delete(Value),
-    /// Sets or removes members of it (RFC 7396).
+    /// Set or remove members of the object (RFC 7396).
     MergePatch(Value),
-    /// Like `MergePatch`, but with lists of objects that have keys, such as a node's conditions.
+    /// Like `MergePatch`, with lists merged by the keys of their objects, such as a node's conditions.
     StrategicMergePatch(Value),
 }
 
 impl KubeClient {
-    /// Prepares a client, which reads the credential, but connects only when it is first used.
+    /// Returns a client; reads the credential, and connects at the first request.
     ///
     /// # Errors
-    /// The files cannot be read, or the URL is none.
+    /// The files cannot be read, or the URL is invalid.
     ///
     /// # Panics
     /// Outside of an async runtime.
@@ -72,14 +72,14 @@ impl KubeClient {
         let url = url.map_err(|cause| Error::connection(&connection.server, &cause))?;
         let transport = Transport::new(connection)
             .map_err(|cause| Error::Connection { server: connection.server.clone(), cause })?;
-        // Not by `kube::Config`: it knows every way to log in, and all of them would be in the program.
+        // Not through `kube::Config`, which would link every authentication method into the program.
         Ok(KubeClient { kube: kube::Client::new(BaseUriLayer::new(url).layer(transport), "default") })
     }
 
-    /// The object at a path such as `/api/v1/nodes/n1`, as far as `T` wants to know it.
+    /// Gets the object at a path such as `/api/v1/nodes/n1`, and deserialises it as `T`.
     ///
     /// # Errors
-    /// No answer within `limit`, or another than the object. `what` says what it is about.
+    /// No response within `limit`, or not the object. `what` names the object in the error.
     pub async fn get<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -92,7 +92,7 @@ impl KubeClient {
     /// Changes the object at a path.
     ///
     /// # Errors
-    /// The API server did not do it within `limit`.
+    /// The API server did not apply the change within `limit`.
     pub(crate) async fn change_object(
         &self,
         doing: String,
@@ -113,9 +113,9 @@ impl KubeClient {
         self.send_request::<IgnoredAny>(doing, content, path, limit).await.map(drop)
     }
 
-    /// Whether the API server is ready to serve, so that what it refuses is refused for good: one that has just started
-    /// knows no roles yet, and one without its storage knows no service account. A server that does not let us ask counts
-    /// as ready; one that does not know us is asked as anybody. `has_expired`: our token has, so that it can know nobody.
+    /// Whether the API server is ready to serve, so that its refusals are final: one that has just started has not read its roles
+    /// yet, and one without its storage finds no service account. A server that forbids the request counts as ready; one that does
+    /// not accept our credential is asked anonymously. `has_expired`: our token has expired, so that no server accepts it.
     pub async fn server_is_ready(&self, limit: Duration, has_expired: bool) -> bool {
         match self.ask_readiness(None, limit).await {
             Some(401) if has_expired => false,
@@ -148,7 +148,7 @@ impl KubeClient {
     }
 }
 
-/// Makes a request: method, content type and body, for a path.
+/// Builds a request from method, content type and body, for a path.
 pub(crate) fn make_request(
     doing: &str,
     (method, kind, body): (Method, &str, Vec<u8>),
@@ -158,7 +158,7 @@ pub(crate) fn make_request(
     request.body(body).map_err(|cause| Error::unavailable(doing, error::with_causes(&cause)))
 }
 
-/// Waits for the answer to a request, at most `limit`.
+/// Waits for the response to a request, at most `limit`.
 pub(crate) async fn wait_for_answer<T>(
     doing: String,
     answer: impl Future<Output = Result<T, kube::Error>>,

@@ -1,4 +1,4 @@
-//! Many objects, watched.
+//! Watches of collections.
 
 use std::future;
 
@@ -17,44 +17,43 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, KubeClient, listed::FollowedCollection, slim::SlimObject, watch::watch_error};
 
-/// Which objects.
+/// Selection of the objects to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collection {
-    /// API group; empty for the core.
+    /// API group; empty for the core group.
     pub group: &'static str,
-    /// Such as `Pod`; of version `v1`.
+    /// Kind of version `v1`, such as `Pod`.
     pub kind: &'static str,
-    /// Their namespace; `None`: all, or objects that have none.
+    /// Namespace; `None`: all, or cluster-scoped objects.
     pub namespace: Option<String>,
-    /// Such as `spec.nodeName=n1`.
+    /// Field selector, such as `spec.nodeName=n1`.
     pub field_selector: Option<String>,
-    /// Such as `app=web,tier!=db`.
+    /// Label selector, such as `app=web,tier!=db`.
     pub label_selector: Option<String>,
 }
 
-/// Observation of a collection: all of its objects, or a change of one.
+/// Event of a collection: all of its objects, or a change of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListEvent<T> {
-    /// These are all. What was told before and is not among them is gone.
+    /// Complete list: objects reported before and missing here no longer exist.
     Reset(Vec<T>),
-    /// This one is new, or not as before.
+    /// New or changed object.
     Applied(T),
-    /// This one, as it was last, is gone, or not of this collection any more.
+    /// Last state of an object that was deleted, or no longer matches the selection.
     Deleted(T),
 }
 
 impl KubeClient {
-    /// Tells which objects there are, and then each change. Errors are told too and the watch goes on by itself, with
-    /// pauses that grow from 0.8 to 60 s; after an interruption that was too long there is a new [`ListEvent::Reset`].
-    /// It never ends.
+    /// Reports all objects, and then each change. Errors are reported too and the watch resumes by itself, with a back-off from 0.8
+    /// to 60 s; after too long an interruption a new [`ListEvent::Reset`] follows. The stream never ends.
     ///
-    /// Objects come one by one (a streaming list), each as an `O`, so that a list is never in memory as a whole, but as
-    /// what `T` keeps of it. API servers without that are asked for ordinary lists, which are cut into their objects as
-    /// they come: it is an option before Kubernetes 1.34, and needs etcd 3.5. Both are answered from the server's cache,
-    /// and so not in pages.
+    /// Objects are received one by one (a streaming list), each as an `O`, so that memory never holds a whole list, only a `T` of
+    /// each object. API servers without streaming lists, which are optional before Kubernetes 1.34 and need etcd 3.5, get ordinary
+    /// list requests, and the response is split into its objects as it arrives. Both are served from the server's cache, and
+    /// therefore not in pages.
     ///
-    /// A list with an object that is no `O` is an error, and told as no other than that: whoever took it for
-    /// complete would take that object for gone.
+    /// A list with an object that is no `O` is reported as an error, never as a list: a receiver that took it for complete would
+    /// take that object for deleted.
     pub fn watch_all<O, T>(
         &self,
         collection: &Collection,
@@ -84,15 +83,15 @@ impl KubeClient {
     }
 }
 
-/// The answer of an API server that has no streaming lists: the request is invalid, or (500, within the stream) its
-/// storage does not do what they need. Where it was another problem, an ordinary list does no harm.
+/// Whether an error is that of an API server without streaming lists: the request is invalid, or (500, within the stream) its
+/// storage lacks the feature. If the cause was another one, an ordinary list does no harm.
 fn cannot_stream<K>(event: &watcher::Result<Event<K>>) -> bool {
     use watcher::Error::{WatchError, WatchStartFailed};
     let Err(WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) = event else { return false };
     matches!(status.code, 400 | 422 | 500)
 }
 
-/// The list that is coming in; none if something is missing of it, or none is.
+/// The list being received; `None` if it is incomplete, or none is being received.
 struct GatheredList<T>(Option<Vec<T>>);
 
 impl<T> Default for GatheredList<T> {

@@ -1,4 +1,4 @@
-//! Conditions of the node, which other programs can act on.
+//! Node conditions.
 
 use std::time::SystemTime;
 
@@ -12,28 +12,28 @@ use crate::{
 };
 
 model::word_enum! {
-    /// Whether a condition holds.
+    /// Status of a condition.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ConditionStatus {
         /// The condition holds.
         True = "True",
         /// The condition does not hold.
         False = "False",
-        /// Nobody knows.
+        /// Unknown whether the condition holds.
         Unknown = "Unknown",
     }
 }
 
-/// A condition of a node.
+/// A node condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCondition {
     /// Type of the condition, such as `IstioCNIReady`. A node has one of each type.
     pub kind: &'static str,
-    /// Whether it holds.
+    /// Status of the condition.
     pub status: ConditionStatus,
-    /// One word in CamelCase.
+    /// Reason, a CamelCase word.
     pub reason: &'static str,
-    /// A sentence.
+    /// Message, a sentence.
     pub message: String,
 }
 
@@ -41,17 +41,17 @@ impl KubeClient {
     /// Returns the status of the node's condition of this type; `None` if the node has none.
     ///
     /// # Errors
-    /// The API server did not tell within ten seconds.
+    /// The API server did not respond within ten seconds.
     pub async fn node_condition(&self, node: &str, kind: &str) -> Result<Option<ConditionStatus>, Error> {
         let shown: Node = self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
         Ok(status_of(&shown, kind))
     }
 
-    /// Sets a condition of the node; others stay as they are. `changed`: it says another thing than before, which began
-    /// `now`.
+    /// Sets a condition of the node; others are kept. `changed`: the status differs from the previous one, and the transition time
+    /// is `now`.
     ///
     /// # Errors
-    /// The API server did not do it within ten seconds.
+    /// The API server did not apply the change within ten seconds.
     pub async fn set_node_condition(
         &self,
         node: &str,
@@ -74,7 +74,7 @@ fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
     })
 }
 
-/// The API server finds the condition by its type. What is left out of it stays.
+/// Returns the patch. The API server merges conditions by type, and keeps omitted members.
 fn condition_patch(condition: &NodeCondition, now: SystemTime, changed: bool) -> Value {
     let now = rfc3339(now);
     let mut entry = json!({

@@ -1,55 +1,55 @@
-//! What can go wrong, with what was being done.
+//! Errors of requests, with the attempted operation.
 
 use std::time::Duration;
 
-/// Kind of an error, as far as a caller acts on it.
+/// Class of an error, as far as a caller acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiErrorKind {
-    /// There is no such object (404).
+    /// The object does not exist (404).
     NotFound,
-    /// Our credential is not accepted (401), or does not allow this (403).
+    /// The credential is not accepted (401), or lacks the permission (403).
     Refused,
-    /// The object is another one than was meant, or has changed (409), or the change is not one that can be made (422).
+    /// The object is another one than expected, or has changed (409), or the change is invalid (422).
     Conflict,
     /// The requested data is too old (410), such as the next page of a list.
     Expired,
-    /// Anything else: no connection, no answer in time, a failing server.
+    /// Anything else: no connection, a timeout, a failing server.
     Unavailable,
 }
 
-/// Something that the API server was to do was not done.
+/// An operation of the API server that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The credential or the authority's certificates cannot be used.
+    /// The credential or the certificate authority cannot be used.
     #[error("cannot prepare the connection to the API server {server}: {cause}")]
     Connection {
         /// URL of the server.
         server: String,
-        /// In words.
+        /// Cause as text.
         cause: String,
     },
     /// A request failed.
     #[error("cannot {doing}: {cause}")]
     Request {
-        /// Such as "get DaemonSet kube-system/istio-cni-node".
+        /// Operation, such as "get DaemonSet kube-system/istio-cni-node".
         doing: String,
-        /// In words.
+        /// Cause as text.
         cause: String,
-        /// For whoever acts on it.
+        /// Class of the error.
         kind: ApiErrorKind,
     },
-    /// No answer in time.
+    /// No response within the timeout.
     #[error("cannot {doing}: no answer within {limit:?}")]
     Timeout {
-        /// As above.
+        /// Operation, such as "get DaemonSet kube-system/istio-cni-node".
         doing: String,
-        /// The time that was given.
+        /// Timeout.
         limit: Duration,
     },
 }
 
 impl Error {
-    /// The kind of problem.
+    /// Returns the class of the error.
     pub fn kind(&self) -> ApiErrorKind {
         match self {
             Error::Request { kind, .. } => *kind,
@@ -86,7 +86,7 @@ fn kind_from_code(code: u16) -> ApiErrorKind {
     }
 }
 
-/// An error with its causes, each only when it says something new.
+/// Formats an error with its causes, omitting those that add nothing.
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! Events: how an agent tells people who look at the cluster, not at its log.
+//! Events, which inform people who look at the cluster instead of the agent's log.
 
 mod publisher;
 mod queue;
@@ -19,19 +19,19 @@ pub use publisher::EventRecorder;
 /// The object that an Event refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventObject {
-    /// The node of this name. Its Events live in namespace `default`.
+    /// Node of this name. Its Events are in namespace `default`.
     Node(String),
-    /// A pod. Its Events live in its own namespace.
+    /// Pod. Its Events are in its own namespace.
     Pod { name: PodName, uid: PodUid },
 }
 
-/// Of `note` and `message` (apiserver, events validation).
+/// Maximum length of `note` and `message` (apiserver, events validation).
 const MAX_MESSAGE: usize = 1024;
-/// Of an object's name.
+/// Maximum length of an object's name.
 const MAX_NAME: usize = 253;
 
 impl EventObject {
-    /// Where its Events live.
+    /// Returns the namespace of the object's Events.
     fn namespace(&self) -> &str {
         match self {
             EventObject::Node(_) => "default",
@@ -39,7 +39,7 @@ impl EventObject {
         }
     }
 
-    /// As client-go names them: unique for an object as long as its clock moves.
+    /// Returns a name in client-go's form: unique for an object while the clock advances.
     fn event_name(&self, now: SystemTime) -> String {
         let name = match self {
             EventObject::Node(node) => node,
@@ -52,7 +52,7 @@ impl EventObject {
 
     fn object_reference(&self) -> Value {
         match self {
-            // A node's Events carry its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
+            // A node's Events have its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
             EventObject::Node(node) => {
                 json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node})
             }
@@ -77,7 +77,7 @@ impl std::fmt::Display for EventObject {
 }
 
 impl KubeClient {
-    /// Creates an Event that has happened `times` times, and returns its name.
+    /// Creates an Event that has occurred `times` times, and returns its name.
     async fn create_event(
         &self,
         node: &str,
@@ -93,7 +93,7 @@ impl KubeClient {
         self.change_object(doing, &path, change, LIMIT).await.map(|()| name)
     }
 
-    /// Tells that what an Event says has happened again.
+    /// Updates the count of an Event that has occurred again.
     async fn count_event(
         &self,
         name: &str,
@@ -132,12 +132,12 @@ fn event_body(
     })
 }
 
-/// At most `most` bytes, and no part of a character.
+/// Truncates to at most `most` bytes, at a character boundary.
 fn truncate_text(text: &str, most: usize) -> &str {
     text.get(..text.floor_char_boundary(most)).unwrap_or_default()
 }
 
-/// A time as the API writes it, in whole seconds.
+/// Formats a time in the API's format, in whole seconds.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let time = k8s_openapi::jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default());

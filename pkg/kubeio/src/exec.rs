@@ -8,12 +8,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::{Error, KubeClient, forward::REASON};
 
-/// Of what a command writes to standard error.
+/// Maximum length of a command's standard error, in bytes.
 const COMPLAINT: u64 = 4096;
 
 impl KubeClient {
-    /// Runs a command in a container, and returns its standard output, of which at most `most` bytes are read. Its exit status
-    /// does not matter: a command that found something wrong has written its answer too.
+    /// Runs a command in a container, and returns at most `most` bytes of its standard output. The exit status is ignored: a
+    /// command that reports a finding with it has written its output as well.
     ///
     /// # Errors
     /// The API server or the kubelet refuses, the command cannot be started or writes nothing, or all of this takes longer than
@@ -79,7 +79,7 @@ enum ExecError {
     Output(String),
 }
 
-/// Up to one byte more than `most`.
+/// Reads up to one byte more than `most`.
 async fn read_limited(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {

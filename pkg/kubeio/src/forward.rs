@@ -1,4 +1,4 @@
-//! Ports of pods, through the API server and the kubelet (`pods/portforward`, over WebSocket).
+//! Port forwarding to pods through the API server and the kubelet (`pods/portforward`, over WebSocket).
 
 use std::{io, time::Duration};
 
@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::{Error, KubeClient, error};
 
-/// For what the kubelet says when a connection has ended without an answer: it follows at once or never.
+/// Wait for the kubelet's error after a connection ended without a response: the error follows immediately or never.
 pub(crate) const REASON: Duration = Duration::from_millis(200);
 
-/// A connection to a port of a pod's loopback. It ends when it is dropped.
+/// Connection to a port on a pod's loopback interface. Closed when dropped.
 pub struct ForwardedPort {
     stream: DuplexStream,
     port: u16,
@@ -19,10 +19,10 @@ pub struct ForwardedPort {
 }
 
 impl KubeClient {
-    /// Connects to a port of a pod. That nothing listens there is not an error yet: see [`ForwardedPort::failure_reason`].
+    /// Connects to a port of a pod. A port without a listener is no error yet: see [`ForwardedPort::failure_reason`].
     ///
     /// # Errors
-    /// The API server or the kubelet refuses, or does not answer within `limit`.
+    /// The API server or the kubelet refuses, or does not respond within `limit`.
     pub async fn forward_port(
         &self,
         namespace: &str,
@@ -46,10 +46,10 @@ impl KubeClient {
 }
 
 impl ForwardedPort {
-    /// Sends a request, and reads the answer up to the end of the connection, or to one byte more than `most`.
+    /// Sends a request, and reads the response up to the end of the connection, or to one byte more than `most`.
     ///
     /// # Errors
-    /// The connection breaks.
+    /// The connection fails.
     pub async fn exchange(&mut self, request: &[u8], most: u64) -> io::Result<Vec<u8>> {
         self.stream.write_all(request).await?;
         self.stream.flush().await?;
@@ -58,7 +58,7 @@ impl ForwardedPort {
         Ok(answer)
     }
 
-    /// Why the connection ended without an answer, as the kubelet or the connection to the API server has it; `None`: nobody says.
+    /// Returns why the connection ended without a response, from the kubelet or the connection to the API server; `None`: unknown.
     pub async fn failure_reason(mut self) -> Option<String> {
         let message = self.forwarder.take_error(self.port);
         if let Some(message) = message

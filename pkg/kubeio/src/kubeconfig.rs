@@ -1,4 +1,4 @@
-//! A client as a person's kubeconfig describes it: every way to log in that kube knows, credential programs among them.
+//! Client configured by a person's kubeconfig: every authentication method that kube supports, including credential plugins.
 
 use std::{io, path::PathBuf};
 
@@ -11,43 +11,43 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use crate::{Error, KubeClient, error, proxy::proxy_by_environment};
 
-/// The API server in errors before its URL is known.
+/// Name of the API server in errors before its URL is known.
 const KUBECONFIG: &str = "of the kubeconfig";
-/// Why a command outside of a cluster has nothing to connect to.
+/// Error of a command outside of a cluster without a kubeconfig.
 const NO_KUBECONFIG: &str = "there is none; set KUBECONFIG, or give --kubeconfig";
-/// Characters of what a credential program wrote to standard error.
+/// Maximum length of a credential plugin's standard error, in characters.
 const COMPLAINT: usize = 4096;
 
-/// Which kubeconfig is meant, and what in it, as kubectl's flags say.
+/// Selection of kubeconfig, context and user, as by kubectl's flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeconfigChoice {
-    /// The file; `None`: those of the variable `KUBECONFIG`, else `~/.kube/config`, and if they configure nothing, the service
-    /// account of the pod that this runs in.
+    /// File; `None`: those of the variable `KUBECONFIG`, else `~/.kube/config`, and if they configure nothing, the service account
+    /// of the pod that this runs in.
     pub file: Option<PathBuf>,
-    /// The context; `None`: the current one.
+    /// Context; `None`: the current one.
     pub context: Option<String>,
-    /// The user to impersonate; `None`: as the kubeconfig has it.
+    /// User to impersonate; `None`: from the kubeconfig.
     pub user: Option<String>,
-    /// The groups to impersonate; empty: as the kubeconfig has it.
+    /// Groups to impersonate; empty: from the kubeconfig.
     pub groups: Vec<String>,
 }
 
-/// A client, and what its kubeconfig says besides.
+/// Client, and further values of its kubeconfig.
 #[derive(Clone)]
 pub struct KubeconfigSession {
-    /// The client.
+    /// Client of the API server.
     pub client: KubeClient,
     /// URL of the API server.
     pub server: String,
-    /// The namespace of the context.
+    /// Namespace of the context.
     pub namespace: String,
 }
 
 impl KubeClient {
-    /// Prepares a client, which connects when it is first used. A credential program that the kubeconfig names runs here.
+    /// Returns a client, which connects at the first request. A credential plugin of the kubeconfig is executed here.
     ///
     /// # Errors
-    /// There is no such file or context, or the credential cannot be used.
+    /// The file or context does not exist, or the credential cannot be used.
     ///
     /// # Panics
     /// Outside of an async runtime.
@@ -85,8 +85,8 @@ impl KubeClient {
     }
 }
 
-/// Describes why there is no client. Of a credential program it has what the program wrote, and not with what it was called: that may
-/// hold secrets, as its standard output does.
+/// Describes why there is no client. For a credential plugin includes its standard error, but not its arguments, which may contain
+/// secrets, as its standard output does.
 fn client_cause(cause: &kube::Error, program: &str) -> String {
     match cause {
         kube::Error::Auth(AuthError::AuthExecRun { out, .. }) => {
@@ -110,8 +110,8 @@ fn kubeconfig_error(cause: impl std::error::Error + 'static) -> Error {
     Error::connection(KUBECONFIG, &cause)
 }
 
-/// Returns what a context names; `None`: the current one. Not by [`Config::from_custom_kubeconfig`], which compares `NO_PROXY` with the
-/// proxy instead of the server. `variable` returns the value of one of the environment.
+/// Returns the configuration of a context; `None`: the current one. Not through [`Config::from_custom_kubeconfig`], which matches
+/// `NO_PROXY` against the proxy instead of the server. `variable` returns the value of an environment variable.
 fn config_of_context(
     kubeconfig: Kubeconfig,
     context: Option<String>,
@@ -151,7 +151,7 @@ fn config_of_context(
     Ok(config)
 }
 
-/// Returns the files that count if none is chosen.
+/// Returns the files used if none is given.
 fn default_files() -> Vec<PathBuf> {
     let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let mut files: Vec<PathBuf> = std::env::split_paths(&listed).collect();
@@ -162,7 +162,7 @@ fn default_files() -> Vec<PathBuf> {
     files
 }
 
-/// Merges files. As with kubectl, one that does not exist is left out, and an empty name of a current context counts as none.
+/// Merges files. As with kubectl, one that does not exist is skipped, and an empty name of a current context counts as unset.
 fn read_existing(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     files.iter().try_fold(Kubeconfig::default(), |merged, file| match Kubeconfig::read_from(file) {
         Ok(mut next) => {
@@ -174,7 +174,7 @@ fn read_existing(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     })
 }
 
-/// Whether there is nothing to connect to in it, which alone lets the service account of a pod count.
+/// Whether a kubeconfig configures nothing, in which case alone the pod's service account is used.
 fn is_empty(kubeconfig: &Kubeconfig) -> bool {
     let Kubeconfig { clusters, contexts, auth_infos, current_context, .. } = kubeconfig;
     clusters.is_empty() && contexts.is_empty() && auth_infos.is_empty() && current_context.is_none()
@@ -201,8 +201,8 @@ mod tests {
               - {name: other, cluster: {server: "https://10.1.2.3:6443"}}
               - name: shop
                 cluster:
-                  server: https://10.1.2.4:6443
-                  proxy-url: http://10.0.0.5:3128
+                  server: https: //10.1.2.4:6443
+                  proxy-url: http: //10.0.0.5:3128
                   tls-server-name: api
                   certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFRSUQKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=
             users:

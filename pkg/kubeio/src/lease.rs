@@ -1,8 +1,8 @@
-//! Leadership among the replicas of a controller, by a Lease, as client-go's leader election has it.
+//! Leader election among the replicas of a controller by a Lease, as in client-go.
 //!
-//! A replica never compares the times in a Lease with its own clock: it measures with its own clock how long the Lease has
-//! not changed. Writes are updates (PUT) with the version that was read, so that of two replicas one succeeds, and so that
-//! a role with `get`, `create` and `update` suffices.
+//! A replica never compares the times in a Lease with its own clock: it measures with its own clock for how long the Lease has not
+//! changed. Writes are updates (PUT) with the version that was read, so that of two replicas one succeeds, and so that a role with
+//! `get`, `create` and `update` suffices.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,35 +10,35 @@ use serde_json::{Map, Value, json};
 
 use crate::{ApiErrorKind, Error, KubeClient, client::ObjectChange};
 
-/// Which Lease, and for whom.
+/// Lease and identity of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// This replica: unique among all that ever want the Lease.
+    /// Identity of this replica, unique among all candidates for the Lease.
     pub identity: String,
-    /// How long the others wait when the holder does not renew the Lease. Written in whole seconds.
+    /// Time for which the other replicas wait when the holder does not renew the Lease. Written in whole seconds.
     pub duration: Duration,
 }
 
-/// Result of one attempt to take or renew a Lease.
+/// Result of an attempt to acquire or renew a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseStanding {
-    /// This replica holds it, for the Lease's duration from the beginning of the attempt.
+    /// This replica holds the Lease, for its duration from the start of the attempt.
     Held,
-    /// Another replica holds it, or has just taken it; its identity, if known.
+    /// Another replica holds it, or has just acquired it; its identity, if known.
     HeldByOther(String),
 }
 
-/// For each request: an attempt has two, and must end well before the Lease does.
+/// Timeout of each request: an attempt has two, and must end well before the Lease expires.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Bounds, with `LONGEST`, to which a duration written by another program is limited.
+/// Bounds, with `LONGEST`, that a duration written by another program is clamped to.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Content of the Lease, as far as a change of it shows that its holder lives.
+/// Content of the Lease whose change shows that its holder is alive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LeaseRecord {
     holder: String,
@@ -62,12 +62,12 @@ impl LeaseRecord {
     }
 }
 
-/// The last record, and since when it has been so, by our clock.
+/// The last record, and since when it has been observed unchanged, by our clock.
 #[derive(Debug, Default)]
 struct LeaseView(Option<(LeaseRecord, Instant)>);
 
 impl LeaseView {
-    /// Takes a record in. True: `identity` may take or renew the Lease.
+    /// Records an observation. Returns whether `identity` may acquire or renew the Lease.
     fn observe_record(&mut self, record: &LeaseRecord, identity: &str, now: Instant) -> bool {
         let since = match &self.0 {
             Some((last, since)) if last == record => *since,
@@ -79,7 +79,7 @@ impl LeaseView {
     }
 }
 
-/// A replica's part in an election.
+/// A replica's participation in the election.
 pub struct LeaseElector {
     client: KubeClient,
     options: LeaseOptions,
@@ -87,15 +87,15 @@ pub struct LeaseElector {
 }
 
 impl LeaseElector {
-    /// Has not asked for anything yet.
+    /// Returns an elector that has sent no request yet.
     pub fn new(client: KubeClient, options: LeaseOptions) -> LeaseElector {
         LeaseElector { client, options, view: LeaseView::default() }
     }
 
-    /// Takes the Lease if it is free, or renews it. To be called again and again, while it is held and while it is not.
+    /// Acquires the Lease if it is free, or renews it. To be called repeatedly, while it is held and while it is not.
     ///
     /// # Errors
-    /// The API server did not answer, with five seconds for each of two requests, or refused. What was held is still held.
+    /// The API server did not respond, with five seconds for each of two requests, or refused. A Lease that was held is still held.
     pub async fn attempt(&mut self) -> Result<LeaseStanding, Error> {
         let lease = match self.read_lease().await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => None,
@@ -119,7 +119,7 @@ impl LeaseElector {
         }
     }
 
-    /// Gives the Lease up, if it is this replica's, so that another takes it without waiting.
+    /// Releases the Lease, if this replica holds it, so that another can acquire it without waiting.
     ///
     /// # Errors
     /// As [`LeaseElector::attempt`]; the others then wait until the Lease expires.
@@ -159,7 +159,7 @@ fn new(options: &LeaseOptions) -> Value {
     })
 }
 
-/// The Lease as its holder writes it. Everything else that it has stays, its version among it.
+/// Returns the Lease as its holder writes it. All other members are kept, among them the version.
 fn held_lease(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
     let record = LeaseRecord::from_lease(lease);
     let is_new = record.holder != options.identity;
@@ -179,7 +179,7 @@ fn held_lease(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
     )
 }
 
-/// As client-go releases it.
+/// Returns the Lease as client-go releases it.
 fn released_lease(lease: &Value, now: SystemTime) -> Value {
     with_spec(
         lease,
@@ -202,7 +202,7 @@ fn with_spec<const N: usize>(lease: &Value, members: [(&str, Value); N]) -> Valu
     lease
 }
 
-/// A time as a Lease has it: RFC 3339 with microseconds.
+/// Formats a time as a Lease does: RFC 3339 with microseconds.
 fn micro_time(time: SystemTime) -> String {
     let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let time = k8s_openapi::jiff::Timestamp::from_microsecond(i64::try_from(micros).unwrap_or_default());

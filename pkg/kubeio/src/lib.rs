@@ -1,8 +1,8 @@
-//! The agent's way to the Kubernetes API: watches that become facts, questions, and what goes back: Events, annotations,
-//! the node's condition.
+//! Access to the Kubernetes API for the agent: watches that yield facts, requests, and what is published: Events, annotations, the
+//! node's condition.
 //!
-//! It is the only crate that sees kube's types, and it must not decide anything. TLS is rustls as
-//! `apiclient` sets it up; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
+//! The only crate that uses kube's types; it must not decide anything. TLS is rustls as set up by `apiclient`; the token and the
+//! authority's certificates are read again when they change on disk. Called by the daemon.
 
 mod annotate;
 mod bounded;

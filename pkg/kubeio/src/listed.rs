@@ -1,5 +1,5 @@
-//! Watches that begin with an ordinary list, for API servers without streaming lists. The list is read object by object as it
-//! comes, which kube's own watcher does not.
+//! Watches that begin with an ordinary list, for API servers without streaming lists. Unlike kube's own watcher, the list is read
+//! object by object as it arrives.
 
 use std::{collections::VecDeque, fmt::Debug, future, pin::Pin, time::Duration};
 
@@ -23,12 +23,12 @@ use crate::{
     pieces::ListSplitter,
 };
 
-/// The server ends a watch before this time, and says something each minute.
+/// Maximum time without data on a watch: the server ends it before this time, and sends a bookmark each minute.
 const SILENCE: Duration = Duration::from_secs(295);
-/// Within a list.
+/// Maximum time without data within a list.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Collection that is followed, and the client for it.
+/// A followed collection, and its client.
 pub(crate) struct FollowedCollection<K> {
     pub(crate) client: kube::Client,
     pub(crate) api: Api<K>,
@@ -61,7 +61,7 @@ impl<K> FollowedCollection<K>
 where
     K: Resource<DynamicType = ApiResource> + DeserializeOwned + Clone + Debug + Send + 'static,
 {
-    /// A list, then each change, and a list again when changes are lost. Errors are told; the next step tries again.
+    /// Returns a list, then each change, and a new list when changes are lost. Errors are reported; the next step retries.
     pub(crate) fn events(self) -> impl Stream<Item = WatchResult<K>> + Send {
         let begin = (self, ListWatchState::Begin, VecDeque::new());
         stream::unfold(begin, |(followed, mut state, mut due)| async move {
@@ -150,7 +150,7 @@ where
     }
 }
 
-/// Returns what a watch reports, and the version that it goes on from; `None` as the version: only a list goes on.
+/// Returns the event of a watch, and the version to resume from; `None` as the version: a new list is required.
 fn watch_result<K: Resource>(
     change: kube::Result<WatchEvent<K>>,
     version: String,

@@ -1,4 +1,4 @@
-//! Whole lists, page by page, of which nothing is kept but what the reader wants.
+//! Paged lists, of which only the reader's type is kept.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{ApiErrorKind, Error, KubeClient};
 
-/// Objects of one page.
+/// Number of objects per page.
 const PAGE: usize = 500;
-/// Of a list that goes on for ever: a cluster has at most 150,000 pods.
+/// Bound for a list that never ends: a cluster has at most 150,000 pods.
 const MOST_PAGES: usize = 1000;
-/// A list whose pages became too old is read again from the start, this often.
+/// Number of attempts to read a list whose pages expire.
 const STARTS: usize = 3;
 
 #[derive(Deserialize)]
@@ -27,11 +27,11 @@ struct PageMeta {
 }
 
 impl KubeClient {
-    /// Every object of a collection such as `/api/v1/pods`, as far as `T` wants to know it. `query` narrows it, such as
-    /// `labelSelector=app%3Dweb`; empty: it does not.
+    /// Returns every object of a collection such as `/api/v1/pods`, deserialised as `T`. `query` filters it, such as
+    /// `labelSelector=app%3Dweb`; empty: no filter.
     ///
     /// # Errors
-    /// A page is not answered within `limit`, or with anything but a list.
+    /// A page is not returned within `limit`, or is no list.
     pub async fn list_all<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -66,7 +66,7 @@ impl KubeClient {
             }
             let page: Page<T> = self.get(what, &uri, limit).await?;
             all.extend(page.items);
-            // Unpadded base64 for URLs: it needs no escapes.
+            // Unpadded URL-safe base64: needs no escaping.
             next = page.metadata.next;
             if next.is_empty() {
                 return Ok(all);

@@ -1,31 +1,31 @@
-//! A list as it comes over the wire, cut into its objects: so many of them, with whatever their authors wrote into them, are
-//! never in memory at a time.
+//! Splitter of a list response into its objects as it arrives, so that memory never holds all of them with all content that their
+//! authors control.
 //!
 //! Pure.
 
-/// Larger than the API server stores any object, in bytes.
+/// Larger than any object that the API server stores, in bytes.
 pub(crate) const MAX_OBJECT: usize = 8 * 1024 * 1024;
-/// And than what a list has beside its objects.
+/// Larger than the rest of a list without its objects, in bytes.
 const MAX_REST: usize = 1024 * 1024;
 
-/// Cuts the JSON text of a list.
+/// Splits the JSON text of a list.
 #[derive(Debug, Default)]
 pub(crate) struct ListSplitter {
     depth: usize,
     in_string: bool,
     escaped: bool,
     in_items: bool,
-    /// The object that is coming in.
+    /// The object being received.
     object: Vec<u8>,
-    /// All but the objects: JSON too, when the list is complete.
+    /// The list without its objects: JSON, too, once it is complete.
     rest: Vec<u8>,
 }
 
 impl ListSplitter {
-    /// Takes in what came; answers with the objects that are complete by it.
+    /// Adds received bytes; returns the objects completed by them.
     ///
     /// # Errors
-    /// In words: the list, or an object of it, is too large.
+    /// The list, or an object of it, is too large, as text.
     pub(crate) fn push_bytes(
         &mut self,
         bytes: &[u8],
@@ -89,10 +89,10 @@ impl ListSplitter {
         }
     }
 
-    /// The list without its objects, when all of it has come.
+    /// Returns the list without its objects, once it is complete.
     ///
     /// # Errors
-    /// In words: it has not.
+    /// The list is incomplete, as text.
     pub(crate) fn finish(self) -> Result<Vec<u8>, String> {
         if self.depth == 0 && !self.rest.is_empty() {
             Ok(self.rest)
@@ -102,7 +102,7 @@ impl ListSplitter {
     }
 }
 
-/// The list that begins here is that of the objects.
+/// Whether the array that begins here is the list's `items`.
 fn names_items(rest: &[u8]) -> bool {
     let text: Vec<u8> =
         rest.iter().rev().filter(|byte| !byte.is_ascii_whitespace()).take(9).copied().collect();

@@ -1,4 +1,4 @@
-//! Changes of a very pod, in the version that was seen: the API server refuses them for any other.
+//! Changes of one pod in the version that was observed: the API server rejects them for any other.
 
 use model::{PodName, PodUid};
 use serde_json::json;
@@ -12,8 +12,8 @@ impl KubeClient {
     /// Deletes the pod that has this name, UID and version, with its own grace period.
     ///
     /// # Errors
-    /// [`crate::ApiErrorKind::Conflict`]: it has changed, or its name has passed to another pod; nothing was deleted. Else:
-    /// the API server did not do it within ten seconds.
+    /// [`crate::ApiErrorKind::Conflict`]: the pod has changed, or its name belongs to another pod by now; nothing was deleted.
+    /// Else: the API server did not apply the change within ten seconds.
     pub async fn delete_pod(&self, name: &PodName, uid: &PodUid, version: &str) -> Result<(), Error> {
         let body = json!({
             "apiVersion": "v1",
@@ -24,8 +24,8 @@ impl KubeClient {
         self.change_object(format!("delete pod {name}"), &name.api_path(), change, LIMIT).await
     }
 
-    /// Sets a label of the pod that has this name, UID and version, by way of its status: that may be allowed to who may
-    /// not change pods.
+    /// Sets a label of the pod that has this name, UID and version, through the status subresource: a role can permit that without
+    /// permitting changes of pods.
     ///
     /// # Errors
     /// As [`KubeClient::delete_pod`].

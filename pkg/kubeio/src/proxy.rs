@@ -1,15 +1,15 @@
-//! Which proxy leads to an API server by the environment, decided as Go does, and so kubectl.
+//! Proxy for an API server from environment variables, chosen by Go's rules, and therefore kubectl's.
 
 use std::net::IpAddr;
 
 use http::{Uri, uri::InvalidUri};
 use model::IpNet;
 
-/// Returns the proxy for a server by `HTTPS_PROXY` (for an `http` server `HTTP_PROXY`) and `NO_PROXY`, of which `variable` returns the
-/// values; `None`: directly, as always to this machine itself. Rules: golang.org/x/net/http/httpproxy.
+/// Returns the proxy for a server by `HTTPS_PROXY` (for an `http` server `HTTP_PROXY`) and `NO_PROXY`, whose values `variable`
+/// returns; `None`: no proxy, as always for this machine itself. Rules: golang.org/x/net/http/httpproxy.
 ///
 /// # Errors
-/// The proxy's URL is none.
+/// The proxy's URL is invalid.
 pub(crate) fn proxy_by_environment(
     server: &Uri,
     variable: impl Fn(&str) -> Option<String>,
@@ -32,7 +32,7 @@ pub(crate) fn proxy_by_environment(
     with_scheme.parse().map(Some)
 }
 
-/// Whether an entry of `NO_PROXY` is about a server: everything, a network, or an address or a domain with or without a port.
+/// Whether an entry of `NO_PROXY` matches a server: everything, a network, or an address or a domain with or without a port.
 fn exempts_server(entry: &str, host: &str, address: Option<IpAddr>, port: &str) -> bool {
     if let Ok(network) = entry.parse::<IpNet>() {
         return address.is_some_and(|address| network.contains(&address));
@@ -42,7 +42,7 @@ fn exempts_server(entry: &str, host: &str, address: Option<IpAddr>, port: &str) 
         _ => (entry, None),
     };
     let name = name.trim_matches(['[', ']']);
-    // `*.example.com` and `.example.com` are the domains below, and `example.com` is both.
+    // `*.example.com` and `.example.com` match subdomains only; `example.com` matches itself, too.
     let domain = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
     let is_below = |before: &str| domain.starts_with('.') || before.is_empty() || before.ends_with('.');
     let is_meant = match name.parse::<IpAddr>() {

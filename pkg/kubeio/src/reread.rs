@@ -1,4 +1,4 @@
-//! Contents of a file, read again each time that they are asked for.
+//! Values of files that are read again at each use.
 
 use std::{
     fs::File,
@@ -9,11 +9,11 @@ use std::{
 
 use tracing::warn;
 
-/// Larger than any token or bundle of certificates, in bytes.
+/// Maximum size, larger than any token or certificate bundle, in bytes.
 const MAX: u64 = 1 << 20;
 
-/// A value that a file holds. Files of a service account are replaced while we use them. Reading one costs less than the request
-/// that it is for, and it is parsed only if it says something else.
+/// A value stored in a file. Files of a service account are replaced during use. Reading one costs less than the request that needs
+/// it, and it is parsed only if its content has changed.
 #[derive(Debug)]
 pub(crate) struct ReloadedFile<T> {
     path: PathBuf,
@@ -25,15 +25,15 @@ pub(crate) struct ReloadedFile<T> {
 struct LastRead<T> {
     value: T,
     content: Vec<u8>,
-    /// Why it could not be read since; told once.
+    /// Error of the last read, reported once.
     problem: Option<String>,
 }
 
 impl<T: Clone> ReloadedFile<T> {
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// In words: there is no such file, or nothing good in it.
+    /// The file does not exist, or its content is invalid, as text.
     pub(crate) fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<Self, String> {
         let content = read_file(path)?;
         let value = parse_content(path, &content, parse)?;
@@ -41,7 +41,7 @@ impl<T: Clone> ReloadedFile<T> {
         Ok(Self { path: path.to_owned(), parse, last })
     }
 
-    /// Returns the current value of the file, or the last one if the file cannot be read.
+    /// Returns the current value of the file, or the last valid one if it cannot be read.
     pub(crate) fn current_value(&self) -> T {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.read_changed(&last.content) {
@@ -56,7 +56,7 @@ impl<T: Clone> ReloadedFile<T> {
         last.value.clone()
     }
 
-    /// `None`: it still says this.
+    /// Reads the file; `None`: unchanged.
     fn read_changed(&self, known: &[u8]) -> Result<Option<(T, Vec<u8>)>, String> {
         let content = read_file(&self.path)?;
         if content == known {

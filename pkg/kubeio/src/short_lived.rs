@@ -1,4 +1,4 @@
-//! Pods that a command starts for a moment, reads the log of, and deletes.
+//! Short-lived pods of a command, which creates one, reads its log, and deletes it.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl KubeClient {
-    /// Creates a pod. The manifest has the same name and namespace.
+    /// Creates a pod. The manifest must have this name and namespace.
     ///
     /// # Errors
-    /// The API server did not do it within ten seconds: it refuses the pod, or it is not known whether it was created.
+    /// The API server did not confirm within ten seconds: it rejects the pod, or it is unknown whether the pod was created.
     pub async fn create_pod(&self, name: &PodName, manifest: Value) -> Result<(), Error> {
         let path = name.api_path();
         let collection = path.rsplit_once('/').map_or(path.as_str(), |(collection, _)| collection);
@@ -23,10 +23,10 @@ impl KubeClient {
             .await
     }
 
-    /// Deletes a pod at once, without a grace period.
+    /// Deletes a pod immediately, without a grace period.
     ///
     /// # Errors
-    /// The API server did not do it within ten seconds.
+    /// The API server did not apply the change within ten seconds.
     pub async fn delete_pod_now(&self, name: &PodName) -> Result<(), Error> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
         self.change_object(
@@ -38,10 +38,10 @@ impl KubeClient {
         .await
     }
 
-    /// Returns what a container has written, to standard output and standard error, at most `most` bytes.
+    /// Returns a container's output, standard output and standard error, at most `most` bytes.
     ///
     /// # Errors
-    /// No answer within `limit`, or another than the log.
+    /// No response within `limit`, or not the log.
     pub async fn read_pod_log(
         &self,
         name: &PodName,

@@ -1,4 +1,4 @@
-//! An object of which nothing is kept but what its reader wants, and the version that the watch goes on from.
+//! Objects reduced to the reader's type, and the version from which the watch resumes.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -9,10 +9,9 @@ use kube::{
 };
 use serde::{Deserialize, Deserializer};
 
-/// One object, read as an `O` of which a `T` is kept. Neither clones nor prints have the object in them: kube asks for
-/// both, and uses neither.
+/// One object, deserialised as an `O` and reduced to a `T`. Clone and Debug omit the object: kube requires both, and uses neither.
 pub(crate) struct SlimObject<O, T> {
-    /// Nothing but the version.
+    /// Metadata with nothing but the version.
     meta: ObjectMeta,
     pub(crate) object: Option<T>,
     read_as: PhantomData<fn() -> O>,

@@ -1,4 +1,4 @@
-//! One taint of a node, added or removed without losing a taint of another component.
+//! Node taints, added or removed without losing a foreign one.
 
 use model::{ObjectMeta, null_is_empty};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::{
     client::{LIMIT, ObjectChange},
 };
 
-/// A taint, as Kubernetes identifies it on a node: by key and effect.
+/// A taint, identified on a node by key and effect, as in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTaint {
     /// Key of the taint.
@@ -21,13 +21,13 @@ pub struct NodeTaint {
 /// Change of a node's taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaintChange {
-    /// The node has it, without a value unless it has one already.
+    /// Ensure that the node has the taint, without a value unless it has one already.
     Add,
-    /// The node does not have it.
+    /// Ensure that the node does not have the taint.
     Remove,
 }
 
-/// Attempts of a change, of which all but the last were overtaken by another component's.
+/// Attempts to write a change that conflicts with another component's.
 const CONFLICTS: usize = 5;
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,7 +37,7 @@ struct TaintedNode {
     spec: TaintedSpec,
 }
 
-/// Taints stay as they are stored: foreign ones may have fields that we do not know.
+/// Taints as they are stored: foreign ones may have fields unknown to us.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TaintedSpec {
@@ -46,19 +46,19 @@ struct TaintedSpec {
 }
 
 impl KubeClient {
-    /// Adds or removes a taint of a node, in the version that a fresh request shows. True: it was changed; false: it was so
-    /// already.
+    /// Adds or removes a taint of a node, in the version that a fresh request returns. Returns whether the node was changed.
     ///
     /// # Errors
-    /// [`crate::ApiErrorKind::Conflict`]: the node changed meanwhile, five times in a row, and nothing was written. Else: the
-    /// API server did not do it, with ten seconds for each of two requests.
+    /// [`crate::ApiErrorKind::Conflict`]: the node changed meanwhile, five times in a row, and nothing was written. Else: the API
+    /// server did not apply the change, with ten seconds for each of two requests.
     pub async fn change_node_taint(
         &self,
         node: &str,
         taint: NodeTaint,
         change: TaintChange,
     ) -> Result<bool, Error> {
-        // Each conflict is another component's success, so waiting for longer and longer would only let others come first.
+        // No back-off: each conflict is a successful write of another component, and waiting longer would only let more of them
+        // come first.
         for _ in 1..CONFLICTS {
             match self.try_to_change(node, taint, change).await {
                 Err(error) if error.kind() == crate::ApiErrorKind::Conflict => {}
@@ -80,8 +80,8 @@ impl KubeClient {
     }
 }
 
-/// The whole list, with UID and version, so that the API server refuses it for any other list; `None`: no change. Not a
-/// strategic merge: that identifies taints by their key alone, and would merge ours with one of another effect.
+/// Returns a patch of the whole list, with UID and version, so that the API server rejects it for any other list; `None`: no
+/// change. Not a strategic merge: that identifies taints by their key alone, and would merge ours with one of another effect.
 fn taint_patch(node: &TaintedNode, taint: NodeTaint, change: TaintChange) -> Option<Value> {
     let is_it = |one: &Value| one["key"] == taint.key && one["effect"] == taint.effect;
     let (mut taints, had) = (node.spec.taints.clone(), node.spec.taints.iter().any(is_it));

@@ -1,6 +1,6 @@
-//! How requests get to the API server: by a pool of connections that trust the authority as its file has it when they
-//! are made, and with the token that its file has when they are sent. Of a response, no more comes in than its reader may
-//! have to hold in memory.
+//! HTTP transport to the API server: a connection pool that verifies the server by the authority's file as it is when a connection
+//! is made, and sends the token as it is in its file at each request. Response bodies are limited to what their reader may hold in
+//! memory.
 
 use std::{
     future::{self, Future},
@@ -32,20 +32,20 @@ use crate::{
     reread::ReloadedFile,
 };
 
-/// For connecting, the handshake included, and for sending a request. A watch says something at least once a minute
-/// (bookmarks), which `watch` looks after.
+/// Timeout of connecting, including the handshake, and of sending a request. A watch has data at least once a minute (bookmarks),
+/// which `watch` checks.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
-/// From a request to the head of its response: nothing else ends the wait for a list or watch that the server never begins.
+/// Timeout from a request to the head of its response: nothing else ends the wait for a list or watch that the server never begins.
 const HEAD: Duration = Duration::from_secs(30);
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
-/// An extension of a request that is sent without the token.
+/// Extension of a request that is sent without the token.
 #[derive(Clone, Copy)]
 pub(crate) struct AsNobody;
 
-/// Sends requests, whose URI is whole; clones share connections.
+/// Sends requests with absolute URIs; clones share connections.
 #[derive(Clone)]
 pub(crate) struct Transport {
     pool: legacy::Client<TimeoutConnector<ApiConnector>, Body>,
@@ -54,10 +54,10 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Reads the credential; connects to nobody.
+    /// Reads the credential; does not connect.
     ///
     /// # Errors
-    /// In words: a file cannot be read.
+    /// A file cannot be read, as text.
     pub(crate) fn new(connection: &ApiConnection) -> Result<Transport, String> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
@@ -113,7 +113,7 @@ fn bearer_header(token: &[u8]) -> Result<HeaderValue, String> {
     Ok(header)
 }
 
-/// How the server is known.
+/// How the server's certificate is verified.
 #[derive(Clone)]
 enum TlsSource {
     Fixed(Arc<ClientConfig>),
@@ -142,7 +142,7 @@ fn tls_config(authority: Option<&[u8]>) -> Result<Arc<ClientConfig>, String> {
     apiclient::tls_config(authority).map(Arc::new).map_err(|reason| reason.to_string())
 }
 
-/// Makes connections.
+/// Establishes connections.
 #[derive(Clone)]
 struct ApiConnector {
     http: HttpConnector,

@@ -1,4 +1,4 @@
-//! One object, watched.
+//! Watches of single objects.
 
 use futures_util::{Stream, StreamExt as _};
 use kube::{
@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, KubeClient, error};
 
-/// Which object.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
-    /// API group; empty for the core.
+    /// API group; empty for the core group.
     pub group: &'static str,
-    /// Such as `DaemonSet`; of version `v1`.
+    /// Kind of version `v1`, such as `DaemonSet`.
     pub kind: &'static str,
     /// Namespace of the object.
     pub namespace: String,
@@ -24,8 +24,8 @@ pub struct ObjectRef {
 }
 
 impl KubeClient {
-    /// Tells how the object is, and then each time that it changes; `None`: there is none. Errors are told too and the
-    /// watch goes on by itself, with pauses that grow from 0.8 to 60 s. It never ends.
+    /// Reports the object, and then each change; `None`: it does not exist. Errors are reported too and the watch resumes by
+    /// itself, with a back-off from 0.8 to 60 s. The stream never ends.
     pub fn watch_object<T: DeserializeOwned>(
         &self,
         object: &ObjectRef,

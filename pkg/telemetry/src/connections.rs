@@ -1,7 +1,7 @@
-//! HTTP/1.1 connections with bounds: how many, how much memory, how long.
+//! HTTP/1.1 connections with limits on their number, memory and duration.
 //!
-//! Every wait for a client has an end, so that those who are slow, silent or stuck hold a place for a while only. Where
-//! anybody can connect, a new client gets the place of one that is not being answered when all are taken.
+//! Every wait for a client has a timeout, so that a slow, silent or stuck one occupies a connection slot for a limited time. On a
+//! port that any client can reach, a new client evicts an idle one when all slots are taken.
 
 mod places;
 #[cfg(test)]
@@ -31,43 +31,43 @@ use tower_service::Service as _;
 use places::{ConnectionTable, InFlight};
 use write_timeout::WriteTimeout;
 
-/// [`ConnectionLimits::head`] of most servers.
+/// Default of [`ConnectionLimits::head`].
 const HEAD: Duration = Duration::from_secs(10);
-/// [`ConnectionLimits::lifetime`] of most servers.
+/// Default of [`ConnectionLimits::lifetime`].
 const LIFETIME: Duration = Duration::from_secs(30);
-/// [`ConnectionLimits::grace`] of most servers.
+/// Default of [`ConnectionLimits::grace`].
 const GRACE: Duration = Duration::from_secs(10);
-/// Each connection's buffer for reading: a request's head has to fit. The least that hyper takes is half.
+/// Read buffer of each connection, in bytes: a request's head has to fit. hyper requires at least half.
 const BUFFER: usize = 16 * 1024;
-/// Before trying again when there are no descriptors left, or the like.
+/// Delay before accepting again when file descriptors or the like are exhausted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Peer at the other end of a connection. Every request has it as an extension.
+/// Peer of a connection, attached to every request as an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionPeer {
-    /// A process of this machine, over a Unix socket.
+    /// Process of this machine, over a Unix socket.
     Socket,
-    /// A process of our network namespace, over its loopback.
+    /// Process of our network namespace, over its loopback interface.
     Local {
         /// Address of the process.
         address: SocketAddr,
-        /// User who made its socket, as our user namespace numbers users; `None` if unknown.
+        /// UID of the owner of its socket, as mapped in our user namespace; `None` if unknown.
         user: Option<u32>,
     },
-    /// Somebody over TCP.
+    /// Remote peer over TCP.
     Address(SocketAddr),
 }
 
 impl ConnectionPeer {
-    /// Whether a process of user 0 is known to be at the other end. Enough to read, and not to change anything: with
-    /// hostNetwork, containers without any capability are that, too.
+    /// Whether the peer is known to be a process of user 0. Sufficient to read, not to change anything: with hostNetwork,
+    /// containers without any capability run as user 0, too.
     pub fn is_root(self) -> bool {
         matches!(self, ConnectionPeer::Socket | ConnectionPeer::Local { user: Some(0), .. })
     }
 
-    /// Returns the peer at the other end of this TCP connection.
+    /// Returns the peer of this TCP connection.
     fn from_stream(stream: &TcpStream, address: SocketAddr) -> ConnectionPeer {
-        // A socket for both families shows IPv4 as a part of IPv6.
+        // A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6.
         if !address.ip().to_canonical().is_loopback() {
             return ConnectionPeer::Address(address);
         }
@@ -79,28 +79,28 @@ impl ConnectionPeer {
 /// Limits on the connections of one server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
-    /// How many at a time.
+    /// Maximum number of connections.
     pub(crate) most: usize,
-    /// For the head of a request, and between two requests.
+    /// Timeout for the head of a request, and between two requests.
     pub(crate) head: Duration,
-    /// For a connection with all its requests; whoever wants more connects anew.
+    /// Maximum lifetime of a connection; the client reconnects for further requests.
     pub(crate) lifetime: Duration,
-    /// For what is at work when the connection, or all of them, must end.
+    /// Grace period for requests in flight when the connection, or the server, must end.
     pub(crate) grace: Duration,
-    /// For a client that takes nothing of what is written to it.
+    /// Timeout of a write while the client reads nothing.
     pub(crate) stall: Duration,
-    /// When all places are taken, a new client gets the place of one that is not being answered. Else it waits.
+    /// Whether a new client evicts an idle connection when the maximum is reached; otherwise it waits.
     pub(crate) evicts: bool,
 }
 
 impl ConnectionLimits {
-    /// For servers whose answers are short: nobody stalls longer than the connection lives.
+    /// Limits for servers with short responses: the connection's lifetime bounds a stalled write.
     pub(crate) const fn with_maximum(most: usize) -> ConnectionLimits {
         let stall = LIFETIME.saturating_add(GRACE);
         ConnectionLimits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall, evicts: false }
     }
 
-    /// For ports that anybody can reach, so that nobody can keep others out.
+    /// Limits for ports that any client can reach, so that none can starve the others.
     pub(crate) const fn for_public_port(most: usize) -> ConnectionLimits {
         ConnectionLimits { evicts: true, ..ConnectionLimits::with_maximum(most) }
     }
@@ -108,10 +108,10 @@ impl ConnectionLimits {
 
 /// A listening socket.
 pub(crate) trait Listener {
-    /// Type of its connections.
+    /// Type of the connections.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection, and who it comes from.
+    /// Accepts the next connection; returns it with its peer.
     async fn accept(&self) -> io::Result<(Self::Stream, ConnectionPeer)>;
 }
 
@@ -133,7 +133,7 @@ impl Listener for UnixListener {
     }
 }
 
-/// Serves within the limits until `shutdown`; then those at work get a while to end.
+/// Serves within the limits until `shutdown`; then requests in flight get a grace period.
 pub(crate) async fn serve(
     listener: &impl Listener,
     router: &Router,
@@ -161,7 +161,7 @@ pub(crate) async fn serve(
         }
     }
     drop(closing);
-    // What is late is dropped with the set.
+    // Dropping the set aborts the remaining connections.
     let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
@@ -193,7 +193,7 @@ async fn serve_stream(
         );
     let mut connection = pin!(connection);
     tokio::select! {
-        // What is wrong with a connection is its client's affair.
+        // Errors of a connection concern its client only.
         _ = connection.as_mut() => return,
         _ = closed.changed() => {}
         () = sleep(limits.lifetime) => {}

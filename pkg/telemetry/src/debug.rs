@@ -1,14 +1,15 @@
-//! The node's state over HTTP, for people who look for a fault and for their scripts.
+//! The node's state over HTTP, for troubleshooting by people and scripts.
 //!
-//! `/` is [`report::PAGE`]. Paths below `/debug/` answer with JSON made from one [`report::StateReport`]; `/debug` lists them.
-//! Paths of Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`) answer in its JSON shapes. Its HTML pages, its profiles
-//! (`/debug/pprof/`), what describes a Go process (`/memj/`, `/procj/`, `/envj/`, `/homej/`), and what ends, signals or
-//! collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
+//! `/` is [`report::PAGE`]. Paths below `/debug/` return JSON made from one [`report::StateReport`]; `/debug` lists them. Paths of
+//! Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`) return its JSON shapes. Its HTML pages, its profiles
+//! (`/debug/pprof/`), the descriptions of a Go process (`/memj/`, `/procj/`, `/envj/`, `/homej/`), and the operations that exit,
+//! signal or collect garbage (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
-//! Over TCP nothing can be changed, whoever asks. Over the loopback processes of user 0 alone may read, because with hostNetwork
-//! it is the node's; from other machines everybody who gets a connection may. Levels are changed over the Unix socket, and
-//! packets are sent in a pod for it alone (`PUT /debug/prove`). A request costs one question to [`StateInspector`], at most, and
-//! each answer comes within [`DEADLINE`]. Nothing here is a secret: neither the environment nor the command line is shown.
+//! Over TCP nothing can be changed by any client. Over the loopback interface only processes of user 0 may read, because with
+//! hostNetwork it is the node's; from other machines every client that can connect may. Log levels are changed over the Unix
+//! socket, which alone also serves `PUT /debug/prove`, which sends packets in a pod. A request costs at most one call of
+//! [`StateInspector`], and each response is sent within [`DEADLINE`]. Nothing here is secret: neither the environment nor the
+//! command line is shown.
 
 mod ctrlz;
 mod guard;
@@ -37,14 +38,14 @@ use crate::logging::Logger;
 
 pub use crate::connections::ConnectionPeer;
 
-/// Connections that are served at a time; more wait in the kernel. People look here, one at a time.
+/// Maximum number of connections; more wait in the kernel's backlog. The expected clients are single people.
 pub const MAX_CONNECTIONS: usize = 8;
-/// For an answer: then it is 503.
+/// Timeout of a response, after which it is 503.
 pub const DEADLINE: Duration = Duration::from_secs(20);
-/// The longest body that is taken, in bytes.
+/// Maximum length of a body, in bytes.
 const MAX_BODY: usize = 16 * 1024;
 
-/// A browser keeps half a dozen connections that it does not use, and there are not many places.
+/// A browser keeps half a dozen unused connections open, and there are few slots.
 const LIMITS: ConnectionLimits = ConnectionLimits {
     head: Duration::from_secs(5),
     stall: Duration::from_secs(5),
@@ -55,47 +56,47 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=ut
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// An answer that takes a while: the thing, or why there is none, in a sentence.
+/// Asynchronous result of an inspection, or the error as a message.
 pub type InspectionFuture<T> = Pin<Box<dyn Future<Output = Result<T, Reason>> + Send>>;
 
-/// Access to the state of the node. A question whose asker has gone is dropped.
+/// Access to the state of the node. A call whose caller has given up is dropped.
 pub trait StateInspector: Send + Sync + 'static {
-    /// The state, by an observation that began after the call. Of several who ask at a time, some may get the same one.
+    /// Returns the state, from an observation that began after the call. Concurrent callers may share one.
     fn observe_state(self: Arc<Self>) -> InspectionFuture<Arc<report::StateReport>>;
 
-    /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
+    /// Explains why this pod is captured or not, and what to do about it; an unknown pod has an explanation, too.
     fn explain_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value>;
 
-    /// Where the kernel leads packets that are sent in this pod's network namespace; one pod at a time.
+    /// Determines to where the kernel redirects packets sent in this pod's network namespace; one pod at a time.
     fn prove_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value>;
 
-    /// Returns what a change of labels or settings would do to the node's pods.
+    /// Returns the effect of a change of labels or settings on the node's pods.
     fn simulate_change(
         self: Arc<Self>,
         change: report::SimulatedChange,
     ) -> InspectionFuture<report::NodeSimulation>;
 }
 
-/// Description of the build, in ControlZ's terms.
+/// Build information, with the field names of ControlZ.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct BuildInfo {
-    /// The program's version.
+    /// Version of the program.
     pub version: &'static str,
-    /// The commit; `unknown` when nobody says.
+    /// Commit; `unknown` if the build did not set it.
     pub revision: &'static str,
-    /// Empty: the version of Go, of which there is none.
+    /// Version of Go: empty, because none is used.
     pub golang_version: &'static str,
-    /// `Clean`, `Modified` or `unknown`: whether the tree was as in the commit.
+    /// `Clean`, `Modified` or `unknown`: whether the source tree matched the commit.
     pub status: &'static str,
-    /// The tag; `unknown` when there is none.
+    /// Tag; `unknown` if there is none.
     pub tag: &'static str,
-    /// When the commit was made, in UTC as RFC 3339 has it; `unknown` when nobody says.
+    /// Commit time in UTC, as RFC 3339; `unknown` if the build did not set it.
     pub date: &'static str,
-    /// The implementation of cryptography that TLS uses, and whether it is in FIPS mode.
+    /// Cryptographic provider of TLS, and whether it is in FIPS mode.
     pub tls_provider: String,
 }
 
-/// State that the handlers share. A clone refers to the same state.
+/// State shared by the handlers. A clone refers to the same state.
 #[derive(Clone)]
 struct DebugHandler(Arc<HandlerState>);
 
@@ -111,7 +112,7 @@ struct HandlerState {
     build: BuildInfo,
 }
 
-/// All paths. The router serves TCP ([`serve`]) and a socket of root's ([`crate::local::RootServer`]) alike.
+/// Returns the router of all paths, for TCP ([`serve`]) and for a socket of root's ([`crate::local::RootServer`]).
 pub fn debug_router(inspect: Arc<dyn StateInspector>, logger: Logger, build: BuildInfo) -> Router {
     let router = views::add_routes(Router::new());
     let router = levels::add_routes(router);
@@ -120,10 +121,11 @@ pub fn debug_router(inspect: Arc<dyn StateInspector>, logger: Logger, build: Bui
     router.with_state(desk).layer(axum::middleware::from_fn(guard::check_request))
 }
 
-/// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time, and a client
-/// that is slow, silent or does not read is cut off.
+/// Serves until `shutdown`; requests in flight may then complete. At most [`MAX_CONNECTIONS`] connections; a client that is slow,
+/// silent or does not read is disconnected.
 ///
 /// # Errors
+/// The listener cannot be registered with the runtime.
 /// When the listener cannot be handed to the runtime.
 pub async fn serve(
     listener: TcpListener,
@@ -133,7 +135,7 @@ pub async fn serve(
     serve_within(LIMITS, listener, &router, shutdown).await
 }
 
-/// With and without a slash at the end, as ControlZ has them.
+/// Registers a path with and without a trailing slash, as ControlZ does.
 fn route_with_slash(
     router: Router<DebugHandler>,
     path: &str,
@@ -150,12 +152,12 @@ fn error_response(status: StatusCode, why: &str) -> Response {
     build_response(status, TEXT, format!("{why}\n"))
 }
 
-/// Compact, as ControlZ prints it.
+/// Returns compact JSON, as ControlZ prints it.
 fn compact_json(value: &impl serde::Serialize) -> Response {
     json_response(serde_json::to_string(value))
 }
 
-/// For people.
+/// Returns indented JSON for people.
 fn pretty_json(value: &impl serde::Serialize) -> Response {
     json_response(serde_json::to_string_pretty(value))
 }

@@ -21,33 +21,33 @@ use crate::metrics;
 
 pub use crate::connections::ConnectionPeer;
 
-/// Connections that are served at a time; one more takes the place of one that is not being answered.
+/// Maximum number of connections; one more evicts an idle one.
 pub const MAX_CONNECTIONS: usize = 64;
-/// Number of connections that may wait to be accepted.
+/// Backlog of connections not yet accepted.
 const BACKLOG: i32 = 128;
 
-/// Health of the daemon, as it knows it itself. Asked at every probe, so it must answer at once.
+/// Health of the daemon. Queried at every probe, so it must answer immediately.
 pub trait HealthCheck: Send + Sync + 'static {
-    /// Whether the process is of use at all.
+    /// Checks whether the process works at all.
     ///
     /// # Errors
-    /// Why it should be restarted.
+    /// The reason why it should be restarted.
     fn check_liveness(&self) -> Result<(), Reason>;
 
-    /// Whether the node can start pods.
+    /// Checks whether the node can start pods.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing condition.
     fn check_readiness(&self) -> Result<(), Reason>;
 
-    /// Returns what is missing, as a word that names nothing of the node; empty if nothing is.
+    /// Returns the missing condition as a word without details of the node; empty if ready.
     fn unready_reason(&self) -> &'static str;
 }
 
 type ProbeRequest = (State<Arc<dyn HealthCheck>>, Option<Extension<ConnectionPeer>>);
 
-/// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio. Anybody can ask, and reasons name
-/// paths, pods and addresses; so only user 0 of this machine gets them whole.
+/// Returns the router of `/healthz` and `/readyz`: 200, or 503 with the reason. Any method is accepted, as in Istio. Any client can
+/// ask, and reasons contain paths, pods and addresses; so only user 0 of this machine gets them in full.
 pub fn health_router(health: Arc<dyn HealthCheck>) -> Router {
     let live =
         async |(State(health), peer): ProbeRequest| probe_response(health.check_liveness(), "NotLive", peer);
@@ -71,7 +71,7 @@ fn probe_response(
     }
 }
 
-/// `/metrics`.
+/// Returns the router of `/metrics`.
 pub fn metrics_router(registry: Arc<Registry>) -> Router {
     Router::new().route("/metrics", any(answer_metrics)).with_state(registry)
 }
@@ -80,20 +80,20 @@ async fn answer_metrics(State(registry): State<Arc<Registry>>) -> impl IntoRespo
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&registry))
 }
 
-/// Listens on all addresses, IPv6 and IPv4 by one socket; on IPv4 alone where the kernel has no IPv6.
+/// Listens on all addresses with one dual-stack socket; on IPv4 alone if the kernel has no IPv6.
 ///
 /// # Errors
-/// When the port is taken, and so on.
+/// The port is taken, and so on.
 pub fn bind(port: u16) -> io::Result<TcpListener> {
     bind_any(port, listen_on)
 }
 
-/// Where to listen: `localhost`, `*` (everywhere), or an IP address, with or without brackets.
+/// Listen address: `localhost`, `*` (all), or an IP address, with or without brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// On all addresses of the machine.
+    /// All addresses of the machine.
     All,
-    /// On one; `0.0.0.0` and `::` stand for all of a family.
+    /// One address; `0.0.0.0` and `::` stand for all of a family.
     One(IpAddr),
 }
 
@@ -118,8 +118,7 @@ impl FromStr for ListenAddress {
 /// Listens at a [`ListenAddress`], given as text.
 ///
 /// # Errors
-/// When the text is none ([`io::ErrorKind::InvalidInput`]), the machine does not have the address, the port is taken, and
-/// so on.
+/// The text is invalid ([`io::ErrorKind::InvalidInput`]), the machine lacks the address, the port is taken, and so on.
 pub fn bind_to(address: &str, port: u16) -> io::Result<TcpListener> {
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
     match address.parse().map_err(invalid)? {
@@ -142,17 +141,17 @@ fn listen_on(address: SocketAddr) -> Result<TcpListener, Errno> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    sockopt::set_socket_reuseaddr(&socket, true)?; // else a restart waits for old connections
+    sockopt::set_socket_reuseaddr(&socket, true)?; // otherwise a restart has to wait for old connections
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time; a client
-/// that is slow or silent is cut off, at the latest when another one needs its place.
+/// Serves until `shutdown`; requests in flight may then complete. At most [`MAX_CONNECTIONS`] connections; a client that is slow or
+/// silent is disconnected, at the latest when another one needs its slot.
 ///
 /// # Errors
-/// When the listener cannot be handed to the runtime.
+/// The listener cannot be registered with the runtime.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -161,7 +160,7 @@ pub async fn serve(
     serve_within(ConnectionLimits::for_public_port(MAX_CONNECTIONS), listener, &router, shutdown).await
 }
 
-/// Like [`serve`], but with limits of the caller's.
+/// Like [`serve`], with the caller's limits.
 pub(crate) async fn serve_within(
     limits: ConnectionLimits,
     listener: TcpListener,

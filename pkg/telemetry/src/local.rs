@@ -1,4 +1,4 @@
-//! HTTP on a Unix socket, for root alone.
+//! HTTP over a Unix socket, for root alone.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -14,10 +14,10 @@ use tracing::warn;
 
 use crate::connections::{self, ConnectionLimits, ConnectionPeer, Listener};
 
-/// Nobody else even gets a connection.
+/// Mode of the socket: only root can connect.
 const MODE: u32 = 0o600;
 
-/// Listens, and serves when it is run. The socket's file goes with it.
+/// Server of a Unix socket, which listens from its creation and serves when run. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct RootServer {
     listener: UnixListener,
@@ -25,21 +25,20 @@ pub struct RootServer {
 }
 
 impl RootServer {
-    /// Puts a socket at the path. The directory is made when it is missing; a socket that nobody listens on is replaced,
-    /// with no moment in between.
+    /// Creates the socket at the path. A missing directory is created; a socket without a listener is replaced atomically.
     ///
     /// # Errors
-    /// When somebody listens there, when something else is there, and when the system refuses.
+    /// Another process listens there, another object is at the path, or the system refuses.
     pub fn bind(path: &Path) -> Result<RootServer, SocketError> {
         let (listener, file) = socketfile::bind(path, MODE)?;
         Ok(RootServer { listener, file })
     }
 
-    /// Serves at most that many connections at a time, until `shutdown`; then removes the socket, if it is still ours,
-    /// and lets those end that are at work. A client that is slow or silent is cut off.
+    /// Serves at most that many connections, until `shutdown`; then removes the socket, if it is still ours, and lets requests in
+    /// flight complete. A client that is slow or silent is disconnected.
     ///
     /// # Errors
-    /// When the listener cannot be handed to the runtime.
+    /// The listener cannot be registered with the runtime.
     pub async fn run(
         self,
         router: Router,
@@ -58,10 +57,10 @@ impl RootServer {
     }
 }
 
-/// Of those who are dropped, one is told of in so long: they decide how many come.
+/// Minimum interval between warnings about rejected connections, whose number their clients control.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Drops the connections of others: somebody may have given the socket another mode.
+/// Rejects connections of other users: another process may have changed the socket's mode.
 struct RootOnly {
     listener: tokio::net::UnixListener,
     last_warning: Mutex<Option<Instant>>,

@@ -1,11 +1,10 @@
-//! The socket that takes the plugin's log lines, and prints them among the daemon's own.
+//! Socket that receives the plugin's log lines, and prints them among the daemon's own.
 //!
-//! HTTP/1.1: `/log` with any method, the body a JSON array of strings, each of them a log line as a JSON object. The
-//! answer has no body: 200, also for lines that cannot be read (as in Istio); 413 beyond [`MAX_BODY`] and for very many
-//! lines, 408 when the body does not come, 503 when too many come at once. Lines beyond a rate are dropped, counted, and
-//! told of in one line.
+//! HTTP/1.1: `/log` with any method, the body a JSON array of strings, each of them a log line as a JSON object. The response has
+//! no body: 200, also for invalid lines (as in Istio); 413 beyond [`MAX_BODY`] and for very many lines, 408 when the body does not
+//! arrive, 503 when too many arrive at the same time. Lines beyond a rate are dropped, counted, and summarised in one line.
 //!
-//! The socket is for root alone, as whom container runtimes run plugins: anybody else could write lines of any pod, and
+//! The socket is for root alone, the user as whom container runtimes run plugins: any other user could forge lines of any pod, and
 //! fill the node's disk.
 
 mod budget;
@@ -25,27 +24,26 @@ use crate::logging::Logger;
 
 pub use socketfile::SocketError as LogServerError;
 
-/// Connections that are served at a time; more wait in the kernel.
+/// Maximum number of connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 32;
 
-/// Listens, and serves when it is run. The socket's file goes with it.
+/// Server of the log socket, which listens from its creation and serves when run. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct LogServer(RootServer);
 
 impl LogServer {
-    /// Puts a socket at the path. The directory is made when it is missing; a socket that nobody listens on is replaced,
-    /// with no moment in between.
+    /// Creates the socket at the path. A missing directory is created; a socket without a listener is replaced atomically.
     ///
     /// # Errors
-    /// When somebody listens there, when something else is there, and when the system refuses.
+    /// Another process listens there, another object is at the path, or the system refuses.
     pub fn bind(path: &Path) -> Result<LogServer, LogServerError> {
         RootServer::bind(path).map(LogServer)
     }
 
-    /// Serves until `shutdown`; then removes the socket, if it is still ours, and lets those end that are at work.
+    /// Serves until `shutdown`; then removes the socket, if it is still ours, and lets requests in flight complete.
     ///
     /// # Errors
-    /// When the listener cannot be handed to the runtime.
+    /// The listener cannot be registered with the runtime.
     pub async fn run(
         self,
         logger: Logger,

@@ -1,7 +1,6 @@
-//! Log lines as Istio prints them, under Istio's flags.
+//! Log lines in Istio's format, controlled by Istio's flags.
 //!
-//! Lines come from `tracing` events, whose target is the scope, and from the plugin ([`Logger::emit`]). Spans are
-//! ignored.
+//! Sources are `tracing` events, whose target is the scope, and the plugin ([`Logger::emit`]). Spans are ignored.
 
 mod format;
 mod level;
@@ -31,15 +30,15 @@ use output::LogOutput;
 pub use scopes::{LevelError, LogScope};
 pub use subscriber::LogSubscriber;
 
-/// Why there is no logging.
+/// Error of setting up the log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A target cannot be opened.
+    /// An output cannot be opened.
     #[error("cannot open the log {}: {source}", path.display())]
     Open {
-        /// The file, or `stdout` or `stderr`.
+        /// File, or `stdout` or `stderr`.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: io::Error,
     },
     /// The process has a `tracing` subscriber already.
@@ -47,17 +46,17 @@ pub enum LogError {
     Installed,
 }
 
-/// Opens the targets and makes the logger the process-wide `tracing` subscriber.
+/// Opens the outputs and makes the logger the process-wide `tracing` subscriber.
 ///
 /// # Errors
-/// When a target cannot be opened, or the process has a subscriber already.
+/// An output cannot be opened, or the process has a subscriber already.
 pub fn install(options: LogOptions) -> Result<Logger, LogError> {
     let logger = Logger::open(options)?;
     tracing::subscriber::set_global_default(logger.subscriber()).map_err(|_| LogError::Installed)?;
     Ok(logger)
 }
 
-/// Writes log lines. Cheap to clone; all clones are one logger.
+/// Writer of log lines. Cheap to clone; clones share one state.
 #[derive(Clone)]
 pub struct Logger(Arc<LoggerInner>);
 
@@ -70,10 +69,10 @@ struct LoggerInner {
     clock: fn() -> SystemTime,
 }
 
-/// As much of the last lines is kept, in bytes, for whoever collects what happened.
+/// Size of the most recent lines that are kept for collection, in bytes.
 const MAX_RECENT: usize = 256 * 1024;
 
-/// The last lines.
+/// The most recent lines.
 #[derive(Default)]
 struct RecentLines {
     lines: VecDeque<String>,
@@ -93,10 +92,10 @@ impl RecentLines {
 }
 
 impl Logger {
-    /// Opens the targets. Events reach it through [`Logger::subscriber`].
+    /// Opens the outputs. Events arrive through [`Logger::subscriber`].
     ///
     /// # Errors
-    /// When a target cannot be opened.
+    /// An output cannot be opened.
     pub fn open(options: LogOptions) -> Result<Logger, LogError> {
         Self::with_clock(options, SystemTime::now)
     }
@@ -118,25 +117,24 @@ impl Logger {
         })))
     }
 
-    /// Returns the subscriber that hands `tracing` events to this logger.
+    /// Returns the subscriber that passes `tracing` events to this logger.
     pub fn subscriber(&self) -> LogSubscriber {
         LogSubscriber(self.clone())
     }
 
-    /// Writes the record, if its scope's level lets it pass. One without a time gets the present one.
+    /// Writes the record, if its scope's level permits. One without a time gets the current one.
     pub fn emit(&self, record: &LogRecord) {
         if self.is_enabled(&record.scope, record.level) {
             self.write_record(&mut self.lock_targets(), record);
         }
     }
 
-    /// Writes the record, whatever its scope's level is.
+    /// Writes the record, regardless of its scope's level.
     fn emit_unfiltered(&self, record: &LogRecord) {
         self.write_record(&mut self.lock_targets(), record);
     }
 
-    /// As [`Logger::emit`] for several, with no line of anyone else between them. The iterator runs while all others wait, and
-    /// must not log by itself.
+    /// Writes several records as [`Logger::emit`], contiguously. The iterator runs with the lock held, and must not log itself.
     pub(crate) fn emit_all(&self, records: impl Iterator<Item = LogRecord>) {
         let mut targets = self.lock_targets();
         for record in records.filter(|record| self.is_enabled(&record.scope, record.level)) {
@@ -144,24 +142,25 @@ impl Logger {
         }
     }
 
-    /// The level of a scope: its own, else that of `default`.
+    /// Returns the level of a scope: its own, else that of `default`.
     pub fn level_of(&self, scope: &str) -> OutputLevel {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).level_of(scope)
     }
 
-    /// Changes the level of a scope, from the next event on; `default` is for all that have no own one, `all` for all.
+    /// Sets the level of a scope, from the next event on; `default` applies to all scopes without their own level, `all` to every
+    /// scope.
     pub fn set_level(&self, scope: &str, level: OutputLevel) {
         self.0.levels.write().unwrap_or_else(PoisonError::into_inner).set_level(scope, level);
-        // After the lock is free: this asks the subscriber about every event in the program.
+        // After the lock is released: this calls the subscriber for every event in the program.
         rebuild_interest_cache();
     }
 
-    /// The levels of `default` and of all scopes that have their own.
+    /// Returns the levels of `default` and of all scopes that have their own.
     pub fn scope_levels(&self) -> BTreeMap<String, OutputLevel> {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).all_levels()
     }
 
-    /// The last lines, as they were written, the newest last; at most 256 KiB.
+    /// Returns the most recent lines as they were written, the newest last; at most 256 KiB.
     pub fn recent_lines(&self) -> String {
         let recent = self.0.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.lines.iter().map(String::as_str).collect()
@@ -171,7 +170,7 @@ impl Logger {
         self.level_of(scope).passes(level)
     }
 
-    /// The most that any scope lets pass.
+    /// Returns the most verbose level of all scopes.
     fn max_level(&self) -> OutputLevel {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).max_level()
     }
@@ -185,13 +184,13 @@ impl Logger {
         let record = complete_record(record, now);
         let line = if self.0.json { record.to_line() } else { format::text_line(&record) };
         for target in targets {
-            target.write_line(line.as_bytes()); // a disk may be full, or nobody read: one target keeps no line from the next
+            target.write_line(line.as_bytes()); // a full disk or a missing reader of one output must not affect the others
         }
         self.0.recent.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }
 
-/// The record with a time, and without the default scope's name, which is not printed.
+/// Returns the record with a time, and without the default scope's name, which is not printed.
 fn complete_record(record: &LogRecord, now: SystemTime) -> Cow<'_, LogRecord> {
     let named = record.scope == DEFAULT_SCOPE;
     if !named && !record.time.is_empty() {

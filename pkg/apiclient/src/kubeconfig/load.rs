@@ -1,4 +1,4 @@
-//! Reading a kubeconfig and the files that it names. They are read again at each try, because they rotate.
+//! Loading of a kubeconfig and the files that it names, repeated at each attempt, because they rotate.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{ConfigError, Kubeconfig, MAX_FILE};
 
-/// Reads everything.
+/// Reads all files.
 pub(crate) fn load_kubeconfig(path: &Path) -> Result<Kubeconfig, ConfigError> {
     let bytes = read_file(path)?;
     let file = |why: String| ConfigError::File { path: path.to_owned(), why };
@@ -22,7 +22,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let fail = |why: String| ConfigError::File { path: path.to_owned(), why };
     let mut bytes = Vec::new();
     let limit = MAX_FILE as u64 + 1;
-    // Before opening: to open a FIFO would wait for its writer.
+    // Checked before opening: opening a FIFO would wait for its writer.
     if !fs::metadata(path).map_err(|error| fail(error.to_string()))?.is_file() {
         return Err(fail("it is not a regular file".to_owned()));
     }

@@ -1,8 +1,8 @@
-//! hosts(5) and resolv.conf(5).
+//! Parsers of hosts(5) and resolv.conf(5).
 
 use std::net::IpAddr;
 
-/// The addresses that a hosts file gives a name, in their order.
+/// Returns the addresses of a name in a hosts file, in their order.
 pub(crate) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {
@@ -19,7 +19,7 @@ pub(crate) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
 /// Settings of `resolv.conf` that are supported.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResolvConf {
-    /// `nameserver`: the first three, as glibc has it (`MAXNS`).
+    /// `nameserver`: the first three, as in glibc (`MAXNS`).
     pub(crate) servers: Vec<IpAddr>,
     search: Vec<String>,
     ndots: usize,
@@ -34,7 +34,7 @@ impl ResolvConf {
                 Some("nameserver") if conf.servers.len() < 3 => {
                     conf.servers.extend(fields.next().and_then(|word| word.parse::<IpAddr>().ok()));
                 }
-                // The last of both holds.
+                // The last of either takes effect.
                 Some("search" | "domain") => {
                     let clean = |word: &str| word.trim_matches('.').to_ascii_lowercase();
                     conf.search = fields.map(clean).filter(|word| !word.is_empty()).take(6).collect();
@@ -49,13 +49,13 @@ impl ResolvConf {
             }
         }
         if conf.servers.is_empty() {
-            // resolv.conf(5): without any the one on this machine.
+            // resolv.conf(5): the default is the local machine.
             conf.servers.push(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
         }
         conf
     }
 
-    /// The full names to ask for, in their order: a name with fewer dots than `ndots` first within the search domains.
+    /// Returns the full names to query, in their order: a name with fewer dots than `ndots` first within the search domains.
     pub(crate) fn candidate_names(&self, name: &str) -> Vec<String> {
         let within = self.search.iter().map(|domain| format!("{name}.{domain}"));
         let bare = std::iter::once(name.to_owned());

@@ -1,8 +1,8 @@
-//! DNS messages (RFC 1035, section 4): one question out, addresses in.
+//! DNS messages (RFC 1035, section 4): a query with one question, and the addresses in the response.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Type of the records that a query asks for.
+/// Type of the queried records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordType {
     /// IPv4 addresses (RFC 1035, section 3.4.1).
@@ -13,23 +13,23 @@ pub(crate) enum RecordType {
 
 const CNAME: u16 = 5;
 const CLASS_IN: u16 = 1;
-/// NXDOMAIN: there is no such name.
+/// NXDOMAIN: the name does not exist.
 const NO_SUCH_NAME: u8 = 3;
-/// A chain of aliases longer than this is a loop.
+/// Maximum length of a chain of aliases; a longer one is a loop.
 const MAX_ALIASES: usize = 8;
 
-/// Answer of a DNS server.
+/// Response of a DNS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DnsAnswer {
-    /// These; none when the name or its addresses of the kind do not exist.
+    /// Addresses; empty if the name or its addresses of this type do not exist.
     Addresses(Vec<IpAddr>),
     /// An RCODE other than 0 and 3.
     Failed(u8),
-    /// The answer does not fit into a datagram. We do not ask again over TCP.
+    /// The response does not fit into a datagram. No retry over TCP is made.
     Truncated,
 }
 
-/// A recursive query; none for a name that does not fit.
+/// Returns a recursive query; `None` for a name that does not fit.
 pub(crate) fn encode_query(id: u16, name: &str, kind: RecordType) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(name.len() + 18);
     message.extend(id.to_be_bytes());
@@ -49,13 +49,13 @@ pub(crate) fn encode_query(id: u16, name: &str, kind: RecordType) -> Option<Vec<
     Some(message)
 }
 
-/// Reads an answer to that query; none when it is not one, or is malformed. A truncated answer gives what is in it.
+/// Parses a response to that query; `None` if it is not one, or is malformed. Of a truncated response its content is used.
 pub(crate) fn parse_answer(message: &[u8], id: u16, name: &str, kind: RecordType) -> Option<DnsAnswer> {
     let mut reader = DnsReader { message, at: 0 };
     let (given, flags) = (reader.read_u16()?, reader.read_u16()?);
     let (questions, answers) = (reader.read_u16()?, reader.read_u16()?);
     reader.skip(4)?;
-    // The first bit says that it is an answer.
+    // The first bit marks a response.
     if given != id || flags & 0x8000 == 0 || questions != 1 {
         return None;
     }
@@ -70,12 +70,12 @@ pub(crate) fn parse_answer(message: &[u8], id: u16, name: &str, kind: RecordType
     }
     let records: Vec<DnsRecord> = (0..answers).map_while(|_| reader.read_record()).collect();
     let addresses = follow_aliases(&records, name);
-    // Cut off with nothing of use in it (the TC bit): not the same as having no address.
+    // Truncated without usable content (the TC bit): different from having no address.
     let cut = flags & 0x0200 != 0 && addresses.is_empty();
     Some(if cut { DnsAnswer::Truncated } else { DnsAnswer::Addresses(addresses) })
 }
 
-/// The addresses of the name or of what it is an alias of.
+/// Returns the addresses of the name or of the target of its aliases.
 fn follow_aliases(records: &[DnsRecord], name: &str) -> Vec<IpAddr> {
     let mut owner = name;
     for _ in 0..MAX_ALIASES {
@@ -113,7 +113,7 @@ impl DnsRecord {
     }
 }
 
-/// A place in a message.
+/// Position in a message.
 #[derive(Clone, Copy)]
 struct DnsReader<'m> {
     message: &'m [u8],
@@ -139,7 +139,7 @@ impl<'m> DnsReader<'m> {
         Some(u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?))
     }
 
-    /// A name as text. A pointer leads to an earlier place only (RFC 1035, section 4.1.4), so there is no loop.
+    /// Reads a name as text. A pointer refers to an earlier position only (RFC 1035, section 4.1.4), so there is no loop.
     fn read_name(&mut self) -> Option<String> {
         let mut name = String::new();
         let mut place = *self;
@@ -181,7 +181,7 @@ impl<'m> DnsReader<'m> {
     fn read_record(&mut self) -> Option<DnsRecord> {
         let owner = self.read_name()?;
         let (kind, class) = (self.read_u16()?, self.read_u16()?);
-        // Time to live: one process asks once.
+        // Time to live: a process queries only once.
         self.skip(4)?;
         let length = usize::from(self.read_u16()?);
         let mut inside = *self;

@@ -1,4 +1,4 @@
-//! Publishes Events, as the queue has them.
+//! Publisher of queued Events.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{ApiErrorKind, Error, KubeClient, client::LIMIT};
 
-/// Publishes Events of one node: what happens again is counted at the Event that is there, and what cannot be published at
-/// once waits, the newest of each subject and reason.
+/// Publishes Events of one node: a repeated one increments the count of the published Event, and one that cannot be published
+/// immediately is queued, the newest of each subject and reason.
 ///
-/// Budgets of 20 Events at once and one more in ten seconds hold for Events about the node, for those about pods that
-/// bypass the mesh, and for all others about pods; within each, a namespace has 10 at once.
+/// Three classes have budgets of 20 Events at a time and one more in ten seconds: Events about the node, those about pods that
+/// bypass the mesh, and all others about pods; within each, a namespace has 10 at a time.
 pub struct EventRecorder {
     client: KubeClient,
     node: String,
@@ -34,18 +34,18 @@ pub struct EventRecorder {
 struct Publication<'a> {
     recorder: &'a EventRecorder,
     series: EventSeries,
-    /// The agent's pod, once it is known; inner `None`: there is no such pod.
+    /// The agent's pod, once it was looked up; inner `None`: there is no such pod.
     agent: Option<Option<EventObject>>,
 }
 
 impl EventRecorder {
-    /// A recorder that has published nothing yet. `node`: its name; `agent`: the agent's pod, if known.
+    /// Returns a recorder that has published nothing yet. `node`: its name; `agent`: the agent's pod, if known.
     pub fn new(client: KubeClient, node: &str, agent: Option<PodName>) -> EventRecorder {
         let queue = Mutex::new(EventQueue::new(Instant::now()));
         EventRecorder { client, node: node.to_owned(), agent, queue, added: Notify::new() }
     }
 
-    /// Queues an Event, in place of one that waits with the same subject and reason.
+    /// Queues an Event, replacing a queued one with the same subject and reason.
     pub fn submit(&self, mut notice: Notice, is_bypass: bool) {
         notice.message.truncate(truncate_text(&notice.message, MAX_MESSAGE).len());
         notice.message.shrink_to_fit();
@@ -53,8 +53,8 @@ impl EventRecorder {
         self.added.notify_one();
     }
 
-    /// Publishes what is queued, until it is dropped. `report` is given the result of each attempt. An Event that fails
-    /// because the API server is unavailable is tried again for an hour, each attempt within the budgets.
+    /// Publishes queued Events, until it is dropped. `report` receives the result of each attempt. An Event that fails because the
+    /// API server is unavailable is retried for an hour, each attempt within the budgets.
     pub async fn run(&self, mut report: impl FnMut(Result<(), Error>)) {
         let mut publication = Publication { recorder: self, series: EventSeries::default(), agent: None };
         loop {
@@ -69,7 +69,7 @@ impl EventRecorder {
                 }
                 NextEvent::At(when) => {
                     let left = when.saturating_duration_since(Instant::now());
-                    drop(timeout(left, self.added.notified()).await); // either is a reason to ask again
+                    drop(timeout(left, self.added.notified()).await); // both outcomes lead to another check of the queue
                 }
                 NextEvent::Idle => self.added.notified().await,
             }
@@ -82,7 +82,7 @@ impl EventRecorder {
 }
 
 impl Publication<'_> {
-    /// Creates the Event, or counts the one that says the same.
+    /// Creates the Event, or increments the count of a published one with the same content.
     async fn publish_event(&mut self, waiting: &WaitingEvent) -> Result<(), Error> {
         let Some(subject) = self.resolve_subject(&waiting.notice.about).await? else { return Ok(()) };
         let (key, times) = ((subject, waiting.notice.clone()), waiting.times);
@@ -91,7 +91,7 @@ impl Publication<'_> {
             EventVerdict::Again { name, count } => {
                 let client = &self.recorder.client;
                 match client.count_event(&name, &key.0, count, SystemTime::now()).await {
-                    // Another component removed it.
+                    // Another component deleted it.
                     Err(error) if error.kind() == ApiErrorKind::NotFound => {
                         self.start_series(key, times).await
                     }
@@ -112,7 +112,7 @@ impl Publication<'_> {
         Ok(())
     }
 
-    /// The object that the Event refers to; `None`: there is none.
+    /// Returns the object that the Event refers to; `None` if it does not exist.
     async fn resolve_subject(&mut self, subject: &EventSubject) -> Result<Option<EventObject>, Error> {
         let node = || EventObject::Node(self.recorder.node.clone());
         let or_node = match subject {

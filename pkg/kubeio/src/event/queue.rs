@@ -1,8 +1,8 @@
-//! Events that wait to be published: the newest of each subject and reason, and which of them is next.
+//! Queue of Events to be published: holds the newest of each subject and reason, and selects the next.
 //!
-//! Each class of Events has a budget of its own, so that no Event about a pod delays one about the node, and none that is
-//! only about a pod's standing delays one about a pod that bypasses the mesh. Within a class each namespace has a budget,
-//! half of the class's, and namespaces are served in turn: the author of one cannot use up what others need.
+//! Each class of Events has a budget of its own, so that no Event about a pod delays one about the node, and none about a pod's
+//! mere standing delays one about a pod that bypasses the mesh. Within a class each namespace has a budget, half of the class's,
+//! and namespaces are served round-robin: the author of one cannot exhaust what others need.
 //!
 //! Pure: time is an argument.
 
@@ -14,43 +14,43 @@ use std::{
 
 use model::{EventSubject, Notice};
 
-/// Events of a class at once: a node in trouble has hundreds to publish, and so have all other nodes.
+/// Burst of a class: a node in trouble has hundreds of Events, and so have all other nodes.
 const CLASS_BURST: u32 = 20;
-/// Events of one namespace at once, in a class.
+/// Burst of one namespace in a class.
 const NAMESPACE_BURST: u32 = 10;
-/// After a burst, one more Event of a class, and of a namespace in it, is published each time that this has passed.
+/// Interval after which a class, and a namespace in it, may publish one more Event.
 const EVERY: Duration = Duration::from_secs(10);
-/// Events of a class that wait. An entry has a message of at most 1024 bytes.
+/// Maximum number of queued Events per class. An entry has a message of at most 1024 bytes.
 const WAITING: usize = 512;
-/// An Event that could not be published for so long is dropped.
+/// Time after which an Event that could not be published is dropped.
 const EXPIRY: Duration = Duration::from_secs(3600);
 
-/// Events that share a budget.
+/// Class of Events that share a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventClass {
-    /// About the node or the agent.
+    /// Node or agent.
     Node,
-    /// About pods that bypass the mesh, or can.
+    /// Pods that bypass the mesh, or can.
     Bypass,
-    /// About pods otherwise.
+    /// Other Events about pods.
     Pod,
 }
 
-/// An Event that waits.
+/// A queued Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaitingEvent {
     pub(super) notice: Notice,
     /// Whether it reports that a pod bypasses the mesh, or can: such Events have a budget of their own.
     is_bypass: bool,
-    /// How often it has happened.
+    /// Number of occurrences.
     pub(super) times: u32,
-    /// When it happened last.
+    /// Time of the last occurrence.
     since: Instant,
-    /// Sequence number among the Events that wait.
+    /// Sequence number among the queued Events.
     number: u64,
 }
 
-/// The next step of the publisher.
+/// Next step of the publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NextEvent {
     /// Publish this Event.
@@ -70,7 +70,8 @@ impl WaitingEvent {
         }
     }
 
-    /// Within its class: the namespace, and for the node the reason, so that what repeats does not delay what is new.
+    /// Returns the key of the share within its class: the namespace, and for the node the reason, so that a repeated Event does not
+    /// delay a new one.
     fn share_name(&self) -> &str {
         match &self.notice.about {
             EventSubject::Node | EventSubject::Agent { .. } => self.notice.reason,
@@ -83,7 +84,7 @@ impl WaitingEvent {
     }
 }
 
-/// A budget: so many at once, and then one each [`EVERY`].
+/// Token bucket with this burst, refilled by one each [`EVERY`].
 #[derive(Debug)]
 struct Budget {
     burst: u32,
@@ -107,26 +108,26 @@ impl Budget {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// When it allows the next one; a time that has passed: now.
+    /// Returns when the next Event is allowed; a past time: now.
     fn allows_at(&self) -> Instant {
         if self.left > 0 { self.refilled } else { self.refilled + EVERY }
     }
 }
 
-/// One share of a class's budget.
+/// Share of a class's budget.
 #[derive(Debug)]
 struct Share {
     budget: Budget,
-    /// The number of its last Event; 0: none.
+    /// Number of its last published Event; 0: none.
     served: u64,
-    /// Number of the last Event of each reason.
+    /// Number of the last published Event of each reason.
     reasons: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug)]
 struct ClassQueue {
     budget: Budget,
-    /// Shares that have Events waiting, or have not all of their budget.
+    /// Shares with queued Events, or with a partly used budget.
     shares: BTreeMap<String, Share>,
     waiting: Vec<WaitingEvent>,
 }
@@ -146,7 +147,7 @@ impl ClassQueue {
         });
     }
 
-    /// The place of the next one to be published, if the budgets allow one.
+    /// Returns the index of the next Event to publish, if the budgets allow one.
     fn next_place(&self) -> Option<usize> {
         let candidates = self.waiting.iter().enumerate().filter_map(|(place, waiting)| {
             let Some(share) = self.shares.get(waiting.share_name()) else { return Some((place, (0, 0, 0))) };
@@ -157,7 +158,7 @@ impl ClassQueue {
         next.filter(|_| self.budget.left > 0).map(|(place, _)| place)
     }
 
-    /// When the budgets allow the next one; `None`: no Event waits.
+    /// Returns when the budgets allow the next Event; `None`: the queue is empty.
     fn allows_at(&self) -> Option<Instant> {
         let shares = self.waiting.iter().filter_map(|waiting| self.shares.get(waiting.share_name()));
         shares.map(|share| share.budget.allows_at()).min().map(|share| share.max(self.budget.allows_at()))
@@ -184,7 +185,7 @@ impl ClassQueue {
         (self.waiting.len() > WAITING).then(|| self.drop_one()).flatten()
     }
 
-    /// Makes room: the namespace with the most Events loses its oldest; of several, the one that was served last.
+    /// Drops one Event: the oldest of the namespace with the most; of several namespaces, the one served last.
     fn drop_one(&mut self) -> Option<WaitingEvent> {
         let served = |name: &str| self.shares.get(name).map_or(0, |share| share.served);
         let name = most_crowded(self.waiting.iter().map(WaitingEvent::share_name), served)?.to_owned();
@@ -194,7 +195,7 @@ impl ClassQueue {
     }
 }
 
-/// The name that occurs most often; of several, the one with the highest rank.
+/// Returns the most frequent name; of several, the one with the highest rank.
 pub(super) fn most_crowded<'a>(
     names: impl Iterator<Item = &'a str>,
     rank: impl Fn(&str) -> u64,
@@ -204,10 +205,10 @@ pub(super) fn most_crowded<'a>(
     counts.into_iter().max_by_key(|(name, count)| (*count, rank(name), Reverse(*name))).map(|(name, _)| name)
 }
 
-/// The Events that wait. Its memory and its rate are bounded, whatever happens on the node.
+/// Queue with bounded memory and rate, whatever happens on the node.
 #[derive(Debug)]
 pub(super) struct EventQueue {
-    /// By class, in the order in which they are served.
+    /// Classes, in order of priority.
     classes: BTreeMap<EventClass, ClassQueue>,
     number: u64,
 }
@@ -218,7 +219,7 @@ impl EventQueue {
         EventQueue { classes: classes.map(|class| (class, ClassQueue::new(now))).into(), number: 0 }
     }
 
-    /// Adds an Event, in place of an older one with its subject and reason. Returns one that has to give way, if any.
+    /// Adds an Event, replacing an older one with the same subject and reason. Returns an Event dropped for it, if any.
     pub(super) fn add(&mut self, notice: Notice, is_bypass: bool, now: Instant) -> Option<WaitingEvent> {
         let number = self.next_number();
         let new = WaitingEvent { notice, is_bypass, times: 1, since: now, number };
@@ -227,12 +228,12 @@ impl EventQueue {
             return queue.insert(new, now);
         };
         let times = if older.notice == new.notice { older.times.saturating_add(1) } else { 1 };
-        // It keeps its place, so that whoever changes all the time is published, too.
+        // Keeps its position, so that a constantly changing Event is published, too.
         *older = WaitingEvent { times, number: older.number, ..new };
         None
     }
 
-    /// Takes an Event back that could not be published, unless a newer one waits.
+    /// Requeues an Event that could not be published, unless a newer one is queued.
     pub(super) fn requeue_event(&mut self, failed: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
         let queue = self.classes.get_mut(&failed.class())?;
         match queue.waiting.iter_mut().find(|newer| newer.replaces(&failed)) {
@@ -245,7 +246,7 @@ impl EventQueue {
         }
     }
 
-    /// The Event to be published now, which is taken out and counts in its budgets, or when there is one.
+    /// Removes and returns the Event to publish now, and charges its budgets; or returns when there will be one.
     pub(super) fn next_event(&mut self, now: Instant) -> NextEvent {
         let order = self.next_number();
         for queue in self.classes.values_mut() {

@@ -1,4 +1,4 @@
-//! Which Events are new, and which say what a published one says.
+//! Detection of Events that repeat a published one.
 
 use std::{
     collections::BTreeMap,
@@ -9,12 +9,12 @@ use model::Notice;
 
 use super::{EventObject, queue::most_crowded};
 
-/// The API server keeps Events for an hour after their last change; after that the next one is new.
+/// Time for which the API server keeps an Event after its last change; the next one is a new Event.
 const WINDOW: Duration = Duration::from_secs(3600);
-/// How many Events are remembered.
+/// Number of Events remembered.
 const REMEMBERED: usize = 256;
 
-/// Key of an Event: two Events with equal keys are the same.
+/// Key of an Event: Events with equal keys repeat each other.
 pub(super) type EventKey = (EventObject, Notice);
 
 /// How an Event is published.
@@ -22,11 +22,11 @@ pub(super) type EventKey = (EventObject, Notice);
 pub(super) enum EventVerdict {
     /// Create it.
     New,
-    /// Count the one of this name.
+    /// Increment the count of the Event of this name.
     Again {
-        /// Of the Event that was created.
+        /// Name of the published Event.
         name: String,
-        /// How often it has happened by now.
+        /// Total number of occurrences.
         count: u32,
     },
 }
@@ -38,12 +38,12 @@ struct SentEvent {
     last: Instant,
 }
 
-/// The published Events, as far as they are remembered.
+/// Published Events that are remembered.
 #[derive(Debug, Default)]
 pub(super) struct EventSeries(BTreeMap<EventKey, SentEvent>);
 
 impl EventSeries {
-    /// How to publish an Event that has happened so many times.
+    /// Decides how to publish an Event that has occurred so many times.
     pub(super) fn verdict(&self, key: &EventKey, times: u32, now: Instant) -> EventVerdict {
         match self.0.get(key) {
             Some(sent) if now.saturating_duration_since(sent.last) < WINDOW => {
@@ -53,7 +53,7 @@ impl EventSeries {
         }
     }
 
-    /// An Event was published under this name, with this count.
+    /// Records that an Event was published under this name, with this count.
     pub(super) fn record_published(&mut self, key: EventKey, name: String, count: u32, now: Instant) {
         if self.0.len() >= REMEMBERED && !self.0.contains_key(&key) {
             self.forget_one();
@@ -61,7 +61,7 @@ impl EventSeries {
         self.0.insert(key, SentEvent { name, count, last: now });
     }
 
-    /// The namespace with the most Events loses its oldest.
+    /// Forgets the oldest Event of the namespace with the most.
     fn forget_one(&mut self) {
         let namespaces = self.0.keys().map(|(subject, _)| subject.namespace());
         let Some(crowded) = most_crowded(namespaces, |_| 0) else { return };

@@ -1,8 +1,8 @@
-//! Who has the places of a server, and who gives one up when all are taken.
+//! Connection slots of a server, and the choice of the connection to evict when all are taken.
 //!
-//! A server that only waits for a free place can be starved by clients that hold all of them and send nothing. One that
-//! anybody can reach therefore always accepts a new client: a client that is being answered keeps its place, and of the others the one that has been
-//! connected longest goes, first among those of the address with the most connections.
+//! A server that only waits for a free slot can be starved by clients that hold all of them and send nothing. One that any client
+//! can reach therefore always accepts a new client: connections with a request in flight keep their slots, and of the idle ones the
+//! oldest is closed, first among those of the address with the most connections.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, Id};
 
 use super::ConnectionPeer;
 
-/// Requests of one connection that are being answered.
+/// Counter of one connection's requests in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 
@@ -37,7 +37,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// The connections of a server, in the order in which they came.
+/// Connections of a server, in the order in which they were accepted.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionTable(Vec<ConnectionEntry>);
 
@@ -67,16 +67,16 @@ impl ConnectionTable {
         self.0.len()
     }
 
-    /// Whether one of them could be evicted.
+    /// Whether any connection can be evicted.
     pub(super) fn has_idle(&self) -> bool {
         self.0.iter().any(|place| place.in_flight.is_idle())
     }
 
-    /// Closes one connection that is not being answered, if there is one.
+    /// Closes one idle connection, if any.
     pub(super) fn evict_idle(&mut self) {
         let count = |address| self.0.iter().filter(|place| place.address == address).count();
         let idle = self.0.iter().enumerate().filter(|(_, place)| place.in_flight.is_idle());
-        // Of several that are equal, the first: the oldest.
+        // Among equals the first, which is the oldest.
         let victim = idle.rev().max_by_key(|(_, place)| count(place.address)).map(|(index, _)| index);
         if let Some(index) = victim {
             self.0.remove(index).task.abort();

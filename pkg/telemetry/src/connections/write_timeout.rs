@@ -1,4 +1,4 @@
-//! A stream that is not written to for ever.
+//! A stream with a timeout for writes.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Writing fails when the other end has taken nothing for a while; reading is as it was.
+/// Fails writes once the peer has read nothing for a while; reads are passed through.
 pub(super) struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
-    /// Runs while the other end takes nothing.
+    /// Timer, armed while the peer reads nothing.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The version, in the JSON shape of Istio's ControlZ. Scopes are in [`super::levels`].
+//! Version, in the JSON shape of Istio's ControlZ. Scopes are in [`super::levels`].
 
 use axum::Router;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! Who may ask what, for how long, and what browsers may do with the answers.
+//! Admission of requests: peers, operations, timeout, and the headers that restrict browsers.
 
 use axum::extract::Request;
 use axum::http::header::{
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{ConnectionPeer, DEADLINE, error_response};
 
-/// The page has its style and script in it; nothing comes from elsewhere, and nothing goes there.
+/// The page contains its style and script; it neither loads nor sends anything elsewhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -23,7 +23,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Around everything.
+/// Middleware for all paths.
 pub(super) async fn check_request(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectionPeer>().copied();
     let mut response = match find_refusal(peer, &request) {
@@ -42,30 +42,30 @@ fn timeout_response() -> Response {
     error_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-/// Why a request is not handled.
+/// Reason why a request is refused.
 enum Refusal {
-    /// The request would change something, over TCP.
+    /// A change over TCP.
     Change,
-    /// The sender of the request may not read, for this reason.
+    /// The peer may not read, for this reason.
     Reader(&'static str),
 }
 
-/// `None`: it is handled. A request whose peer is not known counts as one of another machine.
+/// Returns why a request is refused; `None`: it is admitted. A request without a known peer counts as remote.
 ///
-/// Over TCP nothing is ever changed: user 0 at the other end of a loopback connection is any container with hostNetwork.
+/// Changes over TCP are always refused: a peer of user 0 on the loopback interface can be any container with hostNetwork.
 fn find_refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
     match peer {
-        // No browser gets there, and its clients name no host.
+        // Browsers cannot connect to it, and its clients send no Host.
         Some(ConnectionPeer::Socket) => return None,
         _ if ![Method::GET, Method::HEAD].contains(request.method()) => return Some(Refusal::Change),
-        // With hostNetwork the loopback is the node's, and any process of the node can connect.
+        // With hostNetwork the loopback interface is the node's, and any process of the node can connect.
         Some(peer @ ConnectionPeer::Local { .. }) if !peer.is_root() => {
             return Some(Refusal::Reader("over the loopback only processes of root are answered"));
         }
         _ => {}
     }
     if !is_asked_for_us(request) {
-        // Else a page of another site could have its own name lead here, and read what it gets.
+        // Otherwise a page of another site could resolve its own name to our address (DNS rebinding), and read the responses.
         return Some(Refusal::Reader("the host is neither an IP address nor localhost: use one of these"));
     }
     None
@@ -79,13 +79,13 @@ fn refuse_change() -> Response {
     response
 }
 
-/// Browsers always name the host; a client that names none is no browser.
+/// Whether the Host header is acceptable. Browsers always send one; a client that sends none is no browser.
 fn is_asked_for_us(request: &Request) -> bool {
     let named = request.headers().get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
     request.uri().authority().map(|authority| authority.as_str()).into_iter().chain(named).all(is_ours)
 }
 
-/// An IP address or `localhost`, with or without a port.
+/// Whether a host is an IP address or `localhost`, with or without a port.
 fn is_ours(host: &str) -> bool {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, "")) => (name, None),

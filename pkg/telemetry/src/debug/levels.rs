@@ -1,4 +1,4 @@
-//! Log levels: to look at and to change, for us and in ControlZ's shape.
+//! Log levels: queries and changes, in our JSON and in ControlZ's.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -34,10 +34,10 @@ async fn show_lines(State(desk): State<DebugHandler>) -> Response {
     )
 }
 
-/// A status and a reason.
+/// Status and reason.
 type LevelRejection = (StatusCode, String);
 
-/// A scope in our words.
+/// A scope in our JSON.
 #[derive(Serialize)]
 struct ShownScope {
     scope: String,
@@ -59,7 +59,7 @@ struct LevelRequest {
     level: Option<String>,
 }
 
-/// A scope in ControlZ's words. There are no stack traces; who shows callers is decided by a flag.
+/// A scope in ControlZ's JSON. Stack traces are not supported; callers are configured by a flag.
 #[derive(Serialize)]
 struct CtrlzScope {
     name: String,
@@ -81,7 +81,7 @@ impl From<LogScope> for CtrlzScope {
     }
 }
 
-/// Of what ControlZ's clients send, that which can be changed here.
+/// The one field of ControlZ's request that can be changed here.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct CtrlzLevelChange {
@@ -109,7 +109,7 @@ async fn change_one(
     apply_change(&desk, Some(name), &uri, body).await.unwrap_or_else(rejection_response)
 }
 
-/// The path names the scope, or the query, or the body.
+/// Changes a level; the scope is named by the path, else by the query, else by the body.
 async fn apply_change(
     desk: &DebugHandler,
     named: Option<String>,
@@ -141,7 +141,7 @@ async fn ctrlz_change(State(desk): State<DebugHandler>, Path(name): Path<String>
         let sent: CtrlzLevelChange = read_json(body).await?;
         match sent.output_level.filter(|level| !level.is_empty()) {
             Some(level) => set_scope_level(&desk.0.logger, &name, &level),
-            // What else there is cannot be changed; ControlZ answers the same to a request that changes nothing.
+            // Other fields cannot be changed; ControlZ responds likewise to a request that changes nothing.
             None => desk.0.logger.find_scope(&name).map(drop).map_err(bad_request),
         }
     };
@@ -161,7 +161,7 @@ fn set_scope_level(logger: &Logger, scope: &str, level: &str) -> Result<(), Leve
     logger.change_level(scope, level).map(drop).map_err(bad_request)
 }
 
-/// ControlZ answers 400 to both.
+/// Maps both errors to 400, as ControlZ does.
 #[expect(clippy::needless_pass_by_value, reason = "where it stands, it takes over what failed")]
 fn bad_request(error: LevelError) -> LevelRejection {
     (StatusCode::BAD_REQUEST, error.to_string())
@@ -171,7 +171,7 @@ fn rejection_response((status, why): LevelRejection) -> Response {
     error_response(status, &why)
 }
 
-/// No body is as good as an empty object.
+/// Reads a JSON body; an empty body counts as an empty object.
 async fn read_json<T: Default + for<'a> Deserialize<'a>>(body: Body) -> Result<T, LevelRejection> {
     let too_long =
         |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body is cut off, or longer than {MAX_BODY} bytes"));

@@ -1,8 +1,8 @@
-//! What stands behind the question mark.
+//! Query parameters of a URI.
 
 use axum::http::Uri;
 
-/// The first value of that name; `None`: it is not there. What is no percent-encoding stays as it is.
+/// Returns the first value of that name; `None` if absent. Invalid percent-encoding is kept as is.
 pub(super) fn query_parameter(uri: &Uri, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(uri.query()?.as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())

@@ -1,4 +1,4 @@
-//! What is made from the state.
+//! Views of the state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::{
     DebugHandler, HTML, build_response, error_response, json_response, levels, pretty_json, route_with_slash,
 };
 
-/// A part of the state as text.
+/// Renders a part of the state as text.
 type RenderFn = fn(&report::StateReport) -> serde_json::Result<String>;
 
-/// Path, what it has, and how it is made.
+/// Path, description and renderer of each view.
 const VIEWS: [(&str, &str, RenderFn); 13] = [
     ("state", "everything", |state| to_string_pretty(state)),
     ("pods", "the node's pods: captured or not, why, and what the kernel shows", |state| {
@@ -60,7 +60,7 @@ pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     router.route("/", page.clone()).route("/index.html", page)
 }
 
-/// Each path that can be read, with what it has.
+/// Lists each readable path with its description.
 fn list_paths() -> BTreeMap<String, &'static str> {
     let others = [
         ("explain?pod=NAMESPACE/NAME", "why a pod is captured, or why not, and what to do about it"),
@@ -84,7 +84,7 @@ async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
         Ok(state) => state,
         Err(why) => return error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     };
-    // A megabyte takes a while to write down, and probes are answered by this thread.
+    // Serialising a megabyte takes a while, and this thread also answers probes.
     match spawn_blocking(move || render(&state)).await {
         Ok(text) => json_response(text),
         Err(_) => {
@@ -100,7 +100,7 @@ async fn explain_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     }
 }
 
-/// A PUT, because it sends packets: the guard refuses it over TCP.
+/// Proves a pod. PUT, because it sends packets: the guard refuses it over TCP.
 async fn prove_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
         Ok((namespace, name)) => answer_question(desk.inspector().prove_pod(namespace, name).await),
@@ -115,7 +115,7 @@ fn answer_question(found: Result<impl Serialize, Reason>) -> Response {
     }
 }
 
-/// Namespace and name of the pod that is asked for.
+/// Returns namespace and name of the requested pod.
 fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
     let asked = query_parameter(uri, "pod").unwrap_or_default();
     let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {

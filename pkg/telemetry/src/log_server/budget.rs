@@ -1,12 +1,12 @@
-//! How much of what plugins send is printed. Whoever sends is root, but a plugin that goes mad must not fill the node's disk,
-//! nor keep foreign lines out of the log.
+//! Rate limit of the plugins' lines. Senders are root, but a misbehaving plugin must neither fill the node's disk nor suppress the
+//! lines of other pods.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use tokio::time::Instant;
 
-/// Rate of lines and bytes that may be printed: so much at once, and so much a second after that.
+/// Token bucket parameters for lines and bytes: burst, and refill per second.
 #[derive(Clone, Copy, Debug)]
 struct LogRate {
     lines: u32,
@@ -15,16 +15,16 @@ struct LogRate {
     bytes_per_second: u32,
 }
 
-/// Of one pod. An ADD has a dozen lines of 300 bytes.
+/// Limit of one pod. An ADD has a dozen lines of 300 bytes.
 const ONE: LogRate =
     LogRate { lines: 1000, bytes: 256 * 1024, lines_per_second: 50, bytes_per_second: 16 * 1024 };
-/// Of all. A node that comes up starts some hundred pods within a minute.
+/// Limit of all pods. A node that boots starts some hundred pods within a minute.
 const ALL: LogRate =
     LogRate { lines: 10_000, bytes: 4 * 1024 * 1024, lines_per_second: 500, bytes_per_second: 128 * 1024 };
-/// Pods that are told apart at a time. Further ones share what a pod has.
+/// Maximum number of pods with a bucket of their own. Further ones share one.
 const MAX_PODS: usize = 1024;
 
-/// Lines and bytes that may still be printed.
+/// Remaining budget of lines and bytes.
 #[derive(Debug)]
 pub(super) struct LogBudget {
     all: TokenBucket,
@@ -78,13 +78,13 @@ impl LogBudget {
         }
     }
 
-    /// Whether a line of so many bytes about this pod may be printed; if so, it counts.
+    /// Whether a line of this size about this pod may be printed; if so, it is counted.
     pub(super) fn try_admit(&mut self, pod: &str, bytes: usize, now: Instant) -> bool {
         let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
         self.all.refill(now);
         let key = self.hasher.hash_one(pod);
         if self.pods.len() >= MAX_PODS && !self.pods.contains_key(&key) {
-            // Those who have been silent for long enough need no memory.
+            // Full buckets need not be kept.
             self.pods.values_mut().for_each(|bucket| bucket.refill(now));
             self.pods.retain(|_, bucket| !bucket.is_full());
         }

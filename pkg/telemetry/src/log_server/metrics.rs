@@ -1,4 +1,4 @@
-//! What came to the socket, counted.
+//! Metrics of the log socket.
 
 use metrics::Labelled;
 use prometheus_client::metrics::counter::Counter;
@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 use wire::LogLevel;
 
 model::word_enum! {
-    /// How a request ended.
+    /// Outcome of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum RequestOutcome {
         Ok = "ok",
@@ -31,7 +31,7 @@ metrics::metric_set! {
 }
 
 impl LogMetrics {
-    /// Adds them to the registry, all at zero.
+    /// Registers the counters, all at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> LogMetrics {
         let metrics = LogMetrics::register_all(registry);

@@ -1,4 +1,4 @@
-//! One request: its body within bounds, its lines to the logger.
+//! Handling of one request: reads the body within limits, passes its lines to the logger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,19 +18,19 @@ use super::budget::LogBudget;
 use super::metrics::{LogMetrics, RequestOutcome};
 use crate::logging::Logger;
 
-/// The longest body that is taken, in bytes.
+/// Maximum length of a body, in bytes.
 pub const MAX_BODY: usize = 1024 * 1024;
-/// The most lines in a body. Lists of tiny strings would take many times the body's memory.
+/// Maximum number of lines in a body. Lists of tiny strings would take many times the body's memory.
 const MAX_LINES: usize = MAX_BODY / 64;
-/// All bodies together that are read at a time. Usual ones have a few hundred bytes.
+/// Maximum total size of all bodies being read, in bytes. Typical ones have a few hundred.
 const MAX_BODIES: usize = 2 * MAX_BODY;
-/// Bytes of a refused body that are read and discarded: a client that is still sending does not see the answer.
+/// Bytes of a refused body that are read and discarded: a client that is still sending does not read the response.
 const DRAIN: usize = 8 * MAX_BODY;
-/// For the body.
+/// Timeout of reading the body.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Istio prints the plugin's lines under this scope.
+/// Scope under which Istio prints the plugin's lines.
 const SCOPE: &str = "cni";
-/// Lines that were dropped are told of so often.
+/// Interval of the summary of dropped lines.
 const SUMMARY: Duration = Duration::from_secs(10);
 
 pub(super) fn build_router(logger: Logger, metrics: LogMetrics) -> Router {
@@ -48,7 +48,7 @@ pub(super) fn build_router(logger: Logger, metrics: LogMetrics) -> Router {
 struct LogReceiver {
     logger: Logger,
     metrics: LogMetrics,
-    /// Bytes that bodies may still take.
+    /// Bytes left for bodies.
     room: Semaphore,
     quota: Arc<Mutex<LogQuota>>,
 }
@@ -97,7 +97,7 @@ impl LogReceiver {
         }
         let mut received = ReceivedBody { bytes: Vec::with_capacity(announced), held: None };
         while let Some(frame) = body.frame().await {
-            // A body that ends early.
+            // The body is truncated.
             let frame = frame.map_err(|_| RequestOutcome::Malformed)?;
             let Some(data) = frame.data_ref() else { continue };
             if received.bytes.len() + data.len() > MAX_BODY {
@@ -108,7 +108,7 @@ impl LogReceiver {
         Ok(received)
     }
 
-    /// One request's lines stay together.
+    /// Prints the lines of one request contiguously.
     fn print_lines(&self, received: ReceivedBody<'_>) -> RequestOutcome {
         if count_quotes(&received.bytes) > 2 * MAX_LINES {
             return RequestOutcome::TooLarge;
@@ -136,7 +136,7 @@ impl LogReceiver {
         }
     }
 
-    /// The record, if it may be printed: what its level keeps back costs nothing.
+    /// Returns the record if it may be printed; lines that its level suppresses do not use up the quota.
     fn admit_record(&self, record: LogRecord, bytes: usize, now: Instant) -> Option<LogRecord> {
         if !self.logger.level_of(SCOPE).passes(record.level) {
             return None;
@@ -155,7 +155,7 @@ impl LogReceiver {
         None
     }
 
-    /// The line as it is printed; for one that cannot be read, a line that says so to those who search.
+    /// Parses a line; an invalid one yields a record that reports so.
     fn parse_line(&self, line: &str) -> LogRecord {
         match LogRecord::parse(line) {
             Ok(record) => {
@@ -167,7 +167,7 @@ impl LogReceiver {
     }
 }
 
-/// One line for all that were dropped.
+/// Logs one line for all that were dropped.
 async fn report_dropped(logger: Logger, quota: Arc<Mutex<LogQuota>>) {
     sleep(SUMMARY).await;
     let (dropped, bytes) = {
@@ -180,12 +180,12 @@ async fn report_dropped(logger: Logger, quota: Arc<Mutex<LogQuota>>) {
     logger.emit(&own_record(LogLevel::Warn, msg));
 }
 
-/// Quotes that no backslash precedes: two for each string of a list, or at least one, when it ends with a backslash.
+/// Counts quotes that no backslash precedes: two for each string of a list, or at least one, when it ends with a backslash.
 fn count_quotes(json: &[u8]) -> usize {
     json.windows(2).filter(|pair| matches!(pair, [before, b'"'] if *before != b'\\')).count()
 }
 
-/// The plugin's record as one of ours. Its time and scope are kept as labels.
+/// Converts the plugin's record to one of ours. Its time and scope are kept as labels.
 fn relabel_record(record: LogRecord) -> LogRecord {
     let LogRecord { level, time, scope, msg, mut labels } = record;
     for (name, value) in [("plugin_time", time), ("plugin_scope", scope)] {
@@ -201,7 +201,7 @@ fn own_record(level: LogLevel, msg: String) -> LogRecord {
     LogRecord { level, time: String::new(), scope: SCOPE.to_owned(), msg, labels: BTreeMap::new() }
 }
 
-/// A body, as far as it has come, with the room that it takes.
+/// A partially received body, with the memory reserved for it.
 struct ReceivedBody<'a> {
     bytes: Vec<u8>,
     held: Option<SemaphorePermit<'a>>,

@@ -1,11 +1,11 @@
-//! The text form of a line, as Istio prints it: columns with tabs between them.
+//! Text form of a line, as Istio prints it: tab-separated columns.
 
 use std::fmt::Write as _;
 
 use wire::LogRecord;
 
-/// `time level scope message key=value key=value`, with tabs between the columns and blanks between the labels. The
-/// default scope is no column. What would break the line or a column is escaped: the plugin's lines carry text of others.
+/// Formats `time level scope message key=value key=value`, with tabs between the columns and blanks between the labels. The default
+/// scope is omitted. Characters that would break the line or a column are escaped: the plugin's lines contain foreign text.
 pub(super) fn text_line(record: &LogRecord) -> String {
     let mut line = String::with_capacity(64 + record.msg.len());
     for column in [&record.time, record.level.as_str(), &record.scope] {
@@ -27,7 +27,7 @@ pub(super) fn text_line(record: &LogRecord) -> String {
     line
 }
 
-/// In quotes when it would not read as one word.
+/// Appends a label's name or value, quoted unless it reads as one word.
 fn label_part(line: &mut String, text: &str) {
     let plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=';
     if text.chars().all(plain) {
@@ -46,7 +46,7 @@ fn push_escaped(line: &mut String, text: &str, special: &str) {
             '\r' => line.push_str("\\r"),
             '\t' => line.push_str("\\t"),
             c if c.is_control() => {
-                // Writing to a string does not fail.
+                // Writing to a String cannot fail.
                 let _ = write!(line, "\\u{:04x}", u32::from(c));
             }
             c => {

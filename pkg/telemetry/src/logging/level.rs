@@ -1,30 +1,29 @@
-//! How much each scope prints.
+//! Output levels of scopes.
 
 use std::collections::BTreeMap;
 
 use wire::LogLevel;
 
-/// The scope that others follow, and whose name is not printed.
+/// Default scope, whose level applies to the others, and whose name is not printed.
 pub(super) const DEFAULT_SCOPE: &str = "default";
-/// In a list of levels: every scope.
+/// Stands for every scope in a list of levels.
 pub(crate) const ALL_SCOPES: &str = "all";
-/// Scope of lines from libraries: clients, TLS. Silent unless asked for: whoever calls them logs what matters, once, as a
-/// sentence.
+/// Scope of lines from libraries (clients, TLS), silent by default: their callers log what matters, once, as a message.
 pub(super) const LIBRARY_SCOPE: &str = "kube";
 
 model::word_enum! {
-    /// How much a scope prints: its level and all that are graver.
+    /// Output level of a scope: lines of this severity and above are printed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum OutputLevel {
         /// Nothing.
         None = "none",
-        /// Errors that end the program. No line of ours has this level, so it prints nothing either.
+        /// Errors that end the program. We log none, so it prints nothing either.
         Fatal = "fatal",
         /// [`LogLevel::Error`].
         Error = "error",
-        /// [`LogLevel::Warn`] and graver.
+        /// [`LogLevel::Warn`] and above.
         Warn = "warn",
-        /// [`LogLevel::Info`] and graver.
+        /// [`LogLevel::Info`] and above.
         Info = "info",
         /// Everything.
         Debug = "debug",
@@ -43,7 +42,7 @@ impl OutputLevel {
     }
 }
 
-/// The levels of all scopes.
+/// Levels of all scopes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ScopeLevels {
     default: OutputLevel,
@@ -58,8 +57,8 @@ impl Default for ScopeLevels {
 }
 
 impl ScopeLevels {
-    /// Reads `scope:level,…`. A level without a scope is that of `default`; of two for one scope the last counts, and
-    /// `all` counts before all others (Istio 1.20). Returns one sentence for each part that is wrong and counts for nothing.
+    /// Parses `scope:level,…`. A level without a scope is that of `default`; of two for one scope the last takes effect, and `all`
+    /// is applied before all others (Istio 1.20). Returns one message for each part that is invalid and ignored.
     pub(super) fn parse(text: &str) -> (ScopeLevels, Vec<String>) {
         let mut levels = ScopeLevels::default();
         let (mut overall, mut mistakes) = (None, Vec::new());
@@ -103,7 +102,7 @@ impl ScopeLevels {
     }
 }
 
-/// Our scopes for one that newer versions of Istio have.
+/// Returns our scopes that correspond to one of newer versions of Istio.
 pub(super) fn scope_names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
     match *scope {
         "cni-plugin" => &["cni"],

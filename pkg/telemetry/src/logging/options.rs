@@ -1,4 +1,4 @@
-//! Istio's logging flags: from text to values.
+//! Istio's logging flags, parsed.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use flags::{
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, ScopeLevels};
 
-/// How to log: the flags, checked.
+/// Log options: the validated flags.
 #[derive(Debug)]
 pub struct LogOptions {
-    /// `stdout`, `stderr` or paths.
+    /// Outputs: `stdout`, `stderr` or paths.
     pub(super) targets: Vec<String>,
     pub(super) json: bool,
     pub(super) levels: ScopeLevels,
     pub(super) callers: CallerScopes,
-    /// Levels that cannot be read, each with the name of its flag. They count as not given, as in Istio.
+    /// Levels that cannot be parsed, each with the name of its flag. They are ignored, as in Istio.
     pub warnings: Vec<String>,
 }
 
-/// The scopes of `--log_caller`.
+/// Scopes of `--log_caller`.
 #[derive(Debug, Default)]
 pub(super) struct CallerScopes(BTreeSet<String>);
 
@@ -32,11 +32,11 @@ impl CallerScopes {
 }
 
 impl LogOptions {
-    /// Reads Istio's logging flags ([`flags::LOGGING`]). Files are appended to and never rotated: the container runtime or
-    /// logrotate does that. Levels for stack traces are checked, and without effect: there are none.
+    /// Parses Istio's logging flags ([`flags::LOGGING`]). Files are appended to and never rotated, which is left to the container
+    /// runtime or logrotate. Levels of stack traces are validated, and without effect: there are none.
     ///
     /// # Errors
-    /// A switch is neither true nor false.
+    /// A boolean flag is neither true nor false.
     pub fn parse(values: &FlagValues) -> Result<LogOptions, String> {
         let mut warnings = Vec::new();
         let levels = parse_levels(values, &LOG_OUTPUT_LEVEL, &mut warnings);
@@ -51,7 +51,7 @@ impl LogOptions {
         })
     }
 
-    /// The level of a scope: its own, else that of `default`.
+    /// Returns the level of a scope: its own, else that of `default`.
     pub fn level_of(&self, scope: &str) -> super::OutputLevel {
         self.levels.level_of(scope)
     }
@@ -67,14 +67,14 @@ fn owned_elements(text: &str) -> impl Iterator<Item = String> {
     model::list_elements(text).map(ToOwned::to_owned)
 }
 
-/// Lines always go somewhere.
+/// Returns the outputs, at least one.
 fn log_targets(values: &FlagValues) -> Vec<String> {
     let file = Some(values.flag_text(&LOG_ROTATE).to_owned()).filter(|path| !path.is_empty());
     let named: Vec<String> = owned_elements(values.flag_text(&LOG_TARGET)).chain(file).collect();
     if named.is_empty() { vec!["stdout".to_owned()] } else { named }
 }
 
-/// As Go reads them. Empty is false.
+/// Parses a boolean as Go does. Empty is false.
 fn parse_boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -1,4 +1,4 @@
-//! One open file, pipe or terminal that lines are written to.
+//! Output of log lines: one open file, pipe or terminal.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -12,19 +12,19 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 
-/// For a reader that is behind. While it stays away, the lines that follow do not wait again.
+/// Timeout for a reader that is behind. While it reads nothing, further lines are not delayed again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct LogOutput {
     file: File,
-    /// The last write waited in vain.
+    /// Whether the last write timed out.
     stalled: bool,
-    /// The last line was written in part: the next one must not be glued to it.
+    /// Whether the last line was written partially: the next one must start on a new line.
     torn: bool,
 }
 
 impl LogOutput {
-    /// `stdout`, `stderr`, or a file, which is appended to.
+    /// Opens `stdout`, `stderr`, or a file for appending.
     pub(super) fn open(name: &str) -> io::Result<LogOutput> {
         match name {
             "stdout" => Self::open_standard(io::stdout().as_fd()),
@@ -41,8 +41,8 @@ impl LogOutput {
         LogOutput { file, stalled: false, torn: false }
     }
 
-    /// A pipe is opened a second time: not to block is a property of the open file, which we share with others. Where
-    /// that is forbidden, and for all other kinds, the file itself is used.
+    /// Opens stdout or stderr. A pipe is opened a second time: O_NONBLOCK belongs to the open file description, which we share with
+    /// other processes. Where that is forbidden, and for all other kinds of files, the descriptor is duplicated.
     pub(super) fn open_standard(fd: BorrowedFd<'_>) -> io::Result<LogOutput> {
         if FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Fifo {
             let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -54,7 +54,7 @@ impl LogOutput {
         Ok(Self::new(fd.try_clone_to_owned()?.into()))
     }
 
-    /// Writes the line with one call, as long as the system takes it whole. Whether it was written.
+    /// Writes the line with one call, unless the system accepts it only partially. Returns whether it was written.
     pub(super) fn write_line(&mut self, line: &[u8]) -> bool {
         let line = if self.torn { Cow::Owned([b"\n", line].concat()) } else { Cow::Borrowed(line) };
         let deadline = Instant::now() + if self.stalled { Duration::ZERO } else { PATIENCE };
@@ -77,7 +77,7 @@ impl LogOutput {
             match self.file.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Another writer of the same pipe was faster.
+                // Another writer of the same pipe filled it first.
                 Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {}
                 result => return result,
             }
@@ -85,7 +85,7 @@ impl LogOutput {
     }
 }
 
-/// Until there is room, or nobody is left to read: then writing tells.
+/// Waits until there is room, or the pipe has no reader: the next write then returns the error.
 fn wait_writable(file: &File, deadline: Instant) -> io::Result<()> {
     let mut fds = [PollFd::new(file, PollFlags::OUT)];
     loop {

@@ -1,4 +1,4 @@
-//! Scopes as people see and change them while the program runs.
+//! Log scopes, as shown and changed at run time.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use wire::{LogLevel, LogRecord};
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, scope_names};
 use super::{Logger, OutputLevel};
 
-/// Scopes that lines are printed under, and the names that newer versions of Istio have for them, each with its description.
+/// Scopes of our lines, and their names in newer versions of Istio, each with its description.
 const SCOPES: [(&str, &str); 9] = [
     ("ambient", "pods of ambient mode: who is captured, and how"),
     ("cni", "what the plugin tells"),
@@ -20,52 +20,52 @@ const SCOPES: [(&str, &str); 9] = [
     ("zds", "what is said between the agent and ztunnel"),
 ];
 
-/// A scope, as it is now.
+/// Current state of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogScope {
     /// Name of the scope.
     pub name: String,
-    /// Description of its lines; empty for a scope that a flag names and nobody prints under.
+    /// Description of its lines; empty for a scope that a flag names but no line uses.
     pub description: &'static str,
-    /// How much of it is printed. Of several that a name stands for, the most.
+    /// Output level; for a name that stands for several scopes, the most verbose.
     pub level: OutputLevel,
-    /// Whether its lines show where in the source they come from.
+    /// Whether its lines show the source location of the caller.
     pub callers: bool,
 }
 
-/// Why a level was not changed.
+/// Reason why a level was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
-    /// There is no such scope.
+    /// The scope does not exist.
     #[error("unknown scope name: {name} (there are {known})")]
     UnknownScope {
-        /// Name that was asked for.
+        /// Requested name.
         name: String,
-        /// Names of the scopes that exist.
+        /// Names of the existing scopes.
         known: String,
     },
-    /// There is no such level.
+    /// The level does not exist.
     #[error("{name:?} is not a level (they are {known})")]
     UnknownLevel {
-        /// Name that was asked for.
+        /// Requested name.
         name: String,
-        /// Names of the levels that exist.
+        /// Names of the existing levels.
         known: String,
     },
 }
 
 impl Logger {
-    /// All scopes, by name.
+    /// Returns all scopes, by name.
     pub fn scopes(&self) -> Vec<LogScope> {
         let mut names = self.scope_levels();
         names.extend(SCOPES.map(|(name, _)| (name.to_owned(), OutputLevel::None)));
         names.into_keys().map(|name| self.describe_scope(name)).collect()
     }
 
-    /// One scope.
+    /// Returns one scope.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No scope has this name.
     pub fn find_scope(&self, name: &str) -> Result<LogScope, LevelError> {
         let known = self.scopes();
         known.iter().find(|scope| scope.name == name).cloned().ok_or_else(|| {
@@ -74,11 +74,11 @@ impl Logger {
         })
     }
 
-    /// As [`Logger::set_level`], for names that somebody typed. `all` is every scope. A line tells of the change before it
-    /// takes effect, whatever the levels are, so that nobody can silence the log unseen.
+    /// Sets a level as [`Logger::set_level`] does, for names entered by a person. `all` is every scope. A line reports the change
+    /// before it takes effect, regardless of the levels, so that the log cannot be silenced unnoticed.
     ///
     /// # Errors
-    /// There is no such scope, or no such level. Nothing is changed then.
+    /// The scope or the level does not exist. Nothing is changed then.
     pub fn change_level(&self, scope: &str, level: &str) -> Result<OutputLevel, LevelError> {
         if scope != ALL_SCOPES {
             self.find_scope(scope)?;

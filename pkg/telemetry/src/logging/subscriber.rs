@@ -1,4 +1,4 @@
-//! From `tracing` events to records.
+//! Conversion of `tracing` events to records.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,14 +14,14 @@ use wire::{LogLevel, LogRecord};
 use super::level::{DEFAULT_SCOPE, LIBRARY_SCOPE};
 use super::{Logger, OutputLevel};
 
-/// Libraries that log under one word, which is not to be taken for a scope of ours.
+/// Libraries whose targets are single words, which must not be mistaken for scopes of ours.
 const LIBRARIES: [&str; 5] = ["kube", "hyper", "rustls", "tower", "h2"];
 
-/// Hands `tracing` events to a [`Logger`].
+/// Passes `tracing` events to a [`Logger`].
 pub struct LogSubscriber(pub(super) Logger);
 
 impl Subscriber for LogSubscriber {
-    /// A line that is not printed costs one look at a flag of its own; [`Logger::set_level`] has these set anew.
+    /// Caches the interest, so that a suppressed line costs one flag check; [`Logger::set_level`] rebuilds the cache.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.enabled(metadata) { Interest::always() } else { Interest::never() }
     }
@@ -68,7 +68,7 @@ impl Subscriber for LogSubscriber {
     fn exit(&self, _: &Id) {}
 }
 
-/// Returns the level of an event. `None` for trace, which Istio does not have: libraries trace every byte.
+/// Returns the level of an event; `None` for trace, which Istio does not have: libraries trace every byte.
 fn event_level(metadata: &Metadata<'_>) -> Option<LogLevel> {
     match *metadata.level() {
         tracing::Level::ERROR => Some(LogLevel::Error),
@@ -79,7 +79,7 @@ fn event_level(metadata: &Metadata<'_>) -> Option<LogLevel> {
     }
 }
 
-/// Our crates name a scope as target. A path of modules is what an event has that names none: a library's.
+/// Returns the scope of an event. Our crates name a scope as target; a module path is the default target, as libraries use.
 pub(super) fn event_scope(target: &str) -> &str {
     if target.contains("::") || LIBRARIES.iter().any(|library| target.starts_with(library)) {
         LIBRARY_SCOPE
@@ -90,7 +90,7 @@ pub(super) fn event_scope(target: &str) -> &str {
     }
 }
 
-/// `file:line`, the file with two directories at most: where the source lay when it was built is nobody's business.
+/// Returns `file:line`, the file with at most two directories, so that the build machine's paths are not disclosed.
 fn caller_location(metadata: &Metadata<'_>) -> Option<String> {
     let (file, line) = (metadata.file()?, metadata.line()?);
     let start = file.rmatch_indices('/').nth(2).map_or(0, |(at, _)| at + 1);

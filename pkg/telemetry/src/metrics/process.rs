@@ -1,4 +1,4 @@
-//! What Prometheus' clients tell of every process, read when somebody asks.
+//! Standard process metrics of Prometheus clients, collected at each scrape.
 
 use std::fmt;
 use std::fs;
@@ -13,18 +13,18 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Adds `process_cpu_seconds_total`, `process_resident_memory_bytes` and so on. What cannot be read is left out.
+/// Registers `process_cpu_seconds_total`, `process_resident_memory_bytes` and so on. Unreadable values are omitted.
 pub fn register_process(registry: &mut Registry) {
     registry.register_collector(Box::new(ProcessCollector { started: start_time() }));
 }
 
 #[derive(Debug)]
 struct ProcessCollector {
-    /// Seconds since the epoch. Computed once: it tells restarts, so it must not move when the clock is set.
+    /// Start in seconds since the epoch. Computed once: changes indicate restarts, so setting the clock must not change it.
     started: Option<f64>,
 }
 
-/// Of `/proc/self/stat`.
+/// Fields of `/proc/self/stat`.
 #[derive(Debug, PartialEq)]
 struct ProcStat {
     cpu_ticks: u64,
@@ -39,7 +39,7 @@ impl ProcStat {
         Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
     }
 
-    /// Fields are counted from the state on, which is the third: the name before it may hold blanks and parentheses.
+    /// Parses fields from the third, the state, on: the process name before it may contain blanks and parentheses.
     fn parse(text: &str) -> Option<ProcStat> {
         let (_, fields) = text.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -54,7 +54,7 @@ impl ProcStat {
     }
 }
 
-#[expect(clippy::cast_precision_loss)] // ticks of a process's life
+#[expect(clippy::cast_precision_loss)] // ticks of one process lifetime fit
 fn ticks_to_seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
@@ -65,7 +65,7 @@ fn start_time() -> Option<f64> {
     Some(now.as_secs_f64() - since_boot.as_secs_f64() + ticks_to_seconds(ProcStat::read()?.start_ticks))
 }
 
-/// Without the one that is open for counting.
+/// Counts open file descriptors, without the one used for counting.
 fn open_fds() -> Option<u64> {
     let count = fs::read_dir("/proc/self/fd").ok()?.count();
     u64::try_from(count.saturating_sub(1)).ok()
