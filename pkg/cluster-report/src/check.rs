@@ -1,4 +1,4 @@
-//! `millrace check`: every check, its findings, and what they amount to.
+//! `millrace check`: all checks with their findings, and the verdict.
 
 mod agents;
 mod basis;
@@ -23,93 +23,93 @@ use crate::{
     finding::{Code, Finding, Section, Severity, complete_findings},
 };
 
-/// The overall result of a check.
+/// Overall result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Nothing is unhealthy, and everything could be determined.
     Healthy,
-    /// Something is unhealthy.
+    /// At least one finding is an error.
     Unhealthy,
     /// Nothing unhealthy was found, but not everything could be determined.
     Unknown,
 }
 
 impl CheckReport {
-    /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
+    /// Returns the exit status for scripts: 0 if all severities are below `least`; else 2 if something is unknown and nothing is
     /// unhealthy, and 1 in every other case.
     pub fn status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
     }
 }
 
-/// The answer of `millrace check`.
+/// Output of `millrace check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: &'static str,
-    /// The overall result.
+    /// Overall result.
     pub verdict: Verdict,
-    /// Some nodes did not answer, or some objects could not be read.
+    /// Whether some nodes did not answer, or some objects could not be read.
     pub partial: bool,
-    /// How much was looked at.
+    /// Numbers of checked objects.
     pub counts: Counts,
-    /// Every check with its outcome.
+    /// All checks with their results.
     pub checks: Vec<CheckLine>,
     /// All findings, sorted by code and object.
     pub findings: Vec<Finding>,
-    /// Captured pods of which some traffic stays outside of the mesh by intent, by name.
+    /// Captured pods with traffic excluded from the mesh by intent, by name.
     pub excepted: Vec<ExceptedPod>,
     /// Nodes whose agent did not answer.
     pub unanswered: Vec<NodeMessage>,
 }
 
-/// A captured pod of which some traffic stays outside of the mesh by intent.
+/// A captured pod with traffic excluded from the mesh by intent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ExceptedPod {
-    /// The pod, as `NAMESPACE/NAME`.
+    /// Pod as `NAMESPACE/NAME`.
     pub pod: String,
-    /// The traffic that stays outside, one text for each kind.
+    /// Excluded traffic, one text for each kind.
     pub exceptions: Vec<String>,
 }
 
-/// How much was looked at.
+/// Numbers of checked objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Nodes of the cluster.
     pub nodes: usize,
-    /// Pods of agents.
+    /// Agent pods.
     pub agents: usize,
     /// Nodes whose agent answered.
     pub answered: usize,
-    /// Pods that these agents report.
+    /// Pods reported by these agents.
     pub pods: usize,
-    /// Of those, captured ones.
+    /// Captured pods among those reported.
     pub captured: usize,
-    /// Of those, captured ones of which some traffic stays outside of the mesh by intent.
+    /// Captured pods with traffic excluded from the mesh by intent.
     pub excepted: usize,
-    /// Of those that are reported, pods that bypass the mesh.
+    /// Reported pods that bypass the mesh.
     pub bypassing: usize,
 }
 
-/// A check and its outcome.
+/// A check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckLine {
-    /// The code of its findings.
+    /// Code of its findings.
     pub code: Code,
-    /// Where it belongs.
+    /// Section of the output.
     pub section: Section,
-    /// The condition that holds if the check passed.
+    /// Condition that holds if the check passed.
     pub title: &'static str,
-    /// The worst of its findings, at least `Unknown` if something is missing that it rests on; `None`: it passed.
+    /// Highest severity of its findings, at least `Unknown` if data that it is based on is missing; `None`: it passed.
     pub severity: Option<Severity>,
-    /// How many findings it has.
+    /// Number of its findings.
     pub findings: usize,
-    /// Why it could not be determined completely; empty: it could.
+    /// Reasons why it could not be determined completely; empty: it could.
     pub unknown: Vec<String>,
 }
 
-/// Checks everything.
+/// Runs all checks.
 pub fn check(cluster: &Cluster) -> CheckReport {
     let lookup = Lookup::new(cluster);
     let mut findings = agents::findings(&lookup);
@@ -168,7 +168,7 @@ fn cluster_counts(cluster: &Cluster, excepted: &[ExceptedPod]) -> Counts {
     }
 }
 
-/// The checks with these codes. `unknown`: why one could not be determined completely.
+/// Returns the checks with these codes. `unknown`: reasons why one could not be determined completely.
 pub(crate) fn check_lines<'a>(
     codes: impl Iterator<Item = &'a Code>,
     findings: &[Finding],

@@ -1,4 +1,4 @@
-//! What is known of a cluster.
+//! State of a cluster.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
     policy::NetworkPolicy,
 };
 
-/// Everything that was read.
+/// All objects and answers that were read.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// All pods.
@@ -24,56 +24,56 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// All NetworkPolicies.
     pub policies: Vec<NetworkPolicy>,
-    /// The agents' DaemonSets.
+    /// DaemonSets of agents.
     pub daemon_sets: Vec<DaemonSet>,
-    /// The agents' pods.
+    /// Pods of agents.
     pub agents: Vec<Pod>,
-    /// The agents' answers, by node.
+    /// Answers of agents, by node.
     pub answers: BTreeMap<String, NodeAnswer>,
     /// Kinds of objects that could not be read.
     pub unread: Vec<UnreadObjects>,
 }
 
-/// The answer of a node's agent: the document with its state, or why there is none that can be used.
+/// Answer of a node's agent: its state document, or why there is no usable one.
 pub type NodeAnswer = Result<StateReport, String>;
 
 /// A kind of objects that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnreadObjects {
-    /// Such as `networkpolicies`.
+    /// Resource, such as `networkpolicies`.
     pub what: String,
-    /// Why.
+    /// Error.
     pub why: String,
 }
 
-/// Why a node did not answer, or what is not known of it.
+/// A message about a node, such as why it did not answer, or what is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct NodeMessage {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Why, or what.
+    /// Text of the message.
     pub message: String,
 }
 
 impl Cluster {
-    /// Documents of the nodes that answered, by node.
+    /// Returns the documents of the nodes that answered, by node.
     pub fn state_reports(&self) -> impl Iterator<Item = (&str, &StateReport)> {
         self.answers.iter().filter_map(|(node, answer)| Some((node.as_str(), answer.as_ref().ok()?)))
     }
 
-    /// Nodes whose agent did not answer, by name.
+    /// Returns the nodes whose agent did not answer, by name.
     pub fn unanswered_nodes(&self) -> Vec<NodeMessage> {
         let silent = self.answers.iter().filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
         silent.map(|(node, why)| NodeMessage { node: node.clone(), message: why.clone() }).collect()
     }
 
-    /// Whether objects of this kind could be read, so that one that is not there does not exist.
+    /// Whether objects of this kind could be read, so that a missing one does not exist.
     pub fn has_read(&self, kind: &str) -> bool {
         !self.unread.iter().any(|unread| unread.what == kind)
     }
 
-    /// Leaves out pods, NetworkPolicies and labels of every other namespace. Agents and nodes stay: the pods of this one
-    /// depend on them.
+    /// Removes pods, NetworkPolicies and labels of every other namespace. Agents and nodes are kept: the pods of this one depend on
+    /// them.
     pub fn keep_namespace(&mut self, namespace: &str) {
         self.pods.retain(|pod| pod.metadata.namespace == namespace);
         self.policies.retain(|policy| policy.metadata.namespace == namespace);
@@ -83,18 +83,18 @@ impl Cluster {
         }
     }
 
-    /// The document of a node.
+    /// Returns the document of a node.
     pub(crate) fn state_of(&self, node: &str) -> Option<&StateReport> {
         self.answers.get(node)?.as_ref().ok()
     }
 }
 
-/// By which kind of proxy a pod takes part in the mesh, as an agent with ambient mode and without settings of its own decides it from
-/// labels, annotations and containers alone: `Sidecar`, or `InPod` for ambient mode of any capture mode; `None`: it does not. The
-/// node's agent knows better, where there is one.
+/// Returns the kind of proxy by which a pod is in the mesh, as decided by an agent with ambient mode and default settings from
+/// labels, annotations and containers alone: `Sidecar`, or `InPod` for ambient mode of any capture mode; `None`: not in the mesh.
+/// The decision of the node's agent, if there is one, takes precedence.
 pub fn mesh_membership(pod: &Pod, namespace: Option<&Namespace>) -> Option<RedirectionMode> {
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
-    // Of a namespace that could not be read, no label is known; the pod's own count nevertheless.
+    // The labels of an unread namespace are unknown; the pod's own are evaluated nevertheless.
     let unread = Namespace::default();
     match decide(&pod.to_decided(), namespace.or(Some(&unread)), &policy) {
         _ if !pod.is_live() => None,

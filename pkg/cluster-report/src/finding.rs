@@ -1,4 +1,4 @@
-//! Findings: each has a stable code, which decides its severity, the check that it belongs to, and where to read on.
+//! Findings: each has a stable code, which determines its severity, the check that it belongs to, and its documentation.
 
 use std::iter;
 
@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::cluster::UnreadObjects;
 
-/// The page that describes each code below an anchor of the same name.
+/// Page that describes each code under an anchor of that name.
 pub const DOCS: &str = "docs/millrace.md";
 
 model::word_enum! {
-    /// A part of the output.
+    /// Section of the output.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Section {
-        /// The cluster as a whole.
+        /// Cluster as a whole.
         Cluster = "cluster",
         /// The agents.
         Agents = "agents",
@@ -31,7 +31,7 @@ model::word_enum! {
 }
 
 model::word_enum! {
-    /// Data that a check rests on. The words of objects of the API are those of [`crate::UnreadObjects::what`].
+    /// Data that a check is based on. Names of API objects are those of [`crate::UnreadObjects::what`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Basis {
         Pods = "pods",
@@ -42,22 +42,22 @@ model::word_enum! {
         CiliumConfig = "ConfigMap cilium-config",
         FelixConfiguration = "FelixConfiguration default",
         OpenShiftNetwork = "OpenShift network cluster",
-        /// Pods of agents, and at least one.
+        /// Pods of agents, at least one.
         Agents = "agents",
-        /// The answer of every agent.
+        /// Answers of all agents.
         Answers = "answers",
-        /// A complete observation of every node with an agent.
+        /// Complete observations of all nodes with an agent.
         Observations = "observations",
-        /// An agent on every node that runs pods of the mesh.
+        /// Agents on all nodes with mesh pods.
         MeshNodes = "mesh-nodes",
     }
 }
 
-/// The commands that can find it.
+/// Commands that can report a code.
 enum CodeScope {
     /// `millrace check`.
     Check,
-    /// `millrace check --pre`, of an installation that is still to come.
+    /// `millrace check --pre`, before an installation.
     Installation,
     Both,
     /// `millrace simulate`.
@@ -68,35 +68,35 @@ macro_rules! finding_codes {
     ($($(#[$doc:meta])* $name:ident $word:literal $section:ident $severity:ident $scope:ident [$($basis:ident)*]
         $check:literal $hint:literal)*) => {
         model::word_enum! {
-            /// A kind of finding, in the order of the output.
+            /// Kind of a finding, in the order of the output.
             #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
             #[serde(rename_all = "kebab-case")]
             pub enum Code { $($(#[$doc])* $name = $word),* }
         }
 
         impl Code {
-            /// The part of the output that it belongs to.
+            /// Returns the section of the output.
             pub fn section(self) -> Section { match self { $(Code::$name => Section::$section),* } }
 
-            /// How bad it is, as a rule.
+            /// Returns the usual severity.
             pub fn severity(self) -> Severity { match self { $(Code::$name => Severity::$severity),* } }
 
             fn scope(self) -> CodeScope { match self { $(Code::$name => CodeScope::$scope),* } }
 
-            /// Returns the data that its check rests on.
+            /// Returns the data that its check is based on.
             pub(crate) fn bases(self) -> &'static [Basis] { match self { $(Code::$name => &[$(Basis::$basis),*]),* } }
 
-            /// Returns the condition that holds if there is no such finding. Several codes can share one.
+            /// Returns the condition that holds without such a finding. Several codes can share one.
             pub fn check(self) -> &'static str { match self { $(Code::$name => $check),* } }
 
-            /// Returns the recommended action, in a sentence.
+            /// Returns the recommended action as a sentence.
             pub fn hint(self) -> &'static str { match self { $(Code::$name => $hint),* } }
         }
     };
 }
 
 finding_codes! {
-    /// Objects of the API could not be read.
+    /// API objects could not be read.
     NotReadable "not-readable" Cluster Unknown Both [] "objects of the API can be read"
         "Apply deploy/millrace-viewer.yaml, and bind it to your user."
     /// No pod has the agents' label.
@@ -105,7 +105,7 @@ finding_codes! {
     /// The DaemonSet is not rolled out.
     RolloutIncomplete "rollout-incomplete" Cluster Warning Check [DaemonSets] "the agents' DaemonSet is rolled out"
         "Run kubectl rollout status on it; pods that are not ready are listed below."
-    /// Agents are of different versions.
+    /// Agents have different versions.
     VersionsDiffer "versions-differ" Cluster Warning Check [Agents Answers] "all agents are of one version"
         "Wait for the rollout, or finish it."
     /// Labels of a namespace contradict each other.
@@ -138,22 +138,22 @@ finding_codes! {
     /// A node still has the taint for nodes without an agent.
     NodeTainted "node-tainted" Nodes Error Check [Nodes Agents] "no node with a ready agent has the taint for nodes without one"
         "Check that the taint's controller runs; docs/node-readiness.md."
-    /// A file of the installation is not as it should be.
+    /// A file of the installation differs from the desired state.
     InstallationDamaged "installation-damaged" Nodes Error Check [Agents Answers] "the plugin is installed on every node"
         "The agent repairs it; if it lasts, another component writes the same file, or its directory is not writable."
     /// The node's agent cannot capture pods.
     NodeDegraded "node-degraded" Nodes Error Check [Agents Answers Observations] "every node can capture pods"
         "Run millrace explain on one of its pods: it says what to do."
-    /// A check of the agent at its start found something.
+    /// A check at the agent's start has a finding.
     NodePreflight "node-preflight" Nodes Warning Both [Nodes Agents Answers] "every node passed the check of what capture needs"
         "Run install-cni check in the agent's container."
-    /// Ambient mode, and no ztunnel is ready on the node.
+    /// No ztunnel is ready on a node with ambient mode.
     ZtunnelNotReady "ztunnel-not-ready" Nodes Error Check [Agents Answers Observations] "every node of ambient mode has a ready ztunnel"
         "Look at the node's ztunnel pod."
     /// The node's network differs from the desired state.
     NodeDrift "node-drift" Nodes Error Check [Agents Answers Observations] "every node's network is as desired"
         "The agent repairs it; if it lasts, run millrace verify --node NODE."
-    /// Foreign objects are where ours should be.
+    /// Foreign objects are in the place of ours.
     ForeignObjects "foreign-objects" Nodes Warning Check [Agents Answers Observations] "no other component uses what is ours"
         "Remove what the other component created."
     /// A pod bypasses the mesh.
@@ -162,46 +162,46 @@ finding_codes! {
     /// A pod's traffic is held.
     PodHeld "pod-held" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod's traffic is held"
         "Run millrace explain NAMESPACE/POD."
-    /// A pod is captured, and something of it is not as desired.
+    /// A captured pod differs from the desired state.
     PodDiffers "pod-differs" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "every captured pod is as desired"
         "Run millrace explain NAMESPACE/POD."
     /// A pod is being captured.
     PodPending "pod-pending" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod waits to be captured"
         "Wait; if it lasts, run millrace explain NAMESPACE/POD."
-    /// A pod left the mesh, and something of ours is still there.
+    /// A pod left the mesh, but some of our objects remain.
     PodLeaving "pod-leaving" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod is leaving the mesh"
         "Wait; if it lasts, run millrace explain NAMESPACE/POD."
     /// The state of a pod could not be determined.
     PodUnknown "pod-unknown" Pods Unknown Check [Pods Namespaces Agents Answers Observations MeshNodes] "the state of every pod is known"
         "Run millrace explain NAMESPACE/POD."
-    /// An exception that annotations of a pod or of its namespace ask for is not applied.
+    /// An exception requested by annotations of a pod or of its namespace is not applied.
     ExceptionRefused "exception-refused" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "every exception from capture that pods ask for is applied"
         "Correct or remove the annotation, or let the administrator allow it: docs/in-pod.md#exceptions."
     /// A mesh pod is older than the agent on its node, which has no record of it.
     PodOlderThanPlugin "pod-older-than-plugin" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod of the mesh is older than the plugin on its node"
         "Restart the pod, or let the agent repair such pods: docs/repair.md."
-    /// A mesh pod that its node's agent does not report.
+    /// A mesh pod is not reported by its node's agent.
     PodNotReported "pod-not-reported" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "every pod of the mesh is reported by its node's agent"
         "Run the check again; if it lasts, the agent's excluded namespaces or selectors leave the pod out."
     /// Labels of a pod contradict each other.
     PodLabels "pod-labels" Pods Warning Check [Pods] "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."
-    /// A pod has a port that ztunnel opens in its network namespace.
+    /// A pod uses a port that ztunnel opens in its network namespace.
     ZtunnelPortTaken "ztunnel-port-taken" Pods Error Installation [Pods] "no pod has a port that ztunnel opens in it"
         "Let the application listen on another port, or keep the pod out of ambient mode by the label istio.io/dataplane-mode=none."
     /// An agent would not start with the simulated settings.
     SettingsRefused "settings-refused" Agents Error Simulation [] "an agent starts with the simulated settings"
         "Correct the value: docs/install-cni.md has the allowed ones."
-    /// A setting would change, and its effect is not simulated.
+    /// The effect of a changed setting is not simulated.
     SettingNotSimulated "setting-not-simulated" Agents Warning Simulation [] "every setting that would change is simulated"
         "Read what the setting does in docs/install-cni.md: the simulation is that of all others."
     /// A kernel needs iptables tools.
     KernelOld "kernel-old" Nodes Warning Installation [Nodes] "no node's kernel needs iptables tools"
         "Use the image with -ambient, which has them: docs/firewall.md."
-    /// No test runs with a container runtime.
+    /// The container runtime is not covered by our tests.
     RuntimeUntested "runtime-untested" Nodes Warning Installation [Nodes] "every node's container runtime is one of those that are tested"
         "Try the installation on one such node first: docs/upgrade.md; docs/platforms.md lists what is tested."
-    /// Another agent is installed.
+    /// Another agent is already installed.
     AgentInstalled "agent-installed" Cluster Warning Installation [DaemonSets] "no agent is installed yet"
         "Replace it as docs/migrate.md says: two agents on a node would conflict."
     /// Ambient mode has no ztunnel.
@@ -213,7 +213,7 @@ finding_codes! {
     /// Cilium resolves services before the rules in a pod.
     CiliumSocketLb "cilium-socket-lb" Networks Error Installation [CiliumConfig] "Cilium resolves no service inside of pods"
         "Set Cilium's value socketLB.hostNamespaceOnly=true."
-    /// Cilium drops answers to probes of ambient pods.
+    /// Cilium drops replies to probes of ambient pods.
     CiliumHostRouting "cilium-host-routing" Networks Warning Installation [CiliumConfig] "Cilium returns answers to probes of ambient pods"
         "For ambient mode, set Cilium's value bpf.hostLegacyRouting=true."
     /// Cilium has a ztunnel of its own.
@@ -222,10 +222,10 @@ finding_codes! {
     /// Calico resolves services before the rules in a pod.
     CalicoConnectTime "calico-connect-time" Networks Error Installation [FelixConfiguration] "Calico resolves no service inside of pods"
         "Set bpfConnectTimeLoadBalancing: Disabled in the FelixConfiguration."
-    /// Probes of pods with security groups of AWS fail.
+    /// Probes of pods with AWS security groups fail.
     AwsStrictGroups "aws-strict-groups" Networks Warning Installation [DaemonSets] "AWS returns answers to probes of pods with security groups"
         "For ambient mode, set POD_SECURITY_GROUP_ENFORCING_MODE=standard, or DISABLE_TCP_EARLY_DEMUX=true on the init container."
-    /// OVN-Kubernetes drops answers to probes of ambient pods.
+    /// OVN-Kubernetes drops replies to probes of ambient pods.
     OvnGatewayMode "ovn-gateway-mode" Networks Warning Installation [OpenShiftNetwork Nodes] "OVN-Kubernetes returns answers to probes of ambient pods"
         "For ambient mode, set routingViaHost: true in gatewayConfig of the Cluster Network Operator, or else the gateway mode local (global.gatewayMode in the chart of OVN-Kubernetes)."
     /// NetworkPolicies block HBONE.
@@ -234,7 +234,7 @@ finding_codes! {
     /// NetworkPolicies block HBONE from some peers.
     PolicyBlocksSome "policy-blocks-some" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE from peers that it allows"
         "Allow ingress to TCP port 15008 from these peers too."
-    /// NetworkPolicies block all that comes in.
+    /// NetworkPolicies block all inbound traffic.
     PolicyBlocksAll "policy-blocks-all" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks everything to pods of the mesh"
         "If the pod must accept traffic, allow ingress to TCP port 15008."
     /// NetworkPolicies block HBONE to peers.
@@ -246,26 +246,26 @@ finding_codes! {
 }
 
 impl Code {
-    /// Whether it is a code of `millrace check --pre`.
+    /// Whether the code is one of `millrace check --pre`.
     pub(crate) fn is_of_preflight(self) -> bool {
         matches!(self.scope(), CodeScope::Installation | CodeScope::Both)
     }
 
-    /// Whether it is a code of `millrace check`.
+    /// Whether the code is one of `millrace check`.
     pub(crate) fn is_of_check(self) -> bool {
         matches!(self.scope(), CodeScope::Check | CodeScope::Both)
     }
 }
 
-/// The object that a finding is about.
+/// The object of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ObjectName {
-    /// `Pod`, `Node`, `Namespace`, `DaemonSet`, `NetworkPolicy`, `Cluster`.
+    /// Kind: `Pod`, `Node`, `Namespace`, `DaemonSet`, `NetworkPolicy`, `Cluster`.
     pub kind: &'static str,
-    /// Empty: it is in none.
+    /// Namespace; empty: cluster-scoped.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// The object's name.
+    /// Name of the object.
     pub name: String,
 }
 
@@ -282,7 +282,7 @@ impl ObjectName {
         ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// Kind, namespace (if it is in one) and name, such as `Pod/shop/web`; `None`: the cluster.
+    /// Returns kind, namespace (if namespaced) and name, such as `Pod/shop/web`; `None`: the cluster.
     pub(crate) fn path(&self) -> Option<String> {
         match (self.kind, self.namespace.as_str()) {
             ("Cluster", _) => None,
@@ -291,7 +291,7 @@ impl ObjectName {
         }
     }
 
-    /// As it stands before a message, such as `pod shop/web`; empty for the cluster.
+    /// Returns the prefix of a message, such as `pod shop/web`; empty for the cluster.
     pub fn title(&self) -> String {
         let kind = match self.kind {
             "Pod" | "Node" | "Namespace" => self.kind.to_lowercase(),
@@ -305,26 +305,26 @@ impl ObjectName {
     }
 }
 
-/// Something that is not as it should be.
+/// A fault or an unknown fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The kind of finding.
+    /// Kind of the finding.
     pub code: Code,
-    /// Code of the check that the node itself made (docs/preflight.md); `None`: it is no finding of such a check.
+    /// Code of the node's own check (docs/preflight.md); `None`: another kind of finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// The object that the finding is about.
+    /// Object of the finding.
     pub object: ObjectName,
-    /// The node, if it is about something on one.
+    /// Node, if the object is on one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The problem and its cause.
+    /// Problem and its cause.
     pub message: String,
-    /// The recommended action.
+    /// Recommended action.
     pub hint: String,
-    /// Where to read on.
+    /// Link to the documentation.
     pub link: String,
 }
 
@@ -342,18 +342,18 @@ impl Finding {
         }
     }
 
-    /// About a node.
+    /// Returns a finding about a node.
     pub(crate) fn of_node(code: Code, node: &str, message: impl Into<String>) -> Finding {
         Finding::new(code, ObjectName::node(node), message).on_node(node)
     }
 
-    /// Code by which results can be filtered: with that of the node's own check, if it is of one.
+    /// Returns the code for filtering results: including that of the node's own check, if any.
     pub(crate) fn full_code(&self) -> String {
         let check = self.check.iter().map(String::as_str);
         iter::once(self.code.as_str()).chain(check).collect::<Vec<_>>().join("/")
     }
 
-    /// Message, and the recommended action if it is another than that of all findings with this code.
+    /// Returns the message, and the recommended action if it differs from that of other findings with this code.
     pub(crate) fn message_with_advice(&self) -> String {
         if self.hint == report::link_docs(self.code.hint()) {
             return self.message.clone();
@@ -367,7 +367,7 @@ impl Finding {
     }
 }
 
-/// Adds findings about what could not be read, and sorts all by code and object.
+/// Adds findings about unread objects, and sorts all by code and object.
 pub(crate) fn complete_findings(mut findings: Vec<Finding>, unread: &[UnreadObjects]) -> Vec<Finding> {
     findings.extend(unread.iter().map(|UnreadObjects { what, why }| {
         Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{what}: {why}"))

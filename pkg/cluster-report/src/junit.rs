@@ -1,4 +1,4 @@
-//! Checks as a test report in the form of JUnit.
+//! Checks as a JUnit test report.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], lea
     report::render_junit(suite, &cases, least)
 }
 
-/// Returns the case of a check, and one for each check of nodes themselves that found something.
+/// Returns the case of a check, and one for each check of nodes themselves that has a finding.
 fn cases_of(line: &CheckLine, findings: &[Finding]) -> Vec<JunitCase> {
     let mut of_nodes: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
     let mut own = Vec::new();
@@ -42,7 +42,7 @@ fn cases_of(line: &CheckLine, findings: &[Finding]) -> Vec<JunitCase> {
     whole.into_iter().chain(nodes).collect()
 }
 
-/// Returns the findings of a check and the parts that are missing, on one line.
+/// Returns the findings of a check and the missing data, on one line.
 fn failure_message(unknown: &[String], findings: &[&Finding]) -> String {
     let found = findings.iter().map(|finding| match finding.object.title().as_str() {
         "" => finding.message_with_advice(),

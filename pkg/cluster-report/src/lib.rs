@@ -1,7 +1,7 @@
-//! What is wrong with a cluster's mesh nodes and pods: findings, rows and a verdict, made from slim objects of the API and from
-//! what each node's agent answered.
+//! Diagnosis of a cluster's mesh nodes and pods: findings, rows and a verdict, derived from slim API objects and the answers of
+//! each node's agent.
 //!
-//! Pure. It asks nobody: `cmd/millrace` reads the objects, queries the agents, and prints what is returned here.
+//! Pure, and without requests: `cmd/millrace` reads the objects, queries the agents, and prints what is returned here.
 
 mod check;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Objects of the API, as far as findings need them: a tenth of what the API server sends.
+//! API objects, reduced to what findings need: a tenth of what the API server sends.
 
 pub(crate) use enrolment::{AMBIENT_REDIRECTION as REDIRECTION, STATUS as SIDECAR_STATUS};
 use model::{Node, ObjectMeta, PodStatus, null_is_empty};
@@ -6,19 +6,19 @@ use serde::{Deserialize, Deserializer};
 
 use crate::policy::PortName;
 
-/// Annotations that are kept. Others are often large, and none is needed.
+/// Annotations that are kept. Others are often large, and not needed.
 const ANNOTATIONS: [&str; 2] = [REDIRECTION, SIDECAR_STATUS];
 
-/// A pod. Of all pods of a cluster, neither arguments nor variables of containers are kept.
+/// A pod. Arguments and variables of containers are not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Pod {
     /// Name, labels, and the annotations that findings need.
     #[serde(deserialize_with = "slim_metadata")]
     pub metadata: ObjectMeta,
-    /// The desired state.
+    /// Desired state.
     pub spec: PodSpec,
-    /// The observed state.
+    /// Observed state.
     pub status: PodStatus,
 }
 
@@ -29,20 +29,20 @@ fn slim_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
     Ok(metadata)
 }
 
-/// The desired state of a pod.
+/// Desired state of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
-    /// The name of the pod's node; empty if it has none yet.
+    /// Name of the pod's node; empty if not scheduled yet.
     pub node_name: String,
-    /// Whether the pod uses the node's network.
+    /// Whether the pod runs in the node's network namespace.
     pub host_network: bool,
-    /// The account that the pod runs as.
+    /// Service account of the pod.
     pub service_account_name: String,
-    /// The pod's containers.
+    /// Containers of the pod.
     #[serde(deserialize_with = "null_is_empty")]
     pub containers: Vec<Container>,
-    /// Containers that start before, native sidecars among them.
+    /// Init containers, including native sidecars.
     #[serde(deserialize_with = "null_is_empty")]
     pub init_containers: Vec<Container>,
 }
@@ -51,52 +51,52 @@ pub struct PodSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Container {
-    /// The container's name.
+    /// Name of the container.
     pub name: String,
-    /// Ports that it names.
+    /// Ports that it declares.
     #[serde(deserialize_with = "null_is_empty")]
     pub ports: Vec<ContainerPort>,
-    /// Probe whether it has started; `None`: there is none.
+    /// Startup probe, if any.
     pub startup_probe: Option<Probe>,
-    /// Probe whether it is ready; `None`: there is none.
+    /// Readiness probe, if any.
     pub readiness_probe: Option<Probe>,
-    /// Probe whether it still works; `None`: there is none.
+    /// Liveness probe, if any.
     pub liveness_probe: Option<Probe>,
 }
 
-/// A probe of the kubelet, as far as it connects to the pod: one that runs a command has none of these.
+/// A probe of the kubelet that connects to the pod: one that runs a command has none of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Probe {
-    /// By HTTP.
+    /// HTTP probe.
     pub http_get: Option<ProbeTarget>,
-    /// By connecting alone.
+    /// TCP probe.
     pub tcp_socket: Option<ProbeTarget>,
-    /// By gRPC.
+    /// gRPC probe.
     pub grpc: Option<ProbeTarget>,
 }
 
-/// Where a probe connects to.
+/// Target of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ProbeTarget {
-    /// The port.
+    /// Port of the target.
     pub port: PortName,
 }
 
-/// A port that a container names.
+/// A port that a container declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerPort {
-    /// The port's name; empty if it has none.
+    /// Name of the port; empty if it has none.
     pub name: String,
-    /// The port number.
+    /// Port number.
     pub container_port: u16,
-    /// `TCP`, `UDP` or `SCTP`; empty: TCP.
+    /// Protocol: `TCP`, `UDP` or `SCTP`; empty: TCP.
     pub protocol: String,
 }
 
 impl Pod {
-    /// The pod's name, as findings show it.
+    /// Returns the pod's name, as shown by findings.
     pub fn qualified_name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
@@ -111,7 +111,7 @@ impl Pod {
         self.metadata.annotations.contains_key(SIDECAR_STATUS) && self.has_container("istio-proxy")
     }
 
-    /// Returns the pod as the agent's decision takes it, as far as it is kept here.
+    /// Returns the pod in the form of the agent's decision, as far as its data is kept here.
     pub(crate) fn to_decided(&self) -> model::Pod {
         let containers = self.containers().map(|container| model::Container {
             name: container.name.clone(),
@@ -135,7 +135,7 @@ impl Pod {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
 
-    /// Ports to which the kubelet's probes connect.
+    /// Returns the ports to which the kubelet's probes connect.
     pub(crate) fn probed_ports(&self) -> impl Iterator<Item = u16> {
         self.probe_targets().filter_map(|(container, _, target)| match &target.port {
             PortName::Number(number) => Some(*number),
@@ -145,13 +145,13 @@ impl Pod {
         })
     }
 
-    /// TCP ports that containers declare.
+    /// Returns the TCP ports that containers declare.
     pub(crate) fn declared_ports(&self) -> impl Iterator<Item = u16> {
         let ports = self.containers().flat_map(|container| &container.ports);
         ports.filter(|port| ["", "TCP"].contains(&&*port.protocol)).map(|port| port.container_port)
     }
 
-    /// Where probes connect to, and the container and the kind of each.
+    /// Returns the targets of probes, with the container and the kind of each.
     pub(crate) fn probe_targets(&self) -> impl Iterator<Item = (&Container, &'static str, &ProbeTarget)> {
         self.containers().flat_map(|container| {
             let probes = [
@@ -168,7 +168,7 @@ impl Pod {
         })
     }
 
-    /// Why it is not ready, in a clause.
+    /// Returns why the pod is not ready, as a clause.
     pub fn phase_summary(&self) -> String {
         let mut waiting =
             self.status.container_statuses.iter().filter_map(|status| status.state.waiting.as_ref());
@@ -187,24 +187,24 @@ pub(crate) fn is_schedulable_linux(node: &Node) -> bool {
     ![node.status.node_info.operating_system.as_str(), label].contains(&"windows") && !node.spec.unschedulable
 }
 
-/// The agents' DaemonSet.
+/// DaemonSet of the agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DaemonSet {
-    /// Name, labels.
+    /// Name and labels.
     pub metadata: ObjectMeta,
-    /// How far it is.
+    /// Rollout status.
     pub status: DaemonSetStatus,
 }
 
-/// How far a DaemonSet is, in nodes.
+/// Rollout status of a DaemonSet, in nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DaemonSetStatus {
-    /// The number of nodes that should run a pod.
+    /// Number of nodes that should run a pod.
     pub desired_number_scheduled: u32,
-    /// The number of nodes whose pod is ready.
+    /// Number of nodes whose pod is ready.
     pub number_ready: u32,
-    /// The number of nodes whose pod is of the newest revision.
+    /// Number of nodes whose pod has the newest revision.
     pub updated_number_scheduled: u32,
 }

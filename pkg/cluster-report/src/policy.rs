@@ -1,7 +1,7 @@
-//! Whether NetworkPolicies let HBONE and probes reach a pod of the mesh.
+//! Evaluation of NetworkPolicies for HBONE and probes of mesh pods.
 //!
 //! ztunnel sends traffic between mesh pods as HBONE, to TCP port 15008 of the destination pod. A policy that lists the
-//! application's ports and not this one blocks all of it, although it looks right to its author.
+//! application's ports without this one blocks all of it, although its author may not expect so.
 
 use std::{
     collections::BTreeMap,
@@ -13,35 +13,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::objects::Pod;
 
-/// The port that ztunnel listens on for other ztunnels and gateways.
+/// Port on which ztunnel accepts connections of other ztunnels and gateways.
 pub const HBONE: u16 = 15008;
 
-/// Source of the kubelet's probes of a captured pod, as Istio and the agent have it by default (docs/networks.md).
+/// Default source of the kubelet's probes of a captured pod, in Istio and in the agent (docs/networks.md).
 const PROBE_SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 7, 127));
-/// Source of probes of a pod whose first address is of IPv6.
+/// Source of probes of a pod whose first address is IPv6.
 const PROBE_SOURCE_V6: IpAddr =
     IpAddr::V6(Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff));
 
-/// The port of DNS, which is not asked of peers in the mesh.
+/// Port of DNS, which is not sent to peers in the mesh.
 const DNS: u16 = 53;
 
 /// A NetworkPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NetworkPolicy {
-    /// Name, namespace.
+    /// Namespace and name.
     pub metadata: ObjectMeta,
-    /// The policy's specification.
+    /// Specification of the policy.
     pub spec: PolicySpec,
 }
 
-/// The specification of a policy.
+/// Specification of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicySpec {
-    /// Which pods of its namespace it is about.
+    /// Pods of its namespace that it selects.
     pub pod_selector: Selector,
-    /// `Ingress`, `Egress`; empty: ingress, and egress if there are rules for it.
+    /// Types: `Ingress`, `Egress`; empty: ingress, and egress if it has egress rules.
     pub policy_types: Vec<String>,
     /// Rules that allow ingress.
     pub ingress: Vec<PolicyRule>,
@@ -49,36 +49,36 @@ pub struct PolicySpec {
     pub egress: Vec<PolicyRule>,
 }
 
-/// Connections that are allowed: into a pod, or out of it.
+/// A rule that allows connections: ingress or egress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PolicyRule {
-    /// From whom, or to whom; empty: anywhere.
+    /// Sources or destinations; empty: any.
     #[serde(alias = "from", alias = "to")]
     pub peers: Vec<Peer>,
-    /// To which ports; empty: to all.
+    /// Ports; empty: all.
     pub ports: Vec<PolicyPort>,
 }
 
-/// From whom something may come.
+/// A peer of allowed connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Peer {
-    /// Pods; `None`: all of the namespaces.
+    /// Pod selector; `None`: all pods of the namespaces.
     pub pod_selector: Option<Selector>,
-    /// Namespaces; `None`: the policy's own.
+    /// Namespace selector; `None`: the policy's own namespace.
     pub namespace_selector: Option<Selector>,
     /// Addresses.
     pub ip_block: Option<IpBlock>,
 }
 
-/// Addresses.
+/// A block of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct IpBlock {
-    /// A prefix.
+    /// Prefix.
     pub cidr: String,
-    /// Prefixes in it that do not count.
+    /// Excluded prefixes within it.
     pub except: Vec<String>,
 }
 
@@ -86,49 +86,49 @@ pub struct IpBlock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicyPort {
-    /// `None`: TCP.
+    /// Protocol; `None`: TCP.
     pub protocol: Option<String>,
-    /// `None`: all.
+    /// Port; `None`: all.
     pub port: Option<PortName>,
-    /// The last one of a range that begins with `port`.
+    /// Last port of a range that begins with `port`.
     pub end_port: Option<u16>,
 }
 
-/// A port by number, or by the name that a container gives it.
+/// A port by number, or by the name that a container assigns to it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum PortName {
-    /// The port number.
+    /// Number of the port.
     Number(u16),
-    /// The port's name.
+    /// Name of the port.
     Name(String),
 }
 
-/// A label selector. Without terms it selects everything.
+/// A label selector; an empty one selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Selector {
     /// Labels with their values.
     pub match_labels: BTreeMap<String, String>,
-    /// Terms, all of which must hold.
+    /// Requirements, all of which must hold.
     pub match_expressions: Vec<LabelRequirement>,
 }
 
-/// The effect on HBONE of the policies that select a pod.
+/// Effect on HBONE of the policies that select a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blocked {
-    /// Nothing that matters: whoever may connect to any port may connect to the port of HBONE.
+    /// No effect: every peer that may connect to any port may connect to the port of HBONE.
     No,
-    /// Some peers may connect to other ports, and not to the port of HBONE.
+    /// Some peers may connect to other ports, but not to the port of HBONE.
     SomePeers,
-    /// Nothing may come in at all, which also holds without the mesh.
+    /// All ingress is blocked, with or without the mesh.
     Everything,
-    /// Other ports are open, and the port of HBONE is open to no one.
+    /// Other ports are allowed, but the port of HBONE for no peer.
     Hbone,
 }
 
 impl Selector {
-    /// Whether the selector matches an object with these labels. A term with an unknown operator matches nothing.
+    /// Whether the selector matches an object with these labels. A requirement with an unknown operator matches nothing.
     pub fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         self.match_labels.iter().all(equal)
@@ -161,7 +161,8 @@ impl PolicyRule {
         self.ports.is_empty() || self.ports.iter().any(|port| port.includes_port(number, pod))
     }
 
-    /// Whether it is about connections that may be HBONE: not to DNS alone, and not to addresses, which are those of pods in no mesh.
+    /// Whether the rule applies to connections that may be HBONE: not to DNS alone, and not to address blocks, which are for peers
+    /// outside the mesh.
     fn concerns_peers(&self) -> bool {
         let is_dns = |port: &PolicyPort| port.port == Some(PortName::Number(DNS));
         let is_address = |peer: &Peer| peer.ip_block.is_some();
@@ -174,7 +175,7 @@ impl PolicyRule {
         self.peers.is_empty() || blocks.any(|block| block.contains_address(address))
     }
 
-    /// Whoever matches `other` matches this rule too. By their text: that one selector implies another is not seen.
+    /// Whether every peer of `other` is a peer of this rule too. Compared by text: implications between selectors are not detected.
     fn is_open_to_all_of(&self, other: &PolicyRule) -> bool {
         self.peers.is_empty()
             || (!other.peers.is_empty() && other.peers.iter().all(|peer| self.peers.contains(peer)))
@@ -209,8 +210,8 @@ impl PolicyPort {
     }
 }
 
-/// Returns the effect of policies on HBONE to this pod, and those of the policies that select it. The peers of different
-/// rules are taken to be different unless they are written alike.
+/// Returns the effect of policies on HBONE to this pod, and those of the policies that select it. The peers of different rules are
+/// assumed to be different unless they are written alike.
 pub fn policy_effect<'a>(
     pod: &Pod,
     policies: impl IntoIterator<Item = &'a NetworkPolicy>,
@@ -221,7 +222,7 @@ pub fn policy_effect<'a>(
     (if selecting.is_empty() { Blocked::No } else { rules_effect(rules, pod) }, selecting)
 }
 
-/// Returns the effect of policies on HBONE from this pod, and those of the policies that select it for egress.
+/// Returns the effect of policies on HBONE from this pod, and the policies that select it for egress.
 pub(crate) fn outbound_effect<'a>(
     pod: &Pod,
     policies: impl IntoIterator<Item = &'a NetworkPolicy>,
@@ -232,14 +233,14 @@ pub(crate) fn outbound_effect<'a>(
         let all = selecting.iter().flat_map(|policy| &policy.spec.egress);
         all.filter(|rule| rule.concerns_peers() || rule.opens_port(HBONE, &Pod::default()))
     };
-    // Names of ports are those of the peers.
+    // Named ports are those of the peers.
     (if selecting.is_empty() { Blocked::No } else { rules_effect(rules, &Pod::default()) }, selecting)
 }
 
-/// The effect of rules for one direction on HBONE. `pod` gives ports their names.
+/// Returns the effect of rules for one direction on HBONE. `pod` resolves port names.
 fn rules_effect<'a, Rules: Iterator<Item = &'a PolicyRule>>(rules: impl Fn() -> Rules, pod: &Pod) -> Blocked {
     let opening: Vec<&PolicyRule> = rules().filter(|rule| rule.opens_port(HBONE, pod)).collect();
-    // What is open for UDP alone does not go through the mesh.
+    // A rule for UDP alone does not concern the mesh.
     let matters = |rule: &&PolicyRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
     let mut others = rules().filter(|rule| !rule.opens_port(HBONE, pod)).filter(matters);
     if opening.is_empty() {
@@ -251,13 +252,13 @@ fn rules_effect<'a, Rules: Iterator<Item = &'a PolicyRule>>(rules: impl Fn() -> 
     }
 }
 
-/// Returns the source of the probes of a captured pod where no agent says otherwise.
+/// Returns the source of the probes of a captured pod if no agent reports another.
 pub(crate) fn default_probe_source(pod: &Pod) -> IpAddr {
     if pod.status.pod_ip.contains(':') { PROBE_SOURCE_V6 } else { PROBE_SOURCE }
 }
 
-/// Whether the policies that select a pod keep its probes from one of their ports once it is captured: they come from this address
-/// then, to which some networks apply policies, though not to the node's addresses.
+/// Whether the policies that select a pod block its probes on one of their ports once it is captured: these then come from this
+/// address, to which some networks apply policies, though not to the node's addresses.
 pub(crate) fn blocks_probes(pod: &Pod, selecting: &[&NetworkPolicy], source: IpAddr) -> bool {
     let opens = |port: u16| {
         let mut rules = selecting.iter().flat_map(|policy| &policy.spec.ingress);

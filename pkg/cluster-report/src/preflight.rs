@@ -1,7 +1,7 @@
-//! `millrace check --pre`: what would keep an installation from working, before there is an agent: by objects of the API, and by
-//! checks of nodes that pods have made.
+//! `millrace check --pre`: obstacles to an installation, before any agent exists, determined from API objects and from node checks
+//! run by pods.
 //!
-//! The options of networks are those of docs/networks.md, which has the source of each.
+//! Options of networks are those of docs/networks.md, which has the source of each.
 
 mod networks;
 
@@ -24,24 +24,24 @@ use crate::{
     ztunnel_ports::declared_finding,
 };
 
-/// The page of networks.
+/// Page about networks.
 pub(crate) const NETWORKS: &str = "docs/networks.md";
 /// Name of the agents' DaemonSet, also in Istio's charts.
 const AGENT: &str = "istio-cni-node";
 /// Name of ztunnel's DaemonSet in Istio's chart.
 const ZTUNNEL: &str = "ztunnel";
-/// From this version of Linux on, nothing needs iptables tools (docs/firewall.md).
+/// Linux version from which on no iptables tools are needed (docs/firewall.md).
 const KERNEL: (u32, u32) = (4, 20);
 
-/// Advice for what a pod could not determine: there is no agent yet whose container could.
+/// Advice for what a pod could not determine: no agent container exists yet that could.
 const UNKNOWN_YET: &str = "Remove the reason and repeat the check, or run install-cni check in the agent's container after the installation.";
 
-/// Objects of the cluster's network and of the mesh, as far as findings need them.
+/// Objects of the cluster's network and of the mesh, reduced to what findings need.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkObjects {
     /// All DaemonSets.
     pub daemon_sets: Vec<DaemonSet>,
-    /// The ConfigMap `cilium-config`.
+    /// ConfigMap `cilium-config`.
     pub cilium: Option<Value>,
     /// Calico's FelixConfiguration `default`.
     pub felix: Option<Value>,
@@ -49,40 +49,40 @@ pub struct NetworkObjects {
     pub openshift: Option<Value>,
 }
 
-/// Checks that pods made on nodes, by node; an error: why a node could not be checked.
+/// Node checks run by pods, by node; an error: why a node could not be checked.
 pub type NodeChecks = BTreeMap<String, Result<Vec<PreflightCheck>, String>>;
 
-/// The answer of `millrace check --pre`.
+/// Output of `millrace check --pre`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PreflightReport {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: &'static str,
-    /// The overall result.
+    /// Overall result.
     pub verdict: Verdict,
     /// Number of nodes on which the agent would run.
     pub nodes: usize,
     /// Number of nodes that a pod has checked.
     pub checked: usize,
-    /// Every check with its outcome.
+    /// All checks with their results.
     pub checks: Vec<CheckLine>,
     /// All findings, sorted by code and object.
     pub findings: Vec<Finding>,
 }
 
 impl PreflightReport {
-    /// The exit status for scripts, as [`crate::CheckReport::status`].
+    /// Returns the exit status for scripts, as [`crate::CheckReport::status`].
     pub fn status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
     }
 }
 
-/// The nodes on which the agent would run.
+/// Returns the nodes on which the agent would run.
 pub fn installation_nodes(cluster: &Cluster) -> Vec<&Node> {
     cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect()
 }
 
-/// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read; `None`: no node was
-/// to be checked by a pod.
+/// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read; `None`: node checks by
+/// pods were not requested.
 pub fn check_before_installation(
     cluster: &Cluster,
     objects: &NetworkObjects,
@@ -104,7 +104,7 @@ pub fn check_before_installation(
     findings.extend(pods().filter_map(declared_finding));
     let pods = pods().map(|pod| (pod, Some(default_probe_source(pod))));
     let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
-    // Nothing is blocked before that.
+    // Until the installation nothing is blocked.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
     let findings = complete_findings(findings, &cluster.unread);
     let missing = Missing::new(cluster, &findings);
@@ -122,7 +122,7 @@ pub fn check_before_installation(
     }
 }
 
-/// Whether a label can bring the pod into ambient mode. The namespace is the one that the chart excludes by default.
+/// Whether a label can bring the pod into ambient mode. The chart excludes kube-system by default.
 fn may_join(pod: &Pod) -> bool {
     let mut labelled = Namespace::default();
     let _ = labelled.metadata.labels.insert(DATAPLANE_MODE.to_owned(), "ambient".to_owned());
@@ -151,7 +151,7 @@ fn node_findings(node: &Node) -> Vec<Finding> {
     findings
 }
 
-/// As docs/platforms.md has them: containerd from 1.6, CRI-O from 1.34.
+/// Whether a container runtime is tested, according to docs/platforms.md: containerd from 1.6, CRI-O from 1.34.
 fn is_tested(runtime: &str) -> bool {
     let at_least = |name: &str, least| {
         runtime.strip_prefix(name).and_then(parse_version).is_some_and(|version| version >= least)
@@ -159,7 +159,7 @@ fn is_tested(runtime: &str) -> bool {
     at_least("containerd://", (1, 6)) || at_least("cri-o://", (1, 34))
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

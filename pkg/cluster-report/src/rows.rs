@@ -8,24 +8,24 @@ use crate::cluster::{Cluster, NodeMessage};
 /// Pods of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodList {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: &'static str,
-    /// Pods of some nodes are missing.
+    /// Whether pods of some nodes are missing.
     pub partial: bool,
-    /// Worst first, then by name.
+    /// Pods, worst first, then by name.
     pub pods: Vec<PodRow>,
-    /// Nodes whose agent did not answer, and nodes with pods of the mesh that run no agent.
+    /// Nodes whose agent did not answer, and nodes with mesh pods that run no agent.
     pub unanswered: Vec<NodeMessage>,
-    /// Parts of nodes that answered which are not known: while there are any, no pod in the list does not mean that there is none.
+    /// Unknown parts of nodes that answered: unless empty, an empty list of pods may be incomplete.
     pub unknown: Vec<NodeMessage>,
 }
 
-/// A pod, and on which node it is.
+/// A pod, and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodRow {
-    /// The pod's node.
+    /// Node of the pod.
     pub node: String,
-    /// The pod as the agent on that node reports it.
+    /// Pod as reported by the agent on that node.
     #[serde(flatten)]
     pub pod: PodState,
 }
@@ -33,22 +33,22 @@ pub struct PodRow {
 /// Differences of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: &'static str,
-    /// Everything was observed and is as desired.
+    /// Whether everything was observed and matches the desired state.
     pub equal: bool,
-    /// Some nodes are missing.
+    /// Whether some nodes are missing.
     pub partial: bool,
-    /// Every node that answered.
+    /// All nodes that answered.
     pub nodes: Vec<NodeDifferences>,
-    /// Nodes whose agent did not answer, and nodes with pods of the mesh that run no agent.
+    /// Nodes whose agent did not answer, and nodes with mesh pods that run no agent.
     pub unanswered: Vec<NodeMessage>,
 }
 
 /// Differences of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeDifferences {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// Differences from the desired state.
     pub differences: Vec<String>,
@@ -57,7 +57,8 @@ pub struct NodeDifferences {
 }
 
 impl VerifyReport {
-    /// 0: everything is as desired; 1: differences; 2: none were found, and not everything was observed.
+    /// Returns the exit status: 0: everything matches the desired state; 1: differences; 2: none were found, but not everything was
+    /// observed.
     pub fn status(&self) -> u8 {
         match self.nodes.iter().any(|node| !node.differences.is_empty()) {
             true => 1,
@@ -68,8 +69,8 @@ impl VerifyReport {
 }
 
 impl PodList {
-    /// 0: listed, and with `bypassing` there is none; 1: with `bypassing` there are some; 2: pods of some nodes are missing, or none
-    /// is listed and not everything is known.
+    /// Returns the exit status: 0: listed, and with `bypassing` the list is empty; 1: with `bypassing` it is not; 2: pods of some
+    /// nodes are missing, or the list is empty and not everything is known.
     pub fn status(&self, bypassing: bool) -> u8 {
         match self.pods.is_empty() {
             false if bypassing => 1,
@@ -80,7 +81,7 @@ impl PodList {
     }
 }
 
-/// Pods of nodes that answered: those in a state, if one is meant.
+/// Returns the pods of nodes that answered: those in `state`, if given.
 pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
     let is_meant = |pod: &&PodState| state.is_none_or(|state| state == pod.capture);
     let rows = cluster.state_reports().flat_map(|(node, state)| {
@@ -107,7 +108,7 @@ pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
     PodList { schema: "millrace.pods/v1", partial, pods, unanswered, unknown }
 }
 
-/// Differences of every node that answered.
+/// Returns the differences of every node that answered.
 pub fn verify_cluster(cluster: &Cluster) -> VerifyReport {
     let nodes = cluster.state_reports().map(|(node, state)| NodeDifferences {
         node: node.to_owned(),

@@ -1,4 +1,4 @@
-//! Checks in the form of SARIF.
+//! Checks as a SARIF log.
 
 use report::{SarifResult, SarifRule};
 

@@ -1,5 +1,5 @@
-//! `millrace simulate`: what a change of labels or of the agents' settings would do to the pods of a cluster, as their nodes' agents
-//! decide it, and what would be wrong then.
+//! `millrace simulate`: effect of a change of labels or of the agents' settings on the pods of a cluster, as decided by their
+//! nodes' agents, and the resulting problems.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr};
 
@@ -18,45 +18,45 @@ use crate::{
     ztunnel_ports::declared_finding,
 };
 
-/// Probes of a pod that are listed.
+/// Maximum number of a pod's probes that are listed.
 const LISTED_PROBES: usize = 20;
 
-/// The answer of a node's agent, or why there is none.
+/// Response of a node's agent, or why there is none.
 pub type NodeReply = Result<NodeSimulation, String>;
 
-/// The answer of `millrace simulate`.
+/// Output of `millrace simulate`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SimulationReport {
-    /// Name and version of this form.
+    /// Name and version of the schema.
     pub schema: &'static str,
-    /// The change that is not made.
+    /// Simulated change.
     pub change: SimulatedChange,
-    /// Some nodes did not answer, or some objects could not be read.
+    /// Whether some nodes did not answer, or some objects could not be read.
     pub partial: bool,
-    /// The pods that the change concerns: first those that would join or leave, then by name.
+    /// Pods affected by the change: first those that would join or leave, then by name.
     pub pods: Vec<SimulatedRow>,
-    /// Problems that there would be, sorted by code and object.
+    /// Problems after the change, sorted by code and object.
     pub findings: Vec<Finding>,
     /// Nodes whose agent did not answer.
     pub unanswered: Vec<NodeMessage>,
 }
 
-/// A pod, and on which node it is.
+/// A pod, and its node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SimulatedRow {
-    /// The pod's node.
+    /// Node of the pod.
     pub node: String,
     /// Effect of the change on the pod.
     pub effect: MembershipEffect,
-    /// Number of its probes that would come from another address than now.
+    /// Number of its probes whose source address would change.
     pub probes: usize,
     /// The first of these, at most 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listed_probes: Vec<SimulatedProbe>,
-    /// The address from which these would come; `None`: there are none.
+    /// Source address of these probes after the change; `None`: no probes change.
     pub probe_source: Option<IpAddr>,
-    /// The pod as the agent on that node decides on it.
+    /// Pod as decided by the agent on that node.
     #[serde(flatten)]
     pub pod: SimulatedPod,
 }
@@ -64,15 +64,15 @@ pub struct SimulatedRow {
 /// A probe that connects to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SimulatedProbe {
-    /// The name of its container.
+    /// Name of its container.
     pub container: String,
-    /// `startup`, `readiness` or `liveness`.
+    /// Kind: `startup`, `readiness` or `liveness`.
     pub kind: &'static str,
-    /// The port to which it connects.
+    /// Port to which it connects.
     pub port: PortName,
 }
 
-/// Such as `app liveness 8080`.
+/// Formats such as `app liveness 8080`.
 impl fmt::Display for SimulatedProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SimulatedProbe { container, kind, port } = self;
@@ -91,8 +91,8 @@ impl SimulatedRow {
 }
 
 impl SimulationReport {
-    /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing
-    /// would be unhealthy, and 1 in every other case.
+    /// Returns the exit status for scripts: 0 if all severities are below `least`; else 2 if something is unknown and nothing would
+    /// be unhealthy, and 1 in every other case.
     pub fn status(&self, least: Severity) -> u8 {
         let unknown = self.pods.iter().any(|row| row.effect == MembershipEffect::Unknown);
         let worst = self.findings.iter().map(|finding| finding.severity).max();
@@ -111,8 +111,8 @@ impl SimulationReport {
     }
 }
 
-/// Puts together what agents answered, by node, and what would be wrong after the change. `cluster` has the objects of the
-/// namespace, or of all if settings change.
+/// Combines the agents' responses, by node, with the problems after the change. `cluster` has the objects of the namespace, or of
+/// all if settings change.
 pub fn simulate_change(
     cluster: &Cluster,
     change: &SimulatedChange,
@@ -164,7 +164,7 @@ pub fn simulate_change(
     }
 }
 
-/// The objects that the change concerns, with their new labels, and the policies.
+/// Returns the objects affected by the change, with their new labels, and the policies.
 fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
     let is_concerned = |pod: &&Pod| {
         pod.metadata.namespace == change.namespace
@@ -183,13 +183,13 @@ fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
     Cluster { pods, namespaces, policies, ..Cluster::default() }
 }
 
-/// All pods that run, and the policies. Their labels do not change.
+/// Returns all running pods, and the policies, with unchanged labels.
 fn live_cluster(cluster: &Cluster) -> Cluster {
     let pods = cluster.pods.iter().filter(|pod| pod.is_live()).cloned().collect();
     Cluster { pods, policies: cluster.policies.clone(), ..Cluster::default() }
 }
 
-/// Mistakes and settings that are not simulated: each once, with the number of nodes that report it.
+/// Returns mistakes and settings that are not simulated: each once, with the number of nodes that report it.
 fn settings_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut reports: BTreeMap<(Code, &str), Vec<&str>> = BTreeMap::new();
     for (node, reply) in replies {
@@ -204,7 +204,7 @@ fn settings_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     reports.into_iter().map(finding).collect()
 }
 
-/// Pods of nodes whose agents say nothing of them.
+/// Returns pods of nodes whose agents do not report them.
 fn unknown_pods<'a>(
     changed: &'a Cluster,
     replies: &'a BTreeMap<String, NodeReply>,
@@ -232,7 +232,7 @@ fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String
     for row in rows.iter_mut().filter(|row| row.effect == MembershipEffect::Joins) {
         let Some(pod) = by_name.get(&(&*row.pod.namespace, &*row.pod.name)) else { continue };
         let Some(Ok(simulation)) = replies.get(&row.node) else { continue };
-        // The kubelet takes the pod's first address.
+        // The kubelet connects to the pod's first address.
         let (count, ip) = (pod.probe_targets().count(), pod.status.ips().first().copied());
         let is_source = |source: &&IpAddr| ip.is_some_and(|ip| ip.is_ipv4() == source.is_ipv4());
         if let Some(source) = simulation.probe_sources.iter().find(is_source).filter(|_| count > 0) {
@@ -245,13 +245,13 @@ fn add_probes(rows: &mut [SimulatedRow], pods: &[Pod], replies: &BTreeMap<String
     }
 }
 
-/// The source of a pod's probes if NetworkPolicies apply to it: not to what the pod's own node sends.
+/// Returns the source of a pod's probes if NetworkPolicies apply to it, which they do not to traffic from the pod's own node.
 fn policed_source(row: &SimulatedRow, replies: &BTreeMap<String, NodeReply>) -> Option<IpAddr> {
     let is_of_node = |source: &IpAddr| matches!(replies.get(&row.node), Some(Ok(node)) if node.node_probe_sources.contains(source));
     row.probe_source.filter(|source| !is_of_node(source))
 }
 
-/// Returns what agents report, and which do not answer.
+/// Returns findings from the agents' responses, and about agents that did not answer.
 fn agent_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, reply) in replies {
@@ -272,7 +272,7 @@ fn to_finding(node: &str, problem: &SimulatedProblem<'_>) -> Option<Finding> {
     Some(Finding::new(code, object, &problem.message).on_node(node))
 }
 
-/// Ports that pods declare which would join, or may, and into which no agent has looked.
+/// Returns findings about declared ports of pods that would join, or may, and that no agent has examined.
 fn declared_ports(changed: &Cluster, rows: &[SimulatedRow]) -> Vec<Finding> {
     let is_unseen = |row: &&SimulatedRow| match row.effect {
         MembershipEffect::Joins => {
@@ -291,7 +291,7 @@ fn declared_ports(changed: &Cluster, rows: &[SimulatedRow]) -> Vec<Finding> {
     changed.pods.iter().filter(would_join).filter_map(declared_finding).collect()
 }
 
-/// Nodes without an agent whose pods would belong to ambient mode.
+/// Returns findings about nodes without an agent whose pods would belong to ambient mode.
 fn pods_without_agent(changed: &Cluster, replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in &changed.pods {

@@ -1,4 +1,4 @@
-//! The same for people at a terminal. Colours repeat what marks and words say.
+//! Reports as text for terminals. Colours only repeat what marks and text express.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,25 +20,25 @@ use crate::{
     simulate::{SimulatedRow, SimulationReport},
 };
 
-/// Findings of one check that are shown, unless all are wanted.
+/// Maximum number of findings shown for one check, by default.
 const SHOWN: usize = 10;
-/// Pods of a simulation that are shown, unless all are wanted.
+/// Maximum number of pods shown for a simulation, by default.
 const SHOWN_PODS: usize = 50;
-/// Pods with traffic outside by intent that a check names.
+/// Maximum number of pods with excluded traffic listed by a check.
 const SHOWN_EXCEPTED: usize = 3;
-/// Probes of a pod that are shown.
+/// Maximum number of probes shown for a pod.
 const SHOWN_PROBES: usize = 4;
-/// Source addresses of probes that are shown: where they are detected, each node may have its own.
+/// Maximum number of probe source addresses shown: if they are detected, each node may have its own.
 const SHOWN_SOURCES: usize = 4;
 
-/// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
+/// Renders `millrace check`: sections, a mark for each check, and its findings below. `all` shows every finding.
 pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
     text.push_str(&render_conclusion(report, colour));
     text
 }
 
-/// `millrace check --pre`: as [`check_text`].
+/// Renders `millrace check --pre` like [`check_text`].
 pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
     let _ = writeln!(text, "{} would run an agent", format_count(report.nodes, "node"));
@@ -66,7 +66,7 @@ fn render_sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour
     text
 }
 
-/// Writing to a String cannot fail.
+/// Appends one check; writing to a String cannot fail.
 fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: usize, colour: bool) {
     let findings: Vec<_> = findings.iter().filter(|finding| finding.code == line.code).collect();
     let (mark, shade) = mark_of(line.severity);
@@ -84,7 +84,7 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
     if !line.unknown.is_empty() {
         let _ = writeln!(text, "    unknown: {}", line.unknown.join("; "));
     }
-    // What to do about one pod can differ from what to do about the next; a node's own check has a page for each code.
+    // Advice can differ between pods; a node's own check has a page for each code.
     let mut common: BTreeMap<&str, Option<&str>> = BTreeMap::new();
     for finding in &findings {
         let known = common.entry(&finding.link).or_insert(Some(&finding.hint));
@@ -105,7 +105,7 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
     }
 }
 
-/// The mark of a result, and its colour.
+/// Returns the mark of a result, and its colour.
 fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
     let mark = match failed {
         None => "√",
@@ -116,7 +116,7 @@ fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
     (mark, Colour::of_severity(failed))
 }
 
-/// `millrace simulate`: one line for each pod, then what would be wrong. `all` shows every pod.
+/// Renders `millrace simulate`: one line for each pod, then the problems. `all` shows every pod.
 pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> String {
     let mut text = format!("{}\n\n", sanitize_text(&report.change.to_string()));
     let most = if all { usize::MAX } else { SHOWN_PODS };
@@ -181,7 +181,7 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
     text
 }
 
-/// The first probes of the first pods, one line for each pod.
+/// Returns the first probes of the first pods, one line for each pod.
 fn probe_lines(rows: &[SimulatedRow]) -> String {
     let probed = || rows.iter().filter(|row| !row.listed_probes.is_empty());
     let line = |row: &SimulatedRow| {
@@ -201,7 +201,7 @@ fn excepted_clause(pods: usize) -> String {
     if pods == 0 { String::new() } else { format!(" ({pods} with traffic outside by intent)") }
 }
 
-/// The first pods of which some traffic stays outside by intent, one line each.
+/// Returns the first pods with traffic excluded by intent, one line each.
 fn excepted_lines(excepted: &[ExceptedPod]) -> String {
     let line = |pod: &ExceptedPod| {
         sanitize_text(&format!("    {}: outside by intent: {}", pod.pod, pod.exceptions.join("; ")))
@@ -215,7 +215,7 @@ fn render_conclusion(report: &CheckReport, colour: bool) -> String {
     let counts = &report.counts;
     let (nodes, agents) = (format_count(counts.nodes, "node"), format_count(counts.agents, "agent"));
     let mut text = format!("{nodes}, {agents}, {} of which answered; ", counts.answered);
-    // Without an answer, no number of pods is better than none.
+    // Without an answer, omitting the number of pods is better than showing 0.
     let _ = match counts.answered {
         0 => writeln!(text, "nothing is known of their pods"),
         _ => writeln!(
@@ -249,7 +249,7 @@ fn verdict_text(verdict: Verdict, colour: bool) -> String {
     format!("Status check results are {} {text}\n", paint(mark, shade, colour))
 }
 
-/// `millrace list`: one line for each pod. `wide` adds address, phase and UID.
+/// Renders `millrace list`: one line for each pod. `wide` adds address, phase and UID.
 pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     if list.pods.is_empty() {
         let text = match list.status(false) {
@@ -287,7 +287,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     render_table(titles, &rows, colour)
 }
 
-/// `millrace verify`: differences, one line each, then what is unknown.
+/// Renders `millrace verify`: differences, one line each, then what is unknown.
 pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
     let mut rows = Vec::new();
     for node in &report.nodes {
@@ -306,17 +306,17 @@ pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
     }
 }
 
-/// Which nodes are missing, and why, in lines for standard error; empty: none is.
+/// Returns the missing nodes, and why, as lines for standard error; empty: none is missing.
 pub fn partial_text(unanswered: &[NodeMessage]) -> String {
     shortened_lines(&format!("partial: {} nodes did not answer", unanswered.len()), unanswered)
 }
 
-/// Parts of nodes that are unknown, in lines for standard error; empty: there are none.
+/// Returns unknown parts of nodes, as lines for standard error; empty: none are unknown.
 pub fn not_known_text(unknown: &[NodeMessage]) -> String {
     shortened_lines("unknown:", unknown)
 }
 
-/// A head and the first messages; empty if there are none.
+/// Returns a head and the first messages; empty without messages.
 fn shortened_lines(head: &str, messages: &[NodeMessage]) -> String {
     if messages.is_empty() {
         return String::new();

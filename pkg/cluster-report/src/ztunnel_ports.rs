@@ -1,5 +1,5 @@
-//! Ports that ztunnel opens in the network namespace of each pod with in-pod redirection. It refuses a running pod that has one of
-//! them, whose traffic is held then; in a new pod, it is there first, and the application cannot listen.
+//! Ports that ztunnel opens in the network namespace of each pod with in-pod redirection. It refuses a running pod that uses one of
+//! them, whose traffic is held then; in a new pod it binds first, and the application cannot listen.
 
 use report::list_ports;
 
@@ -9,10 +9,11 @@ use crate::{
     policy::HBONE,
 };
 
-/// Ports for outbound and inbound traffic, HBONE and DNS.
+/// Ports of outbound and inbound traffic, HBONE and DNS.
 const PORTS: [u16; 4] = [15001, 15006, HBONE, 15053];
 
-/// A pod whose containers declare such a port: a hint, because an application need not listen there, and may listen elsewhere.
+/// Returns a finding about a pod whose containers declare such a port: only a hint, because an application need not listen there,
+/// and may listen elsewhere.
 pub(crate) fn declared_finding(pod: &Pod) -> Option<Finding> {
     let ports = list_ports(&pod.declared_ports().filter(|port| PORTS.contains(port)).collect::<Vec<_>>())?;
     let message =

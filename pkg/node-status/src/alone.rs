@@ -1,4 +1,4 @@
-//! An observation without an agent: what the kernel shows, and what the last agent recorded.
+//! Observation without an agent: the kernel's state, and the last agent's record.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +29,8 @@ use crate::{
     sidecar,
 };
 
-/// Observes the node without an agent: compares the kernel with the last agent's document, `last`, as far as that goes, and
-/// lists what cannot be determined. `at`: the node's network namespace; `None`: the process's own. Blocks.
+/// Observes the node without an agent: compares the kernel with the last agent's document, `last`, as far as possible, and lists
+/// what cannot be determined. `at`: the node's network namespace; `None`: the process's own. Blocks.
 pub(super) fn compare_with_last(
     settings: &CaptureSettings,
     at: Option<&Netns>,
@@ -52,7 +52,7 @@ pub(super) fn compare_with_last(
     state.node.agent_started_at = None;
     compare_network(&mut state.network, now.network);
     if !is_known {
-        forget_differences(&mut state.network); // everything that is there may be desired
+        forget_differences(&mut state.network); // every existing object may be desired
     }
     let pods = Netns::list_directory(&settings.netns_directory).map(sidecar::by_address);
     match pods {
@@ -69,7 +69,7 @@ pub(super) fn compare_with_last(
     state
 }
 
-/// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote its record.
+/// Sets the slot to which the kernel sends new connections, which may differ from the last agent's record.
 fn set_active_slot(state: &mut StateReport, active: Option<u32>) {
     state.node.active_slot = active;
     for ztunnel in &mut state.ztunnels {
@@ -77,8 +77,8 @@ fn set_active_slot(state: &mut StateReport, active: Option<u32>) {
     }
 }
 
-/// Returns a document with the node's network as the kernel shows it; with node-level capture also the slot that new
-/// connections go to.
+/// Returns a document with the node's network in the kernel; with node-level capture also the slot that new connections are sent
+/// to.
 fn observe_network(settings: &CaptureSettings, mode: Option<RedirectionMode>) -> StateReport {
     let mut state = StateReport::default();
     if mode == Some(RedirectionMode::InPod) {
@@ -98,14 +98,14 @@ fn observe_network(settings: &CaptureSettings, mode: Option<RedirectionMode>) ->
     }
 }
 
-/// Returns a document that says why the network could not be observed.
+/// Returns a document with the reason why the network could not be observed.
 fn unobserved_report(why: String) -> StateReport {
     let mut state = StateReport::default();
     state.observation.unobserved.push(Unobserved::new(StatePart::Network, why));
     state
 }
 
-/// All settings that were observed: the last agent's record shows which of them are ours.
+/// Returns all observed settings: the last agent's record shows which of them are ours.
 fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
     let of = |place: String, all: &BTreeMap<String, String>| {
         all.iter().map(|setting| node::show_sysctl(&place, setting)).collect::<Vec<_>>()
@@ -126,18 +126,18 @@ fn forget_differences(network: &mut NetworkState) {
     network.firewall.differences.clear();
 }
 
-/// Everything on the node, and in the ztunnels that its routes lead to.
+/// Observes everything on the node, and in the ztunnels that its routes lead to.
 fn observe_all(settings: &CaptureSettings) -> Result<ObservedState, String> {
     let mut path = open_path(settings).map_err(|error| error.to_string())?;
     Ok(observe_installed(settings, &mut path)?)
 }
 
-/// The last desired state, compared with what is there now; a network that was not observed has nothing observed.
+/// Compares the last desired state with the current one; an unobserved network has no observed objects.
 fn compare_network(network: &mut NetworkState, now: NetworkState) {
     network.ipsets = compare_objects(&mut network.ipsets, now.ipsets);
     network.rules = compare_objects(&mut network.rules, now.rules);
     network.routes = compare_objects(&mut network.routes, now.routes);
-    // Where a link leads is known only to an agent that knows where it should.
+    // Only an agent that knows the desired peer of a link knows its actual one.
     let links = now
         .links
         .observed
@@ -166,7 +166,7 @@ fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
     }
 }
 
-/// Like [`compare_objects`], but for rules, which a save prints in another form than we do.
+/// Compares rules like [`compare_objects`], although a save formats them differently.
 fn compare_firewall(
     before: &mut Comparison<FirewallRule>,
     now: Comparison<FirewallRule>,
@@ -185,7 +185,7 @@ fn in_our_form(rule: &FirewallRule) -> FirewallRule {
     FirewallRule { rule: read.map_or_else(|| rule.rule.clone(), |read| read.to_string()), ..rule.clone() }
 }
 
-/// A pod that the last agent knew. Whether it is still there is unknown.
+/// Observes a pod that the last agent knew, and that may no longer exist.
 fn observe_pod(
     settings: &CaptureSettings,
     node: &NodeState,
@@ -205,7 +205,7 @@ fn observe_pod(
     pod.last_transition_time = pod.last_transition_time.take().filter(|_| pod.capture == was);
 }
 
-/// In node-level capture everything can be observed, except whether ztunnel is ready.
+/// Determines a pod's state in node-level capture, where everything can be observed except whether ztunnel is ready.
 fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
     let mut view = NodeView::from_state(network);
@@ -215,7 +215,7 @@ fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState
     pod.capture = evidence.classify().state;
 }
 
-/// As the last agent recorded it.
+/// Returns the life of the pod as recorded by the last agent.
 fn life_of(pod: &PodState) -> PodLife {
     if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
@@ -257,7 +257,7 @@ fn redirected_traffic(netns: &Netns) -> Result<CapturedTraffic, String> {
     netns.run_in(observe).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// The traffic that the rules of every pod redirect, whatever its annotations exclude.
+/// Returns the traffic that the rules of every pod redirect, whatever its annotations exclude.
 fn expected_traffic(config: &InPodRulesConfig, families: &[Family]) -> CapturedTraffic {
     let least = PodOptions { bypass_inbound: true, ..PodOptions::default() };
     let of_family = |family: &Family| {
@@ -266,7 +266,7 @@ fn expected_traffic(config: &InPodRulesConfig, families: &[Family]) -> CapturedT
     families.iter().map(of_family).fold(CapturedTraffic::default(), CapturedTraffic::union)
 }
 
-/// The kernel shows whether ztunnel serves it, as far as a listener there does: without one its traffic goes nowhere.
+/// Determines whether ztunnel serves the pod by its listener in the pod's namespace: without one, traffic reaches nothing.
 fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
@@ -274,7 +274,7 @@ fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
             let rules = RulesEvidence::Applied;
             pod.capture = Evidence { life: life_of(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { acknowledged: serves, error: None });
-            pod.problem = None; // of that time
+            pod.problem = None; // outdated
             let word = if serves { "a process listens" } else { "ztunnel does not listen" };
             pod.kernel.observed.push(format!("{word} in its network namespace at ztunnel's port ({port})"));
         }

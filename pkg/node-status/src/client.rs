@@ -1,4 +1,4 @@
-//! The state document for a command: from the agent's socket, or from the node itself where no agent answers.
+//! Client for the state document: from the agent's socket, or from the node itself if no agent answers.
 
 use std::{
     io::{self, Write as _},
@@ -18,12 +18,12 @@ use report::{
 
 use crate::standalone;
 
-/// For the whole exchange with the agent: it may be in the middle of a pass, and observes the kernel then.
+/// Time limit of the whole exchange with the agent: it may be in the middle of a pass, and observes the kernel then.
 pub const LIMIT: Duration = Duration::from_secs(25);
-/// The path of the document.
+/// Path of the document.
 const STATE: &str = "/debug/state";
 
-/// Why the agent did not answer.
+/// Reason why the agent did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No agent runs.
@@ -32,39 +32,39 @@ pub enum FetchError {
         socket = .socket.display()
     )]
     NoAgent {
-        /// The agent's socket.
+        /// Socket of the agent.
         socket: PathBuf,
-        /// The system's error.
+        /// Error of the system.
         source: io::Error,
     },
     /// The socket cannot be used.
     #[error("cannot connect to the agent at {socket}", socket = .socket.display())]
     Connect {
-        /// The agent's socket.
+        /// Socket of the agent.
         socket: PathBuf,
-        /// The system's error.
+        /// Error of the system.
         source: io::Error,
     },
     /// The agent did not answer within the limit.
     #[error("the agent runs, but has not answered within {0:?}")]
     Late(Duration),
-    /// The connection broke, or ended before the answer was complete.
+    /// The connection failed, or ended before the response was complete.
     #[error("the exchange with the agent was interrupted")]
     Exchange(#[source] io::Error),
-    /// The answer is not HTTP, or longer than [`MAX_DOCUMENT`].
+    /// The response is not HTTP, or longer than [`MAX_DOCUMENT`].
     #[error("the agent's answer is not usable: {0}")]
     Malformed(String),
-    /// The agent answered with an error.
+    /// The agent responded with an error.
     #[error("the agent refused: HTTP status {status}: {body}")]
     Refused {
-        /// The HTTP status code.
+        /// HTTP status code.
         status: u16,
-        /// The first 200 characters of the body.
+        /// First 200 characters of the body.
         body: String,
     },
 }
 
-/// The node's document: the agent's, if there is one, else what can be known without.
+/// Returns the node's document: the agent's, if one runs, else one made without it.
 ///
 /// # Errors
 /// The document cannot be read, or is of another version.
@@ -86,16 +86,16 @@ fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateRe
     Ok(state)
 }
 
-/// The agent's document, and nothing else.
+/// Returns the agent's document, without a fallback.
 ///
 /// # Errors
-/// There is no agent, it does not answer, or its document is of another version.
+/// No agent runs, it does not answer, or its document is of another version.
 pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
     Ok(StateReport::parse(&fetch(socket, STATE, limit)?)?)
 }
 
-/// The explanation of a pod: the agent's, which rests on a closer observation of this pod than the document does; else what
-/// can be determined without an agent.
+/// Explains a pod: by the agent, which verifies this pod more closely than for the document; else by what can be determined without
+/// an agent.
 ///
 /// # Errors
 /// As [`obtain_report`].
@@ -112,33 +112,33 @@ pub fn explain_pod(settings: &DaemonSettings, namespace: &str, name: &str) -> Re
     Ok(report::explain_pod(&state, namespace, name))
 }
 
-/// Returns the agent's proof of a pod, for which it sends packets. Without an agent there is none.
+/// Returns the agent's proof of a pod, for which it sends packets. Impossible without an agent.
 ///
 /// # Errors
-/// These are no names of a namespace and a pod, or as [`from_agent`].
+/// The names of namespace and pod are invalid, or as [`from_agent`].
 pub fn prove_pod(socket: &Path, namespace: &str, name: &str) -> Result<Proof> {
     ensure!(is_name(namespace, name), "{namespace}/{name} names no pod: it is NAMESPACE/POD");
     let body = send_put(socket, &format!("/debug/prove?pod={namespace}/{name}"), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
-/// Fits into a path.
+/// Whether the names can be part of a path.
 fn is_name(namespace: &str, name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     namespace.bytes().chain(name.bytes()).all(fits)
 }
 
-/// Returns the agent's answer to what a change of labels would do to the node's pods.
+/// Returns the agent's simulation of a change of labels.
 ///
 /// # Errors
-/// There is no agent, it does not answer, or it is of a version that cannot tell.
+/// No agent runs, it does not answer, or its version cannot simulate.
 pub fn simulate_change(settings: &DaemonSettings, change: &SimulatedChange) -> Result<NodeSimulation> {
     let body = fetch(&settings.debug_socket, &change.debug_path(), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
-/// The body of a `GET`, sent on a thread of its own, which ends with the process if it is late: connecting has no limit by
-/// itself, and a byte now and then would restart a limit of the socket.
+/// Returns the body of a `GET`, sent on its own thread, which ends with the process if it is late: connecting has no timeout of its
+/// own, and an occasional byte would restart a timeout of the socket.
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -146,7 +146,7 @@ pub fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, Fetc
     send_request(socket, "GET", path, limit)
 }
 
-/// The body of the answer to a `PUT` without a body, in the manner of [`fetch`].
+/// Returns the body of the response to a `PUT` without a body, like [`fetch`].
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -162,7 +162,7 @@ fn send_request(socket: &Path, method: &str, path: &str, limit: Duration) -> Res
     receiver.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
 }
 
-/// In HTTP/1.0, so that the agent closes the connection after the answer.
+/// Uses HTTP/1.0, so that the agent closes the connection after the response.
 fn exchange_http(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
     let mut stream = UnixStream::connect(socket).map_err(|source| {
         let socket = socket.to_owned();
@@ -187,13 +187,13 @@ fn exchange_http(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8
 }
 
 fn request_on(stream: &mut UnixStream, request: &str, limit: Duration) -> Result<HttpResponse, HttpError> {
-    stream.set_read_timeout(Some(limit))?; // so that a late thread ends, too
+    stream.set_read_timeout(Some(limit))?; // ends a late thread, too
     stream.set_write_timeout(Some(limit))?;
     stream.write_all(request.as_bytes())?;
     http_response::receive::<MAX_DOCUMENT>(stream)
 }
 
-/// An error with its causes, each only if it adds something: many print their cause themselves.
+/// Formats an error with its causes, each only if it adds something: many print their cause themselves.
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,

@@ -1,10 +1,10 @@
-//! Firewall rules, compared by meaning and shown in the form of a save.
+//! Firewall rules, compared by meaning and shown in the format of a save.
 
 use model::Family;
 use report::{Comparison, FirewallRule};
 use rules::{ObservedLine, RuleLine};
 
-/// A rule of the firewall in the form of a save, and in ours.
+/// A firewall rule in the format of a save, and in ours.
 pub(super) struct ShownRule {
     shown: FirewallRule,
     ours: String,
@@ -21,12 +21,12 @@ pub(super) fn shown_rule(place: &str, family: Family, observed: &ObservedLine) -
     ShownRule { shown, ours: observed.line.rule.clone() }
 }
 
-/// The desired rule, in the form of the observed one.
+/// Converts a desired rule to the form of an observed one.
 pub(super) fn to_observed_line(line: RuleLine) -> ObservedLine {
     ObservedLine { text: line.rule.clone(), line }
 }
 
-/// Compares the meaning of rules, whatever their form, and shows the form.
+/// Compares rules by meaning, regardless of their format, and shows the format.
 pub(super) fn compare_shown_rules(
     desired: Vec<ShownRule>,
     observed: Vec<ShownRule>,

@@ -1,4 +1,4 @@
-//! In-pod redirection: the node's probes, and single pods.
+//! In-pod redirection: probes of the node, and single pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ use crate::{
 pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddresses, state: &mut StateReport) {
     let unobserved = &mut state.observation.unobserved;
     let Some(chosen) = settings.capture.in_pod() else { return };
-    // The node has no links, routes and policy rules in this mode, and no settings are changed.
+    // The node has no links, routes, policy rules or changed settings in this mode.
     state.network = NetworkState {
         ipsets: Comparison::without_observation(Vec::new()),
         firewall: Comparison::without_observation(Vec::new()),
@@ -73,7 +73,7 @@ fn compare_probe_rules(
     });
     let mut shown = compare_shown_rules(desired.collect(), shown_observed.collect());
     if shown.differences.is_empty() {
-        // A rule at the wrong place is not another rule.
+        // A misplaced rule is not another rule.
         let kind = DifferenceKind::Changed;
         let changes = probes.plan_changes(&observed);
         let differs = changes.reasons().map(|(family, what)| StateDifference {
@@ -86,7 +86,7 @@ fn compare_probe_rules(
     Ok(shown)
 }
 
-/// Returns the steps that the reconciler would take now: on the node, and pod by pod.
+/// Returns the steps that the reconciler would take now: on the node, and for each pod.
 pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, message: String, operations: Vec<String>| {
@@ -137,11 +137,11 @@ pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
     NetnsRef { device: id.dev, inode: id.ino }
 }
 
-/// Why nothing is known of a pod that has no network namespace.
+/// Reason for a pod whose network namespace is unknown.
 const NO_NETNS: &str = "the plugin did not pass its network namespace, and no process of the pod was found in one that has its \
                         address";
 
-/// The reconciler's last observation.
+/// Returns the reconciler's last observation.
 pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
         observed_at: enrolled_pod.observed_at.map(wire::rfc3339),
@@ -177,15 +177,15 @@ pub(super) fn bypass_view(found: &BypassingConnections) -> BypassView {
     BypassView { count: found.count, connections: connections.collect() }
 }
 
-/// Returns from which addresses the node reaches a pod by its routes, in the calling thread's namespace; none of those that it does
-/// not reach, or that the kernel does not tell.
+/// Returns the source addresses of the node's packets to a pod by its routes, in the calling thread's namespace, without those for
+/// addresses that the node does not reach, or that the kernel does not report.
 pub(super) fn node_sources(ips: &[IpAddr]) -> BTreeSet<IpAddr> {
     let Ok(mut routes) = RtnetlinkHandle::open() else { return BTreeSet::new() };
     ips.iter().filter_map(|ip| routes.source_to(*ip).ok().flatten()).collect()
 }
 
-/// Returns the addresses from which the node reaches the pod, and whether probes came from the one by which its rules let them pass,
-/// in clauses. None if the kernel could not be asked.
+/// Returns the addresses from which the node reaches the pod, and whether probes came from the one that its rules exempt, as
+/// clauses. Empty if the kernel could not be queried.
 fn observed_probes(netns: &Netns, chosen: &InPodConfig, node: &BTreeSet<IpAddr>) -> Vec<String> {
     let sources: BTreeSet<IpAddr> = chosen
         .captured_families()
@@ -197,7 +197,8 @@ fn observed_probes(netns: &Netns, chosen: &InPodConfig, node: &BTreeSet<IpAddr>)
     probe_clauses(&sources, node, &from)
 }
 
-/// `sources`: those that the pod's rules let pass; `node`: those by the node's routes; `from`: those of the pod's connections.
+/// Formats the clauses. `sources`: those exempted by the pod's rules; `node`: those by the node's routes; `from`: those of the
+/// pod's connections.
 fn probe_clauses(
     sources: &BTreeSet<IpAddr>,
     node: &BTreeSet<IpAddr>,
@@ -221,14 +222,14 @@ fn probe_clauses(
             "connections have come from {unchanged} itself, which its rules do not take for probes"
         ));
     }
-    // The kernel remembers a closed connection for two minutes.
+    // The kernel keeps a closed connection for two minutes.
     let (verb, addresses) =
         if arrived.is_empty() { ("no probe has", sources) } else { ("probes have", &arrived) };
     clauses.push(format!("{verb} come from {} in the last two minutes", listed(addresses, " or ")));
     clauses
 }
 
-/// Observes rule by rule. `node`: see [`node_sources`].
+/// Observes each rule. `node`: see [`node_sources`].
 pub(super) fn verify_rules(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
@@ -237,7 +238,7 @@ pub(super) fn verify_rules(
     node: &BTreeSet<IpAddr>,
     pod: &mut PodState,
 ) {
-    // A pod that is joining or leaving has none of them, or not all, which is no difference.
+    // A pod that is joining or leaving has no rules, or not all, which is no difference.
     let Some(netns) = enrolled_pod.netns.as_ref().filter(|_| enrolled_pod.ruled && !enrolled_pod.leaving)
     else {
         return;

@@ -1,8 +1,8 @@
-//! What the agent knows and what the kernel shows, side by side: the document that all diagnostics show.
+//! Comparison of the agent's knowledge with the kernel: the document that all diagnostics show.
 //!
-//! The reconciler only provides a copy of what it knows (`agent::AgentSnapshot`). The kernel is queried on the thread of
-//! the caller, so no pod waits for it. Reading changes nothing: no rule, no file. A proof
-//! ([`NodeInspector::prove_pod`]) sends packets. Called by `install-cni` alone.
+//! The reconciler only provides a copy of its state (`agent::AgentSnapshot`). The kernel is queried on the caller's thread, so no
+//! pod waits for it. Reading changes nothing: no rule, no file. A proof ([`NodeInspector::prove_pod`]) sends packets. Called by
+//! `install-cni` alone.
 
 mod alone;
 mod client;
@@ -53,24 +53,24 @@ pub use sidecar::add_repairs;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
 pub use standalone::{last_state, open_node};
 
-/// The reconciler answers between two messages; a pass takes less than a second, unless a tool hangs.
+/// Timeout of the reconciler, which answers between two messages; a pass takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Collects the state of a node that has an agent, one observation at a time. Remembers its observations of pods with a
-/// sidecar, so that repeating them is cheap.
+/// Collects the state of a node with an agent, one observation at a time. Caches its observations of pods with a sidecar, so that
+/// repeating them is cheap.
 #[derive(Debug)]
 pub struct NodeInspector {
     settings: Arc<DaemonSettings>,
     handle: AgentHandle,
-    /// The node's network namespace; `None`: the process's own.
+    /// Network namespace of the node; `None`: the process's own.
     node: Option<Netns>,
     sidecars: Mutex<sidecar::SidecarCache>,
-    /// When the agent started.
+    /// Time of the agent's start.
     started: String,
 }
 
 impl NodeInspector {
-    /// An inspector for the agent that starts now, and that `handle` sends to.
+    /// Returns an inspector for an agent that starts now, to which `handle` sends.
     ///
     /// # Errors
     /// The node's network namespace cannot be opened.
@@ -80,10 +80,9 @@ impl NodeInspector {
         Ok(NodeInspector { settings, handle, node, sidecars: Mutex::default(), started })
     }
 
-    /// Compares what the reconciler knows with the kernel. Returns everything of [`StateReport`] but version, health,
-    /// installation and configuration, which the caller adds. It observes the node once, and each pod with a sidecar
-    /// briefly. Of pods with in-pod redirection it shows the reconciler's last observation. `excluded`: the namespaces that the
-    /// plugin's entry excludes. Blocks.
+    /// Compares the reconciler's state with the kernel. Returns everything of [`StateReport`] but version, health, installation and
+    /// configuration, which the caller adds. Observes the node once, and each pod with a sidecar briefly. For pods with in-pod
+    /// redirection it shows the reconciler's last observation. `excluded`: namespaces that the plugin's entry excludes. Blocks.
     ///
     /// # Errors
     /// In ambient mode: the reconciler does not answer.
@@ -105,8 +104,8 @@ impl NodeInspector {
         Ok(state)
     }
 
-    /// Observes a pod of the last [`NodeInspector::observe`] more closely: with in-pod redirection, its rules one by one; for
-    /// others that observation was complete. Blocks.
+    /// Observes a pod of the last [`NodeInspector::observe`] more closely: with in-pod redirection, each of its rules; for others
+    /// that observation was complete. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer.
@@ -128,7 +127,7 @@ impl NodeInspector {
         Ok(())
     }
 
-    /// Returns what a change would do to the node's pods, and changes nothing. Blocks.
+    /// Simulates the effect of a change on the node's pods, without changing anything. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer, or the pods' network namespaces cannot be reached.
@@ -179,7 +178,7 @@ impl NodeInspector {
     }
 }
 
-/// When an observation began.
+/// Start of an observation.
 struct ObservationStart {
     at: SystemTime,
     began: Instant,
@@ -190,7 +189,7 @@ impl ObservationStart {
         ObservationStart { at: SystemTime::now(), began: Instant::now() }
     }
 
-    /// Notes in the document when it was observed, and by whom.
+    /// Records time and observer in the document.
     fn stamp_report(self, state: &mut StateReport, by: Observer) {
         let (at, took_ms) = (wire::rfc3339(self.at), to_milliseconds(self.began.elapsed()));
         let missing = std::mem::take(&mut state.observation.unobserved);
@@ -218,7 +217,7 @@ fn observe_ambient(
                 .as_ref()
                 .and_then(|observation| node::active_slot(settings, observation));
             state.node.active_slot = active.map(node_plan::ZtunnelSlot::number);
-            // A slot that could not be built carries no traffic, and nothing bypasses the mesh for lack of it.
+            // A slot that could not be built has no traffic, and its absence makes nothing bypass the mesh.
             if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
                 let held = DesiredState { slots: [None, None], active: None, ..desired.clone() };
                 let mut without = StateReport::default();
@@ -249,7 +248,7 @@ fn observe_ambient(
     state
 }
 
-/// Returns what is not known because watches fail.
+/// Returns what is unknown because watches fail.
 fn stale_collections(snapshot: &AgentSnapshot) -> impl Iterator<Item = Unobserved> {
     snapshot.stale.iter().map(|stale| {
         let (resource, seconds) = (stale.collection.as_str(), stale.age.as_secs());
@@ -261,7 +260,7 @@ fn stale_collections(snapshot: &AgentSnapshot) -> impl Iterator<Item = Unobserve
     })
 }
 
-/// Returns the mode in which ambient pods are captured; `None`: none is.
+/// Returns the mode in which ambient pods are captured; `None`: not captured.
 fn mode_of(capture: &CaptureSnapshot) -> Option<RedirectionMode> {
     match capture {
         CaptureSnapshot::Node { .. } => Some(RedirectionMode::Node),
@@ -286,6 +285,6 @@ fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState
         no_ztunnel_policy,
         problem: snapshot.problem.clone(),
         synced: snapshot.synced,
-        ..NodeState::default() // the kernel shows the active slot
+        ..NodeState::default() // the active slot is read from the kernel
     }
 }

@@ -1,11 +1,11 @@
-//! What files and settings of this node contribute to the state document.
+//! Contribution of this node's files and settings to the state document.
 
 use std::fs;
 
 use daemon_settings::DaemonSettings;
 use report::{InstalledFile, StateReport};
 
-/// A document without content.
+/// Returns a document without content.
 pub(super) fn empty_report() -> StateReport {
     StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() }
 }
@@ -18,7 +18,7 @@ pub fn complete_report(state: &mut StateReport, settings: &DaemonSettings) {
     state.config.clone_from(&settings.config);
 }
 
-/// The file that agent and plugin share in node-level capture; `None` where there is none.
+/// Returns the file shared by agent and plugin in node-level capture; `None` in other modes.
 pub fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
     let path = &settings.ambient.as_ref()?.agent.shared_config;
     let text = fs::read(path).ok()?;

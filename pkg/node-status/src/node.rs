@@ -1,4 +1,4 @@
-//! The node path: desired and observed, object by object.
+//! Node path: comparison of desired and observed objects.
 
 mod objects;
 
@@ -20,7 +20,7 @@ use objects::{ComparedLists, NetworkObjects};
 
 pub(super) use objects::show_sysctl;
 
-/// The slot that the kernel sends new connections to.
+/// Returns the slot that the kernel sends new connections to.
 pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
     KernelSlots::from(&settings.node, observed).active
 }
@@ -29,11 +29,11 @@ pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) 
 #[derive(Clone, Debug, Default)]
 pub(super) struct KernelObservation {
     pub(super) observed: Option<ObservedState>,
-    /// The parts that could not be observed.
+    /// Parts that could not be observed.
     pub(super) unobserved: Vec<Unobserved>,
 }
 
-/// Observes everything, in the calling thread's namespace, and changes nothing.
+/// Observes everything in the calling thread's namespace, without changing anything.
 pub(super) fn observe_node(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelObservation {
     let mut observation = KernelObservation::default();
     let observed =
@@ -75,7 +75,7 @@ pub(super) fn add_network(
     }
 }
 
-/// A rule at the wrong place is not another rule: the plan shows that better than a comparison of lists.
+/// Adds differences for misplaced rules, which are not other rules: the plan shows them better than a comparison of lists.
 fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
     let reasons = steps.iter().filter_map(|step| match step {
         Operation::Firewall { place: at, why, .. } => Some((at, why)),
@@ -96,7 +96,7 @@ fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
     }
 }
 
-/// As [`NetworkState`] names places.
+/// Returns the name of a network namespace in [`NetworkState`].
 pub(super) fn place_name(place: &NetnsPlace) -> String {
     match place {
         NetnsPlace::Node => "node".to_owned(),
@@ -104,7 +104,7 @@ pub(super) fn place_name(place: &NetnsPlace) -> String {
     }
 }
 
-/// A member without a comment counts like one with the right comment: an older kernel keeps none.
+/// Compares members of sets. One without a comment counts as having the right one: older kernels store none.
 pub(super) fn compare_members(
     desired: &MemberAddresses,
     observed: impl Iterator<Item = (IpAddr, Option<PodUid>)>,
@@ -121,7 +121,7 @@ pub(super) fn compare_members(
     Comparison { desired: want, observed: Some(have), differences }
 }
 
-/// Compares all but the parts that could not be observed.
+/// Compares all parts but those that could not be observed.
 fn compare_network(
     want: &DesiredNode,
     desired: &DesiredState,

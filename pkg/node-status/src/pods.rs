@@ -1,4 +1,4 @@
-//! Pods, each with what is decided on it and what the kernel shows.
+//! Pods, each with the decision on it and its state in the kernel.
 
 mod node_network;
 mod outside;
@@ -25,23 +25,23 @@ pub(super) use node_network::{NodeNetwork, judge_on_node};
 pub(super) use outside::{SidecarDecision, decide_sidecar};
 pub(super) use ztunnels::ztunnel_states;
 
-/// How pods with a sidecar are to be redirected, by UID.
+/// Redirection parameters of pods with a sidecar, by UID.
 pub(super) type PodRedirects = BTreeMap<PodUid, Box<SidecarRedirect>>;
 
 const DOUBT: &str = "the API server's list lacks it, or shows it as it was before, and the API server has not reported that \
                      it is gone: it stays as it was";
 
-/// The sources of the state of pods.
+/// Sources of the state of pods.
 pub(super) struct PodContext<'a> {
     pub(super) snapshot: &'a AgentSnapshot,
-    /// The node's network, which must have been observed in ambient mode.
+    /// Network of the node, which must have been observed in ambient mode.
     pub(super) network: NodeNetwork<'a>,
     pub(super) settings: &'a CaptureSettings,
     pub(super) policy: &'a EnrolmentPolicy,
 }
 
 impl PodContext<'_> {
-    /// Returns the state of a pod, and adds how it is redirected if it has a sidecar, whose rules are yet to be observed.
+    /// Returns the state of a pod, and adds the redirection of one with a sidecar, whose rules are yet to be observed.
     pub(super) fn pod_state(&self, known: &KnownPod, redirects: &mut PodRedirects) -> PodState {
         let mut shown = pod_from_api(known);
         let is_deleted = known.pod.metadata.deleted.is_some();
@@ -99,7 +99,7 @@ impl PodContext<'_> {
             CaptureSnapshot::InPod { .. } => add_missing_probes(&self.network, self.settings, &mut shown),
             _ => {}
         }
-        // Repair in place has its own report of pods with a sidecar.
+        // Repair in place reports pods with a sidecar separately.
         let is_ambient = is_in_pod || shown.mode == Some(RedirectionMode::Node);
         let is_as_reported = |(state, _): &(CaptureState, _)| match is_ambient {
             true => *state == shown.capture,
@@ -110,13 +110,13 @@ impl PodContext<'_> {
         shown
     }
 
-    /// Without a ztunnel, traffic bypasses the mesh.
+    /// Whether traffic bypasses the mesh without a ztunnel.
     fn is_open(&self) -> bool {
         matches!(self.snapshot.capture, CaptureSnapshot::Node { fallback: ZtunnelFallback::Open, .. })
     }
 }
 
-/// Returns a pod's state as the API server and the reconciler know it, before the kernel is considered.
+/// Returns a pod's state by the API server and the reconciler, without the kernel.
 fn pod_from_api(known: &KnownPod) -> PodState {
     let meta = &known.pod.metadata;
     let mut ips = known.pod.status.ips();
@@ -134,7 +134,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
     }
 }
 
-/// The phase of its life, by the API server and its sandbox.
+/// Returns the phase of its life, by the API server and its sandbox.
 pub(super) fn life_of(known: &KnownPod) -> PodLife {
     if known.ended { PodLife::Ending } else { life_from_phase(&known.pod) }
 }
@@ -149,7 +149,7 @@ pub(super) fn reason_of(standing: &AmbientStanding) -> StateReason {
     StateReason { code: code.to_owned(), message }
 }
 
-/// In in-pod redirection the reconciler knows the state of each pod.
+/// Adds the reconciler's state of a pod with in-pod redirection.
 fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence: &mut Evidence) {
     *evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
     if shown.ips.is_empty() {
@@ -163,7 +163,7 @@ fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence:
     shown.refused_exceptions.clone_from(&enrolled_pod.refused_exceptions);
 }
 
-/// Returns the evidence for a pod that belongs to the mesh and is handled by the next pass.
+/// Returns the evidence for a mesh pod that the next pass will handle.
 fn not_enrolled_yet(evidence: Evidence) -> Evidence {
     Evidence {
         membership: MeshMembership::Member,

@@ -1,5 +1,5 @@
 //! Facts that would keep the agent from capturing pods on this node, read for [`report::judge_preflight`].
-//! Nothing of the node is changed: what is tried is tried in network namespaces of its own.
+//! The node is not changed: trials run in temporary network namespaces.
 
 mod confinement;
 mod trial;
@@ -33,16 +33,16 @@ use crate::{
     probe_source::{MOST_PODS, PodNetns, in_node, observe_sources, pod_netns},
 };
 
-/// Files of control groups of version 2 and 1.
+/// Memory limit files of cgroup v2 and v1.
 const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-/// Limits from here on are none: control groups of version 1 have no other word for it.
+/// Limit from which on memory is unlimited: cgroup v1 has no other representation.
 const NO_LIMIT: u64 = 1 << 60;
 /// Checks that only a process in the agent's container can make.
 const OF_AGENT: [PreflightCode; 3] =
     [PreflightCode::PortTaken, PreflightCode::FewFiles, PreflightCode::LittleMemory];
 
-/// Returns a message for each of these ports on which a process listens in the calling thread's network namespace. For the agent:
-/// before it listens itself.
+/// Returns a message for each of these ports on which a process listens in the calling thread's network namespace. To be called
+/// before the agent itself listens.
 ///
 /// # Errors
 /// The kernel does not list listeners.
@@ -54,8 +54,7 @@ pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
     Ok(ports.iter().filter(is_taken).map(message).collect())
 }
 
-/// Checks the node at the agent's start. `ports`: of [`taken_ports`] for those of the agent. Blocks, for as long as the kernel and
-/// tools take.
+/// Checks the node at the agent's start. `ports`: of [`taken_ports`] for those of the agent. Blocks while kernel and tools work.
 pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) -> Vec<PreflightCheck> {
     let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
@@ -69,7 +68,7 @@ pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>
     judge_preflight(&facts)
 }
 
-/// Returns facts about the container of the calling process, as [`OF_AGENT`] has them.
+/// Returns facts about the container of the calling process, as listed in [`OF_AGENT`].
 fn container_facts(ports: Observed<Vec<String>>) -> [PreflightFact; 3] {
     [
         PreflightFact::Found(PreflightCode::PortTaken, Severity::Warning, ports),
@@ -78,8 +77,8 @@ fn container_facts(ports: Observed<Vec<String>>) -> [PreflightFact; 3] {
     ]
 }
 
-/// Checks the node for `install-cni check`, whether or not an agent runs. What only the agent's process can know is as the agent
-/// found it at its start; without one, it is that of this container, if it is one of the agent's. `ports`: those of the agent.
+/// Checks the node for `install-cni check`, whether or not an agent runs. Facts that only the agent's process can determine are
+/// taken from the agent's start; without an agent from this container, if it is one of the agent's. `ports`: those of the agent.
 pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
     let agent = client::from_agent(&settings.debug_socket, client::LIMIT);
     let mut facts = ambient_facts(settings);
@@ -88,7 +87,7 @@ pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
     facts.extend(confinement_facts(settings));
     facts.extend(settings.ambient.iter().filter_map(numbers_fact));
     let sockets = match &agent {
-        Ok(_) => Ok(Vec::new()), // its own
+        Ok(_) => Ok(Vec::new()), // the agent's own listeners
         Err(error) if is_without_agent(error) => served_sockets(settings),
         Err(error) => Err(client::error_text(error)),
     };
@@ -149,7 +148,8 @@ fn ambient_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
     facts
 }
 
-/// An agent that enters no network namespace needs no mounts, and no user namespace but its own.
+/// Returns facts about confinement. An agent that enters no network namespace needs no mounts, and may run in another user
+/// namespace.
 fn confinement_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
     let mut facts = vec![PreflightFact::SeLinux(confinement::selinux_context(&settings.host_proc))];
     if settings.ambient.is_some() {
@@ -163,7 +163,7 @@ fn confinement_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
     facts
 }
 
-/// Whoever chose another address may have chosen one that the node has.
+/// Returns messages for probe addresses that the node has; an operator may have chosen one.
 fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<String>> {
     let (chosen, defaults) = (probes, ProbeAddresses::default());
     let mut probes = Vec::new();
@@ -182,7 +182,8 @@ fn find_addresses(ips: &[IpAddr]) -> Result<Vec<String>, hostnet::Error> {
     Ok(in_use.map(|(ip, link)| format!("{ip} is an address of {link}")).collect())
 }
 
-/// Looks into pods that run, as far as they are not captured, and are no ztunnel of the node path. What cannot be examined in one is unknown unless others show something.
+/// Examines running pods that are not captured, and are no ztunnel of the node path. If one cannot be examined, the result is
+/// unknown unless others have findings.
 fn taken_numbers(pods: &[PodNetns], chosen: &InPodConfig) -> Observed<(usize, Vec<String>)> {
     let (mut examined, mut taken, mut failure) = (0, Vec::new(), None);
     for (path, netns) in pods {
@@ -206,8 +207,8 @@ fn taken_numbers(pods: &[PodNetns], chosen: &InPodConfig) -> Observed<(usize, Ve
     failure.filter(|_| taken.is_empty()).map_or(Ok((examined, taken)), Err)
 }
 
-/// Whether the calling thread's network namespace is that of a ztunnel to which node-level capture leads: it has policy rules of the
-/// agent's, ours or Istio's, and is never captured itself.
+/// Whether the calling thread's network namespace is that of a ztunnel with node-level capture: it has policy rules of the agent's,
+/// ours or Istio's, and is never captured itself.
 fn is_node_level_ztunnel() -> Result<bool, hostnet::Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let is_inside = |rule: &PolicyRule| {
@@ -236,7 +237,7 @@ fn probe_sources(
     Ok(ProbeSources { used: used.map(address).collect(), undetected, routes })
 }
 
-/// Of node-level capture.
+/// Returns the fact about numbers of node-level capture.
 fn numbers_fact(ambient: &AmbientOptions) -> Option<PreflightFact> {
     let settings: &CaptureSettings = &ambient.agent;
     let is_node = matches!(settings.capture, CaptureConfig::Node);
@@ -247,7 +248,7 @@ fn numbers_fact(ambient: &AmbientOptions) -> Option<PreflightFact> {
     })
 }
 
-/// Sockets of the agent that a process serves.
+/// Returns the sockets of the agent that another process serves.
 fn served_sockets(settings: &DaemonSettings) -> Observed<Vec<String>> {
     let ambient = settings.ambient.as_ref();
     let events = ambient.and_then(|ambient| Some(ambient.events.as_ref()?.socket.as_path()));
@@ -263,13 +264,14 @@ fn served_sockets(settings: &DaemonSettings) -> Observed<Vec<String>> {
     Ok(served)
 }
 
-/// In a shell on the node the directories are at other paths than in the agent's container.
+/// Returns messages for read-only directories. Unknown in a shell on the node, where they are at other paths than in the agent's
+/// container.
 fn read_only_directories(settings: &DaemonSettings) -> Observed<Vec<String>> {
     let installer = &settings.installer;
     is_container(&installer.conf_dir)?;
     let refusal = |directory: &Path| Some(hostfs::check_writable(directory).err()?.to_string());
     let targets: Vec<Option<String>> = installer.targets.iter().map(|target| refusal(target)).collect();
-    // One that can be written to suffices.
+    // One writable directory suffices.
     let targets = if targets.contains(&None) { Vec::new() } else { targets };
     let others = [Some(installer.conf_dir.as_path()), settings.agent_socket.parent()];
     Ok(targets.into_iter().chain(others.into_iter().flatten().map(refusal)).flatten().collect())
@@ -309,7 +311,7 @@ fn memory_limit() -> Observed<Option<u64>> {
     Err("no memory control group is visible here".to_owned())
 }
 
-/// `None`: the token has no times.
+/// Returns the times of the token; `None`: it has none.
 fn clock_fact() -> Option<PreflightFact> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let now = i64::try_from(now).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! From which addresses the node reaches its pods by its own routes: the source that the kubelet's packets to them have.
+//! Source addresses of the node's packets to its pods by its own routes: those of the kubelet's probes.
 
 use std::{
     cmp::Reverse,
@@ -16,14 +16,14 @@ use report::Observed;
 
 use crate::{sidecar::NetnsPaths, standalone::open_node};
 
-/// Pods that are looked into: what the network does for one, it does for others.
+/// Maximum number of pods examined: the network treats all alike.
 pub(crate) const MOST_PODS: usize = 64;
 
-/// The network namespace of a pod, and where it is mounted.
+/// Network namespace of a pod, and its mount.
 pub(crate) type PodNetns = (PathBuf, Netns);
 
 /// Replaces sources of probes that are to be detected with the addresses from which the node reaches most of its pods. Returns each
-/// of these families with its source, or why it could not be detected, so that Istio's stays.
+/// of these families with its source, or why it could not be detected, so that Istio's is kept.
 pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Observed<IpAddr>)> {
     let Some(ambient) = &settings.ambient else { return Vec::new() };
     let Some(chosen) = ambient.agent.capture.in_pod() else { return Vec::new() };
@@ -51,7 +51,8 @@ pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Obser
     detected
 }
 
-/// Returns from which addresses the node reaches its pods: of each pod, each address once, because a pod may give itself any number.
+/// Returns the addresses from which the node reaches its pods: each address once per pod, because a pod may assign itself any
+/// number.
 pub(crate) fn observe_sources(ambient: &AmbientOptions, pods: &[PodNetns]) -> Observed<Vec<IpAddr>> {
     let pods = pods.iter().take(MOST_PODS);
     let pods: Vec<_> = pods.map(|(_, netns)| ::inpod::netns_addresses(netns).unwrap_or_default()).collect();
@@ -65,7 +66,7 @@ pub(crate) fn observe_sources(ambient: &AmbientOptions, pods: &[PodNetns]) -> Ob
     })
 }
 
-/// Returns the network namespaces of the node's pods, as far as they are seen here.
+/// Returns the network namespaces of the node's pods that are visible here.
 pub(crate) fn pod_netns(settings: &DaemonSettings) -> Observed<Vec<PodNetns>> {
     let places = NetnsPaths {
         netns_directory: settings.netns_directory.clone(),
@@ -88,7 +89,8 @@ pub(crate) fn in_node<T: Send>(
     }
 }
 
-/// A pod may have another network, which the node reaches by another link. Of two as frequent ones, the lower address.
+/// Returns the most frequent source; a pod may have another network, which the node reaches by another link. Of two equally
+/// frequent ones, the lower address.
 fn most_frequent(sources: &[IpAddr], family: Family) -> Option<IpAddr> {
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for source in sources.iter().filter(|source| Family::of_ip(**source) == family) {

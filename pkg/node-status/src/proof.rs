@@ -1,4 +1,4 @@
-//! Proof by a packet: finds the pod's network namespace and its desired rules, and has packets sent there.
+//! Proof by packets: finds the pod's network namespace and its desired rules, and has packets sent there.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use wire::PodRecord;
 
 use crate::{NodeInspector, inpod::netns_ref, records, sidecar::NetnsPaths};
 
-/// The pod's namespace, and what is to be redirected in it; else why nothing can be tested, as a clause.
+/// Namespace of the pod, and the expected redirection in it; else why nothing can be tested, as a clause.
 type ProofTarget = Result<(Arc<Netns>, ProofSpec), String>;
 
-/// Why a pod with node-level capture cannot be proven, as a clause.
+/// Reason why a pod with node-level capture cannot be proven, as a clause.
 pub const NODE_LEVEL: &str = "the node redirects its traffic: nothing in its own namespace shows that";
 
 impl NodeInspector {
@@ -107,7 +107,7 @@ impl NodeInspector {
         Ok((Arc::new(netns), ProofSpec { rules, proxy, inbound }))
     }
 
-    /// How the pod is redirected: decided anew from the facts, as at its ADD.
+    /// Returns the redirection of the pod, decided from the facts as at its ADD.
     fn sidecar_redirect(&self, records: &[Arc<PodRecord>], pod: &PodState) -> Option<Box<SidecarRedirect>> {
         let snapshot = self.agent_snapshot().ok();
         let is_pod = |namespace: &str, name: &str| namespace == pod.namespace && name == pod.name;
@@ -141,7 +141,7 @@ impl NodeInspector {
     }
 }
 
-/// A family without an address of the pod cannot be used by it; without any address, all are tried.
+/// Whether the pod has an address of the family, without which it cannot use it; without any address, all are tried.
 fn has_family(pod: &PodState, family: Family) -> bool {
     pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of_ip(*ip) == family)
 }

@@ -1,4 +1,4 @@
-//! Pods by the plugin's records of ADDs.
+//! Pods known from the plugin's records of ADDs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,8 +28,8 @@ use crate::{
     stale_collections,
 };
 
-/// Adds to each pod why its last ADD failed, if it did. Where no agent follows the node's pods, a pod that is known from no other
-/// source is added; elsewhere the failure is that of a pod that has gone.
+/// Adds the error of each pod's last ADD, if it failed. If no agent follows the node's pods, a pod that is known from no other
+/// source is added; otherwise the failure is that of a removed pod.
 pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
     let follows_pods = state.observation.observer == Observer::Agent && state.node.synced;
     let pods = &mut state.pods;
@@ -54,7 +54,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
     }
 }
 
-/// Network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
+/// Returns network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
 fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
@@ -66,8 +66,8 @@ fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<U
         return Some(unrecorded(why));
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
-    // The kernel gives the number of a namespace that is gone to the next one: that of an ADD that failed, which goes at once, and
-    // that of a pod whose DEL did not come. So numbers count only where there are no names.
+    // The kernel reuses the inode number of a removed namespace: that of a failed ADD, which is removed immediately, and that of a
+    // pod whose DEL was lost. Therefore numbers are used only where namespaces have no names.
     let records: Vec<_> = records.iter().filter(|record| record.error.is_none()).collect();
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
     let numbered = records.iter().filter(|_| places.by_process().is_some());
@@ -88,8 +88,8 @@ fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<U
     (number > 0).then(|| unrecorded(why))
 }
 
-/// Observes a node without ambient mode: the pods that the plugin recorded, and, where an agent (`snapshot`) follows the node's
-/// pods, those that started before the plugin. `excluded`: the namespaces that the plugin's entry excludes.
+/// Observes a node without ambient mode: the pods that the plugin recorded, and, if an agent (`snapshot`) follows the node's pods,
+/// those that started before the plugin. `excluded`: namespaces that the plugin's entry excludes.
 pub(super) fn observe_recorded(
     settings: &DaemonSettings,
     excluded: &[String],
@@ -105,7 +105,7 @@ pub(super) fn observe_recorded(
         .map(pod_ids)
         .map(|ids| (ids.name.clone(), ids))
         .collect();
-    // A pod that had the name before is not the one that the API server reports.
+    // A predecessor of this name is not the pod that the API server reports.
     let is_current = |record: &&Arc<PodRecord>| {
         record.error.is_none() && ids.get(&name_of(record)).is_none_or(|ids| belongs_to(record, ids))
     };
@@ -150,7 +150,7 @@ pub(super) fn observe_recorded(
     }
 }
 
-/// The pods whose ADDs recorded network namespaces: of several with one number, the newest, because the others have ended.
+/// Pods whose ADDs recorded network namespaces: of several with one number, the newest, because the others have ended.
 #[derive(Debug, Default)]
 pub(super) struct NetnsOwners(BTreeMap<NetnsId, PodName>);
 
@@ -170,7 +170,7 @@ fn name_of(record: &PodRecord) -> PodName {
     PodName { namespace: record.namespace.clone(), name: record.name.clone() }
 }
 
-/// The rules and the network namespace of each sidecar pod's ADD, by the pod's UID, where they are recorded.
+/// Recorded rules and network namespace of each sidecar pod's ADD, by the pod's UID.
 #[derive(Debug, Default)]
 pub(super) struct RecordedAdds {
     pub(super) rules: BTreeMap<PodUid, RecordedRules>,
@@ -178,7 +178,7 @@ pub(super) struct RecordedAdds {
 }
 
 impl RecordedAdds {
-    /// Of these pods alone: there may be thousands of records. Of several ADDs of a pod the newest counts.
+    /// Selects the records of these pods alone: there may be thousands. Of several ADDs of a pod the newest is used.
     pub(super) fn of_pods(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
         let is_meant = |uid: &PodUid| pods.contains_key(uid);
         let rules =
@@ -199,7 +199,7 @@ pub(super) fn netns_by_record(
     done.filter_map(|record| Some((uid_of(record), recorded_netns(record)?))).collect()
 }
 
-/// The records of these pods, the oldest first.
+/// Returns the records of these pods, oldest first.
 fn in_order(
     records: &[Arc<PodRecord>],
     is_meant: impl Fn(&PodUid) -> bool,
@@ -209,7 +209,7 @@ fn in_order(
     records.into_iter()
 }
 
-/// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.
+/// Returns the pod's UID. If the runtime does not pass it, the container ID, which is equally unique, is used instead.
 pub(super) fn uid_of(record: &PodRecord) -> PodUid {
     if record.uid.is_empty() { record.container.as_str().into() } else { record.uid.clone() }
 }
@@ -228,7 +228,7 @@ fn pod_of_record(record: &PodRecord) -> PodState {
         name: record.name.clone(),
         uid: uid_of(record),
         ips: record.ips.clone(),
-        // It was about to run then; a DEL would have reported that it has ended.
+        // The pod was about to run at its ADD; a DEL would have reported its end.
         phase: "Running".to_owned(),
         capture: if is_sidecar { SIDECAR } else { Evidence::OUTSIDE }.classify().state,
         mode: is_sidecar.then_some(RedirectionMode::Sidecar),
@@ -239,7 +239,7 @@ fn pod_of_record(record: &PodRecord) -> PodState {
     }
 }
 
-/// The reason of the plugin's decision. A decision of another version has its own message.
+/// Returns the reason of the plugin's decision. A decision of another version has its own message.
 fn reason_text(record: &PodRecord) -> String {
     if EnrolmentReason::from_name(&record.decision).is_some() {
         return "it was enrolled in ambient mode, which is off now".to_owned();

@@ -1,5 +1,5 @@
-//! Pods with a sidecar: the plugin redirects them at ADD, and does not maintain their rules. So each observation asks the
-//! kernel. What repair in place knows of them comes on top.
+//! Pods with a sidecar: the plugin redirects them at ADD, and does not maintain their rules. So each observation queries the
+//! kernel. The state of repair in place is added to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,35 +27,36 @@ use crate::{
     records::{NetnsOwners, RecordedAdds},
 };
 
-/// On a node with very many such pods, or with very many rules in some of them, the first observation does not reach all.
+/// Time limit of an observation. On a node with very many such pods, or with very many rules in some of them, the first one does
+/// not reach all.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// A pod that has a sidecar and runs: its rules are yet to be observed; its sidecar is not asked.
+/// Evidence of a running pod with a sidecar: its rules are yet to be observed; its sidecar is not queried.
 pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..Evidence::UNKNOWN };
 
-/// Earlier observations, namespace by namespace. It keeps none of them alive.
+/// Cached observations by network namespace, none of which is kept alive by it.
 #[derive(Debug, Default)]
 pub(super) struct SidecarCache {
     addresses: BTreeMap<NetnsInstance, BTreeSet<IpAddr>>,
-    /// Fingerprint of each namespace's rules and what is missing of its routes, and the result of comparing all that at that time.
+    /// Fingerprint of each namespace's rules, its missing routes, and the result of the comparison at that time.
     rules: BTreeMap<NetnsInstance, (RulesFingerprint, Vec<String>, RulesComparison)>,
 }
 
 /// Result of comparing a pod's rules.
 #[derive(Clone, Debug)]
 pub(super) struct RulesComparison {
-    /// Empty: all of its traffic is redirected that is to be.
+    /// Differences; empty: all traffic is redirected as desired.
     differences: Vec<String>,
-    /// Text on what is in place, where nothing differs.
+    /// Description of the observed rules, if nothing differs.
     in_place: String,
 }
 
-/// Where network namespaces of pods are found.
+/// Locations of the network namespaces of pods.
 #[derive(Clone, Debug)]
 pub(super) struct NetnsPaths {
-    /// Where the container runtime binds them.
+    /// Directory to which the container runtime binds them.
     pub(super) netns_directory: PathBuf,
-    /// The node's processes, if that directory is missing.
+    /// /proc of the node, used if that directory is missing.
     pub(super) proc: Option<PathBuf>,
 }
 
@@ -68,12 +69,12 @@ impl NetnsPaths {
         self.proc.as_deref().filter(|proc| !self.netns_directory.is_dir() && proc.is_dir())
     }
 
-    /// Whether it is unknown which there are.
+    /// Whether neither location is available.
     pub(super) fn are_unknown(&self) -> bool {
         !self.netns_directory.is_dir() && self.by_process().is_none()
     }
 
-    /// All that there are, and their addresses.
+    /// Returns all network namespaces with their paths.
     pub(super) fn list_netns(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
             Some(proc) => ::inpod::netns_of_pods(proc),
@@ -82,8 +83,8 @@ impl NetnsPaths {
     }
 }
 
-/// Fills in what the kernel shows of pods with a sidecar, which needs no tool. A pod's rules are compared with what its ADD
-/// left. Without a record of that another version made them, or another plugin, so whatever redirects its traffic counts.
+/// Fills in the kernel's state of pods with a sidecar, which needs no tool. A pod's rules are compared with those that its ADD
+/// recorded. Without a record, another version or another plugin made them, so any rules that redirect its traffic are accepted.
 pub(super) fn observe_sidecars(
     places: &NetnsPaths,
     records: &[Arc<PodRecord>],
@@ -153,8 +154,8 @@ pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, comparison: Resu
     }
 }
 
-/// Shows the pods pending whose rules repair in place has to restore repeatedly, whatever the kernel shows at this moment.
-/// `repairs`: how many times in a row it did, by UID.
+/// Marks pods as pending whose rules repair in place has to restore repeatedly, whatever the kernel shows at this moment.
+/// `repairs`: number of consecutive repairs, by UID.
 pub fn add_repairs(repairs: &BTreeMap<PodUid, u32>, state: &mut StateReport) {
     for pod in state.pods.iter_mut().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)) {
         let Some(count) = repairs.get(&pod.uid) else { continue };
@@ -164,7 +165,7 @@ pub fn add_repairs(repairs: &BTreeMap<PodUid, u32>, state: &mut StateReport) {
 }
 
 impl SidecarCache {
-    /// Which namespace has which address. An address does not change once a plugin has given it.
+    /// Maps addresses to namespaces. An address does not change once a plugin has assigned it.
     fn by_address(&mut self, all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
         let listed: BTreeSet<NetnsInstance> = all.iter().map(|(_, netns)| netns.instance()).collect();
         self.addresses.retain(|netns, _| listed.contains(netns));
@@ -173,7 +174,7 @@ impl SidecarCache {
         for (_, netns) in all {
             let known = self.addresses.get(&netns.instance()).filter(|ips| !ips.is_empty()).cloned();
             let asked = known.map_or_else(|| netns_addresses(&netns).map_err(|error| error.to_string()), Ok);
-            // A pod that ends meanwhile has none any more.
+            // A pod that ends meanwhile has no addresses any more.
             let ips = asked.map_err(|error| found.refused = Some(error)).unwrap_or_default();
             self.addresses.insert(netns.instance(), ips.clone());
             let netns = Arc::new(netns);
@@ -184,7 +185,7 @@ impl SidecarCache {
         found
     }
 
-    /// The comparison of the last observation if nothing has changed since. `missing_routes` is called in the namespace.
+    /// Returns the last comparison if nothing has changed since. `missing_routes` is called in the namespace.
     fn compare_cached(
         &mut self,
         netns: &Netns,
@@ -211,7 +212,7 @@ impl SidecarCache {
     }
 }
 
-/// Returns what is missing, in this namespace, of the routes of a pod whose rules are compared one by one: no fingerprint shows it.
+/// Returns the missing routes, in this namespace, of a pod whose rules are compared one by one: no fingerprint covers them.
 fn missing_routes(redirect: &SidecarRedirect, then: Option<&RecordedRules>) -> Vec<String> {
     if !then.is_some_and(RecordedRules::is_usable) {
         return Vec::new();
@@ -238,7 +239,7 @@ fn compare_rules(
     Ok(RulesComparison { differences, in_place })
 }
 
-/// Judges by what the kernel does with packets, whichever version or setting made the rules.
+/// Evaluates the rules by their effect on packets, whichever version or setting made them.
 pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
     let owner = ChainSet::SIDECAR;
     let observe = || Ok((CapturedTraffic::of_this_netns(owner)?, firewall::inactive_rules(owner)?));
@@ -255,16 +256,16 @@ pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
     })
 }
 
-/// Namespaces by the addresses in them.
+/// Namespaces by their addresses.
 #[derive(Debug, Default)]
 pub(super) struct NetnsByAddress {
     by_address: BTreeMap<IpAddr, Vec<Arc<Netns>>>,
-    /// Why at least one of them could not be observed.
+    /// Reason why at least one of them could not be observed.
     refused: Option<String>,
 }
 
 impl NetnsByAddress {
-    /// The namespace of a pod with these addresses, as `pod_identity` decides.
+    /// Returns the namespace of a pod with these addresses, as decided by `pod_identity`.
     pub(super) fn netns_of_pod(
         &self,
         ips: &[IpAddr],
@@ -293,7 +294,7 @@ impl NetnsByAddress {
     }
 }
 
-/// Which namespace has which address.
+/// Maps addresses to namespaces.
 pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
     SidecarCache::default().by_address(all)
 }

@@ -1,4 +1,4 @@
-//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and only repair in place maintains
+//! Pods with a sidecar whose rules were removed. The plugin made them when the pod started, and only repair in place maintains
 //! them: so each periodic observation of the node counts such pods, and reports them.
 
 use std::{collections::BTreeMap, time::Instant};
@@ -9,12 +9,12 @@ use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
-/// A pod is reported when it was in this state in so many observations in a row: one that starts or ends is observed half
-/// done.
+/// Number of consecutive observations in this state after which a pod is reported: one that starts or ends is observed in
+/// transition.
 const OBSERVATIONS: u32 = 2;
 
 metrics::metric_set! {
-    /// How many pods with a sidecar are captured, are not, or could not be observed.
+    /// Number of pods with a sidecar that are captured, are not, or could not be observed.
     pub struct SidecarDriftMetrics, fn register_all(mesh_pods: MeshPodMetrics) {
         pods: Labelled<Gauge> = "istio_cni_sidecar_pods",
             "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
@@ -34,7 +34,7 @@ impl SidecarDriftMetrics {
     }
 }
 
-/// The states of a pod with a sidecar.
+/// States of a pod with a sidecar.
 const STATES: [CaptureState; 4] =
     [CaptureState::Captured, CaptureState::Pending, CaptureState::Bypassing, CaptureState::Unknown];
 
@@ -45,7 +45,7 @@ struct BypassRecord {
     reported: Option<Instant>,
 }
 
-/// Detects drift from one observation to the next; remembers what was observed and reported.
+/// Detects drift from one observation to the next; stores observations and reports.
 #[derive(Debug)]
 pub struct SidecarDriftChecker {
     metrics: SidecarDriftMetrics,
@@ -53,12 +53,12 @@ pub struct SidecarDriftChecker {
 }
 
 impl SidecarDriftChecker {
-    /// A checker that has observed nothing yet.
+    /// Returns a checker that has observed nothing yet.
     pub fn new(metrics: SidecarDriftMetrics) -> SidecarDriftChecker {
         SidecarDriftChecker { metrics, watched: BTreeMap::new() }
     }
 
-    /// Takes one observation of the node, and returns the Events that are due.
+    /// Evaluates one observation of the node, and returns the Events that are due.
     pub fn due_notices(&mut self, state: &StateReport, now: Instant) -> Vec<Notice> {
         let sidecars: Vec<&PodState> =
             state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)).collect();

@@ -1,4 +1,4 @@
-//! Simulation of a change of labels or settings, by the decision that the agent makes.
+//! Simulation of a change of labels or settings, by the agent's own decision.
 
 use std::{
     collections::BTreeSet,
@@ -34,13 +34,13 @@ use crate::{
     sidecar::{self, NetnsPaths},
 };
 
-/// For the connections of all pods that would join.
+/// Time limit of counting connections, for all pods that would join.
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// Basis of an agent's decisions.
 struct DecisionBasis<'a> {
     settings: &'a CaptureSettings,
-    /// The mode in which it captures ambient pods; `None`: ambient mode is off.
+    /// Mode in which it captures ambient pods; `None`: ambient mode is off.
     mode: Option<RedirectionMode>,
     policy: EnrolmentPolicy,
 }
@@ -52,8 +52,8 @@ impl DecisionBasis<'_> {
     }
 }
 
-/// Returns what a change of labels would do to the node's pods, and changes nothing. Open connections of pods that would join are
-/// counted, in the network namespaces that belong to the pods' addresses, and ports of ztunnel that are taken there are found.
+/// Simulates a change of labels for the node's pods, without changing anything. Open connections of pods that would join are
+/// counted, in the network namespaces with the pods' addresses, and conflicts with ztunnel's ports there are found.
 pub(super) fn simulate_labels(
     settings: &CaptureSettings,
     snapshot: &AgentSnapshot,
@@ -73,7 +73,7 @@ pub(super) fn simulate_labels(
         match (&change.pod, &mut namespace) {
             (Some(_), _) => change.apply_to(&mut pod.metadata.labels),
             (None, Some(namespace)) => change.apply_to(&mut namespace.metadata.labels),
-            (None, None) => {} // the decision says that the namespace is not known
+            (None, None) => {} // the decision reports that the namespace is unknown
         }
         simulate_pod(known, &basis, &pod, namespace.as_ref(), &basis)
     });
@@ -85,7 +85,7 @@ pub(super) fn simulate_labels(
     NodeSimulation { namespace_missing, ..simulation }
 }
 
-/// Returns what an agent with other settings would do to the node's pods, in the manner of [`simulate_labels`].
+/// Simulates an agent with other settings for the node's pods, like [`simulate_labels`].
 pub(super) fn simulate_settings(
     now: (&CaptureSettings, bool),
     snapshot: &AgentSnapshot,
@@ -100,7 +100,7 @@ pub(super) fn simulate_settings(
         .iter()
         .map(|known| simulate_pod(known, &before, &known.pod, known.namespace.as_ref(), &after))
         .collect();
-    // Without ambient mode nobody follows namespaces.
+    // Without ambient mode namespaces are not followed.
     let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
     let pods = add_sockets(settings, records, &known, &after, pods);
     let mut answer = build_simulation(settings, &after, snapshot, synced, pods);
@@ -116,8 +116,8 @@ pub(super) fn simulate_settings(
     answer
 }
 
-/// Returns the mode in which an agent with these settings captures. The node's ztunnel stays, so one that chooses by it chooses what
-/// is in use now, if anything is.
+/// Returns the capture mode of an agent with these settings. The node's ztunnel is unchanged, so an agent that chooses by it
+/// chooses the mode in use now, if any.
 fn mode_with(other: &SimulatedSettings, now: Option<RedirectionMode>) -> Option<RedirectionMode> {
     match (&other.capture.capture, now) {
         _ if !other.ambient => None,
@@ -129,7 +129,7 @@ fn mode_with(other: &SimulatedSettings, now: Option<RedirectionMode>) -> Option<
     }
 }
 
-/// `now`: the agent's settings, which have the detected sources of probes.
+/// Builds the report. `now`: the agent's settings, which have the detected sources of probes.
 fn build_simulation(
     now: &CaptureSettings,
     basis: &DecisionBasis<'_>,
@@ -158,7 +158,7 @@ fn probe_sources(now: &CaptureSettings, basis: &DecisionBasis<'_>) -> Vec<IpAddr
     then.captured_families().into_iter().map(|family| probes.address_for(family)).collect()
 }
 
-/// Returns those that are addresses of the calling thread's network namespace, the node's; none if the kernel does not list these.
+/// Returns those that are addresses of the calling thread's network namespace, the node's; empty if the kernel does not list these.
 fn own_addresses(ips: &[IpAddr]) -> Vec<IpAddr> {
     let listed = RtnetlinkHandle::open().and_then(|mut handle| handle.list_addresses()).unwrap_or_default();
     ips.iter().copied().filter(|ip| listed.iter().any(|address| address.ip == *ip)).collect()
@@ -174,7 +174,7 @@ fn is_ztunnel_ready(mode: &CaptureSnapshot) -> bool {
     }
 }
 
-/// Decides on a pod as it is now, and as it would be.
+/// Decides on a pod in its current and in its simulated state.
 fn simulate_pod(
     known: &KnownPod,
     now: &DecisionBasis<'_>,
@@ -219,7 +219,7 @@ fn simulate_pod(
     }
 }
 
-/// How a pod is captured by in-pod redirection. Labels do not count: annotations ask for it.
+/// In-pod redirection of a pod. Labels are irrelevant: options are requested by annotations.
 struct InPodDecision<'a> {
     config: &'a InPodConfig,
     families: Vec<Family>,
@@ -228,7 +228,7 @@ struct InPodDecision<'a> {
 }
 
 impl InPodDecision<'_> {
-    /// `None`: the pod is not in this mode.
+    /// Returns the decision; `None`: the pod is not in this mode.
     fn new<'a>(
         known: &KnownPod,
         mode: Option<RedirectionMode>,
@@ -258,10 +258,10 @@ fn inherited_exceptions(known: &KnownPod) -> Option<RequestedExceptions> {
     known.namespace.as_ref().map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations))
 }
 
-/// Returns what other settings change for a pod that stays in in-pod redirection.
+/// Returns the effect of other settings on a pod that stays in in-pod redirection.
 fn option_changes(now: &InPodDecision<'_>, then: &InPodDecision<'_>) -> Vec<String> {
     let (before, after) = (&now.effective.options, &then.effective.options);
-    // DNS is among the switches: settings decide on it, too.
+    // DNS is among the options: settings affect it, too.
     let [old, new] = [before, after].map(|options| {
         let exceptions = PodExceptions { dns: false, ..options.exceptions.clone() };
         PodOptions { exceptions, ..options.clone() }.outside_descriptions()
@@ -309,8 +309,8 @@ fn ambient_off() -> StateReason {
     StateReason { code: "ambient-off".to_owned(), message: "ambient mode is off".to_owned() }
 }
 
-/// Counts connections of the pods that would join, as far as capture would concern them, decides what becomes of these, and looks
-/// for ports of ztunnel that the pods have themselves.
+/// Counts connections of the pods that would join and that capture would affect, determines their treatment, and finds ports of
+/// ztunnel that the pods use themselves.
 fn add_sockets(
     settings: &CaptureSettings,
     records: &[Arc<PodRecord>],

@@ -1,4 +1,4 @@
-//! The node's document without an agent.
+//! State document of a node without an agent.
 
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
@@ -7,8 +7,7 @@ use report::{MAX_DOCUMENT, NetworkState, Observer, StatePart, StateReport, Unobs
 
 use crate::{ObservationStart, alone, client, local, records, sidecar::SidecarCache};
 
-/// The kernel and the files of this node, compared with the last agent's desired state, as far as there is a record of it that
-/// can be read. Blocks.
+/// Compares the kernel and the files of this node with the last agent's desired state, if it was recorded and can be read. Blocks.
 pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     let began = ObservationStart::now();
     let path = settings.last_state();
@@ -55,7 +54,7 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     state
 }
 
-/// In a shell on the node the files are at other paths than in the agent's container.
+/// Checks the files. In a shell on the node they are at other paths than in the agent's container.
 fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
@@ -80,7 +79,7 @@ fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> State
     }
 }
 
-/// The last agent took part in ambient mode, and its settings are missing here: so its record is all that there is.
+/// Returns the last agent's record, for an agent in ambient mode whose settings are missing here: nothing else is known.
 fn as_recorded(mut state: StateReport) -> StateReport {
     let why =
         "the command was called without the agent's settings (ambient-enabled), so it has observed nothing"
@@ -92,10 +91,10 @@ fn as_recorded(mut state: StateReport) -> StateReport {
     state
 }
 
-/// The document that the last agent wrote down; `None`: there is none.
+/// Returns the document recorded by the last agent; `None`: none was recorded.
 ///
 /// # Errors
-/// It cannot be read, or is of another version.
+/// The document cannot be read, or is of another version.
 pub fn last_state(settings: &DaemonSettings) -> Result<Option<StateReport>> {
     match hostfs::read(&settings.last_state(), MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
@@ -103,10 +102,10 @@ pub fn last_state(settings: &DaemonSettings) -> Result<Option<StateReport>> {
     }
 }
 
-/// The node's network namespace; `None`: the process's own.
+/// Opens the node's network namespace; `None`: the process's own.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The namespace cannot be opened.
 pub fn open_node(options: &AmbientOptions) -> Result<Option<Netns>> {
     let node = options.host_network.as_ref().map(Netns::open).transpose();
     node.context("cannot open the node's network namespace")

@@ -1,4 +1,4 @@
-//! Steps of a plan as commands.
+//! Steps of a plan, formatted as commands.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(super) fn plan_step(operation: &Operation, config: &NodeConfig) -> PlanStep 
     }
 }
 
-/// As commands. A command in a ztunnel's namespace is marked as such.
+/// Formats an operation as commands. A command in a ztunnel's namespace is marked as such.
 fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String> {
     let at = |at: &NetnsPlace| match at {
         NetnsPlace::Node => String::new(),
@@ -67,7 +67,7 @@ fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String>
                 [head].into_iter().chain(lines)
             })
             .collect(),
-        // There is no command for "if it is empty"; `nft list tables` shows which is.
+        // No command corresponds to "if it is empty"; `nft list tables` shows which is.
         Operation::RemoveChains(_) => Vec::new(),
     }
 }

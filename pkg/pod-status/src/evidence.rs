@@ -1,68 +1,68 @@
-//! What is known of a pod, and what follows from it.
+//! Evidence about a pod, and the capture status derived from it.
 
 use crate::state::{CaptureState, CaptureStatus, Redirection};
 
-/// Whether the pod belongs to the mesh.
+/// Membership of a pod in the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MeshMembership {
     /// The pod should be captured.
     Member,
     /// The pod should not be captured. `remains`: our rules or addresses for it still exist.
     Outside {
-        /// Something of ours is still there.
+        /// Whether some of our objects for it still exist.
         remains: bool,
     },
-    /// The pod should not be captured any more, and its release has not ended.
+    /// The pod should no longer be captured, and its release is not complete.
     Leaving,
-    /// The pod should be captured, but it is not known yet how this node captures pods.
+    /// The pod should be captured, but this node's capture mode is not determined yet.
     Undetermined,
 }
 
-/// How far the pod's life is.
+/// Phase of the pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodLife {
     /// The pod's containers do not run yet, or it has no address.
     Starting,
     /// The pod's containers run.
     Running,
-    /// The pod's sandbox is gone, and the API object is about to be: it has no traffic.
+    /// The pod's sandbox was deleted, and its API object is about to be: it has no traffic.
     Ending,
 }
 
-/// State of the redirect of a pod's traffic.
+/// State of the redirection of a pod's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RulesEvidence {
-    /// The redirect could not be observed.
+    /// The redirection could not be observed.
     Unobserved,
-    /// The redirect was not put in place yet, as far as is known. `failing`: more than one attempt has failed.
+    /// The redirection is not known to be in place yet. `failing`: more than one attempt has failed.
     Absent {
-        /// More than one attempt has failed.
+        /// Whether more than one attempt has failed.
         failing: bool,
     },
-    /// The redirect was observed, and something is missing or changed. `holds`: what is left keeps the pod's traffic from
+    /// The redirection was observed, and parts are missing or changed. `holds`: the remaining ones keep the pod's traffic from
     /// bypassing the mesh.
     Incomplete {
-        /// Nothing leaks.
+        /// Whether no traffic leaks.
         holds: bool,
     },
-    /// The redirect was put in place, and not observed since.
+    /// The redirection was applied, and not observed since.
     Applied,
-    /// The redirect was put in place, and observing it, or keeping it, has failed more than once.
+    /// The redirection was applied, and observing or keeping it has failed more than once.
     Doubtful,
-    /// The redirect was observed in place, but was removed repeatedly before: it may be removed again at any time.
+    /// The redirection was observed in place, but was removed repeatedly before: it may be removed again at any time.
     Unstable,
-    /// The redirect was observed in place.
+    /// The redirection was observed in place.
     Verified,
 }
 
-/// State of the proxy that serves a pod's traffic: the sidecar, or ztunnel.
+/// State of the proxy of a pod's traffic: the sidecar, or ztunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProxyEvidence {
-    /// The proxy serves the pod. A sidecar is not asked, and counts as serving.
+    /// The proxy serves the pod. A sidecar is not queried, and is assumed to serve.
     Serves,
     /// The proxy served the pod, or would, but no ztunnel is available now.
     Unavailable,
-    /// Another agent, before this one, announced the pod as captured; this one has not heard of ztunnel yet.
+    /// A previous agent announced the pod as captured; this one has no connection to ztunnel yet.
     Announced,
     /// The proxy has not acknowledged the pod, or has refused it.
     Absent,
@@ -71,24 +71,24 @@ pub enum ProxyEvidence {
 /// Facts about a pod at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// Whether it belongs to the mesh.
+    /// Membership in the mesh.
     pub membership: MeshMembership,
-    /// How far its life is.
+    /// Phase of its life.
     pub life: PodLife,
-    /// State of the redirect of its traffic.
+    /// State of the redirection of its traffic.
     pub rules: RulesEvidence,
-    /// State of the proxy that serves its traffic.
+    /// State of the proxy of its traffic.
     pub proxy: ProxyEvidence,
-    /// Rules of another component, or routes, precede ours in its network namespace or on the node.
+    /// Whether foreign rules or routes precede ours in its network namespace or on the node.
     pub overruled: bool,
-    /// Without a proxy its traffic bypasses the mesh (`--no-ztunnel-policy=open`); else it is held back.
+    /// Whether its traffic bypasses the mesh without a proxy (`--no-ztunnel-policy=open`); otherwise it is held.
     pub fails_open: bool,
-    /// An ADD for it has not been answered: it does not run yet, whatever the API shows.
+    /// Whether an ADD for it is unanswered: it does not run yet, whatever the API shows.
     pub awaited: bool,
 }
 
 impl Evidence {
-    /// A pod that should be captured and of which nothing else is known.
+    /// A pod that should be captured, without further evidence.
     pub const UNKNOWN: Evidence = Evidence {
         membership: MeshMembership::Member,
         life: PodLife::Running,
@@ -103,7 +103,7 @@ impl Evidence {
     pub const OUTSIDE: Evidence =
         Evidence { membership: MeshMembership::Outside { remains: false }, ..Evidence::UNKNOWN };
 
-    /// Returns the capture status that follows from the evidence.
+    /// Returns the capture status derived from the evidence.
     pub fn classify(&self) -> CaptureStatus {
         CaptureStatus { state: self.capture_state(), annotation: self.redirection_annotation() }
     }
@@ -114,7 +114,7 @@ impl Evidence {
             MeshMembership::Outside { remains: true } | MeshMembership::Leaving => CaptureState::Leaving,
             MeshMembership::Undetermined => CaptureState::Unknown,
             MeshMembership::Member => match self.member_state() {
-                // It sends nothing any more.
+                // A pod at its end sends no traffic.
                 CaptureState::Bypassing if self.life == PodLife::Ending => CaptureState::Pending,
                 state => state,
             },
@@ -149,15 +149,15 @@ impl Evidence {
         }
     }
 
-    /// `Enabled` stays while no ztunnel is available: a restart of ztunnel must not make istiod tell clients to use
-    /// plaintext. Rules of another component do not change it either: whoever may add some would choose plaintext for
-    /// the pod's clients.
+    /// Returns the annotation. `Enabled` is kept while no ztunnel is available: a restart of ztunnel must not make istiod tell
+    /// clients to use plaintext. Foreign rules do not change it either: otherwise anyone who may add them could make the pod's
+    /// clients use plaintext.
     fn redirection_annotation(&self) -> Option<Redirection> {
         match (self.membership, self.rules, self.proxy) {
             (MeshMembership::Outside { .. }, ..) => Some(Redirection::None),
             (MeshMembership::Leaving | MeshMembership::Undetermined, ..) => None,
             (MeshMembership::Member, RulesEvidence::Incomplete { .. }, _) => Some(Redirection::None),
-            // Clients that use HBONE might reach nothing.
+            // Clients that use HBONE might not be able to connect.
             (
                 MeshMembership::Member,
                 RulesEvidence::Doubtful | RulesEvidence::Unstable | RulesEvidence::Absent { failing: true },
@@ -173,7 +173,7 @@ impl Evidence {
                 RulesEvidence::Verified,
                 ProxyEvidence::Serves | ProxyEvidence::Unavailable,
             ) => Some(Redirection::Enabled),
-            // It is about to be observed, or an earlier agent has done so; nothing is known to be wrong.
+            // Will be observed soon, or was by an earlier agent; no fault is known.
             (
                 MeshMembership::Member,
                 RulesEvidence::Applied,

@@ -1,7 +1,7 @@
-//! The life of a pod that is captured in-pod, from its enrolment to its end, as a state machine.
+//! Life cycle of a pod with in-pod capture, from its enrolment to its end, as a state machine.
 //!
-//! What happens to the pod comes in as a [`PodEvent`], and what is to be done about it goes out as [`PodAction`]s, which somebody
-//! else carries out. Time is told with each event. The table of transitions is in docs/in-pod-internals.md.
+//! Input is a [`PodEvent`], output are [`PodAction`]s, which the caller executes. The time is passed with each event. The table of
+//! transitions is in docs/in-pod-internals.md.
 
 mod event;
 mod stability;
@@ -22,76 +22,76 @@ pub use stability::{
 /// Time since the agent's start.
 pub type AgentTime = Duration;
 
-/// After a failure, the next attempt; twice as long after each further one, up to the last.
+/// Delay after a failure, doubled after each further one up to the last.
 pub const FIRST_RETRY: Duration = Duration::from_millis(200);
-/// The longest time between attempts.
+/// Maximum delay between attempts.
 pub const LAST_RETRY: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
-/// How often a pod's rules are observed.
+/// Interval at which a pod's rules are observed.
 pub const OBSERVE: Duration = Duration::from_secs(40);
-/// A pod's first process may be that late, while its image is pulled and without one that holds its namespace.
+/// Maximum delay of a pod's first process, while its image is pulled and no other process holds its namespace.
 pub const EMPTY: Duration = Duration::from_secs(600);
-/// Whoever may write a pod's annotations may have its rules made anew no more often than this.
+/// Minimum interval between changes of a pod's rules that authors of its annotations can cause.
 pub const OPTIONS: Duration = Duration::from_secs(2);
 
-/// How far its rules are.
+/// State of the pod's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RulesState {
-    /// Nothing is known of its rules.
+    /// Unknown or missing.
     Absent,
-    /// They were put in place.
+    /// Applied.
     Applied,
-    /// They were observed in place.
+    /// Observed in place.
     Verified,
 }
 
-/// How far a pod is.
+/// State of a pod.
 #[derive(Clone, Debug)]
 pub struct Lifecycle<N> {
     netns: Option<N>,
     rules: RulesState,
-    /// Something is being done in its namespace.
+    /// Whether an action runs in its namespace.
     busy: bool,
     /// Whether the desired state has changed meanwhile.
     again: bool,
     leaving: bool,
-    /// The API shows it as captured, by an agent before this one.
+    /// Whether the API shows it as captured by a previous agent.
     marked: bool,
-    /// The API shows it as captured and served, and this agent knows nothing else yet.
+    /// Whether the API shows it as captured and served, and this agent has no other evidence yet.
     announced: bool,
-    /// Whether the pod's namespace was found with rules of ours.
+    /// Whether the pod's namespace was found with our rules in it.
     adopted: bool,
-    /// The namespace in which ztunnel serves it.
+    /// Namespace in which ztunnel serves it.
     served: Option<N>,
     refused: Option<Reason>,
-    /// Whether its rules let its traffic go on, because no ztunnel is there.
+    /// Whether its rules let its traffic pass, because no ztunnel is available.
     open: bool,
-    /// The first deadline of the ADDs that wait.
+    /// Earliest deadline of the waiting ADDs.
     deadline: Option<AgentTime>,
     /// Since when searches have found no process of it.
     empty: Option<AgentTime>,
-    /// When the rules that it asks for were changed last.
+    /// Time of the last change of its rule options.
     changed: Option<AgentTime>,
-    /// [`PodAction::Announce`] was given.
+    /// Whether [`PodAction::Announce`] is pending.
     announce: bool,
     attempts: Attempts,
-    /// How often in a row its rules could not be observed, or not be kept.
+    /// Number of consecutive failures to observe or keep its rules.
     doubts: u32,
-    /// Whether its rules stay in place.
+    /// Stability of its rules.
     stability: Stability,
-    /// How soon they are observed after a change of its namespace.
+    /// Rate of observations after changes of its namespace.
     pace: ChangePace,
-    /// Such an observation is to begin at [`Self::observe`].
+    /// Whether an observation after a change is due at [`Self::observe`].
     changing: bool,
-    /// No attempt before; after a failure.
+    /// Earliest time of the next attempt after a failure.
     due: AgentTime,
-    /// When its rules are to be observed.
+    /// Time of the next observation of its rules.
     observe: AgentTime,
     problem: Option<Reason>,
 }
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
-    /// A pod that belongs to the mesh. `annotation`: what the API shows of it, by an agent before this one.
+    /// Returns the state of a mesh pod. `annotation`: the value in the API, written by a previous agent.
     pub fn new(annotation: Option<&str>, now: AgentTime) -> Lifecycle<N> {
         use crate::Redirection;
         Lifecycle {
@@ -121,8 +121,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// Returns the action that is due now without any event. Of [`PodAction::Observe`] there may be many at a time: whoever
-    /// carries it out may let it wait. [`Self::begin_action`] follows.
+    /// Returns the action that is due without an event. There may be many [`PodAction::Observe`] at the same time: the caller may
+    /// delay them. Followed by [`Self::begin_action`].
     pub fn due_action(&self, now: AgentTime) -> Option<PodAction> {
         if self.busy || self.netns.is_none() || now < self.due {
             return None;
@@ -135,7 +135,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// [`Self::due_action`] is begun. `observe`: when its rules are to be observed the next time.
+    /// Records the start of [`Self::due_action`]. `observe`: time of the next observation of its rules.
     pub fn begin_action(&mut self, action: &PodAction, observe: AgentTime) {
         self.busy = true;
         if *action == PodAction::Observe {
@@ -143,13 +143,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// Has a [`PodAction::Observe`] that is due wait until then, because nothing can have changed unnoticed.
+    /// Postpones a due [`PodAction::Observe`] until then, because no change can have been missed.
     pub fn postpone_observation(&mut self, until: AgentTime) {
         self.observe = until;
     }
 
-    /// When [`Self::due_action`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
-    /// not be begun is to be tried again.
+    /// Returns when [`Self::due_action`] has an action, an ADD expires, or a change of options is permitted. `soon`: time of the
+    /// next attempt of an action that could not be started.
     pub fn next_wakeup(&self, now: AgentTime, soon: AgentTime) -> Option<AgentTime> {
         let works = self.netns.is_some() && !self.busy;
         let work = match self.rules {
@@ -162,9 +162,9 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.deadline.into_iter().chain(work).chain(options).min()
     }
 
-    /// Returns the evidence of the pod, from which all that is reported of it follows. `served`: a ztunnel that is connected
-    /// serves it; the acknowledgement of one that is gone remains, because its successor will serve the pod, too. `overruled`:
-    /// rules of another component in its namespace precede ours.
+    /// Returns the evidence about the pod, from which all reports are derived. `served`: a connected ztunnel serves it; the
+    /// acknowledgement of a disconnected one stays valid, because its successor will serve the pod, too. `overruled`: foreign rules
+    /// in its namespace precede ours.
     pub fn capture_evidence(&self, life: PodLife, served: bool, overruled: bool) -> Evidence {
         Evidence {
             membership: if self.leaving { MeshMembership::Leaving } else { MeshMembership::Member },
@@ -183,28 +183,28 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 () => ProxyEvidence::Absent,
             },
             overruled,
-            fails_open: self.open, // else its own rules hold its traffic while no ztunnel is there
+            fails_open: self.open, // otherwise its own rules hold its traffic while no ztunnel is available
             awaited: self.is_awaited(),
         }
     }
 
-    /// How far its rules are.
+    /// Returns the state of its rules.
     pub fn rules_state(&self) -> RulesState {
         self.rules
     }
 
-    /// Whether the pod's rules are in place, as far as is known.
+    /// Whether the pod's rules are known to be in place.
     pub fn is_ruled(&self) -> bool {
         self.rules != RulesState::Absent
     }
 
-    /// Whether the last observation succeeded and found its rules in place, and none has to follow a repair soon.
+    /// Whether the last observation succeeded and found its rules in place, and none is due soon after a repair.
     pub fn is_settled(&self) -> bool {
         let is_verified = self.rules == RulesState::Verified && self.problem.is_none();
         is_verified && self.stability.recheck_delay().is_none()
     }
 
-    /// ztunnel serves it where it is now.
+    /// Whether ztunnel serves it in its current namespace.
     pub fn is_served(&self) -> bool {
         self.served.is_some() && self.served == self.netns
     }
@@ -214,12 +214,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.stability.is_unstable()
     }
 
-    /// Whether its rules could not be observed, or not be kept, the last time.
+    /// Whether the last attempt to observe or keep its rules failed.
     pub fn has_lost_rules(&self) -> bool {
         self.doubts > 0
     }
 
-    /// How many times in a row its rules had to be restored.
+    /// Returns the number of consecutive repairs of its rules.
     pub fn repair_count(&self) -> u32 {
         self.stability.repair_count()
     }
@@ -229,47 +229,47 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.leaving
     }
 
-    /// An ADD waits.
+    /// Whether an ADD is waiting.
     pub fn is_awaited(&self) -> bool {
         self.deadline.is_some()
     }
 
-    /// The deadline of an ADD has passed.
+    /// Whether the deadline of an ADD has passed.
     pub fn is_late(&self, now: AgentTime) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Something is being done in its namespace.
+    /// Whether an action runs in its namespace.
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// A ztunnel that runs longer than this agent may serve it already.
+    /// Whether a ztunnel that is older than this agent may serve it already.
     pub fn is_inherited(&self) -> bool {
         !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
     }
 
-    /// No process of it was there for long, and no ADD waits: it has ended, if the API knows nothing of it.
+    /// Whether it has had no process for long, and no ADD is waiting: it has ended, unless the API shows it.
     pub fn is_empty(&self, now: AgentTime) -> bool {
         !self.is_awaited() && self.empty.is_some_and(|since| now.saturating_sub(since) >= EMPTY)
     }
 
-    /// Other rules may be made for it now.
+    /// Whether its rules may be changed now.
     pub fn may_change(&self, now: AgentTime) -> bool {
         self.changed.is_none_or(|changed| now.saturating_sub(changed) >= OPTIONS)
     }
 
-    /// Why ztunnel does not serve it; `None`: it has not refused.
+    /// Returns why ztunnel does not serve it; `None`: it has not refused.
     pub fn refusal_reason(&self) -> Option<&str> {
         self.refused.as_ref().map(Reason::as_str)
     }
 
-    /// Returns the reason of the last failure, unless an attempt has succeeded since.
+    /// Returns the error of the last failure, unless an attempt has succeeded since.
     pub fn last_failure(&self) -> Option<&str> {
         self.problem.as_ref().map(Reason::as_str)
     }
 
-    /// Whether the pod may bypass the mesh, or be cut off. A single failure does not count: it is retried at once.
+    /// Whether the pod may bypass the mesh, or be cut off. A single failure does not count: it is retried immediately.
     fn is_doubtful(&self) -> bool {
         self.doubts > 1 || (self.attempts.failure_count() > 1 && !self.is_ruled())
     }

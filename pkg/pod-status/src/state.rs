@@ -1,19 +1,19 @@
-//! The answer.
+//! Capture status.
 
 use serde::{Deserialize, Serialize};
 
 model::word_enum! {
-    /// Whether a pod is captured.
+    /// Capture state of a pod.
     #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum CaptureState {
         /// The pod should be captured, and is: redirection is in place, and its proxy serves it.
         Captured = "captured",
-        /// The pod should be captured, and is on its way.
+        /// The pod should be captured, and is not yet.
         Pending = "pending",
-        /// The pod should be captured and runs, and all or some of its traffic bypasses the mesh.
+        /// The pod should be captured and runs, but all or some of its traffic bypasses the mesh.
         Bypassing = "bypassing",
-        /// The pod should be captured; its traffic is held back, and reaches nothing through the mesh.
+        /// The pod should be captured; its traffic is held, and nothing is reachable through the mesh.
         Held = "held",
         /// The pod should not be captured, and is not.
         Outside = "outside",
@@ -38,14 +38,14 @@ impl CaptureState {
         CaptureState::Outside,
     ];
 
-    /// The pod needs attention.
+    /// Whether the pod needs attention.
     pub fn is_wrong(self) -> bool {
         matches!(self, CaptureState::Bypassing | CaptureState::Held)
     }
 }
 
 model::word_enum! {
-    /// How a pod's traffic is redirected into the mesh.
+    /// Kind of redirection of a pod's traffic into the mesh.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum RedirectionMode {
@@ -58,22 +58,22 @@ model::word_enum! {
     }
 }
 
-/// The annotation `ambient.istio.io/redirection`, by which istiod decides whether clients use HBONE to reach the pod.
+/// Value of the annotation `ambient.istio.io/redirection`, by which istiod decides whether clients use HBONE to reach the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirection {
     /// No annotation: the pod is not captured.
     None,
-    /// Redirection is in place, and ztunnel does not serve the pod.
+    /// Redirection is in place, but ztunnel does not serve the pod.
     Pending,
     /// The pod is captured.
     Enabled,
 }
 
 impl Redirection {
-    /// The values that only the agent writes.
+    /// Values that only the agent writes.
     pub const VALUES: [&'static str; 2] = ["enabled", "pending"];
 
-    /// The annotation's value; `None` means no annotation.
+    /// Returns the annotation's value; `None`: no annotation.
     pub fn annotation_value(self) -> Option<&'static str> {
         match self {
             Redirection::None => None,
@@ -83,11 +83,11 @@ impl Redirection {
     }
 }
 
-/// The conclusion from the evidence about a pod.
+/// Conclusion from the evidence about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureStatus {
-    /// Whether the pod is captured.
+    /// Capture state of the pod.
     pub state: CaptureState,
-    /// The annotation that the pod should have; `None` leaves it as it is, because nothing new is certain.
+    /// Desired annotation of the pod; `None`: unchanged, because nothing new is certain.
     pub annotation: Option<Redirection>,
 }

@@ -1,4 +1,4 @@
-//! Two documents, one after the other.
+//! Differences between two consecutive state documents.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use crate::{
     text::sanitize_text,
 };
 
-/// Something that changed.
+/// One change of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateChange {
     /// `node`, `agent`, `pod`, `ztunnel`, `difference` or `history`.
     kind: &'static str,
-    /// As `NAMESPACE/NAME`; `None`: the node.
+    /// Pod as `NAMESPACE/NAME`; `None`: the node.
     pod: Option<String>,
     message: String,
 }
 
 impl StateChange {
-    /// Of the node as a whole.
+    /// Returns a change of the node as a whole.
     pub fn for_node(kind: &'static str, message: String) -> StateChange {
         StateChange { kind, pod: None, message }
     }
 
-    /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
+    /// Returns the pod that changed, as `NAMESPACE/NAME`; `None`: the node.
     pub fn pod_title(&self) -> Option<&str> {
         self.pod.as_deref()
     }
@@ -36,23 +36,23 @@ impl StateChange {
         StateChange { kind: "pod", pod: Some(pod.title()), message }
     }
 
-    /// For people.
+    /// Formats the change for people.
     pub fn to_line(&self, time: &str) -> String {
         let pod = self.pod.as_ref().map_or_else(String::new, |pod| format!("{pod}: "));
         sanitize_text(&format!("{time}  {:<10}  {pod}{}", self.kind, self.message)) + "\n"
     }
 
-    /// For scripts.
+    /// Formats the change for scripts.
     pub fn to_json(&self, time: &str) -> Value {
         json!({ "observedAt": time, "kind": self.kind, "pod": self.pod, "message": self.message })
     }
 }
 
-/// A node that is watched.
+/// State of watching a node.
 #[derive(Debug, Default)]
 pub struct NodeWatch {
     last: Option<StateReport>,
-    /// Why the agent does not answer, as it was reported.
+    /// Reason why the agent does not answer, as last reported.
     silence: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl NodeWatch {
         self.last.is_some()
     }
 
-    /// Returns what changed since the answer before; a reason why the agent does not answer counts once.
+    /// Returns the changes since the previous answer; a reason why the agent does not answer is reported once.
     pub fn record_answer(&mut self, answer: Result<StateReport, String>) -> Vec<StateChange> {
         let for_agent = |message| StateChange::for_node("agent", message);
         match answer {
@@ -82,8 +82,8 @@ impl NodeWatch {
     }
 }
 
-/// Returns what changed from one document to the next. With nothing before it, these are the facts that a reader has to
-/// know to understand the rest: the node, and what is wrong.
+/// Returns the changes from one document to the next. Without a previous document, these are the facts needed to understand later
+/// changes: the node, and its faults.
 fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return initial_changes(now) };
     let mut all = of_node(before, now);
@@ -187,7 +187,7 @@ fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<
         .collect()
 }
 
-/// The oldest first. A history that was begun anew has nothing in common with the old one.
+/// Returns new history entries, oldest first. A history that was restarted has nothing in common with the previous one.
 fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut new: Vec<&ChangeRecord> =
         now.history.iter().filter(|change| !before.history.contains(change)).collect();

@@ -1,4 +1,4 @@
-//! Desired against observed.
+//! Comparison of desired and observed state.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Comparison<T> {
-    /// Objects that should be there.
+    /// Objects that should exist.
     pub desired: Vec<T>,
-    /// Objects that the kernel shows; `None` if it could not be queried, see [`crate::Provenance::unobserved`].
+    /// Objects that the kernel reports; `None` if it could not be queried, see [`crate::Provenance::unobserved`].
     pub observed: Option<Vec<T>>,
-    /// Changes that would make the two agree; empty as well if the kernel could not be queried.
+    /// Changes that would make the two equal; empty as well if the kernel could not be queried.
     pub differences: Vec<StateDifference>,
 }
 
-/// One thing that is not as it should be.
+/// One difference from the desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateDifference {
-    /// In which way.
+    /// Kind of the difference.
     pub kind: DifferenceKind,
-    /// The IP family that it concerns, 4 or 6; `None`: both, or none in particular.
+    /// IP family concerned, 4 or 6; `None`: both, or none in particular.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
-    /// The object that differs, in the notation of the kernel's own tools where they have one.
+    /// Object that differs, in the notation of the kernel's own tools where they have one.
     pub object: String,
 }
 
@@ -37,15 +37,15 @@ impl StateDifference {
 }
 
 model::word_enum! {
-    /// In which way something is not as it should be.
+    /// Kind of a difference.
     #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum DifferenceKind {
-        /// The object should be there and is not.
+        /// The object is desired, and missing.
         Missing = "missing",
-        /// The object is there, is ours, and should not be.
+        /// The object is ours, and not desired.
         Unexpected = "unexpected",
-        /// The object is there in another form than it should be.
+        /// The object differs from the desired form.
         #[default]
         #[serde(other)]
         Changed = "changed",
@@ -60,7 +60,7 @@ impl fmt::Display for StateDifference {
 
 /// An object that may concern one IP family only.
 pub trait OfFamily {
-    /// 4 or 6; `None`: both, or none in particular.
+    /// Returns 4 or 6; `None`: both, or none in particular.
     fn family(&self) -> Option<u8> {
         None
     }
@@ -81,12 +81,12 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
 }
 
 impl<T> Comparison<T> {
-    /// Whether objects are desired, and the kernel could not be asked for them.
+    /// Whether objects are desired, and the kernel could not be queried for them.
     pub(crate) fn lacks_observation(&self) -> bool {
         self.observed.is_none() && !self.desired.is_empty()
     }
 
-    /// The kernel could not be asked.
+    /// Returns a comparison for a kernel that could not be queried.
     pub fn without_observation(desired: Vec<T>) -> Comparison<T> {
         Comparison { desired, observed: None, differences: Vec::new() }
     }

@@ -1,5 +1,5 @@
-//! Members of the document that follow from its other members: the node's findings, the causes of its pods' states, and each
-//! pod's message. Page, tables and scripts show these, so none of them judges by itself.
+//! Members of the document derived from its other members: the node's findings, the causes of its pods' states, and each pod's
+//! message. Page, tables and scripts show these instead of drawing their own conclusions.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl StateReport {
-    /// Fills in [`StateReport::findings`], [`StateReport::causes`] and the message of each pod, as they follow from the rest.
+    /// Derives [`StateReport::findings`], [`StateReport::causes`] and the message of each pod from the other members.
     pub fn fill_conclusions(&mut self) {
         let due: Vec<(String, String)> = self.pods.iter().map(|pod| explain::pod_cause(self, pod)).collect();
         (self.findings, self.causes) = (node_findings(self), group_causes(self, &due));
@@ -33,11 +33,11 @@ fn node_findings(state: &StateReport) -> Vec<NodeFinding> {
     });
     let mut all: Vec<NodeFinding> = explain::node_faults(state).chain(unobserved).collect();
     all.extend(preflight::findings_of(&state.preflight));
-    all.sort_by_key(|finding| Reverse(finding.severity)); // stable
+    all.sort_by_key(|finding| Reverse(finding.severity)); // stable sort
     all
 }
 
-/// Every pod of the node: the worst state first, and in each the cause of most pods.
+/// Groups every pod of the node: the worst state first, and in each state the cause of most pods.
 fn group_causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
     let mut causes = BTreeMap::<_, StateCause>::new();
     for (pod, (message, code)) in state.pods.iter().zip(due) {
@@ -59,7 +59,7 @@ fn group_causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause
     causes
 }
 
-/// Returns why a pod is captured, with what stays outside by intent.
+/// Returns why a pod is captured, including traffic that is excluded by intent.
 pub(crate) fn add_exceptions(cause: String, exceptions: &[String]) -> String {
     match exceptions {
         [] => cause,
@@ -67,7 +67,7 @@ pub(crate) fn add_exceptions(cause: String, exceptions: &[String]) -> String {
     }
 }
 
-/// Returns the problem of the pod itself, on one line; otherwise the cause of its state.
+/// Returns the pod's own problem, on one line; otherwise the cause of its state.
 fn pod_message(pod: &PodState, cause: String) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.error.as_deref());
     let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", to_clause(why)));

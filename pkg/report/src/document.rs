@@ -1,13 +1,13 @@
-//! Reads the document of another program, which may be older or newer than this one.
+//! Parser of documents made by other versions of the program, older or newer.
 
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
 use crate::state::{SCHEMA, StateReport};
 
-/// Why a document cannot be read.
+/// Error of parsing a document.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// The document is of a form that this program does not know.
+    /// The schema is unknown to this version.
     #[error("the document is {found:?}, and this program knows {SCHEMA}: use the version of the agent")]
     Schema {
         /// Schema of the document.
@@ -18,18 +18,18 @@ pub enum DocumentError {
     Content(#[from] serde_json::Error),
 }
 
-/// The part of a document that is read first, because its meaning is the same in every version.
+/// Part of a document that is parsed first, because its meaning is the same in every version.
 #[derive(Deserialize)]
 struct Head {
     schema: String,
 }
 
 impl StateReport {
-    /// Reads a document of [`SCHEMA`] that an older or a newer program made: members that are missing have their defaults, and
-    /// those that are unknown are ignored. A value that is unknown counts as the one that claims least.
+    /// Parses a document of [`SCHEMA`] made by an older or a newer version: missing members have their defaults, and unknown ones
+    /// are ignored. An unknown value is read as the one that claims least.
     ///
     /// # Errors
-    /// It is none, or of another schema.
+    /// The text is no document, or one of another schema.
     pub fn parse(text: &[u8]) -> Result<StateReport, DocumentError> {
         let Head { schema } = serde_json::from_slice(text)?;
         if schema != SCHEMA {
@@ -39,7 +39,7 @@ impl StateReport {
     }
 }
 
-/// Reads a value that may be one of a later version: that counts as none.
+/// Deserialises a value; one of a later version is `None`.
 pub(crate) fn known_value<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -49,7 +49,7 @@ where
     Ok(serde_json::from_value(value).ok())
 }
 
-/// Reads a value that may be one of a later version: that counts as the default.
+/// Deserialises a value; one of a later version is the default.
 pub(crate) fn known_or_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

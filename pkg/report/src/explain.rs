@@ -1,4 +1,4 @@
-//! One question, one answer: whether a pod is captured, and why or why not.
+//! Explanation of one pod: whether it is captured, and why or why not.
 
 mod faults;
 mod finding;
@@ -27,31 +27,31 @@ use crate::{
     text::{sanitize_text, to_clause},
 };
 
-/// The answer. Each of its texts is one or more whole sentences on one line.
+/// Explanation of a pod. Each text is one or more complete sentences on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Explanation {
-    /// `NAMESPACE/NAME`.
+    /// Pod as `NAMESPACE/NAME`.
     pub pod: String,
-    /// The document has such a pod.
+    /// Whether the document has this pod.
     pub found: bool,
-    /// Whether it is captured; `None`: nothing is known of it.
+    /// Whether the pod is captured; `None`: unknown.
     pub capture: Option<CaptureState>,
-    /// By which way it is captured, or should be; `None`: it should not be, or nothing is known of it.
+    /// Capture mode of the pod, actual or desired; `None`: none is desired, or unknown.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
-    /// Verdict on the pod, which determines an exit status.
+    /// Verdict on the pod, from which the exit status follows.
     #[serde(deserialize_with = "known_or_default")]
     pub verdict: PodVerdict,
-    /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
+    /// Short, stable code of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
     pub code: String,
-    /// The most important sentence.
+    /// The main statement.
     pub message: String,
-    /// Since when, why or why not, what the kernel shows now, and what is not known.
+    /// Details: since when, why or why not, the kernel's current state, and what is unknown.
     pub details: Vec<String>,
-    /// Advice, the most promising first; empty if nothing is to be done.
+    /// Advice, the most promising first; empty if no action is needed.
     pub advice: Vec<String>,
-    /// Faults of the node, its agent or its ztunnel, whether or not this pod suffers from them.
+    /// Faults of the node, its agent or its ztunnel, whether or not they affect this pod.
     pub node_problems: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         return join_finding(explanation, found, faults);
     };
     let mut found = known::pod_finding(state, pod);
-    // A pod that is well by itself suffers from what is wrong below it, or soon will; that is the news then.
+    // A healthy pod is affected by a fault of its node now or soon; the fault is then the news.
     let can_suffer =
         matches!(pod.capture, CaptureState::Captured | CaptureState::Pending | CaptureState::Unknown);
     let plain = ["captured", "captured-sidecar", "pending", "unobserved"].contains(&found.code.as_str());
@@ -92,8 +92,8 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
     join_finding(explanation, found, faults)
 }
 
-/// Returns the cause of a pod's state as a clause that does not name the pod, and its code: of a pod that is as it should be, why
-/// it should be so; of every other, what went wrong.
+/// Returns the cause of a pod's state as a clause that does not name the pod, and its code: for a pod in its desired state, why
+/// this state is desired; for every other, the fault.
 pub(crate) fn pod_cause(state: &StateReport, pod: &PodState) -> (String, String) {
     if matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
         return (to_clause(&pod.reason.message), pod.reason.code.clone());
@@ -103,12 +103,12 @@ pub(crate) fn pod_cause(state: &StateReport, pod: &PodState) -> (String, String)
     (strip_pod_identity(pod, &first), code)
 }
 
-/// Advice of [`explain`] about the pod itself, without that about its node.
+/// Returns advice of [`explain_pod`] about the pod itself, without that about its node.
 pub(crate) fn pod_advice(state: &StateReport, pod: &PodState) -> Vec<String> {
     known::pod_finding(state, pod).advice
 }
 
-/// Everything that is wrong with the node, whichever pod suffers from it, the worst first.
+/// Returns all faults of the node, whichever pods they affect, the worst first.
 pub(crate) fn node_faults(state: &StateReport) -> impl Iterator<Item = NodeFinding> {
     let missing = known::node_without_ztunnel(state)
         .map(|(message, advice)| Finding::new_unhealthy("no-ztunnel", format!("{message}."), advice));
@@ -134,7 +134,7 @@ fn join_finding(mut explanation: Explanation, found: Finding, faults: Vec<NodeFa
     explanation
 }
 
-/// A sentence that goes on after "But".
+/// Adapts a sentence that continues after "But".
 fn lowercase_first_word(sentence: &str) -> String {
     match sentence.split_once(' ') {
         Some((first @ ("The" | "It" | "Its" | "A" | "What" | "Facts" | "Something"), rest)) => {
@@ -144,7 +144,7 @@ fn lowercase_first_word(sentence: &str) -> String {
     }
 }
 
-/// For people: the answer first, then what it rests on, then what to do.
+/// For people: the statement first, then the evidence, then advice.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let capture = self.capture.map_or("not known", CaptureState::as_str);

@@ -1,4 +1,4 @@
-//! Findings about a node, and causes of the states of its pods, as the document has them.
+//! Findings about a node, and causes of its pods' states.
 
 use pod_status::CaptureState;
 use serde::{Deserialize, Serialize};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use crate::document::known_value;
 
 model::word_enum! {
-    /// How bad something is.
+    /// Severity of a finding.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Severity {
-        /// Worth knowing; nothing bypasses the mesh or fails because of it.
+        /// Worth knowing; no traffic bypasses the mesh or fails because of it.
         Warning = "warning", "Worth knowing",
         /// Could not be determined.
         Unknown = "unknown", "Not everything could be determined",
-        /// Something is unhealthy.
+        /// A fault.
         Error = "error", "Something is unhealthy",
     }
 }
 
 impl Severity {
-    /// Returns the severity of a pod's state; `None`: the pod is as it should be.
+    /// Returns the severity of a pod's state; `None`: the pod is in its desired state.
     pub fn from_capture(capture: CaptureState) -> Option<Severity> {
         match capture {
             CaptureState::Bypassing | CaptureState::Held => Some(Severity::Error),
@@ -31,8 +31,7 @@ impl Severity {
     }
 }
 
-/// The exit status for the worst that was found: 0 if it is not as bad as `least`; else 2 if it could not be determined, and 1
-/// in every other case.
+/// Returns the exit status for the worst severity: 0 if it is below `least`; else 2 if it is unknown, and 1 in every other case.
 pub fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
     match worst {
         Some(worst) if worst < least => 0,
@@ -42,57 +41,57 @@ pub fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
     }
 }
 
-/// Something about the node that is not as it should be, or is not known.
+/// A fault of the node, or a fact that is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeFinding {
-    /// How bad it is; `None`: a severity that this version does not know.
+    /// Severity; `None`: one that this version does not know.
     #[serde(deserialize_with = "known_value")]
     pub severity: Option<Severity>,
-    /// A short, stable name, as in [`crate::Explanation`].
+    /// Short, stable code, as in [`crate::Explanation`].
     pub code: String,
-    /// The problem, in a sentence.
+    /// Problem as a sentence.
     pub message: String,
     /// Advice, the most promising first.
     pub advice: Vec<String>,
 }
 
-/// Pods in one state that is due to one cause.
+/// Pods in one state due to one cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateCause {
-    /// The state.
+    /// State of the pods.
     pub capture: CaptureState,
-    /// How bad the state is; `None`: the pods are as they should be.
+    /// Severity of the state; `None`: it is the desired one.
     #[serde(deserialize_with = "known_value")]
     pub severity: Option<Severity>,
-    /// A short, stable name of the cause.
+    /// Short, stable code of the cause.
     pub code: String,
-    /// The cause, as a clause that names none of the pods.
+    /// Cause as a clause that names none of the pods.
     pub message: String,
-    /// Advice about the pods themselves, the most promising first; empty if nothing is to be done.
+    /// Advice about the pods themselves, the most promising first; empty if no action is needed.
     pub advice: Vec<String>,
-    /// The pods, each as `NAMESPACE/NAME`.
+    /// Pods, each as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
 }
 
-/// A check of the node at the agent's start, with its outcome.
+/// Check of the node at the agent's start, with its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreflightCheck {
-    /// A short, stable name.
+    /// Short, stable code.
     pub code: String,
-    /// The condition that holds if the check passed.
+    /// Condition that holds if the check passed.
     pub title: String,
-    /// How bad it is; `None`: it passed, or a severity that this version does not know.
+    /// Severity; `None`: the check passed, or a severity that this version does not know.
     #[serde(deserialize_with = "known_value")]
     pub severity: Option<Severity>,
-    /// Description of what was found; empty: nothing beside that it passed.
+    /// Description of the finding; empty: nothing beyond that the check passed.
     pub message: String,
-    /// The consequence; empty if it passed.
+    /// Consequence; empty if the check passed.
     pub consequence: String,
-    /// The recommended action; empty if it passed.
+    /// Recommended action; empty if the check passed.
     pub advice: String,
-    /// Where to read on.
+    /// Link to the documentation.
     pub link: String,
 }

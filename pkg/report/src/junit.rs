@@ -1,22 +1,22 @@
-//! Checks as a test report in the form of JUnit, which build servers show.
+//! Checks as a JUnit test report, which CI servers display.
 
 use std::fmt::Write as _;
 
 use crate::findings::Severity;
 
-/// A check.
+/// A check, as a test case.
 #[derive(Clone, Debug)]
 pub struct JunitCase {
-    /// The part that it belongs to.
+    /// Class that the test case belongs to.
     pub class: String,
-    /// The condition that holds if it passed.
+    /// Condition that holds if the check passed.
     pub name: String,
-    /// Severity, code and message of what was found; `None`: it passed.
+    /// Severity, code and message of the finding; `None`: the check passed.
     pub failed: Option<(Severity, String, String)>,
 }
 
-/// Returns a report with a test case for each check. One that is as bad as `least` has failed, or if it could not be determined, has an
-/// error; one that is not as bad is skipped.
+/// Returns a report with a test case for each check. A finding of severity `least` or above is a failure, or an error if it is of
+/// unknown severity; one below is skipped.
 pub fn render_junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
     let severities = || cases.iter().filter_map(|case| Some(case.failed.as_ref()?.0));
     let counted = |severity| severities().filter(|found| *found == severity && severity >= least).count();
@@ -51,7 +51,7 @@ pub fn render_junit(suite: &str, cases: &[JunitCase], least: Severity) -> String
     text
 }
 
-/// Escapes what has a meaning in XML; characters that it cannot contain become `?`.
+/// Escapes XML's special characters; characters that XML does not allow become `?`.
 fn escape_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

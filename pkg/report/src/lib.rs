@@ -1,8 +1,8 @@
-//! What the agent can tell of itself and of its node: one document ([`StateReport`]), and every way to show it.
+//! State of an agent and its node as one document ([`StateReport`]), and all renderings of it.
 //!
-//! Pure. The document is made by `agent`, out of what is desired and what the kernel shows, or by a command of
-//! `install-cni` out of the kernel and files alone. Everything that people see, be it a page, a table, an explanation or an
-//! exit status, is made from the document and nothing else, so that all of them say the same.
+//! Pure. The document is made by `agent`, from the desired state and the kernel's, or by a command of `install-cni` from the kernel
+//! and files alone. Everything shown to people, such as page, table, explanation or exit status, is derived from the document and
+//! nothing else, so that all of them agree.
 
 mod changes;
 mod compare;
@@ -51,6 +51,6 @@ pub use state::{
 pub use text::{excerpt, format_count, is_object_name, link_docs, percent_encode, sanitize_text};
 pub use yaml::to_yaml;
 
-/// The page for browsers: one HTML file, which fetches the document from `debug/state` and shows it, and explanations from
-/// `debug/explain`. It is the same for every node, and loads nothing from elsewhere.
+/// HTML page for browsers, which fetches the document from `debug/state` and explanations from `debug/explain`. Equal for every
+/// node, and loads nothing from elsewhere.
 pub const PAGE: &str = include_str!("page.html");

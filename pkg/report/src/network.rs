@@ -1,4 +1,4 @@
-//! Objects of the node's network that are ours. Each prints as the kernel's own tools have it.
+//! Our objects in the node's network. Each is printed in the notation of the kernel's own tools.
 
 use std::{
     fmt,
@@ -10,12 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, OfFamily, StateDifference};
 
-/// All of them, by kind. Where a field is named `place`, it says in whose network namespace an object is: `node`,
-/// `ztunnel 0`, `ztunnel 1` (the ztunnel of that slot).
+/// Our objects, by kind. Each has its network namespace in `netns`: `node`, `ztunnel 0`, `ztunnel 1` (the ztunnel of that slot).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkState {
-    /// Members of the sets of enrolled addresses (capture on the node), or of those that are probed (from within).
+    /// Members of the sets of enrolled addresses (node-level capture), or of probed addresses (in-pod capture).
     pub ipsets: Comparison<SetMember>,
     /// Policy rules.
     pub rules: Comparison<PolicyRuleState>,
@@ -25,16 +24,16 @@ pub struct NetworkState {
     pub links: Comparison<LinkState>,
     /// Kernel settings that we change.
     pub sysctls: Comparison<SysctlState>,
-    /// Firewall rules: those in chains of ours, and those of foreign chains that jump there.
+    /// Firewall rules: those in our chains, and jumps to them from foreign chains.
     pub firewall: Comparison<FirewallRule>,
-    /// Objects of other components in places that ours need, as text.
+    /// Foreign objects in the place of ours, as text.
     pub foreign: Vec<String>,
-    /// With node-level capture: why captured traffic bypasses ztunnel although our objects are in place, as text.
+    /// With node-level capture: reasons why captured traffic bypasses ztunnel although our objects exist, as text.
     pub overruling: Vec<String>,
 }
 
 impl NetworkState {
-    /// Nothing is desired, and nothing of ours is looked for.
+    /// Returns the state in which nothing is desired, and nothing is observed.
     pub fn nothing_desired() -> NetworkState {
         NetworkState {
             ipsets: Comparison::compare_sets(Vec::new(), Vec::new()),
@@ -48,13 +47,13 @@ impl NetworkState {
         }
     }
 
-    /// Objects of others that are in the way of ours, each once.
+    /// Returns foreign objects that conflict with ours, each once.
     pub fn conflicts(&self) -> impl Iterator<Item = &str> {
         let foreign = self.foreign.iter().filter(|what| !self.overruling.contains(what));
         self.overruling.iter().chain(foreign).map(String::as_str)
     }
 
-    /// Every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.
+    /// Returns every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.
     pub fn differences(&self) -> impl Iterator<Item = (&'static str, &StateDifference)> {
         let all = [
             ("ipsets", &self.ipsets.differences),
@@ -72,16 +71,16 @@ impl NetworkState {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SetMember {
-    /// The set's name.
+    /// Name of the set.
     pub set: String,
-    /// The address.
+    /// Address of the member.
     pub ip: IpAddr,
-    /// The UID of its pod, which is its comment in the set; `None`: the kernel shows none.
+    /// UID of its pod, which is its comment in the set; `None`: it has none.
     pub uid: Option<PodUid>,
 }
 
 impl Default for SetMember {
-    /// No address: `0.0.0.0`.
+    /// Uses `0.0.0.0` for no address.
     fn default() -> SetMember {
         SetMember { set: String::new(), ip: Ipv4Addr::UNSPECIFIED.into(), uid: None }
     }
@@ -91,17 +90,17 @@ impl Default for SetMember {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRuleState {
-    /// Where.
+    /// Network namespace of the rule.
     pub netns: String,
-    /// 4 or 6.
+    /// IP family, 4 or 6.
     pub family: u8,
-    /// Of several that fit, the one with the lowest number counts.
+    /// Priority: of several matching rules, the lowest number is used.
     pub priority: u32,
-    /// Only packets whose mark has this value under [`Self::mask`]; `None`: all.
+    /// Mark that packets must have under [`Self::mask`]; `None`: any.
     pub mark: Option<u32>,
-    /// Which bits of the mark count.
+    /// Mask of the mark.
     pub mask: Option<u32>,
-    /// The table that is looked in.
+    /// Routing table that is looked up.
     pub table: u32,
 }
 
@@ -109,36 +108,36 @@ pub struct PolicyRuleState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteState {
-    /// Where.
+    /// Network namespace of the route.
     pub netns: String,
-    /// 4 or 6.
+    /// IP family, 4 or 6.
     pub family: u8,
     /// Number of the routing table.
     pub table: u32,
     /// Destination as `ip` writes it, or `default`.
     pub destination: String,
-    /// `unicast`, `local`, `blackhole`, `unreachable`, or another of `ip`'s words.
+    /// Type: `unicast`, `local`, `blackhole`, `unreachable`, or another of `ip`'s names.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The neighbour.
+    /// Next hop.
     pub gateway: Option<IpAddr>,
-    /// The link.
+    /// Name of the link.
     pub device: Option<String>,
-    /// Of two with one destination, the lower one counts.
+    /// Metric: of two routes with one destination, the lower one is used.
     pub metric: u32,
 }
 
-/// A link.
+/// A network link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LinkState {
-    /// Where.
+    /// Network namespace of the link.
     pub netns: String,
     /// Name of the link.
     pub name: String,
     /// Whether the link is up.
     pub up: bool,
-    /// Whether the link is of the right kind, and leads to the ztunnel that its slot should have.
+    /// Whether the link has the right type, and leads to the ztunnel that its slot should have.
     pub correct: bool,
     /// Addresses of the link, with prefix lengths.
     pub addresses: Vec<CidrAddress>,
@@ -147,11 +146,11 @@ pub struct LinkState {
 /// An address with its prefix length, as `10.0.0.1/24`.
 pub type CidrAddress = String;
 
-/// A kernel setting.
+/// A kernel setting (sysctl).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SysctlState {
-    /// Where.
+    /// Network namespace of the setting.
     pub netns: String,
     /// Name of the setting below `/proc/sys`, with slashes.
     pub name: String,
@@ -161,19 +160,19 @@ pub struct SysctlState {
     pub previous_value: Option<String>,
 }
 
-/// A rule of the firewall.
+/// A firewall rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FirewallRule {
-    /// Where.
+    /// Network namespace of the rule.
     pub netns: String,
-    /// 4 or 6.
+    /// IP family, 4 or 6.
     pub family: u8,
-    /// `raw`, `mangle`, `nat` or `filter`.
+    /// Table: `raw`, `mangle`, `nat` or `filter`.
     pub table: String,
     /// Chain of the rule.
     pub chain: String,
-    /// Arguments of the rule, behind `-A CHAIN`; as `iptables-save` prints them where it was observed.
+    /// Arguments of the rule after `-A CHAIN`; an observed rule is formatted as by `iptables-save`.
     pub rule: String,
 }
 
@@ -212,7 +211,7 @@ impl fmt::Display for SetMember {
     }
 }
 
-/// Behind what is printed, where it is not the node's.
+/// Appends the network namespace, unless it is the node's.
 fn write_place(f: &mut fmt::Formatter<'_>, place: &str) -> fmt::Result {
     if place == "node" { Ok(()) } else { write!(f, " [{place}]") }
 }

@@ -1,5 +1,5 @@
-//! `install-cni check`: from facts about a node to what would keep the agent from capturing pods there. The same judgement is
-//! made at the agent's start, and stands in the document.
+//! `install-cni check`: derives from facts about a node what would keep the agent from capturing pods there. The same evaluation
+//! runs at the agent's start, and its result is in the document.
 
 mod codes;
 
@@ -17,29 +17,29 @@ use crate::{
 
 pub use codes::PreflightCode;
 
-/// Name and version of the form of `install-cni check -o json`.
+/// Name and version of the schema of `install-cni check -o json`.
 pub const PREFLIGHT_SCHEMA: &str = "millrace.node-preflight/v1";
-/// The page that describes each code below an anchor of the same name.
+/// Page that describes each code under an anchor of that name.
 const DOCS: &str = "docs/preflight.md";
-/// Least number of files that the agent may need to open: for the 110 pods that the kubelet allows by default, and itself.
+/// Minimum number of files that the agent needs to open: for the 110 pods that the kubelet allows by default, and itself.
 const FILES: u64 = 512;
-/// Least memory, in MiB: several times what the agent needs with 250 pods (docs/sizing.md), without tools.
+/// Minimum memory, in MiB: several times what the agent needs with 250 pods (docs/sizing.md), without tools.
 const MEMORY: u64 = 32;
-/// Advice for what could not be determined.
+/// Advice for a check whose result is unknown.
 const ASK_AGAIN: &str = "Run install-cni check in the agent's container, with the agent's permissions.";
-/// So many numbers that are taken in pods are shown.
+/// Maximum number of conflicting numbers in pods that are listed.
 const SHOWN: usize = 4;
-/// By how much clocks may differ, in seconds.
+/// Maximum clock skew, in seconds.
 const SKEW: i64 = 60;
 
-/// Result of doing something in a network namespace that is made for it.
+/// Result of a trial operation in a temporary network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// The kernel accepted it.
+    /// The kernel accepted the operation.
     Accepted,
-    /// The kernel, or the lack of a tool, makes it impossible; why.
+    /// The kernel refused it, or a tool is missing; with the reason.
     Refused(String),
-    /// Whether it is possible is not known; why.
+    /// Unknown whether it is possible; with the reason.
     NotTested(String),
 }
 
@@ -50,94 +50,94 @@ pub struct TablesInUse {
     pub legacy_chains: Vec<String>,
     /// Tables and chains of nf_tables, as far as they could be listed.
     pub nft_names: Vec<String>,
-    /// The agent can change legacy tables.
+    /// Whether the agent can change legacy tables.
     pub has_legacy_tool: bool,
 }
 
-/// Sources of what the node sends to pods.
+/// Source addresses of the node's packets to pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeSources {
-    /// By its routes to pods that run.
+    /// Sources by the node's routes to running pods.
     pub routes: BTreeSet<IpAddr>,
-    /// Of its probes, as captured pods see them.
+    /// Sources of its probes, as captured pods see them.
     pub used: Vec<IpAddr>,
-    /// Sources in use that were to be detected by the routes, and are not of these.
+    /// Sources in use that were to be detected from the routes, and are not among them.
     pub undetected: Vec<IpAddr>,
 }
 
 /// Times of the service account's token, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenTimes {
-    /// Issued at that time.
+    /// Time of issue.
     pub issued: i64,
-    /// Valid until then.
+    /// Time of expiry.
     pub expires: i64,
 }
 
-/// Context in which SELinux runs the agent.
+/// SELinux context of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeLinuxContext {
     /// Type of the context.
     pub domain: String,
-    /// The policy is enforced; `None`: could not be determined.
+    /// Whether the policy is enforced; `None`: unknown.
     pub enforcing: Option<bool>,
 }
 
-/// Profile with which AppArmor runs the agent.
+/// AppArmor profile of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppArmorProfile {
     /// Name of the profile.
     pub name: String,
-    /// Denials are enforced, and not only logged.
+    /// Whether denials are enforced, not only logged.
     pub enforced: bool,
 }
 
-/// A result of an observation, or why it could not be made.
+/// Result of an observation, or why it failed.
 pub type Observed<T> = Result<T, String>;
 
-/// Something that was observed on the node. What does not concern an agent with its settings is not observed.
+/// An observed fact about the node. Facts that do not concern an agent with its settings are not observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PreflightFact {
-    /// A trial, and whether no pod can be captured, as configured, if it is refused.
+    /// Trial, and whether a refusal makes capture impossible for all pods, as configured.
     Kernel(PreflightCode, Trial, bool),
     /// Backends in use.
     Tables(Observed<TablesInUse>),
-    /// Objects that should not be there, a message for each, and how bad any of them is.
+    /// Objects that should not exist, a message for each, and their severity.
     Found(PreflightCode, Severity, Observed<Vec<String>>),
-    /// Pods whose network namespaces were examined, and what other components have there of the numbers of captured pods.
+    /// Number of pods whose network namespaces were examined, and foreign objects there with numbers of captured pods.
     PodNumbers(Observed<(usize, Vec<String>)>),
     /// Sources of the node's packets to pods, and of its probes.
     ProbeSources(Observed<ProbeSources>),
-    /// Number of files that the agent may open; `None`: any.
+    /// Limit of open files; `None`: unlimited.
     Files(Option<u64>),
-    /// Memory limit of the container in bytes; `None`: there is none.
+    /// Memory limit of the container in bytes; `None`: unlimited.
     Memory(Observed<Option<u64>>),
-    /// Times of the token, and the present time.
+    /// Times of the token, and the current time.
     Clock(Observed<TokenTimes>, i64),
-    /// The network that the runtime takes, or why there is none.
+    /// Network that the runtime uses, or why there is none.
     Network(Observed<Result<String, String>>),
-    /// Context of SELinux; `None`: there is none.
+    /// SELinux context; `None`: SELinux is not in use.
     SeLinux(Observed<Option<SeLinuxContext>>),
-    /// Profile of AppArmor; `None`: there is none.
+    /// AppArmor profile; `None`: none.
     AppArmor(Observed<Option<AppArmorProfile>>),
 }
 
-/// The answer of `install-cni check`.
+/// Output of `install-cni check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePreflight {
-    /// [`PREFLIGHT_SCHEMA`].
+    /// Schema: [`PREFLIGHT_SCHEMA`].
     pub schema: &'static str,
     /// Name of the node.
     pub node: String,
-    /// Every check that concerns this node and these settings.
+    /// All checks that apply to this node and these settings.
     pub checks: Vec<PreflightCheck>,
 }
 
-/// Outcome of a check: severity and message, or what was found if it passed.
+/// Result of a check: severity and message, or a description if it passed.
 type Outcome = Result<String, (Severity, String)>;
 
-/// Judges what was observed.
+/// Evaluates the observed facts.
 pub fn judge_preflight(facts: &[PreflightFact]) -> Vec<PreflightCheck> {
     let judged = facts.iter().map(|fact| {
         let (code, outcome) = judge_fact(fact);
@@ -212,7 +212,7 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
     }
 }
 
-/// Judges an observation; one that could not be made is unknown.
+/// Evaluates an observation; a failed one is unknown.
 fn judge_observation<T>(found: &Observed<T>, judge: impl FnOnce(&T) -> Outcome) -> Outcome {
     match found {
         Ok(found) => judge(found),
@@ -235,7 +235,7 @@ fn judge_trial(trial: &Trial, required: bool) -> Outcome {
     }
 }
 
-/// Beginnings of the names of tables and chains, and whose they are.
+/// Prefixes of table and chain names, and the components that use them.
 const OWNERS: [(&str, &str); 14] = [
     ("KUBE-", "kube-proxy or the kubelet"),
     ("kube-proxy", "kube-proxy or the kubelet"),
@@ -273,7 +273,7 @@ fn judge_tables(tables: &TablesInUse) -> Outcome {
     Err((Severity::Warning, format!("{message}, and there is no iptables-legacy here{nft}")))
 }
 
-/// Empty: nobody is known who gives such names.
+/// Lists the owners of names; empty: none is known.
 fn list_owners(names: &[String]) -> String {
     let owner =
         |name: &String| OWNERS.iter().find(|(start, _)| name.starts_with(start)).map(|(_, owner)| *owner);
@@ -304,7 +304,7 @@ fn judge_memory(limit: &Option<u64>) -> Outcome {
     }
 }
 
-/// Types that are known to be confined, and not to be. Of another one nobody here knows.
+/// Types known to be confined. Of any other it is unknown.
 const CONFINED: [&str; 3] = ["container_t", "container_init_t", "svirt_lxc_net_t"];
 const UNCONFINED: [&str; 4] = ["spc_t", "super_t", "unconfined_t", "unconfined_service_t"];
 
@@ -353,7 +353,7 @@ fn judge_clock(times: TokenTimes, now: i64) -> Outcome {
     Ok(String::new())
 }
 
-/// Returns what the checks found, as findings of the node: errors first.
+/// Returns the checks' findings as findings of the node: errors first.
 pub(crate) fn findings_of(checks: &[PreflightCheck]) -> impl Iterator<Item = NodeFinding> {
     checks.iter().filter(|check| check.severity.is_some()).map(|check| NodeFinding {
         severity: check.severity,
@@ -363,7 +363,7 @@ pub(crate) fn findings_of(checks: &[PreflightCheck]) -> impl Iterator<Item = Nod
     })
 }
 
-/// Returns why no pod can be captured on this node, as configured; `None`: nothing is known that makes it impossible.
+/// Returns why no pod can be captured on this node, as configured; `None`: no known fact makes it impossible.
 pub fn preflight_error(checks: &[PreflightCheck]) -> Option<String> {
     let errors = checks.iter().filter(|check| check.severity == Some(Severity::Error));
     let errors: Vec<String> = errors.map(|check| format!("{} ({})", check.message, check.code)).collect();
@@ -371,13 +371,13 @@ pub fn preflight_error(checks: &[PreflightCheck]) -> Option<String> {
 }
 
 impl NodePreflight {
-    /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
-    /// an error, and 1 in every other case.
+    /// Returns the exit status for scripts: 0 if all severities are below `least`; else 2 if something is unknown and nothing is an
+    /// error, and 1 in every other case.
     pub fn exit_status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|check| check.severity).max(), least)
     }
 
-    /// A table with a line for each check, then what follows from the findings.
+    /// Renders a table with a line for each check, then the consequences of the findings.
     pub fn render_table(&self, colour: bool) -> String {
         let row = |check: &PreflightCheck| {
             vec![
@@ -404,7 +404,7 @@ impl NodePreflight {
         text
     }
 
-    /// A test report in the form of JUnit.
+    /// Returns a JUnit test report.
     pub fn to_junit(&self, least: Severity) -> String {
         let case = |check: &PreflightCheck| JunitCase {
             class: "node".to_owned(),
@@ -414,7 +414,7 @@ impl NodePreflight {
         render_junit("install-cni check", &self.checks.iter().map(case).collect::<Vec<_>>(), least)
     }
 
-    /// Returns a log in the form of SARIF.
+    /// Returns a SARIF log.
     pub fn to_sarif(&self) -> String {
         let advice =
             |check: &PreflightCheck| PreflightCode::from_name(&check.code).map_or("", PreflightCode::advice);

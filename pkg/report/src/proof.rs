@@ -1,4 +1,4 @@
-//! Proof by a packet: where the kernel led what was sent in a pod's network namespace.
+//! Proof by packets: where the kernel redirected packets that were sent in a pod's network namespace.
 
 use std::fmt::Write as _;
 
@@ -12,18 +12,18 @@ use crate::{
 };
 
 model::word_enum! {
-    /// The result for one path, the worst first.
+    /// Result for one path, the worst first.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum ProofResult {
         /// The packet bypasses the proxy.
         Bypasses = "bypasses",
-        /// The packet reaches neither the proxy nor anything else.
+        /// The packet reaches neither the proxy nor any other destination.
         Held = "held",
         /// No packet was sent, or its path could not be determined.
         #[default]
         NotTestable = "not-testable",
-        /// The packet took the path that it is to take.
+        /// The packet took the desired path.
         Proven = "proven",
     }
 }
@@ -38,51 +38,51 @@ impl ProofResult {
     }
 }
 
-/// One path that a pod's traffic takes.
+/// A path of a pod's traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProofPath {
-    /// The sender and the protocol: `application-tcp`, `application-dns-udp`, `application-dns-tcp`, `proxy-tcp`, `proxy-dns-udp` or
-    /// `proxy-dns-tcp`; of what arrives at the pod `inbound-tcp`, `inbound-tunnel`, `inbound-probe` or `inbound-excluded`.
+    /// Sender and protocol: `application-tcp`, `application-dns-udp`, `application-dns-tcp`, `proxy-tcp`, `proxy-dns-udp` or
+    /// `proxy-dns-tcp`; for traffic to the pod `inbound-tcp`, `inbound-tunnel`, `inbound-probe` or `inbound-excluded`.
     pub name: String,
-    /// The IP family, 4 or 6.
+    /// IP family, 4 or 6.
     pub family: u8,
-    /// `tcp` or `udp`.
+    /// Protocol: `tcp` or `udp`.
     pub protocol: String,
-    /// Address and port to which the packet was sent; empty: none was sent.
+    /// Destination address and port of the packet; empty: none was sent.
     pub destination: String,
-    /// The result.
+    /// Result of the test.
     #[serde(deserialize_with = "known_or_default")]
     pub result: ProofResult,
-    /// The evidence of the kernel, as a clause.
+    /// Evidence from the kernel, as a clause.
     pub message: String,
 }
 
 impl ProofPath {
-    /// Whether the pod's result depends on the path: not on one of the proxy that could not be tested, for which most agents lack
-    /// the capabilities, and which says nothing of the application's traffic.
+    /// Whether the pod's result depends on the path: not if it is one of the proxy's that could not be tested, for which most
+    /// agents lack the capabilities, and which proves nothing about the application's traffic.
     fn counts_for_result(&self) -> bool {
         self.result != ProofResult::NotTestable || !self.name.starts_with("proxy-")
     }
 }
 
-/// The results for one pod.
+/// Results for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Proof {
-    /// `NAMESPACE/NAME`.
+    /// Pod as `NAMESPACE/NAME`.
     pub pod: String,
-    /// The node has such a pod.
+    /// Whether the node has this pod.
     pub found: bool,
-    /// Why nothing was tested, as a clause; `None`: something was.
+    /// Reason why nothing was tested, as a clause; `None`: tests were made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Every path that was tested, or would have been.
+    /// All paths that were tested, or would have been.
     pub paths: Vec<ProofPath>,
 }
 
 impl Proof {
-    /// Returns a proof without any test, and why.
+    /// Returns a proof without tests, and the reason.
     pub fn untested(pod: String, found: bool, why: String) -> Proof {
         Proof { pod, found, message: Some(why), paths: Vec::new() }
     }
@@ -93,8 +93,8 @@ impl Proof {
         counted.map(|path| path.result).min().unwrap_or_default()
     }
 
-    /// Returns the exit status: 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or
-    /// could not be tested; 3: the node has no such pod.
+    /// Returns the exit status: 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or could
+    /// not be tested; 3: the node has no such pod.
     pub fn exit_status(&self) -> u8 {
         match self.worst_result() {
             _ if !self.found => PodVerdict::NotFound.exit_status(),
@@ -104,7 +104,7 @@ impl Proof {
         }
     }
 
-    /// Returns the message of the first path with the worst result, or why there is none; nothing if all are proven.
+    /// Returns the message of the first path with the worst result, or why nothing was tested; empty if all are proven.
     fn worst_message(&self) -> String {
         let worst = self
             .paths
@@ -115,7 +115,7 @@ impl Proof {
         worst.map(of).or(self.message.clone()).unwrap_or_default()
     }
 
-    /// Returns the results for people.
+    /// Renders the results for people.
     pub fn render_table(&self, colour: bool) -> String {
         let pod = sanitize_text(&self.pod);
         if let Some(why) = &self.message {
@@ -139,7 +139,7 @@ impl Proof {
     }
 }
 
-/// Returns the exit status for several pods, as [`Proof::exit_status`] for one. Pods that have gone meanwhile do not count.
+/// Returns the exit status for several pods, as [`Proof::exit_status`] for one. Pods that no longer exist are ignored.
 pub fn proofs_status(proofs: &[Proof]) -> u8 {
     let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.found).map(Proof::exit_status).collect();
     match () {
@@ -148,7 +148,7 @@ pub fn proofs_status(proofs: &[Proof]) -> u8 {
     }
 }
 
-/// Returns the results of several pods for people, a line each, the worst first.
+/// Renders the results of several pods for people, a line each, the worst first.
 pub fn proofs_text(proofs: &[Proof], colour: bool) -> String {
     if proofs.is_empty() {
         return "No pods of the mesh.\n".to_owned();

@@ -1,4 +1,4 @@
-//! Checks and findings in the form of SARIF 2.1.0, which services for code and its results show.
+//! Checks and findings in SARIF 2.1.0, which code scanning services display.
 //!
 //! Source: [SARIF 2.1.0](https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html).
 
@@ -9,40 +9,39 @@ use crate::findings::Severity;
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-/// A check that was made.
+/// A check, as a rule.
 #[derive(Clone, Debug)]
 pub struct SarifRule {
-    /// The code of its findings.
+    /// Code of its findings.
     pub code: String,
-    /// The condition that holds if it passed.
+    /// Condition that holds if the check passed.
     pub check: String,
-    /// Recommended action, and where to read on.
+    /// Recommended action, and link to the documentation.
     pub help: String,
-    /// How bad its findings are, as a rule; `None`: that depends.
+    /// Usual severity of its findings; `None`: it varies.
     pub severity: Option<Severity>,
 }
 
 /// A finding.
 #[derive(Clone, Debug)]
 pub struct SarifResult {
-    /// The code of its check.
+    /// Code of its check.
     pub code: String,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
     /// The problem and its cause.
     pub message: String,
-    /// Kind, namespace (if it is in one) and name of the object that it is about, as `Pod/shop/web`; `None`: it is about the
-    /// cluster.
+    /// Kind, namespace (if namespaced) and name of the object, as `Pod/shop/web`; `None`: the cluster.
     pub object: Option<String>,
-    /// The node, if it is about something on one.
+    /// Node, if the object is on one.
     pub node: Option<String>,
 }
 
-/// Returns a log of one run, in which each finding has the place of its check. What could not be determined is `open`, which has no
-/// level.
+/// Returns a log of one run, in which each finding refers to its check by index. A finding of unknown severity has kind `open`,
+/// without a level.
 pub fn render_sarif(tool: &str, rules: &[SarifRule], results: &[SarifResult]) -> String {
     let results = results.iter().map(|result| {
-        // A part below a rule's own place is written behind a slash (section 3.27.5).
+        // A sub-rule is written behind a slash (section 3.27.5).
         let is_of = |rule: &SarifRule| result.code.split('/').next() == Some(&rule.code);
         let index = rules.iter().position(is_of);
         result_value(result, index)
@@ -86,7 +85,7 @@ fn result_value(result: &SarifResult, index: Option<usize>) -> Value {
     }))
 }
 
-/// Removes the members of an object that have no value.
+/// Removes the members of an object that are null.
 fn without_nulls(mut value: Value) -> Value {
     if let Some(members) = value.as_object_mut() {
         members.retain(|_, member| !member.is_null());

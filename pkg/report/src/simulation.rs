@@ -1,4 +1,4 @@
-//! Simulation of a change of labels or of the agent's settings: which pods of a node it would bring into ambient mode or out of it.
+//! Simulation of a change of labels or of the agent's settings: the pods of a node that would join or leave ambient mode.
 
 mod settings;
 
@@ -15,49 +15,49 @@ use crate::{
 
 pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
 
-/// Name and version of the answer's form.
+/// Name and version of the response's schema.
 pub const SIMULATION_SCHEMA: &str = "millrace.simulation/v1";
-/// Labels that one change may have.
+/// Maximum number of labels in one change.
 const MOST_LABELS: usize = 16;
-/// Pods whose connections notes name, and how many of each.
+/// Maximum number of pods whose connections are listed in notes, and of connections of each.
 const NAMED_PODS: usize = 10;
 const NAMED_CONNECTIONS: usize = 3;
-/// Lengths that Kubernetes allows: of a prefix and a name, with the slash between them, and of a value.
+/// Maximum lengths in Kubernetes: of a prefix and a name, with the slash between them, and of a value.
 const LONGEST_KEY: usize = 253 + 1 + 63;
 const LONGEST_VALUE: usize = 63;
 
-/// A change of the labels of a namespace or of one pod, as `kubectl label` makes it.
+/// A change of the labels of a namespace or of one pod, as made by `kubectl label`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelChange {
-    /// The namespace, or that of the pod.
+    /// Namespace, or that of the pod.
     pub namespace: String,
-    /// The pod's name; `None` means that the labels of the namespace change.
+    /// Pod name; `None`: the labels of the namespace change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Labels and their new values; `None` means that the label is removed.
+    /// Labels and their new values; `None`: the label is removed.
     pub labels: BTreeMap<String, Option<String>>,
 }
 
-/// Why a change cannot be understood.
+/// Error of parsing a change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelChangeError {
-    /// The text is no name of an object.
+    /// The text is no valid object name.
     #[error("{0:?} is no name of a namespace or a pod")]
     Name(String),
-    /// Nothing would change, or too much.
+    /// The change has no labels, or too many.
     #[error("a change has 1 to {MOST_LABELS} labels")]
     Count,
-    /// The text is no label.
+    /// The text is no valid label.
     #[error("{0:?} is neither KEY=VALUE nor KEY-")]
     Label(String),
 }
 
 impl LabelChange {
-    /// Parses labels as `kubectl label` takes them: `KEY=VALUE` sets one, `KEY-` removes it.
+    /// Parses labels in the syntax of `kubectl label`: `KEY=VALUE` sets one, `KEY-` removes it.
     ///
     /// # Errors
-    /// The names are none of a namespace and a pod, one of the others is no label, or there are none or more than 16.
+    /// The name of namespace or pod is invalid, a label is invalid, or there are none or more than 16.
     pub fn parse<'a>(
         namespace: &str,
         pod: Option<&str>,
@@ -74,7 +74,7 @@ impl LabelChange {
         Ok(LabelChange { namespace: namespace.to_owned(), pod: pod.map(str::to_owned), labels })
     }
 
-    /// Changes the labels of an object.
+    /// Applies the change to the labels of an object.
     pub fn apply_to(&self, labels: &mut BTreeMap<String, String>) {
         for (key, value) in &self.labels {
             match value {
@@ -89,13 +89,13 @@ impl LabelChange {
         self.pod.as_deref() == Some(name)
     }
 
-    /// Returns the path of the agent's debug endpoint that simulates it.
+    /// Returns the path of the agent's debug endpoint that simulates the change.
     pub fn debug_path(&self) -> String {
         let pod = self.pod.as_ref().map(|pod| format!("&pod={pod}")).unwrap_or_default();
         format!("/debug/simulate?namespace={}{pod}&labels={}", self.namespace, self.labels_text())
     }
 
-    /// Returns a sentence on labels that concern no pod that runs; `None`: there are none among these.
+    /// Returns a sentence on labels that do not affect running pods; `None`: the change has none.
     pub fn later_note(&self) -> Option<String> {
         let later: Vec<&str> =
             INJECTION_LABELS.into_iter().filter(|key| self.labels.contains_key(*key)).collect();
@@ -107,7 +107,7 @@ impl LabelChange {
         })
     }
 
-    /// Returns the labels as `kubectl label` takes them, separated by commas.
+    /// Returns the labels in the syntax of `kubectl label`, separated by commas.
     pub fn labels_text(&self) -> String {
         let labels = self.labels.iter().map(|(key, value)| match value {
             Some(value) => format!("{key}={value}"),
@@ -120,7 +120,7 @@ impl LabelChange {
 /// Labels that Istio's injector reads when a pod is created.
 const INJECTION_LABELS: [&str; 3] = ["istio-injection", "istio.io/rev", "sidecar.istio.io/inject"];
 
-/// Such as `namespace shop, with istio.io/dataplane-mode=ambient`.
+/// Formats such as `namespace shop, with istio.io/dataplane-mode=ambient`.
 impl fmt::Display for LabelChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pod {
@@ -146,18 +146,18 @@ fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError>
     Ok((key.to_owned(), value.map(str::to_owned)))
 }
 
-/// A change that an agent can simulate.
+/// A change that the agent can simulate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum SimulatedChange {
-    /// Of labels.
+    /// Change of labels.
     Labels(LabelChange),
-    /// Of the agent's settings, for which it would restart.
+    /// Change of the agent's settings, for which it would restart.
     Settings(SettingsChange),
 }
 
 impl SimulatedChange {
-    /// Returns the path of the agent's debug endpoint that simulates it.
+    /// Returns the path of the agent's debug endpoint that simulates the change.
     pub fn debug_path(&self) -> String {
         match self {
             SimulatedChange::Labels(change) => change.debug_path(),
@@ -175,37 +175,38 @@ impl fmt::Display for SimulatedChange {
     }
 }
 
-/// The answer of a node's agent.
+/// Response of a node's agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSimulation {
-    /// [`SIMULATION_SCHEMA`].
+    /// Schema: [`SIMULATION_SCHEMA`].
     pub schema: String,
-    /// The mode in which the node captures ambient pods; `None`: ambient mode is off there.
+    /// Capture mode of the node's ambient pods; `None`: ambient mode is off there.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
-    /// The agent has read all pods and namespaces; otherwise some may be missing.
+    /// Whether the agent has read all pods and namespaces; otherwise some may be missing.
     pub synced: bool,
-    /// The labels of a namespace, or of a pod in it, would change, and there is no such namespace.
+    /// Whether the namespace whose labels, or whose pod's labels, would change does not exist.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub namespace_missing: bool,
-    /// A ztunnel of the node serves its pods.
+    /// Whether a ztunnel of the node serves its pods.
     pub ztunnel_ready: bool,
-    /// Problem of the node that delays capture; `None`: there is none.
+    /// Problem of the node that delays capture; `None`: no problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The source of the node's probes of pods with in-pod redirection, of each family that is captured; empty in other modes.
+    /// Source of the node's probes of pods with in-pod redirection, for each captured IP family; empty in other modes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe_sources: Vec<IpAddr>,
-    /// Sources among [`NodeSimulation::probe_sources`] that are addresses of the node. No NetworkPolicy applies to what a pod's own node sends.
+    /// Sources among [`NodeSimulation::probe_sources`] that are addresses of the node. NetworkPolicies do not apply to traffic from
+    /// a pod's own node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_probe_sources: Vec<IpAddr>,
-    /// The node's pods whose labels, or whose namespace's labels, would change, by name; all, if settings would.
+    /// Pods of the node affected by the change of labels, by name; for settings all pods.
     pub pods: Vec<SimulatedPod>,
-    /// Why an agent with these settings would not start, one mistake each; nothing else is simulated then.
+    /// Reasons why an agent with these settings would not start, one per mistake; nothing else is simulated then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<String>,
-    /// Settings that would change and whose effect is not simulated, and what else the agent does not know of the change.
+    /// Settings whose change has effects that are not simulated, and other facts about the change unknown to the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_simulated: Vec<String>,
 }
@@ -214,41 +215,42 @@ pub struct NodeSimulation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SimulatedPod {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub name: String,
-    /// The mode in which the pod belongs to the mesh now; `None`: it does not, or, if `undetermined`, could not be determined.
+    /// Current capture mode of the pod in the mesh; `None`: it is outside, or, if `undetermined`, unknown.
     #[serde(deserialize_with = "known_value")]
     pub before: Option<RedirectionMode>,
-    /// The mode in which the pod would belong to the mesh; `None`: it would not, or, if `undetermined`, could not be determined.
+    /// Capture mode of the pod after the change; `None`: it would be outside, or, if `undetermined`, unknown.
     #[serde(deserialize_with = "known_value")]
     pub after: Option<RedirectionMode>,
-    /// Why it would, or would not.
+    /// Reason why it would belong to the mesh, or would not.
     pub reason: StateReason,
-    /// Number of the pod's TCP connections with others that are open now and would be redirected if they were opened after the change;
-    /// `None`: could not be determined, or the pod would not join.
+    /// Number of the pod's open TCP connections that would be redirected if they were opened after the change; `None`: unknown, or
+    /// the pod would not join.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
     /// The first of these connections, each as `CLIENT to SERVER` with ports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listed_connections: Vec<String>,
-    /// Ports that ztunnel opens in the pod's network namespace and that the pod has itself, in ascending order: ztunnel would refuse it.
+    /// Ports that ztunnel opens in the pod's network namespace and that the pod itself uses, in ascending order: ztunnel would
+    /// refuse it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_ports: Vec<u16>,
-    /// These connections would be reset; otherwise they go on outside of the mesh until they close.
+    /// Whether these connections would be reset; otherwise they continue outside the mesh until they close.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resets_connections: bool,
-    /// Traffic of the pod that would stay outside of the mesh by intent, one text for each kind.
+    /// Traffic of the pod that would be excluded by intent, one text for each kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<String>,
-    /// Exceptions that the pod asks for and that would not be applied, each in a sentence without a full stop.
+    /// Exclusions that the pod requests and that would not be applied, each as a sentence without a full stop.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_exceptions: Vec<String>,
     /// Changes for a pod that stays in ambient mode, one text for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
-    /// Not enough is known of the pod to decide: its agent does not know its namespace, or did not answer.
+    /// Whether the facts do not suffice to decide: the agent does not know the pod's namespace, or did not answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub undetermined: bool,
 }
@@ -262,9 +264,9 @@ model::word_enum! {
         Joins = "joins",
         /// The pod would leave ambient mode.
         Leaves = "leaves",
-        /// The pod would stay in ambient mode, and something of its capture would change.
+        /// The pod would stay in ambient mode, with a change of its capture.
         Changes = "changes",
-        /// Could not be determined.
+        /// The effect is unknown.
         #[default]
         Unknown = "unknown",
         /// Nothing would change for the pod.
@@ -289,19 +291,19 @@ impl SimulatedPod {
     }
 }
 
-/// A problem that there would be after the change.
+/// A problem after the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedProblem<'a> {
-    /// A short, stable name, which is that of a finding of `millrace simulate`.
+    /// Short, stable code, shared with the finding of `millrace simulate`.
     pub code: &'static str,
-    /// The pod that would have the problem; `None`: the node.
+    /// Pod that would have the problem; `None`: the node.
     pub pod: Option<&'a SimulatedPod>,
     /// Description of the problem, as a clause.
     pub message: String,
 }
 
 impl NodeSimulation {
-    /// Returns what would be wrong after the change, as far as the agent knows: first of the node.
+    /// Returns the known problems after the change, those of the node first.
     pub fn problems(&self) -> Vec<SimulatedProblem<'_>> {
         let of_node = |code, message| SimulatedProblem { code, pod: None, message };
         let joining = self.pods.iter().filter(|pod| pod.effect() == MembershipEffect::Joins).count();
@@ -334,14 +336,14 @@ impl SimulatedPod {
     }
 }
 
-/// Returns port numbers in a clause, such as `ports 15001, 15008`; `None`: there are none.
+/// Returns port numbers as a clause, such as `ports 15001, 15008`; `None`: no ports.
 pub fn list_ports(ports: &[u16]) -> Option<String> {
     let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
     let noun = if ports.len() == 1 { "port" } else { "ports" };
     (!ports.is_empty()).then(|| format!("{noun} {list}"))
 }
 
-/// Returns what the table of these pods does not say, one sentence each.
+/// Returns notes that complement the table of these pods, one sentence each.
 pub fn simulation_notes<'a>(
     change: &SimulatedChange,
     pods: impl Iterator<Item = &'a SimulatedPod>,
@@ -373,7 +375,7 @@ pub fn simulation_notes<'a>(
     named.into_iter().chain(leave.then_some(ends)).chain(uncounted).chain(later).collect()
 }
 
-/// `None`: the pod has no connections, as far as is known.
+/// Returns a note about connections; `None`: the pod has no known connections.
 fn connections_note(pod: &SimulatedPod) -> Option<String> {
     let shown = pod.listed_connections.get(..NAMED_CONNECTIONS).unwrap_or(&pod.listed_connections);
     let more = more_clause(pod.connections?.saturating_sub(shown.len()));

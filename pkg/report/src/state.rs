@@ -1,4 +1,4 @@
-//! The document.
+//! State document.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,75 +13,74 @@ use crate::{
     pod::PodState,
 };
 
-/// Why an agent whose lists of pods and namespaces have not come yet is unhealthy. [`crate::tables::not_known`] does not repeat it.
+/// Reason why an agent that has not received its lists of pods and namespaces yet is unhealthy. [`crate::tables::not_known`] does
+/// not repeat it.
 pub const NOT_SYNCED: &str = "pods and namespaces are not known yet";
 
-/// Name and version of the document's form. A member or a value that is added leaves the version as it is; one that is removed,
-/// or means another thing, raises it. So every struct has defaults, and every enumeration a value for those that are unknown:
-/// see [`StateReport::parse`].
+/// Name and version of the document's schema. An added member or value keeps the version; a removed one, or a changed meaning,
+/// increments it. Therefore every struct has defaults, and every enumeration a value for unknown ones: see [`StateReport::parse`].
 pub const SCHEMA: &str = "millrace.state/v1";
-/// The greatest size of a document as JSON, in bytes. That of a node with thousands of pods has a few megabytes.
+/// Maximum size of a document as JSON, in bytes. That of a node with thousands of pods has a few megabytes.
 pub const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
 
-/// Everything. Times are RFC 3339 in UTC.
+/// State document. Times are RFC 3339 in UTC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateReport {
-    /// [`SCHEMA`].
+    /// Schema: [`SCHEMA`].
     pub schema: String,
-    /// Version of the program that made it.
+    /// Version of the program that made the document.
     pub version: String,
-    /// The observer, and the time of the observation.
+    /// Observer, and time of the observation.
     pub observation: Provenance,
-    /// The node, and how it works.
+    /// State of the node.
     pub node: NodeState,
-    /// Everything about the node that is not as it should be, or is not known, errors first. It follows from the other members,
-    /// see [`StateReport::fill_conclusions`].
+    /// Faults and unknown facts of the node, errors first. Derived from the other members, see [`StateReport::fill_conclusions`].
     pub findings: Vec<NodeFinding>,
-    /// Causes of the states of pods, the worst state first. They follow from the other members.
+    /// Causes of the states of pods, the worst state first. Derived from the other members.
     pub causes: Vec<StateCause>,
-    /// Answers to probes, part by part.
+    /// Responses to probes, by component.
     pub health: Vec<PartHealth>,
     /// Checks of the node at the agent's start; empty until they are done, and without an agent.
     pub preflight: Vec<PreflightCheck>,
-    /// Files of ours on the node, and whether they are as they should be.
+    /// Our files on the node, and whether they match the desired state.
     pub installation: Vec<InstalledFile>,
-    /// The node's ztunnel pods.
+    /// ztunnel pods of the node.
     pub ztunnels: Vec<ZtunnelState>,
-    /// The node's pods, by namespace and name.
+    /// Pods of the node, by namespace and name.
     pub pods: Vec<PodState>,
     /// Our objects in the node's network, desired and observed.
     pub network: NetworkState,
-    /// Steps that would be taken now, in order; empty if nothing is to be done.
+    /// Steps that would be taken now, in order; empty if no action is needed.
     pub plan: Vec<PlanStep>,
-    /// The last changes, newest first.
+    /// Recent changes, newest first.
     pub history: Vec<ChangeRecord>,
     /// Effective settings.
     pub config: Vec<EffectiveSetting>,
 }
 
-/// The observer of a state, and the time of the observation.
+/// Observer of a state, and time of the observation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Provenance {
-    /// When the kernel was asked.
+    /// Time of the query to the kernel.
     pub observed_at: String,
-    /// How long that took, in milliseconds.
+    /// Duration of the observation, in milliseconds.
     pub duration_ms: f64,
-    /// The observer.
+    /// Observer.
     pub observer: Observer,
-    /// Parts that could not be observed, and why. Nothing is known of them, neither good nor bad.
+    /// Parts that could not be observed, and why. Their state is unknown, neither good nor bad.
     pub unobserved: Vec<Unobserved>,
 }
 
-/// The program that observed the state.
+/// Program that observed the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observer {
-    /// The agent, while it runs.
+    /// The running agent.
     #[default]
     Agent,
-    /// A command, without an agent: what is desired is what the last agent wrote down.
+    /// A command, without an agent: the desired state is the one recorded by the last agent.
     #[serde(other)]
     Command,
 }
@@ -90,16 +89,16 @@ pub enum Observer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Unobserved {
-    /// The part, for programs.
+    /// Part, for programs.
     pub part: StatePart,
-    /// The part, as text.
+    /// Part, as text.
     pub description: String,
-    /// Why, in a sentence.
+    /// Reason, as a sentence.
     pub message: String,
 }
 
 impl Unobserved {
-    /// In the part's usual words.
+    /// Returns a value with the part's usual description.
     pub fn new(part: StatePart, why: impl fmt::Display) -> Unobserved {
         Unobserved { part, description: part.message().to_owned(), message: why.to_string() }
     }
@@ -116,7 +115,7 @@ model::word_enum! {
         Desired = "desired", "the desired state",
         /// The files of the installation.
         Installation = "installation", "the files of the installation",
-        /// Everything about the node's network.
+        /// The node's network as a whole.
         #[default]
         Network = "network", "the node's network",
         /// The node's firewall rules.
@@ -129,62 +128,63 @@ model::word_enum! {
         PodNamespaces = "pod-namespaces", "the network namespaces of pods",
         /// Pods without a record of an ADD.
         UnrecordedPods = "unrecorded-pods", "pods that started before the plugin was installed",
-        /// Pods or namespaces as they are now: the watch of them fails.
+        /// Current pods or namespaces: their watch fails.
         ApiObjects = "api-objects", "pods and namespaces as they are now",
-        /// A part that this version does not know.
+        /// A part unknown to this version.
         #[serde(other)]
         Other = "other", "another part of the state",
     }
 }
 
-/// The node.
+/// State of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
     /// Name of the node.
     pub name: String,
-    /// When the agent started; `None`: there is none.
+    /// Time of the agent's start; `None`: no agent runs.
     pub agent_started_at: Option<String>,
-    /// The agent takes part in ambient mode.
+    /// Whether the agent runs in ambient mode.
     pub ambient_enabled: bool,
-    /// The capture mode in use for pods of ambient mode; `None`: ambient mode is off, or no agent says.
+    /// Capture mode in use for ambient pods; `None`: ambient mode is off, or unknown without an agent.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
-    /// The operator's choice: `node`, `in-pod` or `auto`; empty when ambient mode is off.
+    /// Configured capture mode: `node`, `in-pod` or `auto`; empty when ambient mode is off.
     pub configured_mode: String,
-    /// Treatment of traffic while no ztunnel is ready, with capture on the node: `hold`, `reject` or `open`.
+    /// Policy for traffic while no ztunnel is ready, with node-level capture: `hold`, `reject` or `open`.
     pub no_ztunnel_policy: Option<String>,
-    /// The slot that takes new connections, with capture on the node; `None`: no ztunnel is ready.
+    /// Slot that accepts new connections, with node-level capture; `None`: no ztunnel is ready.
     pub active_slot: Option<u32>,
-    /// Why pods cannot be enrolled, or what else is wrong with the node; `None`: nothing is.
+    /// Reason why pods cannot be enrolled, or another fault of the node; `None`: no fault.
     pub problem: Option<String>,
-    /// Facts about pods and namespaces have been read whole since the agent's start; without ambient mode, those about pods.
+    /// Whether facts about pods and namespaces have been read completely since the agent's start; without ambient mode, those about
+    /// pods.
     pub synced: bool,
 }
 
-/// One part's answer to a probe.
+/// One component's response to a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartHealth {
-    /// `installer` or `agent`.
+    /// Component: `installer` or `agent`.
     pub component: String,
-    /// Whether the part is well.
+    /// Whether the component is healthy.
     pub healthy: bool,
-    /// The fault; empty if there is none.
+    /// Fault; empty if healthy.
     pub message: String,
 }
 
-/// A file of ours.
+/// One of our files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstalledFile {
-    /// `plugin`, `entry`, `kubeconfig`, `shared-config`, `socket`.
+    /// Kind: `plugin`, `entry`, `kubeconfig`, `shared-config`, `socket`.
     pub kind: String,
-    /// Where, as the daemon sees it.
+    /// Path, as seen by the daemon.
     pub path: String,
-    /// Whether the file is as it should be.
+    /// Whether the file matches the desired state.
     pub correct: bool,
-    /// In words: what it is, or what is wrong with it.
+    /// Description of the file, or its fault.
     pub message: String,
 }
 
@@ -200,23 +200,22 @@ pub struct ZtunnelState {
     pub uid: PodUid,
     /// IP addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// The API says that it is ready.
+    /// Whether the API reports the pod as ready.
     pub ready: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// New connections go to it.
+    /// Whether it accepts new connections.
     pub active: bool,
-    /// Slot of the ztunnel, with capture on the node.
+    /// Slot of the ztunnel, with node-level capture.
     pub slot: Option<u32>,
-    /// The node's end of its link, with capture on the node.
+    /// Node's end of its link, with node-level capture.
     pub link: Option<String>,
     /// Whether this ztunnel answers DNS for pods of the mesh.
     pub dns_proxy: bool,
-    /// Whether the ztunnel is connected to the agent, with in-pod capture; `None` if a connection whose pod is not known may
-    /// be its own.
+    /// Whether the ztunnel is connected to the agent, with in-pod capture; `None` if a connection of unknown origin may be its own.
     pub connected: Option<bool>,
-    /// Whether the ztunnel has acknowledged its snapshot of pods, before which it is not ready; `None` if it is not known to
-    /// be connected.
+    /// Whether the ztunnel has acknowledged its snapshot of pods, before which it is not ready; `None` if it is not known to be
+    /// connected.
     pub synced: Option<bool>,
 }
 
@@ -224,41 +223,41 @@ pub struct ZtunnelState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanStep {
-    /// A short, stable name, as in the metric of steps.
+    /// Short, stable code, as in the metric of steps.
     pub kind: String,
-    /// In words.
+    /// Description of the step.
     pub message: String,
     /// Operations of the step, one each, as commands of `ip`, `ipset`, `sysctl` and input of `iptables-restore`.
     pub operations: Vec<String>,
 }
 
-/// Something that was done.
+/// A change that was made or attempted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChangeRecord {
-    /// When it began.
+    /// Start of the change.
     pub started_at: String,
     /// Trigger of the change, such as `pod shop/web joined`, `drift` or `start`.
     pub cause: String,
     /// The change itself, as text.
     pub action: String,
-    /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
+    /// Pod that was changed, as `NAMESPACE/NAME`; `None`: the node.
     pub pod: Option<String>,
-    /// How long it took, in milliseconds.
+    /// Duration, in milliseconds.
     pub duration_ms: f64,
-    /// How it ended.
+    /// Outcome of the change.
     pub outcome: ChangeStatus,
-    /// Why it failed; `None`: it did not.
+    /// Error, if it failed; `None`: it succeeded.
     pub error: Option<String>,
-    /// How often the same was done before; the entry is about the last time.
+    /// Number of earlier repetitions; the entry describes the last one.
     pub repeats: u32,
-    /// When the first of them began; `None`: the same was not done before.
+    /// Start of the first repetition; `None`: not repeated.
     pub first_started_at: Option<String>,
 }
 
 impl ChangeRecord {
-    /// Whether the same was done `before`: to the same pod and with the same result, whatever the ID of the process that led to it.
-    /// Whatever led to an attempt that fails again, it is the same.
+    /// Whether the change repeats `before`: for the same pod and with the same result, regardless of the triggering process's ID.
+    /// Repeated failures of an attempt are equal whatever triggered them.
     pub fn is_repeat_of(&self, before: &ChangeRecord) -> bool {
         let is_same_text = |now: &str, then: &str| without_process(now) == without_process(then);
         (&self.pod, &self.error) == (&before.pod, &before.error)
@@ -266,49 +265,49 @@ impl ChangeRecord {
             && (self.error.is_some() || is_same_text(&self.cause, &before.cause))
     }
 
-    /// Returns how often it was done, and since when, as text; `None`: once.
+    /// Returns the number of repetitions, and since when, as text; `None`: once.
     pub fn repeats_text(&self) -> Option<String> {
         let since = self.first_started_at.as_deref().filter(|_| self.repeats > 0)?;
         Some(format!("{} times since {since}", self.repeats.saturating_add(1)))
     }
 }
 
-/// The text without the ID of the process that it ends with.
+/// Returns the text without the process ID at its end.
 fn without_process(text: &str) -> &str {
     text.rsplit_once(" (process ").map_or(text, |(before, _)| before)
 }
 
-/// How something ended.
+/// Outcome of a change.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeStatus {
     /// The change was made.
     Succeeded,
-    /// The change was not made, or not completely.
+    /// The change was not made, or only partially.
     #[default]
     #[serde(other)]
     Failed,
 }
 
-/// An effective setting. Secrets never appear: there is no setting that is one.
+/// An effective setting. None of the settings is a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EffectiveSetting {
-    /// The flag's name, without dashes.
+    /// Name of the flag, without dashes.
     pub name: String,
     /// Value of the setting.
     pub value: String,
-    /// Where it came from: `default`, `flag`, or `environment NAME`.
+    /// Source: `default`, `flag`, or `environment NAME`.
     pub source: String,
 }
 
 impl StateReport {
-    /// The pod of this name.
+    /// Returns the pod of this name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&PodState> {
         self.pods.iter().find(|pod| pod.namespace == namespace && pod.name == name)
     }
 
-    /// Whether the list of pods is complete: it was read to its end, and nothing says that pods are missing.
+    /// Whether the list of pods is complete: it was read to its end, and no part that could add pods is unobserved.
     pub fn knows_all_pods(&self) -> bool {
         let is_of_pods = |unobserved: &Unobserved| {
             matches!(unobserved.part, StatePart::Agent | StatePart::Desired | StatePart::UnrecordedPods)
@@ -317,14 +316,15 @@ impl StateReport {
         is_read && !self.observation.unobserved.iter().any(is_of_pods)
     }
 
-    /// A plan without steps means that nothing is to be done. A command without an agent makes one only of what it observed.
+    /// Whether the plan is valid. An empty plan means that no action is needed. A command without an agent plans only for the parts
+    /// that it observed.
     pub fn knows_plan(&self) -> bool {
         !self.plan.is_empty()
             || self.observation.observer != Observer::Command
             || self.observation.unobserved.is_empty()
     }
 
-    /// Everything that is not as it should be, in sentences; empty: the kernel, and the files, equal what is desired.
+    /// Returns all differences, as sentences; empty: kernel and files match the desired state.
     pub fn differences(&self) -> Vec<String> {
         let files = self.installation.iter().filter(|file| !file.correct);
         let files = files.map(|file| format!("{} {}: {}", file.kind, file.path, file.message));

@@ -1,5 +1,4 @@
-//! Tables for people at a terminal: aligned, the worst first, nothing cut off. Colours only if asked for; they repeat what the
-//! words say.
+//! Tables for terminals: aligned, the worst first, never truncated. Colours are optional, and only repeat what the text expresses.
 
 mod layout;
 mod summary;
@@ -22,10 +21,10 @@ use crate::{
 pub use layout::{Cell, Colour, paint, render_table};
 pub use summary::render_summary;
 
-/// Of an empty list that could not be determined.
+/// Text for an empty list that could not be determined.
 const UNKNOWN: &str = "Unknown: the node could not be observed completely.\n";
 
-/// Pods of a node, one line each, the worst first and then by name. `wide`: with addresses, network namespace and UID.
+/// Renders pods of a node, one line each, the worst first and then by name. `wide`: with addresses, network namespace and UID.
 pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: bool) -> String {
     if pods.is_empty() {
         return if empty_list_doubts(state).is_empty() { "No pods.\n" } else { UNKNOWN }.to_owned();
@@ -38,8 +37,8 @@ pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: b
     render_table(&titles, &rows, colour)
 }
 
-/// Pods of a node before and after a simulated change, one line each: first those for which something would change. Then what would be
-/// wrong, and what is not simulated.
+/// Renders pods of a node before and after a simulated change, one line each: first those affected by it. Then the resulting
+/// problems, and what is not simulated.
 pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, colour: bool) -> String {
     if !simulation.mistakes.is_empty() {
         let mistakes = simulation.mistakes.iter().map(|mistake| format!("  {}\n", sanitize_text(mistake)));
@@ -52,7 +51,7 @@ pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, c
     let mut pods: Vec<&SimulatedPod> = simulation.pods.iter().collect();
     pods.sort_by_key(|pod| (pod.effect(), &pod.namespace, &pod.name));
     match (pods.is_empty(), simulation.mode) {
-        (true, None) => {} // without ambient mode, no pod was looked for
+        (true, None) => {} // without ambient mode, no pods are listed
         (true, Some(_)) => text.push_str("No pods.\n"),
         (false, _) => {
             let rows: Vec<Vec<Cell>> =
@@ -74,10 +73,10 @@ pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, c
     text
 }
 
-/// Titles of [`simulated_row`].
+/// Column titles of [`simulated_row`].
 const SIMULATED: [&str; 6] = ["POD", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"];
 
-/// A pod before and after a simulated change.
+/// Returns the row of a pod before and after a simulated change.
 pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] {
     let outside = if effect == MembershipEffect::Unknown { "-" } else { "outside" };
     let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or(outside, RedirectionMode::as_str));
@@ -99,7 +98,7 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
     ]
 }
 
-/// The place of a state in a list that begins with the worst.
+/// Returns the position of a state in a list that begins with the worst.
 pub fn capture_rank(capture: CaptureState) -> usize {
     CaptureState::WORST_FIRST
         .iter()
@@ -124,7 +123,7 @@ fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
     row
 }
 
-/// The colour of a state.
+/// Returns the colour of a state.
 pub fn colour_of(capture: CaptureState) -> Colour {
     match capture {
         CaptureState::Bypassing | CaptureState::Held => Colour::Red,
@@ -134,7 +133,7 @@ pub fn colour_of(capture: CaptureState) -> Colour {
     }
 }
 
-/// A time without fractions of a second.
+/// Removes fractions of a second from a time.
 pub fn truncate_to_seconds(time: &str) -> String {
     match time.split_once('.') {
         Some((seconds, rest)) if rest.ends_with('Z') => format!("{seconds}Z"),
@@ -142,7 +141,7 @@ pub fn truncate_to_seconds(time: &str) -> String {
     }
 }
 
-/// Returns what could not be observed, in sentences. As long as there is any, nobody can say that all is well.
+/// Returns what could not be observed, as sentences. Unless empty, the state cannot be called healthy.
 pub fn not_known(state: &StateReport) -> Vec<String> {
     unknown_parts(state, |pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some())
 }
@@ -181,9 +180,9 @@ fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) ->
     all.iter().map(|text| to_sentence(text)).collect()
 }
 
-/// Returns why a list of pods in which there is none does not mean that there is none, in sentences; empty: everything was
-/// observed, so it does. These are [`not_known`], without pods whose state is known nevertheless, as that of one that ends, and
-/// lists that have not come, which [`verification_findings`] has as an error.
+/// Returns why an empty list of pods may be incomplete, as sentences; empty: everything was observed, so it is complete. These are
+/// [`not_known`], without pods whose state is known nevertheless, such as terminating ones, and without lists not received yet,
+/// which [`verification_findings`] reports as an error.
 pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
     let mut doubts = unknown_parts(state, |pod| pod.capture == CaptureState::Unknown);
     if doubts.is_empty() && !state.knows_all_pods() {
@@ -192,12 +191,12 @@ pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
     doubts
 }
 
-/// Pods of the mesh that bypass it or reach nothing although the kernel is as desired, as without a ztunnel.
+/// Returns mesh pods that bypass the mesh or reach nothing although the kernel matches the desired state, as without a ztunnel.
 fn without_service(state: &StateReport) -> impl Iterator<Item = &PodState> {
     state.pods.iter().filter(|pod| pod.capture.is_wrong() && pod.kernel.differences.is_empty())
 }
 
-/// Errors of the agent and of the node beside any difference, each with its name: parts that are not healthy, and errors of the
+/// Returns errors of the agent and of the node other than differences, each with its name: unhealthy components, and errors of the
 /// check at the agent's start.
 fn node_errors(state: &StateReport) -> impl Iterator<Item = (&str, String)> {
     let unhealthy = state.health.iter().filter(|part| !part.healthy);
@@ -207,8 +206,8 @@ fn node_errors(state: &StateReport) -> impl Iterator<Item = (&str, String)> {
     unhealthy.chain(errors)
 }
 
-/// Returns what a verification finds: [`StateReport::differences`], pods of the mesh that bypass it or reach nothing although the
-/// kernel is as desired, each with the cause, and what is wrong with the agent and the node.
+/// Returns the findings of a verification: [`StateReport::differences`], mesh pods that bypass the mesh or reach nothing although
+/// the kernel matches the desired state, each with the cause, and faults of the agent and the node.
 pub fn verification_findings(state: &StateReport) -> Vec<String> {
     let pods =
         without_service(state).map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, pod.message));
@@ -216,7 +215,7 @@ pub fn verification_findings(state: &StateReport) -> Vec<String> {
     state.differences().into_iter().chain(pods).chain(errors).collect()
 }
 
-/// Returns what [`verification_findings`] finds as a table, and what is not known.
+/// Renders [`verification_findings`] as a table, and what is unknown.
 pub fn differences_table(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.correct);
     let mut rows: Vec<Vec<Cell>> = files
@@ -259,7 +258,7 @@ fn difference_row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec
     vec![Cell::coloured(difference, colour), Cell::plain(of), Cell::plain(what)]
 }
 
-/// Returns changes as a table, a line each, in the given order.
+/// Renders changes as a table, a line each, in the given order.
 pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
     if changes.is_empty() {
         return "No changes.\n".to_owned();
@@ -285,7 +284,7 @@ fn build_history_row(change: &ChangeRecord) -> Vec<Cell> {
     ]
 }
 
-/// Returns what would be done now: each step as text, and its operations below.
+/// Renders the current plan: each step as text, and its operations below.
 pub fn render_plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {
         return if state.knows_plan() { "Nothing to do.\n" } else { UNKNOWN }.to_owned();

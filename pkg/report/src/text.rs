@@ -1,17 +1,16 @@
-//! Words for people, made of parts that others wrote.
+//! Text for people, assembled from foreign parts.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Characters that are encoded: all but letters, digits and `-._~`, which stand for themselves everywhere (RFC 3986, section 2.3).
+/// Characters that are encoded: all but letters, digits and `-._~`, which are unreserved (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Percent-encodes a text for a query or for a segment of a path.
+/// Percent-encodes a text for a query or for a path segment.
 pub fn percent_encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// With control characters written as `\u{1b}`: what comes from the API or from ztunnel must not steer a terminal. Line ends
-/// become blanks.
+/// Escapes control characters as `\u{1b}`: text from the API or from ztunnel must not control a terminal. Line ends become blanks.
 pub fn sanitize_text(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.chars() {
@@ -28,7 +27,7 @@ pub fn sanitize_text(text: &str) -> String {
     clean
 }
 
-/// The first 200 characters of what an agent answered in place of a document, as [`sanitize_text`].
+/// Returns the first 200 characters of an agent's response that is no document, sanitised by [`sanitize_text`].
 pub fn excerpt(body: &[u8]) -> String {
     sanitize_text(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
 }
@@ -39,12 +38,12 @@ pub fn is_object_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
 }
 
-/// How many more there are, as a clause at the end of a list; empty if there are none.
+/// Returns how many more there are, as a clause at the end of a list; empty if there are none.
 pub(crate) fn more_clause(count: usize) -> String {
     if count > 0 { format!(", and {count} more") } else { String::new() }
 }
 
-/// One sentence with a great letter and a period, on one line.
+/// Returns one sentence with a capital letter and a period, on one line.
 pub(crate) fn to_sentence(text: &str) -> String {
     let text = sanitize_text(text);
     let text = text.trim();
@@ -57,17 +56,17 @@ pub(crate) fn to_sentence(text: &str) -> String {
     sentence
 }
 
-/// The clause in the middle of a sentence: without the period at its end, or the colon after which nothing came.
+/// Returns the text as a clause within a sentence: without the period or trailing colon at its end.
 pub(crate) fn to_clause(text: &str) -> String {
     sanitize_text(text).trim().trim_end_matches(['.', ':']).to_owned()
 }
 
-/// A text in which pages, such as `docs/x.md#y`, are addresses on the site that `MILLRACE_DOCS` named at the build, if it did.
+/// Replaces paths of pages, such as `docs/x.md#y`, by addresses on the site named by `MILLRACE_DOCS` at build time, if set.
 pub fn link_docs(text: &str) -> String {
     link_docs_at(option_env!("MILLRACE_DOCS").unwrap_or_default(), text)
 }
 
-/// The site has the pages at the same paths (`hack/site`).
+/// Links to the site, which has the pages at the same paths (`hack/site`).
 fn link_docs_at(site: &str, text: &str) -> String {
     match site.trim_end_matches('/') {
         "" => text.to_owned(),
@@ -75,7 +74,7 @@ fn link_docs_at(site: &str, text: &str) -> String {
     }
 }
 
-/// `1 pod`, `2 pods`.
+/// Formats a count: `1 pod`, `2 pods`.
 pub fn format_count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }

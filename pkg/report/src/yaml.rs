@@ -1,10 +1,10 @@
-//! JSON values as YAML, for people and scripts that prefer it.
+//! YAML output of JSON values.
 
 use serde_json::Value;
 
-/// A YAML document in block style. Every text that a reader could take for something else is quoted.
+/// Returns a YAML document in block style. Strings that a parser could take for another type are quoted.
 pub fn to_yaml(value: &Value) -> String {
-    serde_saphyr::to_string(value).unwrap_or_default() // values of JSON have no key that is no text
+    serde_saphyr::to_string(value).unwrap_or_default() // JSON values have string keys only
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Agents: whether they are there, run, answer, and are well.
+//! Agents: whether they exist, run, answer, and are healthy.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     objects::Pod,
 };
 
-/// Nodes that a message names.
+/// Maximum number of nodes listed in a message.
 const NAMED: usize = 3;
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {

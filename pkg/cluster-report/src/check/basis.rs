@@ -1,4 +1,5 @@
-//! What each check rests on, and what of that is missing: a check without a finding has passed only if all of it was read.
+//! Data that each check is based on, and the parts that are missing: a check without a finding has passed only if all of it was
+//! read.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::{
     finding::{Basis, Code, Finding},
 };
 
-/// The bases that are missing, according to the cluster and the findings.
+/// Missing data, according to the cluster and the findings.
 pub(crate) struct Missing<'a> {
     cluster: &'a Cluster,
     findings: &'a [Finding],
@@ -18,12 +19,12 @@ impl<'a> Missing<'a> {
         Missing { cluster, findings }
     }
 
-    /// Why a check could not be determined completely; empty: it could.
+    /// Returns the reasons why a check could not be determined completely; empty: it could.
     pub(super) fn reasons_for(&self, code: Code) -> Vec<String> {
         code.bases().iter().filter_map(|basis| self.missing_reason(*basis)).collect()
     }
 
-    /// As [`Missing::reasons_for`], where nothing of agents is expected.
+    /// Returns reasons like [`Missing::reasons_for`], for checks before agents are installed.
     pub(crate) fn objects_of(&self, code: Code) -> Vec<String> {
         use Basis::{Agents, Answers, MeshNodes, Observations};
         let of_agents = [Agents, Answers, Observations, MeshNodes];
@@ -58,7 +59,7 @@ impl<'a> Missing<'a> {
         Some(format!("{kind} could not be read: {}", report::sanitize_text(&unread.why)))
     }
 
-    /// How many nodes have this finding.
+    /// Returns the number of nodes with this finding as a reason.
     fn node_count_reason(&self, code: Code, message: &str) -> Option<String> {
         let of_code = self.findings.iter().filter(|finding| finding.code == code);
         let nodes: BTreeSet<&str> = of_code.filter_map(|finding| finding.node.as_deref()).collect();

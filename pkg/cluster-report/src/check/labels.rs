@@ -1,4 +1,4 @@
-//! Labels that contradict each other.
+//! Contradictory labels.
 
 use model::Namespace;
 

@@ -1,4 +1,4 @@
-//! What all checks use: objects by name, and lists in messages.
+//! Helpers of all checks: objects by name, and lists in messages.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use model::{Namespace, Node};
 
 use crate::{cluster::Cluster, objects::Pod};
 
-/// The cluster, with the objects that are looked up by name more than once.
+/// The cluster, with an index of objects that are looked up repeatedly.
 pub(crate) struct Lookup<'a> {
     pub(super) cluster: &'a Cluster,
     namespaces: BTreeMap<&'a str, &'a Namespace>,
@@ -28,14 +28,14 @@ impl<'a> Lookup<'a> {
         self.nodes.get(name).copied()
     }
 
-    /// Pods that take part in the mesh, as far as labels say.
+    /// Returns the pods in the mesh, according to labels.
     pub(super) fn mesh_pods(&self) -> impl Iterator<Item = &'a Pod> {
         let cluster = self.cluster;
         cluster.pods.iter().filter(|pod| crate::mesh_membership(pod, self.namespace_of(pod)).is_some())
     }
 }
 
-/// The first `most` items of a list, and how many others there are.
+/// Returns the first `most` items of a list, and the number of the others.
 pub(super) fn shorten_list(all: &[String], most: usize) -> String {
     let shown: Vec<&str> = all.iter().take(most).map(String::as_str).collect();
     match all.len().saturating_sub(most) {

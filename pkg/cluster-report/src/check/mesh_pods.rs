@@ -1,4 +1,4 @@
-//! Pods: whether each is captured as it should be.
+//! Pods: whether each is in its desired state.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn refused_exceptions<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Findin
     states.flat_map(move |(node, state)| state.pods.iter().filter_map(move |pod| of_pod(node, pod)))
 }
 
-/// Of a pod that its node's agent reports.
+/// Returns the finding about a pod reported by its node's agent.
 fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_plain = pod.kernel.differences.is_empty()
         && pod.kernel.preceding_rules.is_empty()
@@ -58,7 +58,7 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
     Some(finding)
 }
 
-/// Of pods of the mesh that run where an agent answered which does not report them.
+/// Returns findings about mesh pods on nodes whose agent answered without reporting them.
 fn unreported_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let reported: BTreeSet<(&str, &str, &str)> = lookup
         .cluster
@@ -78,7 +78,7 @@ fn unreported_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
 fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     let node = pod.spec.node_name.as_str();
     let state = lookup.cluster.state_of(node)?;
-    // With ambient mode the agent has not read its pods yet, or, without, it follows only pods with a sidecar.
+    // In ambient mode the agent may not have read its pods yet; otherwise it follows only pods with a sidecar.
     let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
     let began = pod.status.start_time.as_deref()?;
     if !is_followed || truncate_to_second(began) >= truncate_to_second(&state.observation.observed_at) {
@@ -104,7 +104,7 @@ fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     Some(finding.on_node(node))
 }
 
-/// A time without fractions and zone, so that two times of UTC compare as texts do.
+/// Removes fraction and zone from a time, so that two UTC times compare as text.
 fn truncate_to_second(time: &str) -> &str {
     time.get(..19).unwrap_or(time)
 }

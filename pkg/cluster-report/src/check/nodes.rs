@@ -12,12 +12,12 @@ use crate::{
     objects::{Pod, is_schedulable_linux},
 };
 
-/// Taints of nodes whose agent is not ready: of Istio up to 1.17 (`istio-cni-taint`), and of istiod's untaint controller.
+/// Taints of nodes whose agent is not ready: that of Istio up to 1.17 (`istio-cni-taint`), and that of istiod's untaint controller.
 const TAINTS: [&str; 2] = ["NodeReadiness", "cni.istio.io/not-ready"];
-/// Differences of a node that a message names.
+/// Maximum number of a node's differences listed in a message.
 const NAMED: usize = 2;
 
-/// Returns the nodes on which pods of the mesh run, as labels say, and no agent, each with the reason why nothing is known of it.
+/// Returns the nodes with mesh pods, according to labels, and without an agent, each with the reason why its state is unknown.
 pub fn uncovered_nodes(cluster: &Cluster) -> Vec<NodeMessage> {
     let (lookup, with_agent) = (Lookup::new(cluster), agents_by_node(cluster));
     let is_uncovered = |node: &&str| !node.is_empty() && !with_agent.contains_key(node);
@@ -112,12 +112,12 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     all
 }
 
-/// A node that was not checked, and why.
+/// Returns a finding about a node that was not checked, and why.
 pub(crate) fn unchecked_node(node: &str, why: &str) -> Finding {
     Finding { severity: Severity::Unknown, ..Finding::of_node(Code::NodePreflight, node, why) }
 }
 
-/// Findings of a check of a node.
+/// Returns the findings of a node's own checks.
 pub(crate) fn preflight_findings(node: &str, checks: &[PreflightCheck]) -> Vec<Finding> {
     let failed = checks.iter().filter_map(|check| {
         let message = format!("{} ({}). {}", check.message, check.code, check.consequence);

@@ -1,4 +1,4 @@
-//! NetworkPolicies that keep HBONE from pods of the mesh, or pods from HBONE.
+//! NetworkPolicies that block HBONE to or from mesh pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use crate::{
 /// Namespace and name.
 type PolicyName<'a> = (&'a str, &'a str);
 
-/// A pod, and the source of its probes; `None`: it does not count.
+/// A pod, and the source of its probes; `None`: probes are not checked.
 type ProbedPod<'a> = (&'a Pod, Option<IpAddr>);
 
-/// The effect of policies, with the words for it.
+/// Effect of policies, and its description.
 type Effect = (Code, &'static str);
 const PROBES: Effect =
     (Code::PolicyBlocksProbes, "a probed port is not open to the address that probes of captured pods have");
@@ -30,10 +30,10 @@ const OUTBOUND: Effect = (
     "other TCP ports of peers may be connected to, and not TCP port 15008, which those in the mesh have instead",
 );
 
-/// Advice where the agent has another source of probes than by default, which follows.
+/// Advice appended if the agent has another source of probes than the default.
 const PROBES_HINT: &str = "Some networks apply policies to these probes (docs/networks.md#what-every-network-must-do): allow ingress from";
 
-/// Pods that a message names.
+/// Maximum number of pods listed in a message.
 const NAMED: usize = 3;
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
@@ -43,11 +43,11 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         pod.is_live() && (reached.contains(&name) || is_annotated(lookup, pod))
     };
     let pods = lookup.cluster.pods.iter().filter(is_reached);
-    // Probes of captured pods show by themselves whether this network applies policies to them.
+    // Probes of captured pods reveal by themselves whether this network applies policies to them.
     findings_at(pods.map(|pod| (pod, None)), &lookup.cluster.policies, "of the mesh")
 }
 
-/// Policies that keep HBONE or probes from these pods; `which` follows their number in a message.
+/// Returns findings about policies that block HBONE or probes of these pods; `which` follows their number in a message.
 pub(crate) fn findings_at<'a>(
     pods: impl Iterator<Item = ProbedPod<'a>>,
     all: &'a [NetworkPolicy],
@@ -82,7 +82,7 @@ pub(crate) fn findings_at<'a>(
         .collect()
 }
 
-/// Pods that ztunnel serves, or will.
+/// Returns the pods that ztunnel serves, or will serve.
 fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
     let pods = lookup.cluster.state_reports().flat_map(|(_, state)| &state.pods);
     let ambient = pods.filter(|pod| {
@@ -92,7 +92,7 @@ fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
     ambient.map(|pod| (pod.namespace.as_str(), pod.name.as_str())).collect()
 }
 
-/// Of a node that did not answer, the annotation speaks.
+/// Whether a pod on a node that did not answer is annotated as captured.
 fn is_annotated(lookup: &Lookup<'_>, pod: &Pod) -> bool {
     lookup.cluster.state_of(&pod.spec.node_name).is_none()
         && pod.metadata.annotations.get(REDIRECTION).is_some_and(|value| value == "enabled")
@@ -111,7 +111,7 @@ fn hbone_effect(blocked: Blocked) -> Option<Effect> {
     }
 }
 
-/// One for all pods that the same policies select.
+/// Returns one finding for all pods that the same policies select.
 fn policy_finding(
     (code, what): Effect,
     policies: &[PolicyName<'_>],

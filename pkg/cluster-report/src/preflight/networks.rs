@@ -8,10 +8,10 @@ use super::{NETWORKS, NetworkObjects};
 use crate::finding::{Code, Finding, ObjectName};
 
 const OVN_SECTION: &str = "ovn-kubernetes-and-openshift-sdn";
-/// The DaemonSet of the AWS VPC CNI.
+/// DaemonSet of the AWS VPC CNI.
 const AWS: &str = "aws-node";
 
-/// Where OVN-Kubernetes notes the gateway of each node, as JSON.
+/// Annotation in which OVN-Kubernetes records the gateway of each node, as JSON.
 const OVN_GATEWAY: &str = "k8s.ovn.org/l3-gateway-config";
 
 pub(super) fn findings(objects: &NetworkObjects, nodes: &[&Node]) -> Vec<Finding> {
@@ -22,7 +22,7 @@ pub(super) fn findings(objects: &NetworkObjects, nodes: &[&Node]) -> Vec<Finding
     findings
 }
 
-/// A finding whose page is the section of the network.
+/// Returns a finding that links to the network's section.
 fn of_network(code: Code, object: ObjectName, message: &str, section: &str) -> Finding {
     Finding {
         link: report::link_docs(&format!("{NETWORKS}#{section}")),
@@ -36,7 +36,7 @@ fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
     let is_on = |key: &str| value(key) == Some("true");
     let replaces = matches!(value("kube-proxy-replacement"), Some("true" | "strict" | "partial"));
     let rows = [
-        // The agent's own default is exclusive, too.
+        // Cilium's agent defaults to exclusive, too.
         (Code::CiliumExclusive, value("cni-exclusive") != Some("false"), "cni-exclusive is not false"),
         (
             Code::CiliumSocketLb,
@@ -96,7 +96,7 @@ fn openshift_finding(objects: &NetworkObjects) -> Option<Finding> {
     Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", OVN_SECTION))
 }
 
-/// The mode is that of the whole cluster; nodes have it one after the other when it changes.
+/// Returns a finding about the gateway mode, which is cluster-wide; a change reaches nodes one after the other.
 fn ovn_finding(nodes: &[&Node]) -> Option<Finding> {
     let is_shared = |node: &&&Node| {
         let gateway = node.metadata.annotations.get(OVN_GATEWAY);

@@ -1,4 +1,4 @@
-//! Objects of one place or of all, as the plan and the kernel have them, and as they are shown.
+//! Objects of one network namespace or of all, converted from plan and kernel for display.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use rules::{ChainSet, ObservedLine, RuleSet, SavedTables};
 use super::policy_rule;
 use crate::firewall::{ShownRule, shown_rule, to_observed_line};
 
-/// Objects of one place, or of all.
+/// Objects of one network namespace, or of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NetworkObjects {
     rules: Vec<PathRule>,
@@ -26,15 +26,15 @@ pub(super) struct NetworkObjects {
 }
 
 impl NetworkObjects {
-    /// Leaves out of both, the desired and the observed objects of the node, what is observed together with a ztunnel: where links
-    /// lead, and settings of its interface.
+    /// Removes from the node's desired and observed objects what is only observed together with a ztunnel: the peers of links, and
+    /// settings of its interface.
     pub(super) fn omit_observed_with_ztunnel(&mut self, observed: &mut NetworkObjects) {
         observed.links.values_mut().for_each(|(_, is_right)| *is_right = true);
         self.sysctls.retain(|name, _| observed.sysctls.contains_key(name));
     }
 }
 
-/// Both sides, ready to be shown.
+/// Both sides, converted for display.
 #[derive(Default)]
 pub(super) struct ComparedLists {
     pub(super) desired: ShownObjects,
@@ -57,7 +57,7 @@ impl ComparedLists {
         self.add_sysctls(place, want, have);
     }
 
-    /// Of the observed settings, only those are ours that we want to be different, or have changed.
+    /// Adds the observed settings that are ours: those that should differ, or that we have changed.
     fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
         let desired = want.sysctls.iter().map(|setting| show_sysctl(place, setting)).collect();
         let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
@@ -105,7 +105,7 @@ fn observed_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, Observe
     saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
-/// Without those that the kernel adds to each link.
+/// Removes the addresses that the kernel adds to each link.
 fn without_link_local(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
     let is_given = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
@@ -174,7 +174,7 @@ fn route_state(place: &str, route: &PathRoute) -> RouteState {
     }
 }
 
-/// A single host is written without its prefix length, as `ip` does.
+/// Formats a single host without its prefix length, as `ip` does.
 fn route_destination(dst: &IpNet) -> String {
     let text = dst.to_string();
     let full_prefix = if dst.addr().is_ipv4() { "/32" } else { "/128" };

@@ -1,4 +1,4 @@
-//! What the node's network shows of single pods: their addresses in sets, and the rules and routes that concern them.
+//! State of single pods in the node's network: their addresses in sets, and the rules and routes that apply to them.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -10,20 +10,20 @@ use report::{
     StateDifference,
 };
 
-/// The parts of the node's network that concern single pods.
+/// Parts of the node's network that apply to single pods.
 pub(crate) struct NodeNetwork<'a> {
     members: Option<&'a [SetMember]>,
     /// Rules of the node that are missing or changed.
     broken: Vec<&'a StateDifference>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
-    /// Why captured traffic bypasses ztunnel although our objects are in place.
+    /// Reasons why captured traffic bypasses ztunnel although our objects exist.
     overruling: &'a [String],
-    /// Not everything that concerns all pods could be observed.
+    /// Whether a part that applies to all pods could not be observed.
     pub(crate) is_partial: bool,
-    /// The families in which a ztunnel accepts new connections.
+    /// IP families in which a ztunnel accepts new connections.
     pub(crate) served: Vec<Family>,
-    /// These parts compared with what holds traffic back, where that is not the desired state.
+    /// Comparison of these parts with the holding state, if that is not the desired one.
     pub(crate) holding: Option<Box<NodeNetwork<'a>>>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> NodeNetwork<'a> {
         }
     }
 
-    /// Routes that are missing and concern an address: its own, and those for all.
+    /// Returns missing routes that apply to an address: its own, and those for all.
     fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
         let (text, family) = (ip.to_string(), Family::of_ip(ip).number());
         let concerns = move |route: &&&RouteState| {
@@ -51,7 +51,7 @@ impl<'a> NodeNetwork<'a> {
         self.lost.iter().filter(concerns).copied()
     }
 
-    /// Something is missing, so that an address's traffic may bypass the mesh.
+    /// Whether objects are missing, so that an address's traffic may bypass the mesh.
     fn may_bypass(&self, ip: IpAddr) -> bool {
         let of = Family::of_ip(ip).number();
         self.broken.iter().any(|rule| rule.concerns_family(of))
@@ -73,7 +73,7 @@ fn lost_routes(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
     routes.desired.iter().filter(|route| route.netns == "node" && !there.contains(route)).collect()
 }
 
-/// In node-level capture the sets, routes and rules of the node are all that there is.
+/// Evaluates a pod in node-level capture, where the sets, routes and rules of the node are all that exists.
 ///
 /// `open`: without a ztunnel, traffic bypasses the mesh.
 pub(crate) fn judge_on_node(
@@ -107,7 +107,7 @@ pub(crate) fn judge_on_node(
         let broken = network.broken.iter().filter(|rule| rule.concerns_family(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = network.lost_for(ip).collect();
-        // Where a route is missing, what holds its traffic applies, unless that is missing, too.
+        // If a route is missing, the holding one applies to its traffic, unless that is missing, too.
         leaks |= !inside.contains(&ip) || network.holding.as_deref().unwrap_or(network).may_bypass(ip);
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
@@ -138,7 +138,7 @@ pub(crate) fn judge_on_node(
     }
 }
 
-/// An address that is missing in the set of probed pods blocks the kubelet's probes, and nothing else.
+/// Adds missing addresses in the set of probed pods, which block the kubelet's probes, and nothing else.
 pub(super) fn add_missing_probes(
     network: &NodeNetwork<'_>,
     settings: &CaptureSettings,

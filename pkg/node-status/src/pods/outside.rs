@@ -10,15 +10,15 @@ use report::{PodState, RedirectionMode, StateReason};
 
 use super::reason_of;
 
-/// Whether a pod outside of ambient mode has a sidecar.
+/// Decision whether a pod outside of ambient mode has a sidecar.
 pub(crate) enum SidecarDecision {
-    /// The pod has one, to which its traffic is redirected.
+    /// Sidecar to which the pod's traffic is redirected.
     Redirected(Box<SidecarRedirect>),
-    /// The pod has one, and its annotations cannot be read.
+    /// Sidecar whose annotations cannot be parsed.
     Unreadable(InvalidAnnotation),
-    /// The pod has none.
+    /// No sidecar.
     Outside(SkipReason),
-    /// The plugin would enrol it in ambient mode, which the labels of now do not.
+    /// Enrolled in ambient mode by the plugin, contrary to the current labels.
     Ambient,
 }
 
@@ -32,13 +32,13 @@ impl SidecarDecision {
     }
 }
 
-/// Decides it as the plugin does at the pod's ADD.
+/// Decides as the plugin does at the pod's ADD.
 pub(crate) fn decide_sidecar(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &EnrolmentPolicy,
 ) -> SidecarDecision {
-    // Labels come first, so that a user who is advised to change them does not do so in vain.
+    // Labels first: a user who is advised to change labels must not do so in vain.
     match () {
         () if pod.status.has_ended() => {
             return SidecarDecision::Outside(SkipReason::Terminated);
@@ -54,8 +54,8 @@ pub(crate) fn decide_sidecar(
     }
 }
 
-/// A pod outside of ambient mode: it may have a sidecar. The plugin's decision at its ADD is made here from the same facts;
-/// returns how the pod is redirected, if it is.
+/// Evaluates a pod outside of ambient mode, which may have a sidecar, by repeating the plugin's decision at its ADD from the same
+/// facts; returns its redirection, if any.
 pub(super) fn judge_without_ambient(
     known: &KnownPod,
     policy: &EnrolmentPolicy,
@@ -65,7 +65,7 @@ pub(super) fn judge_without_ambient(
     match decide_sidecar(&known.pod, known.namespace.as_ref(), policy) {
         SidecarDecision::Redirected(redirect) => {
             shown.mode = Some(RedirectionMode::Sidecar);
-            evidence.membership = MeshMembership::Member; // `sidecar::observe_sidecars` observes its rules
+            evidence.membership = MeshMembership::Member; // rules are observed by `sidecar::observe_sidecars`
             shown.reason = SidecarDecision::state_reason();
             return Some(redirect);
         }

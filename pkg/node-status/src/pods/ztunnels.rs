@@ -1,4 +1,4 @@
-//! The node's ztunnels, and which of them takes new connections.
+//! ztunnels of the node, and the one that accepts new connections.
 
 use agent::{AgentSnapshot, CaptureSnapshot};
 use enrolment::ztunnel::ZtunnelCandidate;
@@ -6,7 +6,7 @@ use node_plan::ZtunnelSlot;
 use report::ZtunnelState;
 use zds::ConnectionState;
 
-/// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
+/// Returns the states of the node's ztunnels. `active`: the slot that the kernel sends new connections to.
 pub(crate) fn ztunnel_states(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<ZtunnelState> {
     snapshot.ztunnels.iter().map(|one| show_ztunnel(one, snapshot, active)).collect()
 }
@@ -38,14 +38,14 @@ fn show_ztunnel(one: &ZtunnelCandidate, snapshot: &AgentSnapshot, active: Option
     shown
 }
 
-/// Whether a ztunnel is connected. `only`: there is no other pod whose connection it could be.
+/// Adds whether a ztunnel is connected. `only`: no other pod can be the origin of the connection.
 fn add_connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
     let own = all.iter().find(|one| one.pod.as_ref() == Some(&shown.uid));
     let unknown = all.iter().find(|one| one.pod.is_none());
     let own = own.or(unknown.filter(|_| only));
     shown.connected = match (own, unknown) {
         (Some(_), _) => Some(true),
-        (None, Some(_)) => None, // it may be this one's
+        (None, Some(_)) => None, // may be its own
         (None, None) => Some(false),
     };
     shown.synced = own.map(|own| own.in_sync);

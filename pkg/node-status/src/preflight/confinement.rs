@@ -1,22 +1,22 @@
-//! Whether the kernel confines the agent: security modules and user namespaces.
+//! Confinement of the agent by the kernel: security modules and user namespaces.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use report::{AppArmorProfile, Observed, SeLinuxContext};
 use rustix::io::Errno;
 
-/// The context of the process, by the security module that the kernel asks first.
+/// Context of the process, by the first security module that has one.
 const CONTEXT: &str = "/proc/self/attr/current";
-/// Context by AppArmor, where the kernel has several security modules.
+/// Context by AppArmor, if the kernel has several security modules.
 const APPARMOR_CONTEXT: &str = "/proc/self/attr/apparmor/current";
 const USER_IDS: &str = "/proc/self/uid_map";
 const OWN_NAMESPACE: &str = "/proc/self/ns/user";
-/// `1` if SELinux enforces its policy; in the mount namespace of a node or a container.
+/// Contains `1` if SELinux enforces its policy; in the mount namespace of a node or a container.
 const ENFORCING: &str = "sys/fs/selinux/enforce";
-/// The mapping of the initial user namespace: every number is itself.
+/// Mapping of the initial user namespace: every ID to itself.
 const ALL_IDS: [&str; 3] = ["0", "0", "4294967295"];
 
-/// Returns the SELinux context of this process; `None`: it has none. `host_proc`: where the node's processes are seen, if they are.
+/// Returns the SELinux context of this process; `None`: it has none. `host_proc`: the mount of the node's /proc, if any.
 pub(super) fn selinux_context(host_proc: &Path) -> Observed<Option<SeLinuxContext>> {
     let Some(domain) = read_context(CONTEXT)?.as_deref().and_then(selinux_domain) else { return Ok(None) };
     let places = [Path::new("/").join(ENFORCING), host_proc.join("1/root").join(ENFORCING)];
@@ -33,7 +33,7 @@ pub(super) fn apparmor_profile() -> Observed<Option<AppArmorProfile>> {
     Ok(context.as_deref().and_then(parse_profile))
 }
 
-/// Returns a message if this process is in a user namespace of its own, not in the node's.
+/// Returns a message if this process is in another user namespace than the node.
 pub(super) fn own_user_namespace(host_proc: &Path) -> Observed<Vec<String>> {
     let map = fs::read_to_string(USER_IDS).map_err(|error| format!("cannot read {USER_IDS}: {error}"))?;
     let is_of_node = map.split_whitespace().eq(ALL_IDS)
@@ -47,7 +47,7 @@ fn identify_namespace(path: &Path) -> Observed<(u64, u64)> {
     found.map_err(|error| format!("user IDs are mapped, and {} cannot be read: {error}", path.display()))
 }
 
-/// `None`: the kernel has no such module, or the module has no context for the process.
+/// Reads a context; `None`: the kernel has no such module, or the module has no context for the process.
 fn read_context(file: &str) -> Observed<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text.trim_end_matches(['\n', '\0']).to_owned())),
@@ -57,15 +57,15 @@ fn read_context(file: &str) -> Observed<Option<String>> {
     }
 }
 
-/// The type in a context such as `system_u:system_r:container_t:s0:c1,c2`.
+/// Returns the type in a context such as `system_u:system_r:container_t:s0:c1,c2`.
 fn selinux_domain(context: &str) -> Option<String> {
     let mut parts = context.split(':').skip(2);
     let domain = parts.next().filter(|domain| !domain.is_empty())?;
-    // A profile of AppArmor may have colons, too, but no level.
+    // An AppArmor profile may have colons, too, but no level.
     parts.next().filter(|level| level.starts_with('s')).map(|_| domain.to_owned())
 }
 
-/// A profile such as `cri-containerd.apparmor.d (enforce)`.
+/// Parses a profile such as `cri-containerd.apparmor.d (enforce)`.
 fn parse_profile(context: &str) -> Option<AppArmorProfile> {
     let (name, mode) = context.strip_suffix(')')?.rsplit_once(" (")?;
     Some(AppArmorProfile { name: name.to_owned(), enforced: mode != "complain" && mode != "unconfined" })

@@ -1,5 +1,4 @@
-//! Trials of what the kernel takes, by doing it: rules, sets and routes as the agent makes them, in network namespaces that are
-//! made for it and end with it.
+//! Trials of kernel features: rules, sets and routes are created as by the agent, in temporary network namespaces.
 
 use std::{
     collections::BTreeMap,
@@ -23,20 +22,20 @@ use rules::{
     sidecar::{InboundMode, NetworkSelection, PortSelection, SidecarConfig},
 };
 
-/// Why something could not be done.
+/// Error of a trial.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// How the kernel says that it does not have something.
+/// Errors by which the kernel reports a missing feature.
 const ABSENT: [Errno; 6] =
     [Errno::NOENT, Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, FIND_TYPE];
-/// One of the settings that node-level capture writes. A namespace of its own has it for `lo`.
+/// A setting that node-level capture writes. A new network namespace has it for `lo`.
 const SETTING: &str = "net/ipv4/conf/lo/accept_local";
 /// `IPSET_ERR_FIND_TYPE`: the kernel lacks the type of set.
 const FIND_TYPE: Errno = Errno(4098);
 
-/// Tries what ambient mode needs.
+/// Tries the features that ambient mode needs.
 pub(super) fn try_ambient(settings: &CaptureSettings) -> Vec<PreflightFact> {
-    // Which of the two modes is used with `auto`, ztunnel decides: one may be impossible.
+    // With `auto`, ztunnel determines which of the two modes is used: one may be impossible.
     let is_only = !matches!(settings.capture, CaptureConfig::Auto(_));
     let mut facts = Vec::new();
     let mut note = |code, required, trial| facts.push(PreflightFact::Kernel(code, trial, required));
@@ -58,7 +57,7 @@ pub(super) fn try_ambient(settings: &CaptureSettings) -> Vec<PreflightFact> {
     facts
 }
 
-/// A mount for reading refuses whatever the permissions are; every other refusal may be one of permissions.
+/// Tries to write a setting. A read-only mount refuses regardless of permissions; any other refusal may be due to permissions.
 fn try_setting() -> Trial {
     let mut is_read_only = false;
     let trial = run_trial(|| {
@@ -74,7 +73,7 @@ fn try_setting() -> Trial {
     }
 }
 
-/// Tries what pods with a sidecar need.
+/// Tries the features that pods with a sidecar need.
 pub(super) fn try_sidecars(options: &FirewallOptions) -> Vec<PreflightFact> {
     let families = kernel_families();
     let options = FirewallOptions { is_pod: true, ..options.clone() };
@@ -85,7 +84,7 @@ pub(super) fn try_sidecars(options: &FirewallOptions) -> Vec<PreflightFact> {
             let desired = |family| {
                 RuleSet::if_redirected(&families, family, |family| rules::sidecar::rule_set(&config, family))
             };
-            // Which tools the plugin finds on the node is not known here.
+            // The tools that the plugin finds on the node are unknown here.
             PreflightFact::Kernel(code, run_trial(|| try_rules(ChainSet::SIDECAR, &options, desired)), false)
         })
         .into()
@@ -101,7 +100,7 @@ fn every_port() -> SidecarConfig {
     config
 }
 
-/// Does something in a new network namespace that has a loopback link and nothing else.
+/// Runs a trial in a new network namespace that has a loopback link and nothing else.
 fn run_trial(act: impl FnOnce() -> Result<(), Failure> + Send) -> Trial {
     let netns = match Netns::create() {
         Ok(netns) => netns,
@@ -121,8 +120,8 @@ fn run_trial(act: impl FnOnce() -> Result<(), Failure> + Send) -> Trial {
     }
 }
 
-/// Whether the kernel lacks something, or there is no tool. Every other error says nothing about that: no permission, no memory, no
-/// time.
+/// Whether the error means that the kernel lacks a feature, or that a tool is missing. Other errors are inconclusive: no
+/// permission, no memory, no time.
 fn is_impossible(error: &(dyn Error + 'static)) -> bool {
     use firewall::Error as Firewall;
     let is_without_tool = matches!(
@@ -161,7 +160,7 @@ fn try_delivery(config: &inpod::InPodRulesConfig, families: &[Family]) -> Result
     Ok(())
 }
 
-/// The connection does not exist, which the kernel can say only if it lists connections.
+/// Requests a connection that does not exist, which the kernel can report only if it lists connections.
 fn ask_tracking() -> Result<(), Failure> {
     let end = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let _ = ConntrackHandle::open()?.find(TcpTuple { source: end, dest: end })?;
@@ -180,7 +179,7 @@ fn make_sets(settings: &CaptureSettings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The rules of the node, of each mode that may be used, with the sets that they ask.
+/// Tries the rules of the node, for each mode that may be used, with the sets that they match.
 fn try_node(settings: &CaptureSettings) -> Result<(), Failure> {
     make_sets(settings)?;
     let options = FirewallOptions { native: NativeTables::Never, is_pod: true, ..settings.tools.clone() };
@@ -196,7 +195,7 @@ fn try_node(settings: &CaptureSettings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As with one enrolled pod, and no ztunnel.
+/// Returns the rules for one enrolled pod, and no ztunnel.
 fn node_rules(config: &NodeConfig) -> BTreeMap<Family, RuleSet> {
     let addresses = kernel_families().into_iter().map(|family| match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -1,80 +1,80 @@
-//! What happens to a pod that is captured in-pod, and what is to be done about it.
+//! Events and actions of the life cycle of a pod with in-pod capture.
 
 use model::Reason;
 
 use super::AgentTime;
 
-/// Something that happens to the pod. `N` identifies a network namespace.
+/// Event of a pod. `N` identifies a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodEvent<N> {
-    /// The plugin's ADD waits for an answer until the deadline.
+    /// The plugin's ADD waits for a response until the deadline.
     Added {
-        /// The namespace that the plugin handed over.
+        /// Namespace passed by the plugin.
         netns: Option<N>,
-        /// When the ADD has failed if it is not answered.
+        /// Time after which the ADD has failed without a response.
         deadline: AgentTime,
     },
-    /// The pod belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
+    /// The pod belongs to the mesh, possibly again. `changed`: it requests other rules than before.
     Joined {
-        /// Other rules than before.
+        /// Whether other rules are requested.
         changed: bool,
     },
-    /// From now on its rules let its traffic go on because no ztunnel is there (`true`), or redirect it.
+    /// Rules change to let the traffic pass because no ztunnel is available (`true`), or to redirect it.
     Opened(bool),
-    /// The pod does not belong to the mesh any more, and why.
+    /// The pod no longer belongs to the mesh, for this reason.
     Left(Reason),
-    /// The pod is outside of the mesh, but rules of ours are in its namespace: it left while no agent was here.
+    /// The pod is outside of the mesh, but has our rules in its namespace: it left while no agent ran.
     LeftMeanwhile,
-    /// The pod's namespace was found. `captured`: with rules of ours in it.
+    /// The pod's namespace was found. `captured`: with our rules in it.
     Found {
-        /// The namespace.
+        /// Namespace of the pod.
         netns: N,
-        /// Rules of ours are in it.
+        /// Whether it has our rules.
         captured: bool,
     },
     /// A search has ended. `there`: it found a process of the pod.
     DiscoveryDone {
-        /// A process of it was found.
+        /// Whether a process was found.
         there: bool,
     },
-    /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
+    /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: changes were needed.
     Captured(N, Result<bool, Reason>),
-    /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place. `Ok(true)`: something was missing,
-    /// and was restored.
+    /// [`PodAction::Observe`] has ended, in that namespace; its rules are in place now. `Ok(true)`: rules were missing, and were
+    /// restored.
     Observed(N, Result<bool, Reason>),
-    /// [`PodAction::Observe`] has ended, in that namespace: something was missing and was restored, and another component has removed
-    /// it again before it could be observed. False: others had restored it.
+    /// [`PodAction::Observe`] has ended, in that namespace: rules were missing and were restored, and another component has removed
+    /// them again before they could be observed. False: another component had restored them.
     Contested(N, bool),
-    /// The kernel reports that another component changed rules, routes, addresses or links of that namespace, and no action that
-    /// has begun observes the result.
+    /// The kernel reports that another component changed rules, routes, addresses or links of that namespace, and no running action
+    /// observes the result.
     Changed(N),
     /// [`PodAction::Release`] has ended.
     Released(Result<(), Reason>),
     /// ztunnel serves it in that namespace.
     Accepted(N),
-    /// ztunnel refuses to serve it in that namespace, and why.
+    /// ztunnel refuses to serve it in that namespace, for this reason.
     Refused(N, Reason),
-    /// The deadline of an ADD has passed, and what it waited for.
+    /// The deadline of an ADD has passed; what it waited for.
     Expired(Reason),
 }
 
-/// Something to be done for the pod.
+/// Action to be executed for the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodAction {
-    /// Put its rules in place.
+    /// Apply its rules.
     Capture,
-    /// Observe its rules, and restore what is missing.
+    /// Observe its rules, and restore missing ones.
     Observe,
     /// Remove its rules.
     Release,
-    /// Have ztunnel serve it.
+    /// Make ztunnel serve it.
     Serve,
-    /// Answer the ADDs that wait.
+    /// Respond to the waiting ADDs.
     Answer(Result<(), Reason>),
-    /// Another namespace than before is its namespace now.
+    /// The network namespace of the pod has changed.
     Moved,
-    /// Announce that the pod is captured, and was not before.
+    /// Announce that the pod is newly captured.
     Announce,
-    /// Forget it, and have ztunnel drop it.
+    /// Forget it, and make ztunnel drop it.
     Forget(Reason),
 }

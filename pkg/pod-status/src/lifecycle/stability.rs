@@ -1,4 +1,4 @@
-//! Whether a pod's rules stay in place. A process in the pod with NET_ADMIN, or another component, may remove them again and again.
+//! Stability of a pod's rules. A process in the pod with NET_ADMIN, or another component, may remove them repeatedly.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use retry::Backoff;
 
 use super::AgentTime;
 
-/// After a repair, the next observation; twice as long after each further repair of a series, up to the last. So repairs of one
-/// pod happen at a bounded rate.
+/// Delay of the next observation after a repair, doubled after each further repair of a series up to the last, which bounds the
+/// rate of repairs of one pod.
 pub const FIRST_RECHECK: Duration = Duration::from_secs(1);
-/// The longest time between observations of a pod whose rules were removed.
+/// Maximum interval between observations of a pod whose rules were removed.
 pub const LAST_RECHECK: Duration = Duration::from_secs(16);
 const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
-/// A repair within this time after the one before belongs to the same series. It is longer than three regular observations.
+/// Time within which a further repair belongs to the same series. Longer than three regular observations.
 pub const SERIES: Duration = Duration::from_secs(130);
-/// So many repairs of a series make the pod unstable, and so many observations in a row without one make it stable.
+/// Number of repairs in a series that make the pod unstable, and of consecutive observations without one that make it stable.
 const ENOUGH: u32 = 2;
 /// Reason of the Event about a pod whose rules are removed repeatedly.
 pub const UNSTABLE: &str = "CaptureUnstable";
-/// So many characters of the rules are in its message: the API server refuses longer ones than 1 KiB.
+/// Maximum length of the rules in its message, in characters: the API server rejects messages longer than 1 KiB.
 const LONGEST: usize = 500;
 
-/// The last series of repairs of a pod.
+/// Last series of repairs of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stability {
     repairs: u32,
     repaired: AgentTime,
-    /// Observations in a row that found the rules in place, and when the last one was that counts.
+    /// Number of consecutive observations that found the rules in place, and the time of the last one counted.
     intact: u32,
     observed: AgentTime,
     unstable: bool,
 }
 
 impl Stability {
-    /// Records an observation of the pod's rules. `repaired`: something was missing, and was restored.
+    /// Records an observation of the pod's rules. `repaired`: rules were missing, and were restored.
     pub fn record_observation(&mut self, repaired: bool, now: AgentTime) {
         if !repaired {
-            // Others that follow at once, because of any change in the namespace, prove nothing.
+            // Observations that follow immediately, due to any change in the namespace, prove nothing.
             if now.saturating_sub(self.observed) < FIRST_RECHECK {
                 return;
             }
@@ -52,43 +52,43 @@ impl Stability {
         self.unstable |= self.repairs >= ENOUGH;
     }
 
-    /// Records that what was restored was missing again at once.
+    /// Records that restored rules were missing again immediately.
     pub fn record_conflict(&mut self, now: AgentTime) {
         self.record_observation(true, now);
         self.unstable = true;
     }
 
-    /// Records that the pod's rules could not be observed, or not be kept in place.
+    /// Records a failure to observe or keep the pod's rules.
     pub fn record_failure(&mut self) {
         self.intact = 0;
     }
 
-    /// How soon its rules are to be observed again; `None`: as usual.
+    /// Returns the delay of the next observation of its rules; `None`: the regular one.
     pub fn recheck_delay(&self) -> Option<Duration> {
         (self.repairs > 0 && self.intact < ENOUGH).then(|| RECHECK.delay_after(self.repairs))
     }
 
-    /// They were removed repeatedly, and have not been found in place often enough since.
+    /// Whether rules were removed repeatedly, and have not been found in place often enough since.
     pub fn is_unstable(&self) -> bool {
         self.unstable
     }
 
-    /// Repairs of the last series.
+    /// Returns the number of repairs in the last series.
     pub fn repair_count(&self) -> u32 {
         self.repairs
     }
 }
 
-/// Why a repair did not last, for the history.
+/// Reason why a repair did not last, for the history.
 pub const UNDONE: &str = "removed again at once";
 
-/// Names the process that changed rules, behind the rules; empty if it is unknown.
+/// Returns a clause that names the process that changed rules, to follow the rules; empty if it is unknown.
 pub fn writer_clause(writer: Option<&str>) -> String {
     writer.map_or_else(String::new, |writer| format!("; changed by {writer}"))
 }
 
-/// Message of the Event `CaptureUnstable` about a pod whose rules lead to this proxy, with the rules and, if that is known, the
-/// process that removes them.
+/// Returns the message of the Event `CaptureUnstable` about a pod whose rules redirect to this proxy, with the rules and, if known,
+/// the process that removes them.
 pub fn describe_conflict(proxy: &str, rules: &str, writer: Option<&str>, repairs: u32) -> String {
     let rules: String = rules.chars().take(LONGEST).collect();
     let writer = writer_clause(writer);

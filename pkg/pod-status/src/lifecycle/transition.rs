@@ -1,12 +1,11 @@
-//! The transitions of a pod's life cycle: what each event changes in it, and which actions follow. docs/in-pod-internals.md has them as
-//! a table.
+//! Transitions of a pod's life cycle: state changes and actions of each event. docs/in-pod-internals.md has them as a table.
 
 use model::Reason;
 
 use super::{AgentTime, BACKOFF, Lifecycle, OBSERVE, PodAction, PodEvent, RulesState, stability::Stability};
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
-    /// Applies an event, and returns the actions that follow from it, in the order in which they are to be carried out.
+    /// Applies an event, and returns the resulting actions, in the order of execution.
     #[must_use]
     pub fn apply_event(&mut self, event: PodEvent<N>, now: AgentTime) -> Vec<PodAction> {
         match event {
@@ -25,7 +24,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 }
                 let returns = std::mem::take(&mut self.leaving);
                 if returns {
-                    self.due = now; // a release that failed puts off the next one, not this
+                    self.due = now; // only a failed release is delayed, not this one
                 }
                 if (changed || returns) && self.is_ruled() { self.begin_capture() } else { Vec::new() }
             }
@@ -33,7 +32,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 if std::mem::replace(&mut self.open, open) == open {
                     return Vec::new();
                 }
-                self.rules = RulesState::Absent; // those that are there are the other ones
+                self.rules = RulesState::Absent; // existing rules have the other options
                 if self.leaving { Vec::new() } else { self.begin_capture() }
             }
             PodEvent::Left(why) => self.leave_mesh(why.as_str(), now),
@@ -46,7 +45,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 let had_other = self.netns.is_some();
                 if self.set_netns(netns) && had_other { vec![PodAction::Moved] } else { Vec::new() }
             }
-            PodEvent::Found { .. } => Vec::new(), // the ADD knows better
+            PodEvent::Found { .. } => Vec::new(), // the ADD takes precedence
             PodEvent::DiscoveryDone { there } => {
                 self.empty = self.empty.or(Some(now)).filter(|_| !there);
                 Vec::new()
@@ -71,12 +70,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.refused = Some(why.clone());
                 if self.is_awaited() { self.abandon_add(why, now) } else { Vec::new() }
             }
-            PodEvent::Refused(..) => Vec::new(), // it is somewhere else by now
+            PodEvent::Refused(..) => Vec::new(), // it has another namespace by now
             PodEvent::Expired(why) => self.abandon_add(why, now),
         }
     }
 
-    /// Sets the pod's network namespace. Returns whether it is another one than before.
+    /// Sets the pod's network namespace. Returns whether it has changed.
     fn set_netns(&mut self, netns: N) -> bool {
         if self.netns == Some(netns) {
             return false;
@@ -96,7 +95,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
         self.due = now;
         let mut actions = self.answer_add(Err(format!("it does not belong to the mesh: {why}").into()));
-        // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
+        // A namespace that was not found has none of our objects, unless a previous agent created them.
         if self.netns.is_none() && !self.marked {
             actions.push(PodAction::Forget(why.into()));
         }
@@ -109,7 +108,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
         match result {
             Ok(changed) => {
-                // What was observed before is not what was made just now.
+                // An earlier observation does not cover what was just applied.
                 self.rules = if changed { RulesState::Applied } else { self.rules.max(RulesState::Applied) };
                 self.record_success();
                 [PodAction::Serve].into_iter().chain(self.answer_served()).collect()
@@ -117,7 +116,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             Err(why) if self.is_awaited() => self.abandon_add(why, now),
             Err(why) => {
                 self.record_failure(why, now);
-                // Rules that are there may be those of other options.
+                // Existing rules may have other options.
                 self.observe = self.observe.min(self.due);
                 Vec::new()
             }
@@ -144,7 +143,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 }
                 self.announce_pod()
             }
-            // That they can be made does not end a doubt.
+            // Successful application does not end the doubt.
             Err(why) => {
                 self.rules = RulesState::Absent;
                 self.record_failure(why, now);
@@ -156,7 +155,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// Has the rules of a pod observed again whose writer is faster than an observation, at the pace of [`ChangePace`].
+    /// Schedules another observation of a pod whose writer is faster than an observation, at the rate of [`ChangePace`].
     ///
     /// [`ChangePace`]: retry::ChangePace
     fn continue_conflict(&mut self, netns: N, restored: bool, now: AgentTime) -> Vec<PodAction> {
@@ -177,7 +176,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         Vec::new()
     }
 
-    /// Has the pod's rules observed at once, or, where changes do not end, at the pace that [`ChangePace`] gives.
+    /// Schedules an immediate observation of the pod's rules, or, if changes continue, one at the rate of [`ChangePace`].
     ///
     /// [`ChangePace`]: retry::ChangePace
     fn netns_changed(&mut self, netns: N, now: AgentTime) -> Vec<PodAction> {
@@ -194,13 +193,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         vec![PodAction::Observe]
     }
 
-    /// Returns the actions that follow if the step that has ended is out of date: the pod is leaving, or its namespace or
-    /// options are others by now.
+    /// Returns the actions if the step that has ended is outdated: the pod is leaving, or its namespace or options have changed.
     fn end_outdated_step(&mut self, netns: N) -> Option<Vec<PodAction>> {
         self.busy = false;
         let again = std::mem::take(&mut self.again);
         if self.leaving {
-            return Some(Vec::new()); // its release is what there is to do next
+            return Some(Vec::new()); // its release is the next action
         }
         (again || self.netns != Some(netns)).then(|| self.begin_capture())
     }
@@ -208,12 +206,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     fn finish_release(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
         self.busy = false;
         self.again = false;
-        // Of one that failed, some steps may have succeeded.
+        // Some steps of a failed release may have succeeded.
         self.rules = RulesState::Absent;
         let is_released = result.is_ok();
         result.err().into_iter().for_each(|why| self.record_failure(why, now));
         match self.leaving {
-            false => self.begin_capture(), // it came back meanwhile
+            false => self.begin_capture(), // it joined again meanwhile
             true if is_released => vec![PodAction::Forget("it has left the mesh".into())],
             true => Vec::new(),
         }
@@ -250,8 +248,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it bypasses the
-    /// mesh; should it run nevertheless, it is found, and captured, as any running pod.
+    /// Abandons a failed ADD: objects that it created end with its sandbox. The pod's rules stay, so that its traffic cannot bypass
+    /// the mesh; if the pod runs nevertheless, it is found and captured like any running pod.
     fn abandon_add(&mut self, why: Reason, now: AgentTime) -> Vec<PodAction> {
         let mut actions = self.answer_add(Err(why.clone()));
         self.record_failure(why.clone(), now);

@@ -1,4 +1,4 @@
-//! What is wrong with the node, whichever pod is asked about.
+//! Faults of the node, independent of the pod in question.
 
 use pod_status::RedirectionMode;
 
@@ -12,10 +12,10 @@ use crate::{
     text::{format_count, more_clause, sanitize_text, to_clause},
 };
 
-/// Something that is wrong with the node.
+/// A fault of the node.
 pub(super) struct NodeFault {
     pub(super) finding: Finding,
-    /// Pods with a sidecar do not depend on it.
+    /// Does not affect pods with a sidecar.
     ambient_only: bool,
 }
 
@@ -25,7 +25,7 @@ impl NodeFault {
     }
 }
 
-/// The worst first.
+/// Returns the faults, the worst first.
 pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     let every = |finding| NodeFault { finding, ambient_only: false };
     let ambient = |finding| NodeFault { finding, ambient_only: true };
@@ -72,7 +72,7 @@ fn not_synced(state: &StateReport) -> Option<Finding> {
     Some(Finding::new_unhealthy("not-synced", message, &advice))
 }
 
-/// Whether and why changes of pods or namespaces are not known.
+/// Returns a finding if changes of pods or namespaces are not received.
 pub(super) fn watch_failed(state: &StateReport) -> Option<Finding> {
     let mut unobserved = state.observation.unobserved.iter();
     let found = unobserved.find(|unobserved| unobserved.part == StatePart::ApiObjects)?;
@@ -96,7 +96,7 @@ fn node_degraded(state: &StateReport) -> Option<Finding> {
     ))
 }
 
-/// Objects of ours that differ from the desired state; files have findings of their own.
+/// Returns a finding about our objects that differ from the desired state; files have findings of their own.
 fn node_drift(state: &StateReport) -> Option<Finding> {
     let all: Vec<String> = state
         .network
@@ -136,7 +136,7 @@ fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
         .then(|| Finding::new_unhealthy(&code, message, &["Read the agent's log of the last minutes."]))
 }
 
-/// Returns the consequence of a file that is not as it should be, with advice.
+/// Returns the consequence of a file that differs from the desired state, with advice.
 fn of_file(file: &InstalledFile) -> Finding {
     let (code, then, advice): (&str, &str, &[&str]) = match file.kind.as_str() {
         "plugin" => (

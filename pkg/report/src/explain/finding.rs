@@ -1,4 +1,4 @@
-//! What an explanation is made of.
+//! Parts of an explanation.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodVerdict {
-    /// The pod is captured as it should be, or is rightly outside.
+    /// The pod is in its desired state, captured or outside.
     Healthy,
-    /// Something is wrong with it, or with what it depends on, or it is not finished yet.
+    /// The pod or something it depends on is faulty, or a transition is not complete.
     Unhealthy,
-    /// Whether something is wrong is not known.
+    /// Unknown whether anything is faulty.
     #[default]
     Unknown,
     /// The node has no such pod.
@@ -18,13 +18,13 @@ pub enum PodVerdict {
 }
 
 impl PodVerdict {
-    /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
+    /// Returns the exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
     pub fn exit_status(self) -> u8 {
         self as u8
     }
 }
 
-/// A situation, of the pod or of the node.
+/// A situation of the pod or of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) code: String,

@@ -1,8 +1,8 @@
-//! Text about a pod that fits others, too.
+//! Text about one pod, generalised to others.
 
 use crate::{pod::PodState, text::sanitize_text};
 
-/// Returns text about a pod without its name and its addresses, so that the text is the same for all pods it fits.
+/// Returns text about a pod without its name and its addresses, so that the text is equal for all pods in the same situation.
 pub(crate) fn strip_pod_identity(pod: &PodState, text: &str) -> String {
     let title = sanitize_text(&pod.title());
     let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
@@ -16,7 +16,7 @@ pub(crate) fn strip_pod_identity(pod: &PodState, text: &str) -> String {
             _ if ips.iter().any(|ip| ip == bare) => "its address",
             _ => bare,
         };
-        // What stood behind a name that is left out stands behind the word before it.
+        // Punctuation after a removed name is attached to the previous word.
         if !result.is_empty() && !named.is_empty() {
             result.push(' ');
         }

@@ -1,4 +1,4 @@
-//! The situation of a pod, by what the document says of it.
+//! Situation of a pod that the document contains.
 
 mod kernel;
 mod ztunnel;
@@ -16,14 +16,14 @@ use crate::{
     text::{sanitize_text, to_clause},
 };
 
-/// Advice that fits whenever a pod can be started anew.
+/// Advice for any pod that can be restarted.
 const RESTART: &str =
     "If it does not pass, delete the pod: its owner starts another one, which goes through the plugin.";
 const WAIT: &str = "Wait a minute and ask again: the agent repairs this by itself.";
 const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.";
 
-/// Returns advice on where to find out more. More may be visible in the agent's container than elsewhere; a command
-/// that runs there already can only refer to the log.
+/// Returns advice on further diagnosis. The agent's container may see more than the place where a command runs; a command that
+/// already runs there can only refer to the log.
 pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
     let is_elsewhere =
         state.observation.unobserved.iter().any(|unobserved| unobserved.part == StatePart::Installation);
@@ -49,7 +49,7 @@ pub(super) fn pod_finding(state: &StateReport, pod: &PodState) -> Finding {
     }
 }
 
-/// A pod that should be captured: the first that fits.
+/// Returns the first finding that applies to a pod that should be captured.
 fn mesh_pod_finding(state: &StateReport, pod: &PodState) -> Finding {
     let checks = [
         refused_by_ztunnel,
@@ -83,7 +83,7 @@ fn traffic_consequence(pod: &PodState) -> &'static str {
     }
 }
 
-/// A start that failed is why it has no address, or no rules.
+/// Finds a pod whose failed start explains missing addresses or rules.
 fn not_started(state: &StateReport, pod: &PodState) -> Option<Finding> {
     if pod.capture == CaptureState::Pending { last_attempt_failed(state, pod) } else { None }
 }
@@ -97,7 +97,7 @@ fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::new_unhealthy("no-address", message, &advice))
 }
 
-/// The last try failed.
+/// Finds a pod whose last attempt to enrol failed.
 fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let problem = pod.problem.as_ref()?;
     let what = if pod.mode.is_some() { "could not be enrolled" } else { "could not start" };
@@ -108,7 +108,7 @@ fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::new_unhealthy("failed", message, &advice))
 }
 
-/// Finds a pod that is captured, but whose annotation does not show this to the control plane.
+/// Finds a captured pod whose missing annotation hides this from the control plane.
 fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
     let is_annotated = pod.redirection_annotation.as_deref() == Some("enabled");
@@ -127,12 +127,12 @@ fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::new_unhealthy("annotation-missing", message, &advice))
 }
 
-/// Pods are read from a directory: nobody could be told.
+/// Whether pods are read from a directory, so that no API server can be informed.
 pub(super) fn has_no_api(state: &StateReport) -> bool {
     state.config.iter().any(|setting| setting.name == "pod-source" && setting.value.starts_with("dir:"))
 }
 
-/// Clause that names the capture mode.
+/// Returns a clause that names the capture mode.
 pub(super) fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
     match mode {
         Some(RedirectionMode::Sidecar) => {
@@ -146,7 +146,7 @@ pub(super) fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
     }
 }
 
-/// Nothing special: what the word says.
+/// Returns the finding that follows from the capture state alone.
 fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
     let title = pod_title(pod);
     match pod.capture {
@@ -174,7 +174,7 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
     }
 }
 
-/// Describes a pod that should not be captured, but for which something is left.
+/// Describes a pod that should not be captured, but has capture left over.
 fn leaving_finding(pod: &PodState) -> Finding {
     let left = match pod.kernel.differences.first().or(pod.kernel.observed.first()) {
         Some(first) => format!(" ({})", to_clause(first)),

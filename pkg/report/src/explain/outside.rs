@@ -1,4 +1,4 @@
-//! A pod that should not be captured, and is not.
+//! Situations of a pod that should not be captured, and is not.
 
 use super::{faults, finding::Finding};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     text::{sanitize_text, to_clause},
 };
 
-/// Why it is outside, as a clause.
+/// Returns why the pod is outside, as a clause.
 pub(super) fn reason_clause(pod: &PodState) -> String {
     match pod.reason.message.as_str() {
         "" => "no reason recorded".to_owned(),

@@ -1,4 +1,4 @@
-//! What an answer rests on: since when, why, what the kernel shows, and what is not known.
+//! Evidence of an explanation: since when, why, the kernel's state, and what is unknown.
 
 use pod_status::{CaptureState, RedirectionMode};
 
@@ -9,10 +9,10 @@ use crate::{
     text::{more_clause, to_clause, to_sentence},
 };
 
-/// So many of a pod's changes are listed.
+/// Maximum number of a pod's changes that are listed.
 const MOST_CHANGES: usize = 3;
 
-/// `answer`: what has been said already, and is not said twice.
+/// Returns details about the pod. `answer`: the statement, which the details do not repeat.
 pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<String> {
     let is_new = |text: &&String| !answer.contains(&to_clause(text));
     let mut all = vec![since_sentence(state, pod)];
@@ -38,12 +38,12 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
 fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     let title = pod.title();
     let mut changes = state.history.iter().filter(|change| change.pod.as_ref() == Some(&title));
-    // That a ztunnel serves the pod is entered anew at each start of the agent.
+    // Every start of the agent records anew that a ztunnel serves the pod.
     let recorded =
         changes.find(|change| change.outcome == ChangeStatus::Succeeded && change.cause != "ztunnel");
     match (&pod.last_transition_time, &state.node.agent_started_at, recorded) {
         (Some(since), ..) => format!("In this state since {since}."),
-        // An earlier agent changed it, and this one found it like that.
+        // An earlier agent captured the pod, and this one found it captured.
         (None, _, Some(change)) if pod.capture == CaptureState::Captured => {
             format!("In this state since {}, as far as the history goes.", change.started_at)
         }
@@ -58,7 +58,7 @@ fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     }
 }
 
-/// Returns why the pod should be captured, or why not; `None` where the answer is the reason.
+/// Returns why the pod should be captured, or why not; `None` if the statement is the reason.
 fn reason_sentence(pod: &PodState) -> Option<String> {
     if matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving) {
         return None;
@@ -141,7 +141,7 @@ fn ztunnel_sentence(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) 
     })
 }
 
-/// Nobody could keep such a pod in the mesh.
+/// Describes a pod with enough privilege to remove its own capture.
 fn privilege_sentence(pod: &PodState) -> Option<String> {
     let may = match pod.privilege.as_deref()? {
         "privileged" => "One of its containers is privileged",
@@ -163,7 +163,7 @@ fn exception_sentences(pod: &PodState) -> Vec<String> {
 fn annotation_sentence(state: &StateReport, pod: &PodState) -> Option<String> {
     let ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
     match &pod.redirection_annotation {
-        _ if pod.reason.code == "opted-out" => None, // that is the answer
+        _ if pod.reason.code == "opted-out" => None, // the statement has it
         Some(value) => Some(format!("Its annotation ambient.istio.io/redirection is {value}.")),
         None if ambient && !has_no_api(state) => {
             Some("It has no annotation ambient.istio.io/redirection.".to_owned())

@@ -1,4 +1,4 @@
-//! A pod that the document does not have.
+//! Situation of a pod that the document does not contain.
 
 use super::{
     faults,
@@ -9,7 +9,7 @@ use crate::{
     text::{more_clause, sanitize_text},
 };
 
-/// How many others are named that it might have been.
+/// Maximum number of similar pods that are listed.
 const NAMED: usize = 5;
 
 pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &str) -> Finding {
@@ -66,13 +66,13 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
     )
 }
 
-/// The settings keep its namespace out.
+/// Whether the settings exclude the namespace.
 fn is_namespace_excluded(state: &StateReport, namespace: &str) -> bool {
     let setting = state.config.iter().find(|setting| setting.name == "exclude-namespaces");
     setting.is_some_and(|setting| model::list_elements(&setting.value).any(|name| name == namespace))
 }
 
-/// Pods that might be meant.
+/// Returns pods with similar names.
 pub(super) fn similar_names(state: &StateReport, namespace: &str, name: &str) -> Vec<String> {
     let elsewhere = state.pods.iter().filter(|pod| pod.name == name);
     let similar = state.pods.iter().filter(|pod| {

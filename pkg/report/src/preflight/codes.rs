@@ -1,21 +1,21 @@
-//! Every code of a check of a node, with what it means and what to do about it.
+//! Codes of the node checks, with their consequences and advice.
 
 macro_rules! preflight_codes {
     ($($(#[$doc:meta])* $name:ident $word:literal $check:literal $why:literal $advice:literal)*) => {
         model::word_enum! {
-            /// A kind of finding about a node, in the order of the output.
+            /// Kind of a finding about a node, in the order of the output.
             #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
             pub enum PreflightCode { $($(#[$doc])* $name = $word),* }
         }
 
         impl PreflightCode {
-            /// Returns the condition that holds if there is no such finding.
+            /// Returns the condition that holds without such a finding.
             pub fn check(self) -> &'static str { match self { $(PreflightCode::$name => $check),* } }
 
-            /// Returns the consequence, in a sentence.
+            /// Returns the consequence as a sentence.
             pub fn consequence(self) -> &'static str { match self { $(PreflightCode::$name => $why),* } }
 
-            /// Returns the recommended action, in a sentence.
+            /// Returns the recommended action as a sentence.
             pub fn advice(self) -> &'static str { match self { $(PreflightCode::$name => $advice),* } }
         }
     };
@@ -54,19 +54,19 @@ preflight_codes! {
     LegacyTables "legacy-tables" "every kind of tables that is in use can be changed"
         "Pods whose tables are legacy ones cannot be captured, and rules of the node stand beside those of the other kind."
         "Use the image with -ambient, which has the iptables tools."
-    /// Numbers of the node path are taken.
+    /// Numbers of the node path are used by another component.
     NumbersTaken "numbers-taken" "priorities, tables and networks of the node path are free"
         "The other component's policy rules or routes take packets that are meant for ztunnel."
         "Choose others by AMBIENT_TABLES and AMBIENT_RULE_PRIORITY, or change the other component's."
-    /// Other components have numbers of captured pods in pods.
+    /// Foreign objects in pods have the numbers of captured pods.
     PodNumbersTaken "pod-numbers-taken" "marks, table and priorities of captured pods are free in pods"
         "Captured pods would lose traffic, or traffic would bypass the mesh: packets are taken by another component's rules, or have ztunnel's mark."
         "Let the other component, such as a CNI plugin that runs before ours, use other marks and tables, or keep its pods out of ambient mode."
-    /// The mount of the kernel's settings refuses writes.
+    /// The mount of the kernel's settings is read-only.
     KernelSettings "kernel-settings" "kernel settings can be written"
         "By node-level capture no pod can be captured: the node would drop what ztunnel sends with the address of a pod."
         "Run the agent's container with privileged: true, which mounts /proc/sys for writing; the chart does so with ambientCapture=node."
-    /// The source of probes is to be detected, and is not.
+    /// The source of probes is to be detected, and was not.
     ProbeSource "probe-source" "the source of the node's probes is known"
         "Where the network's own programs send the node's packets past the node's rules, probes of captured pods go to ztunnel."
         "Delete the agent's pod while other pods run on the node: the agent detects the source when it starts."
@@ -82,7 +82,7 @@ preflight_codes! {
     SocketTaken "socket-taken" "no other agent serves the sockets"
         "The agent does not start: it would take the other agent's clients."
         "Remove the other agent from the node: Istio's as docs/migrate.md says, or Cilium's ztunnel."
-    /// There are no inotify instances or watches left.
+    /// No inotify instances or watches are left.
     NoInotify "no-inotify" "the kernel reports changes of directories"
         "The agent polls its directories four times a second, which costs CPU."
         "Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches on the node."
@@ -90,7 +90,7 @@ preflight_codes! {
     FewFiles "few-files" "the agent may open enough files"
         "ADDs of pods fail when none are left, and drift in pods is found more slowly."
         "Raise the container runtime's limit of open files (LimitNOFILE) to 4096 or more."
-    /// The agent has too little memory.
+    /// The agent's memory limit is too low.
     LittleMemory "little-memory" "the agent has enough memory"
         "The kernel ends the agent when it needs more."
         "Raise the container's memory limit: docs/sizing.md."
@@ -98,11 +98,11 @@ preflight_codes! {
     Clock "clock" "the node's clock agrees with the service account's token"
         "The API server refuses the token, or its certificate counts as invalid."
         "Synchronize the node's clock."
-    /// There is no network into which our entry can be chained.
+    /// No network exists into which our entry can be chained.
     NoNetwork "no-network" "the container runtime has a network that our entry can be part of"
         "The plugin is not installed until there is one, and the agent is not ready."
         "Install the primary CNI plugin, or correct CNI_NET_DIR and CNI_CONF_NAME: docs/install-cni.md."
-    /// A directory of the node cannot be written to.
+    /// A directory of the node is read-only.
     ReadOnly "read-only" "the node's directories can be written to"
         "The agent cannot install the plugin, or keep it installed."
         "Correct the mount of the directory; where SELinux confines containers, set seLinuxOptions: docs/platforms.md."

@@ -1,4 +1,4 @@
-//! A change of the agent's settings.
+//! Change of the agent's settings.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,47 +9,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{percent_encode, sanitize_text};
 
-/// Bytes that the settings may have in a request: with its other parts, a request must have less than 16 KiB.
+/// Maximum size of the settings in a request, in bytes: with its other parts, a request must have less than 16 KiB.
 pub const MAX_SETTINGS: usize = 12 * 1024;
 
-/// Settings that an agent would be started with, as the container of its DaemonSet has them.
+/// Settings that an agent would be started with, in the form of its DaemonSet's container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SettingsChange {
-    /// Variables, and their values.
+    /// Environment variables and their values.
     pub variables: BTreeMap<String, String>,
-    /// Variables that keep the value which they have, as that of the node's name.
+    /// Environment variables that keep their current value, such as the node's name.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub inherited: BTreeSet<String>,
-    /// The command line, without the program.
+    /// Command line, without the program.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
-    /// These are all settings, so that every other one would have its default. Otherwise the other ones would stay as they are.
+    /// Whether these are all settings, so that any other has its default. Otherwise the others stay unchanged.
     pub complete: bool,
 }
 
-/// Why settings cannot be simulated.
+/// Error of a change of settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsChangeError {
-    /// The text is no setting.
+    /// The text is no valid setting.
     #[error("{0:?} is not NAME=VALUE with the name of a variable")]
     Variable(String),
     /// The settings are too long.
     #[error("the settings have {0} bytes in a request, more than {MAX_SETTINGS}")]
     Length(usize),
-    /// Nothing would change.
+    /// The change is empty.
     #[error("a change of settings has at least one")]
     Nothing,
-    /// The text is not as [`SettingsChange::to_json`] makes it.
+    /// The text has another form than that of [`SettingsChange::to_json`].
     #[error("these are no settings: {0}")]
     Form(String),
 }
 
 impl SettingsChange {
-    /// Parses variables of the form `NAME=VALUE`; all others would stay as they are.
+    /// Parses variables of the form `NAME=VALUE`; all others would stay unchanged.
     ///
     /// # Errors
-    /// One has another form, there is none, or they are too long.
+    /// A variable has another form, there is none, or they are too long.
     pub fn parse<'a>(
         variables: impl IntoIterator<Item = &'a str>,
     ) -> Result<SettingsChange, SettingsChangeError> {
@@ -62,10 +62,10 @@ impl SettingsChange {
         change.check()
     }
 
-    /// Reads what [`SettingsChange::to_json`] has made.
+    /// Parses the output of [`SettingsChange::to_json`].
     ///
     /// # Errors
-    /// Nothing has made it, or it is too long.
+    /// The text has another form, or is too long.
     pub fn from_text(text: &str) -> Result<SettingsChange, SettingsChangeError> {
         if text.len() > MAX_SETTINGS {
             return Err(SettingsChangeError::Length(text.len()));
@@ -75,10 +75,10 @@ impl SettingsChange {
         read.check()
     }
 
-    /// Returns the change.
+    /// Returns the change if it is valid.
     ///
     /// # Errors
-    /// Nothing would change, a name is none of a variable, or all are too long for a request.
+    /// The change is empty, a name of a variable is invalid, or all are too long for a request.
     pub fn check(self) -> Result<SettingsChange, SettingsChangeError> {
         if !self.complete && self.variables.is_empty() && self.arguments.is_empty() {
             return Err(SettingsChangeError::Nothing);
@@ -95,16 +95,16 @@ impl SettingsChange {
 
     /// Returns the settings as one word, for the command line of `install-cni simulate`.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() // texts, lists and maps of texts
+        serde_json::to_string(self).unwrap_or_default() // strings, lists and maps of strings always serialise
     }
 
-    /// Returns the path of the agent's debug endpoint that simulates it.
+    /// Returns the path of the agent's debug endpoint that simulates the change.
     pub fn debug_path(&self) -> String {
         format!("/debug/simulate?settings={}", percent_encode(&self.to_json()))
     }
 }
 
-/// Names only: values can be long.
+/// Formats names only: values can be long.
 impl fmt::Display for SettingsChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.complete {

@@ -1,21 +1,21 @@
-//! Columns.
+//! Layout of tables in columns.
 
 use crate::{findings::Severity, text::sanitize_text};
 
-/// Colours that a terminal of any background shows.
+/// Colours that are legible on any terminal background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// The terminal's own.
+    /// Default colour of the terminal.
     None,
-    /// Wrong.
+    /// Faulty.
     Red,
-    /// Not known, or not finished.
+    /// Unknown, or incomplete.
     Yellow,
-    /// As it should be.
+    /// As desired.
     Green,
-    /// Of no concern.
+    /// Irrelevant.
     Dim,
-    /// A title.
+    /// Title.
     Bold,
 }
 
@@ -30,19 +30,19 @@ impl Colour {
     }
 }
 
-/// One cell.
+/// A table cell.
 pub struct Cell {
     text: String,
     colour: Colour,
 }
 
 impl Cell {
-    /// Without a colour. Its text cannot steer a terminal.
+    /// Returns a cell without a colour. Control characters in its text are escaped.
     pub fn plain(text: &str) -> Cell {
         Cell::coloured(text, Colour::None)
     }
 
-    /// With a colour.
+    /// Returns a cell with a colour.
     pub fn coloured(text: &str, colour: Colour) -> Cell {
         Cell { text: sanitize_text(text), colour }
     }
@@ -52,7 +52,7 @@ impl Cell {
     }
 }
 
-/// The text in its colour, if it is to be `coloured`.
+/// Returns the text, with colour codes if `coloured`.
 pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
     let code = match colour {
         Colour::None => return text.to_owned(),
@@ -65,7 +65,7 @@ pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
     if coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Rows of cells in aligned columns, two blanks apart; the last column is as long as it is. Without titles there is no head.
+/// Renders rows of cells in aligned columns, two blanks apart; the last column is not padded. Without titles the header is omitted.
 pub fn render_table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
     let head: Vec<Cell> = titles.iter().map(|title| Cell::coloured(title, Colour::Bold)).collect();
     let all = || std::iter::once(&head).chain(rows).filter(|row| !row.is_empty());

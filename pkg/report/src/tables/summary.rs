@@ -1,4 +1,4 @@
-//! The node at one glance.
+//! Summary of the node.
 
 use pod_status::CaptureState;
 
@@ -9,7 +9,7 @@ use crate::{
     text::{format_count, sanitize_text},
 };
 
-/// The node at one glance.
+/// Renders the summary.
 pub fn render_summary(state: &StateReport, colour: bool) -> String {
     let rows = [of_node(state), of_pods(state), of_agent(state), of_files(state)];
     render_table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
@@ -64,7 +64,7 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
     ]
 }
 
-/// Returns the rows for what is wrong with the agent, and for the health of its parts.
+/// Returns the rows for faults of the agent, and for the health of its components.
 fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let facts = (node.ambient_enabled && !node.synced)
@@ -80,7 +80,7 @@ fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
     facts.into_iter().chain(problem).chain(health).collect()
 }
 
-/// The installation's files, rules of other components that matter, and what is not known.
+/// Returns the rows for the installation's files, relevant foreign rules, and what is unknown.
 fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     let files = state.installation.iter().map(|file| {
         let message = format!("{}: {}", file.path, file.message);
@@ -93,7 +93,7 @@ fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     files.chain(foreign).chain(unknown).collect()
 }
 
-/// How many pods are in each state, the worst first.
+/// Counts the pods in each state, the worst first.
 fn state_counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
     let states: Vec<CaptureState> = pods.map(|pod| pod.capture).collect();
     let number = |capture| states.iter().filter(|state| **state == capture).count();

@@ -1,5 +1,5 @@
-//! Situations of a pod that show in the kernel: in the node's sets, in the pod's network namespace, or in neither because
-//! it could not be asked.
+//! Situations of a pod visible in the kernel: in the node's sets, in the pod's network namespace, or in neither because it could
+//! not be queried.
 
 use pod_status::{CaptureState, RedirectionMode};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    // With in-pod capture, what is wrong inside is worse than a probe that fails.
+    // With in-pod capture, a fault in the pod's network namespace is worse than a failing probe.
     let matters = match pod.mode {
         Some(RedirectionMode::Node) => pod.capture != CaptureState::Pending,
         Some(RedirectionMode::InPod) => matches!(pod.capture, CaptureState::Captured | CaptureState::Held),
@@ -42,7 +42,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
     Some(Finding::new_unhealthy(code, message, repair_advice(state)))
 }
 
-/// The first of its addresses that should be in a set and is in none.
+/// Returns the first address of the pod that should be in a set and is in none.
 fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<String> {
     let observed = sets.observed.as_ref()?;
     let is_desired = |ip| sets.desired.iter().any(|member| member.ip == ip);
@@ -50,7 +50,7 @@ fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<Strin
     pod.ips.iter().copied().find(|ip| is_desired(*ip) && !is_there(*ip)).map(|ip| ip.to_string())
 }
 
-/// Where rules would stand is not known.
+/// Finds a pod whose network namespace is unknown.
 pub(super) fn no_netns(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
     if !is_missing
@@ -74,7 +74,7 @@ pub(super) fn no_netns(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::new_unhealthy("netns-not-found", message, &advice))
 }
 
-/// Finds a pod whose rules are in place, but preceded by rules of other components.
+/// Finds a pod whose rules exist, but are preceded by foreign rules.
 pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = to_clause(pod.kernel.preceding_rules.first()?);
     let more = more_clause(pod.kernel.preceding_rules.len() - 1);
@@ -97,7 +97,7 @@ pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding
     Some(Finding::new_unhealthy("overruled", message, &advice))
 }
 
-/// Finds a pod whose rules are removed again whenever they were restored.
+/// Finds a pod whose rules are removed again after each repair.
 pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_pending = pod.capture == CaptureState::Pending;
     let repairs = Some(pod.kernel.repair_count).filter(|repairs| *repairs > 0 && is_pending)?;
@@ -138,7 +138,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
     Some(Finding::new_unhealthy("drifted", message, advice))
 }
 
-/// The kernel could not be asked.
+/// Returns the finding for a pod whose state the kernel could not report.
 pub(super) fn unobserved_pod(state: &StateReport, pod: &PodState) -> Finding {
     let title = pod_title(pod);
     let why = match &pod.kernel.unobserved {

@@ -1,4 +1,4 @@
-//! Situations of a pod that its ztunnel explains.
+//! Situations of a pod explained by its ztunnel.
 
 use pod_status::{CaptureState, RedirectionMode};
 
@@ -23,7 +23,7 @@ pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Find
     Some(Finding::new_unhealthy("ztunnel-refused", message, &advice))
 }
 
-/// Such a ztunnel serves the pod, but no name is resolved in it.
+/// Finds a pod that ztunnel serves, but whose DNS queries nothing answers.
 pub(super) fn dns_unanswered(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let message = format!(
         "The DNS queries of the pod {} are redirected to ztunnel, which does not answer any: nothing receives them at port 15053 in \
@@ -40,28 +40,29 @@ const FREE_PORT: &str =
     "Let the application listen on another port: ztunnel tries again until the port is free.";
 const OPT_OUT: &str = "Or keep the pod out of ambient mode by the label istio.io/dataplane-mode=none.";
 
-/// The port of the pod that ztunnel could not open, by its error: `Bind([::]:15008, Os { code: 98, kind: AddrInUse, .. })`.
+/// Returns the port of the pod that ztunnel could not bind, from its error: `Bind([::]:15008, Os { code: 98, kind: AddrInUse, ..
+/// })`.
 fn taken_port(error: &str) -> Option<u16> {
     let (address, kind) = error.split_once("Bind(")?.1.split_once(',')?;
     let (_, port) = address.rsplit_once(':').filter(|_| kind.contains("AddrInUse"))?;
     port.parse().ok()
 }
 
-/// A clause about a missing ztunnel, and what to do about it.
+/// Clause about a missing ztunnel, and advice.
 pub(crate) type MissingZtunnel = (&'static str, &'static [&'static str]);
 
-/// The ztunnel that pods of this capture mode lack; `None`: one serves them, or that is not known.
+/// Returns the ztunnel that pods of this capture mode lack; `None`: one serves them, or unknown.
 fn missing_ztunnel(state: &StateReport, mode: RedirectionMode) -> Option<MissingZtunnel> {
     let ztunnels = &state.ztunnels;
     match mode {
         RedirectionMode::Sidecar => None,
         RedirectionMode::Node => {
             let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
-            // There is one, and what leads to it could not be made: the node's problem says why.
+            // A ztunnel is ready, but its links or routes could not be created: the node's problem has the reason.
             let has_problem = state.node.problem.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
             (!is_active && !has_problem).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
         }
-        // A command is nobody to be connected to. Of several, one that is connected cannot always be told by name.
+        // ztunnel connects to an agent, never to a command. Of several ztunnels, the connected one cannot always be identified.
         RedirectionMode::InPod => {
             let is_missing = ztunnels.iter().all(|ztunnel| ztunnel.connected == Some(false));
             let there = if ztunnels.is_empty() {
@@ -75,10 +76,10 @@ fn missing_ztunnel(state: &StateReport, mode: RedirectionMode) -> Option<Missing
     }
 }
 
-/// The ztunnel that this node lacks; `None`: it has one, needs none, or that is not known.
+/// Returns the ztunnel that this node lacks; `None`: it has one, needs none, or unknown.
 pub(crate) fn node_without_ztunnel(state: &StateReport) -> Option<MissingZtunnel> {
     let is_needed = state.node.ambient_enabled && state.observation.observer == Observer::Agent;
-    // As long as no capture mode is in use, a ztunnel need not be connected, but there has to be one.
+    // While no capture mode is in use, a ztunnel need not be connected, but must exist.
     let mode = state.node.mode.unwrap_or(RedirectionMode::InPod);
     is_needed.then(|| missing_ztunnel(state, mode)).flatten()
 }
@@ -89,11 +90,11 @@ const TAINTS: &str = "If there is none, check whether its DaemonSet tolerates th
 const SOCKET: &str =
     "Check whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.";
 
-/// With capture on the node.
+/// With node-level capture: finds a pod without a ready ztunnel.
 pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let mode = pod.mode.filter(|mode| *mode == RedirectionMode::Node)?;
     let (there, advice) = missing_ztunnel(state, mode)?;
-    // A document that was made without an agent cannot say which ztunnel is ready.
+    // A document made without an agent does not record which ztunnel is ready.
     if state.observation.observer == Observer::Command && pod.capture == CaptureState::Captured {
         return None;
     }
@@ -112,7 +113,7 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
     Some(Finding::new_unhealthy(code, message, advice))
 }
 
-/// With in-pod capture: no ztunnel talks to the agent.
+/// With in-pod capture: finds a pod without a ztunnel connected to the agent.
 pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.acknowledged);
     let mode = pod.mode.filter(|mode| *mode == RedirectionMode::InPod && !serves)?;
