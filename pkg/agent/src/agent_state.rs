@@ -1,4 +1,4 @@
-//! What the reconciler knows and reports, whatever the capture mode.
+//! State and reports of the reconciler that do not depend on the capture mode.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,38 +30,38 @@ use crate::{
     watch_health::WatchHealth,
 };
 
-/// A pod is not waited for longer than this.
+/// Maximum time that a request waits for a pod.
 const FORGOTTEN: Duration = Duration::from_secs(2);
-/// How long addresses in the set that belong to no known pod are kept after a start: the first list of pods may be older
-/// than they are.
+/// Time after a start for which addresses in the set that belong to no known pod are kept: the first list of pods may be older than
+/// they are.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Above this number of changed pods a pass considers all pods.
+/// Number of changed pods above which a pass considers all pods.
 const MANY: usize = 64;
 
-/// Pods that something has changed of since the last pass, and addresses that they had: a pass need not consider others.
+/// Pods that have changed since the last pass, and addresses that they had: a pass need not consider others.
 #[derive(Clone, Debug, Default)]
 pub struct ChangedPods {
-    /// Their names by UID; the name of one that the API does not show is empty.
+    /// Names by UID; empty for a pod that the API does not show.
     pub pods: BTreeMap<PodUid, PodName>,
     /// Addresses that they released.
     pub ips: BTreeSet<IpAddr>,
 }
 
-/// State of a pod as it was last reported.
+/// Reported state of a pod.
 #[derive(Debug)]
 struct PodReport {
     namespace: String,
     state: CaptureState,
-    /// Since when it is in that state.
-    /// `None`: it was so when this agent first observed the pods.
+    /// Since when the pod is in that state.
+    /// `None`: since before this agent first observed the pods.
     since: Option<SystemTime>,
     count: PodCount,
-    /// Why the mesh refuses a pod that asks for it.
+    /// Reason why the mesh refuses a pod that requests it.
     refused: Option<&'static str>,
 }
 
-/// The state of a pod in `istio_cni_ambient_pods`.
+/// State of a pod in `istio_cni_ambient_pods`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodCount {
     Enrolled,
@@ -69,19 +69,19 @@ enum PodCount {
     Uncounted,
 }
 
-/// Knowledge of the node's pods, and the destinations of reports: the same for every capture mode.
+/// Knowledge of the node's pods, and the destinations of reports, common to all capture modes.
 pub struct AgentState {
-    /// Which pods are enrolled.
+    /// Decides which pods are enrolled.
     pub policy: EnrolmentPolicy,
-    /// Pods and namespaces, as the API server or the manifests show them.
+    /// Pods and namespaces, from the API server or the manifests.
     pub index: FactIndex,
-    /// Which address belongs to which pod, by the plugin's calls.
+    /// Owners of addresses, from the plugin's calls.
     pub ledger: AttachmentLedger,
     /// The agent's metrics.
     pub metrics: AgentMetrics,
     /// State of the agent, which probes and the debug state read from other threads.
     pub status: Arc<AgentStatus>,
-    /// Notices that have been published as Events, and those that are due.
+    /// Notices published as Events, and pending ones.
     pub notices: NoticeTracker,
     pub(crate) pace: MembershipPace,
     annotations: AnnotationPublisher,
@@ -89,19 +89,19 @@ pub struct AgentState {
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
     ended: BTreeSet<PodUid>,
-    /// UIDs of all pods that were known at a pass soon after the start.
+    /// UIDs of all pods known at a pass soon after the start.
     observed: BTreeSet<PodUid>,
     pub(crate) dirty: Option<ReconcileScope>,
     changed: ChangedPods,
-    /// The last changes of the node, and what caused the pass that is running.
+    /// Recent changes of the node, and causes of the current pass.
     pub history: ChangeHistory,
     /// Problem of the node, if there is one.
     pub(crate) problem: Option<String>,
     /// Last report of each pod, by UID.
     reports: BTreeMap<PodUid, PodReport>,
-    /// Pods have been reported: what a further report shows for the first time has just become so.
+    /// Whether pods have been reported: the first report of a pod after that is a transition.
     has_reported: bool,
-    /// Objects for which the API server's lists were not believed at the last pass.
+    /// Objects for which the API server's lists were ignored at the last pass.
     unconfirmed: UnconfirmedObjects,
     watches: WatchHealth,
 }
@@ -140,14 +140,14 @@ impl AgentState {
         self.dirty = self.dirty.max(Some(scope));
     }
 
-    /// Requests a pass that considers at least the pod with this UID; `released`: addresses that it no longer has.
+    /// Requests a pass that considers at least the pod with this UID; `released`: addresses that it released.
     pub fn mark_pod(&mut self, uid: &PodUid, released: &[IpAddr]) {
         self.changed.ips.extend(released);
         let known = self.index.pods().find(|pod| pod.has_runtime_uid(uid));
         let known = known.map(|pod| (pod.metadata.uid.clone(), pod.name()));
         self.mark_named(uid.clone(), known.as_ref().map(|(_, name)| name.clone()).unwrap_or_default());
         if let Some((known, name)) = known.filter(|(known, _)| known != uid) {
-            self.mark_named(known, name); // the runtime calls a static pod otherwise
+            self.mark_named(known, name); // the runtime's UID of a static pod differs
         }
     }
 
@@ -157,7 +157,7 @@ impl AgentState {
         self.mark_dirty(if is_many { ReconcileScope::Membership } else { ReconcileScope::Pods });
     }
 
-    /// Takes in a fact, and requests a pass for what it changes. False if that is nothing.
+    /// Records a fact, and requests a pass for the change. Returns false if nothing changed.
     pub(crate) fn apply_fact(&mut self, fact: Fact) -> bool {
         if let Fact::Watched(collection, result) = fact {
             self.watches.record_watch(collection, result, Instant::now());
@@ -173,7 +173,7 @@ impl AgentState {
         };
         for ChangedPod { name, before } in changed {
             let now = self.index.pod(&name);
-            // All pods depend on who is a ztunnel.
+            // A change of a ztunnel pod affects all pods.
             let is_of_all = before.iter().chain(now).any(|pod| self.policy.ztunnel.matches(pod));
             let uids: BTreeSet<PodUid> =
                 before.iter().chain(now).map(|pod| pod.metadata.uid.clone()).collect();
@@ -185,23 +185,23 @@ impl AgentState {
         true
     }
 
-    /// The pods that a pass of this scope considers; `None`: all of them.
+    /// Returns the pods that a pass of this scope considers; `None`: all of them.
     pub fn changed_pods(&self, scope: ReconcileScope) -> Option<ChangedPods> {
         (scope == ReconcileScope::Pods).then(|| self.changed.clone())
     }
 
-    /// The pods that a pass considers; `None`: all that are known.
+    /// Returns the pods that a pass considers; `None`: all that are known.
     pub fn considered_pods(&self, only: Option<&ChangedPods>) -> Vec<&Pod> {
         select_pods(&self.index, only)
     }
 
-    /// A pass has considered them.
+    /// Clears the changed pods after a pass has considered them.
     pub(crate) fn forget_changed(&mut self) {
         self.changed = ChangedPods::default();
     }
 
-    /// Drops `who`, which ends the wait, if no pod will come: without ambient mode pods are followed only where the agent's
-    /// role grants it.
+    /// Registers a waiter, or drops it, which ends the wait, if no pod will arrive: without ambient mode pods are followed only if
+    /// the agent's role permits it.
     pub(crate) fn wait_for_pod(&mut self, who: PodWaiter) {
         if !self.policy.ambient && !self.index.has_pods() {
             return;
@@ -210,7 +210,7 @@ impl AgentState {
         self.answer_waiting();
     }
 
-    /// Answers those who wait for a pod that is known now, and forgets those who have given up.
+    /// Answers waiters whose pod is known now, and drops expired ones.
     pub(crate) fn answer_waiting(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         for who in waiting.into_iter().filter(|who| who.since.elapsed() < FORGOTTEN) {
@@ -221,8 +221,8 @@ impl AgentState {
         }
     }
 
-    /// The pod that an ADD is about, which gave it these addresses. A caller that passes no UID, as Istio's own plugin, may
-    /// mean a successor of the known pod of this name: a pod that has ended, or has other addresses, is not used for it.
+    /// Returns the pod of an ADD with these addresses. A caller that passes no UID, such as Istio's own plugin, may mean a
+    /// successor of the known pod of this name: a pod that has ended, or has other addresses, is therefore not returned.
     pub(crate) fn find_arriving_pod(
         &self,
         name: &PodName,
@@ -230,7 +230,7 @@ impl AgentState {
         ips: &[IpAddr],
     ) -> Option<reconciler::PodWithNamespace> {
         if uid.is_empty() && !self.policy.ambient {
-            return None; // without ambient mode no DEL comes, by which a predecessor could be told
+            return None; // without ambient mode no DEL is sent that would identify a predecessor
         }
         let known = self.find_known_pod(name, uid)?;
         let (pod, _) = &known;
@@ -248,21 +248,21 @@ impl AgentState {
     ) -> Option<reconciler::PodWithNamespace> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace).cloned();
-        // Without ambient mode no decision depends on namespaces, and nothing follows them.
+        // Without ambient mode no decision depends on namespaces, and they are not followed.
         (namespace.is_some() || !self.policy.ambient).then(|| (Box::new(pod.clone()), namespace))
     }
 
-    /// Whether a decision on a pod that is known may rest on labels of its namespace that have changed since.
+    /// Whether a decision on a known pod may be based on labels of its namespace that have changed since.
     pub(crate) fn may_be_outdated(&self) -> bool {
         self.policy.ambient && self.watches.is_failing(WatchedCollection::Namespaces, Instant::now())
     }
 
-    /// Whether the facts from which requests are answered and passes are planned are there. Always so without ambient mode.
+    /// Whether the facts needed to answer requests and plan passes were received. Always true without ambient mode.
     pub(crate) fn is_synced(&self) -> bool {
         self.index.is_synced() || !self.policy.ambient
     }
 
-    /// The enrolled pods' UIDs by address; `inherited` are those that the kernel has.
+    /// Returns the enrolled pods' UIDs by address; `inherited`: those in the kernel.
     pub fn resolve_members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
         let Self { index, policy, pace, ledger, .. } = self;
         let members =
@@ -275,7 +275,8 @@ impl AgentState {
         self.keep_unobserved(members, inherited)
     }
 
-    /// Like [`Self::resolve_members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
+    /// Resolves members like [`Self::resolve_members`], but only for the addresses `ips`, after a change of only the pods in
+    /// `changed`.
     pub fn members_among(
         &mut self,
         ips: &BTreeSet<IpAddr>,
@@ -294,7 +295,8 @@ impl AgentState {
         members
     }
 
-    /// A pod that was there and is not any more has ended. One that was not there yet may be missing in an old list.
+    /// Keeps inherited members of pods never observed: one that was observed and is missing now has ended, any other may be missing
+    /// in an outdated list.
     fn keep_unobserved(&self, mut members: MemberAddresses, inherited: &MemberAddresses) -> MemberAddresses {
         for (ip, uid) in inherited {
             if !self.observed.contains(uid) && !self.ledger.has_released(uid, *ip) {
@@ -304,7 +306,7 @@ impl AgentState {
         members
     }
 
-    /// Brings into effect which pods belong to ambient mode by their labels, each at a bounded rate.
+    /// Applies changes of membership by labels, at a bounded rate for each pod.
     pub(crate) fn pace_memberships(&mut self, scope: ReconcileScope, now: Instant) {
         let is_partial = scope == ReconcileScope::Pods;
         if !is_partial {
@@ -328,13 +330,13 @@ impl AgentState {
         }
     }
 
-    /// A pod joins and leaves the mesh so often that this is not logged any more.
+    /// Whether a pod joins and leaves the mesh so often that this is no longer logged.
     pub fn is_flapping(&self, uid: &PodUid) -> bool {
         self.pace.is_flapping(uid)
     }
 
-    /// Whether a pod belongs to ambient mode, by what the API shows and whether its sandbox exists. The API shows a deleted
-    /// pod until the kubelet has seen it end; its DEL comes before that.
+    /// Returns whether a pod belongs to ambient mode, from the API and the state of its sandbox. The API shows a deleted pod until
+    /// the kubelet has observed its end; its DEL precedes that.
     pub fn pod_standing(&self, pod: &Pod) -> AmbientStanding {
         match paced_standing(&self.index, &self.policy, &self.pace, pod) {
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) if self.is_gone(pod) => {
@@ -344,7 +346,7 @@ impl AgentState {
         }
     }
 
-    /// A pod has a sandbox.
+    /// Records that a pod has a sandbox.
     pub(crate) fn record_sandbox_start(&mut self, pod: &Pod) {
         self.pace.reset_pod(&pod.metadata.uid);
         self.ended.remove(&pod.metadata.uid);
@@ -353,7 +355,7 @@ impl AgentState {
         }
     }
 
-    /// The last known sandbox of a pod was deleted.
+    /// Records that the last known sandbox of a pod was deleted.
     pub(crate) fn record_sandbox_end(&mut self, uid: &PodUid) {
         if !uid.is_empty() {
             self.ended.insert(uid.clone());
@@ -370,8 +372,8 @@ impl AgentState {
         is_ended(&pod.metadata.uid) || pod.manifest_hash().as_ref().is_some_and(is_ended)
     }
 
-    /// Whether the pod's sandbox was deleted and there will be no other one: the pod is being deleted, or the API server's
-    /// list lacks it.
+    /// Whether the pod's sandbox was deleted and no other one will follow: the pod is being deleted, or missing in the API server's
+    /// list.
     fn is_gone(&self, pod: &Pod) -> bool {
         (pod.metadata.deleted.is_some() || self.is_unconfirmed(pod)) && self.has_ended(pod)
     }
@@ -387,13 +389,14 @@ impl AgentState {
         self.unconfirmed = unconfirmed.clone();
     }
 
-    /// Whether the pod is kept as it is known, although the API server's list differs.
+    /// Whether the pod is kept as known, although the API server's list differs.
     fn is_unconfirmed(&self, pod: &Pod) -> bool {
         self.index.unconfirmed_objects().pods.contains(&pod.name())
     }
 
-    /// Publishes the status of pods: annotations, Events and metrics. `only`: what was published of others stands. `status` is
-    /// given the addresses of a pod that belongs to ambient mode; `why`, given a pod's UID, returns why it is not captured.
+    /// Publishes the status of pods: annotations, Events and metrics. `only`: the status of other pods is unchanged. `status`
+    /// receives the addresses of a pod that belongs to ambient mode; `why` returns, for a pod's UID, the reason why it is not
+    /// captured.
     pub fn report_pods(
         &mut self,
         only: Option<&ChangedPods>,
@@ -407,13 +410,13 @@ impl AgentState {
         }
         for pod in select_pods(&self.index, only) {
             if self.is_gone(pod) {
-                continue; // it is not reported any more
+                continue; // no longer reported
             }
             let uid = &pod.metadata.uid;
             let (standing, is_waiting) = (self.pod_standing(pod), self.pace.is_waiting(uid));
             let (is_member, refused, status) = match &standing {
                 AmbientStanding::Member { ips, .. } => (true, None, status(pod, Some(ips))),
-                // Its address is not known yet.
+                // Its address is still unknown.
                 AmbientStanding::Pending(_) => {
                     (true, None, CaptureStatus { state: CaptureState::Pending, annotation: None })
                 }
@@ -427,14 +430,14 @@ impl AgentState {
             self.notices.observe_pod(pod, &standing, status, || why(uid), Instant::now());
             let count = match status.annotation {
                 Some(Redirection::Enabled) => PodCount::Enrolled,
-                // One that is deleted will not come.
+                // A pod being deleted will not start.
                 None | Some(Redirection::Pending) if is_member && pod.metadata.deleted.is_none() => {
                     PodCount::Pending
                 }
                 _ if is_waiting && !is_member => PodCount::Pending,
                 _ => PodCount::Uncounted,
             };
-            // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
+            // A user's annotation that is about to remove the pod from the mesh must not be replaced.
             let annotation = status.annotation.filter(|_| !is_waiting);
             marks.extend(annotation.and_then(|redirection| AnnotationUpdate::for_pod(pod, redirection)));
             let namespace = pod.metadata.namespace.clone();
@@ -456,7 +459,7 @@ impl AgentState {
         self.annotations.publish_updates(only, marks, Instant::now());
     }
 
-    /// Keeps what was reported, and since when each pod is in its state.
+    /// Stores the reports, and since when each pod is in its state.
     fn store_reports(&mut self, only: Option<&ChangedPods>, reports: BTreeMap<PodUid, PodReport>) {
         let before: BTreeMap<PodUid, PodReport> = match only {
             None => std::mem::take(&mut self.reports),
@@ -487,7 +490,7 @@ impl AgentState {
         self.metrics.set_refused_pods(&refused);
     }
 
-    /// A copy of all that the debug state shows.
+    /// Returns a copy of everything that the debug state shows.
     pub(crate) fn snapshot(&self, capture: CaptureSnapshot) -> AgentSnapshot {
         AgentSnapshot {
             namespaces: self.index.namespace_names().map(str::to_owned).collect(),
@@ -514,7 +517,7 @@ impl AgentState {
         }
     }
 
-    /// Pods could not be observed, or not be captured.
+    /// Reports that pods could not be observed or captured.
     pub(crate) fn report_failure(&mut self, problem: &str) {
         self.notices.begin_observation();
         for pod in self.index.pods() {
@@ -524,19 +527,19 @@ impl AgentState {
         self.notices.end_observation();
     }
 
-    /// Marks every pod as not captured: none of our rules will be left.
+    /// Annotates every pod as not captured: none of our rules will be left.
     pub(crate) fn remove_annotations(&self) {
         let unmark = |pod: &Pod| AnnotationUpdate::for_pod(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| self.annotations.submit(mark));
     }
 }
 
-/// The pods that a pass considers; `None`: all that are known.
+/// Returns the pods that a pass considers; `None`: all that are known.
 fn select_pods<'a>(index: &'a FactIndex, only: Option<&ChangedPods>) -> Vec<&'a Pod> {
     only.map_or_else(|| index.pods().collect(), |changed| index.pods_with(&changed.pods).collect())
 }
 
-/// The standing of a pod by its labels, as it is in effect.
+/// Returns the standing of a pod by its labels, with delayed changes excluded.
 fn paced_standing(
     index: &FactIndex,
     policy: &EnrolmentPolicy,

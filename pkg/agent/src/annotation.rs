@@ -1,4 +1,4 @@
-//! Annotations of pods that should change.
+//! Updates of pod annotations.
 
 use std::{
     collections::BTreeMap,
@@ -12,27 +12,27 @@ use retry::{Attempts, Backoff};
 
 use crate::ChangedPods;
 
-/// After this time an annotation that the API does not show is submitted again, and then after twice as long each time.
+/// Delay before an annotation that the API does not show is submitted again; doubled each time.
 const FIRST_AGAIN: Duration = Duration::from_secs(20);
 const LAST_AGAIN: Duration = Duration::from_secs(600);
 const AGAIN: Backoff = Backoff::new(FIRST_AGAIN, LAST_AGAIN);
 
-/// A pod whose redirection annotation should change.
+/// An update of a pod's redirection annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationUpdate {
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: PodName,
-    /// The pod's UID: a successor of the same name must not be annotated.
+    /// UID of the pod: a successor of the same name must not be annotated.
     pub uid: PodUid,
-    /// The desired value.
+    /// Desired value.
     pub redirection: Redirection,
 }
 
 impl AnnotationUpdate {
-    /// Returns the update of a pod that gives its annotation this value; `None` if it has it already.
+    /// Returns the update that sets a pod's annotation to this value; `None` if it has that value already.
     pub(crate) fn for_pod(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
         let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-        // Another value was set by the user, and has another meaning.
+        // Other values are set by the user, with another meaning.
         let shown = shown.filter(|value| Redirection::VALUES.contains(value));
         (shown != redirection.annotation_value()).then(|| AnnotationUpdate {
             pod: pod.name(),
@@ -45,7 +45,7 @@ impl AnnotationUpdate {
 /// Queues an update for the API server; must not block.
 pub type AnnotationSink = Box<dyn Fn(AnnotationUpdate) + Send>;
 
-/// An annotation that was submitted, and when it is again if the API does not show it.
+/// A submitted annotation, and when to submit it again if the API does not show it.
 #[derive(Debug)]
 struct SubmittedAnnotation {
     redirection: Redirection,
@@ -53,7 +53,7 @@ struct SubmittedAnnotation {
     attempts: Attempts,
 }
 
-/// Annotations that were submitted and that the API may not show yet.
+/// Submitted annotations that the API may not show yet.
 pub(crate) struct AnnotationPublisher {
     sink: AnnotationSink,
     submitted: BTreeMap<PodUid, SubmittedAnnotation>,
@@ -64,12 +64,12 @@ impl AnnotationPublisher {
         AnnotationPublisher { sink, submitted: BTreeMap::new() }
     }
 
-    /// Submits an update whatever was submitted before.
+    /// Submits an update unconditionally.
     pub(crate) fn submit(&self, update: AnnotationUpdate) {
         (self.sink)(update);
     }
 
-    /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
+    /// Submits annotations that the API does not show: each once, and again while it is still missing.
     pub(crate) fn publish_updates(
         &mut self,
         only: Option<&ChangedPods>,

@@ -1,4 +1,4 @@
-//! A capture mode: what the reconciler does with pods that belong to ambient mode.
+//! Interface of the capture modes: operations of the reconciler on ambient pods.
 
 use std::{net::IpAddr, sync::mpsc::Sender, time::Instant};
 
@@ -10,44 +10,44 @@ use crate::{
     agent_state::AgentState, ledger::PodAttachment, reconciler::ReconcileScope, snapshot::CaptureSnapshot,
 };
 
-/// The result of an operation on a pod; the error says what failed and why.
+/// Result of an operation on a pod; the error has the operation and its cause.
 pub type CaptureResult = Result<(), Reason>;
 
 /// Returns the result of an operation to the thread that requested it, which may have given up.
 pub type CaptureReply = Sender<CaptureResult>;
 
-/// A pod that an ADD is about.
+/// A pod whose ADD is handled.
 #[derive(Debug)]
 pub struct PodEnrolment {
-    /// The container that the runtime names.
+    /// Container named by the runtime.
     pub container: ContainerId,
     /// UID and addresses.
     pub attachment: PodAttachment,
     /// The pod's network namespace, if the caller passed it.
     pub netns: Option<Netns>,
-    /// When it fails unless it has completed.
+    /// Deadline, after which the enrolment fails.
     pub deadline: Instant,
-    /// The pod, as the API knows it.
+    /// Pod as shown by the API.
     pub pod: Box<model::Pod>,
 }
 
-/// A capture mode. All runs on the reconciler's thread, in the node's network namespace.
+/// A capture mode. All methods run on the reconciler's thread, in the node's network namespace.
 pub trait CaptureMode: Send {
-    /// Observes, applies and verifies. Returns what is wrong although pods can be enrolled, if anything; an error means
-    /// that they cannot.
+    /// Observes, applies and verifies. Returns a problem despite which pods can be enrolled, if any; an error means that they
+    /// cannot.
     fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason>;
 
     /// Whether a request waits for the next pass.
     fn is_awaited(&self) -> bool;
 
-    /// Answers the requests that wait for a pass; `problem`: why no pod can be enrolled.
+    /// Answers the requests that wait for a pass; `problem`: the reason why no pod can be enrolled.
     fn answer_requests(&mut self, problem: Option<&Reason>);
 
     /// Enrols a pod.
     fn enrol_pod(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply);
 
-    /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, that
-    /// capture ends.
+    /// Records the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, that capture is
+    /// removed.
     fn skip_pod(
         &mut self,
         core: &mut AgentState,
@@ -56,8 +56,8 @@ pub trait CaptureMode: Send {
         reply: CaptureReply,
     );
 
-    /// A container was deleted, and these addresses belong to no pod any more. `is_last`: nor has the pod another container, as far as
-    /// is known.
+    /// Handles the deletion of a container whose addresses belong to no pod any more. `is_last`: the pod has no other known
+    /// container.
     fn release_pod(
         &mut self,
         core: &mut AgentState,
@@ -66,22 +66,22 @@ pub trait CaptureMode: Send {
         is_last: bool,
     ) -> CaptureResult;
 
-    /// False if this is certainly not the network namespace of the pod with this UID.
+    /// Returns false if this is certainly not the network namespace of the pod with this UID.
     fn may_have_netns(&self, _uid: &PodUid, _netns: NetnsId) -> bool {
-        true // node-level capture does not know any
+        true // node-level capture knows none
     }
 
-    /// Compares with the kernel. An error: the pod is known to bypass the mesh.
+    /// Compares a pod with the kernel. An error: the pod is known to bypass the mesh.
     fn check_pod(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply);
 
-    /// Completes what has begun: when this returns, nothing changes the kernel any more. Afterwards the mode is only
-    /// dropped, or forgets all pods.
+    /// Completes pending work: once it returns, the kernel is not changed any more. Afterwards the mode is only dropped, or told to
+    /// forget all pods.
     fn finish_work(&mut self);
 
-    /// Sets what happens while no ztunnel is ready. Returns whether that is a change.
+    /// Sets the policy that applies while no ztunnel is ready. Returns whether it changed.
     fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool;
 
-    /// Handles one result of work on another thread, for which [`AgentHandle::work_completed`] was called.
+    /// Handles one result of work on another thread, announced by [`AgentHandle::work_completed`].
     ///
     /// [`AgentHandle::work_completed`]: crate::AgentHandle::work_completed
     fn work_completed(&mut self, core: &mut AgentState);
@@ -89,6 +89,6 @@ pub trait CaptureMode: Send {
     /// Returns the state of the capture mode, for the debug state.
     fn capture_snapshot(&self) -> CaptureSnapshot;
 
-    /// When it needs a pass even if no event occurs.
+    /// Returns when a pass is needed even without an event.
     fn next_wakeup(&self) -> Option<Instant>;
 }

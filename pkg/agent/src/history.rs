@@ -1,4 +1,4 @@
-//! The last changes, and the cause of each.
+//! History of recent changes, with their causes.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,24 +11,24 @@ use report::{ChangeRecord, ChangeStatus};
 
 use crate::history_file::HistoryFile;
 
-/// How many changes are remembered.
+/// Maximum number of changes.
 const MOST: usize = 400;
-/// How many changes of a pod stay, whatever happens to others. Of one with more, the oldest are forgotten first.
+/// Number of changes kept for a pod, however many others have. Of a pod with more, the oldest are dropped first.
 const SHARE: usize = 20;
-/// Time within which a change that is repeated is one entry.
+/// Time within which a repeated change is merged into one entry.
 const SERIES: Duration = Duration::from_secs(900);
-/// How many causes of one pass are named.
+/// Maximum number of causes listed for one pass.
 const MOST_CAUSES: usize = 3;
-/// Longer lists are cut in an entry.
+/// Maximum number of steps listed in an entry.
 const MOST_STEPS: usize = 6;
 
-/// The last changes, oldest first, and the causes of the next pass.
+/// Recent changes, oldest first, and the causes of the next pass.
 #[derive(Debug)]
 pub struct ChangeHistory {
     changes: VecDeque<ChangeRecord>,
     causes: Vec<String>,
     more: usize,
-    /// `None`: they end with the process.
+    /// File of the history; `None`: it is not kept across restarts.
     file: Option<HistoryFile>,
 }
 
@@ -38,23 +38,24 @@ impl Default for ChangeHistory {
     }
 }
 
-/// A change that ends now.
+/// A change that has just ended.
 #[derive(Debug, Default)]
 pub struct HistoryEntry {
     /// Cause of the change, such as an ADD, a fact or drift.
     pub cause: String,
     /// Description of the change.
     pub what: String,
-    /// The pod concerned, as `namespace/name`; `None`: the node.
+    /// Pod concerned, as `namespace/name`; `None`: the node.
     pub pod: Option<String>,
-    /// How long it took.
+    /// Duration of the change.
     pub took: Duration,
-    /// Why it failed, if it did.
+    /// Error, if it failed.
     pub error: Option<String>,
 }
 
 impl HistoryEntry {
-    /// Rules of other components that precede ours, as text, or no longer do: empty. `writer`: the last process that changed any.
+    /// Returns an entry for foreign rules that precede ours, as text, or that no longer do: empty. `writer`: the last process that
+    /// changed any.
     pub fn for_overruling_rules(pod: Option<String>, rules: &str, writer: Option<&str>) -> HistoryEntry {
         let rules = if rules.is_empty() { "none" } else { rules };
         let what = format!("rules of other components that precede ours: {rules}{}", writer_clause(writer));
@@ -63,7 +64,7 @@ impl HistoryEntry {
 }
 
 impl ChangeHistory {
-    /// Keeps the changes in a file from now on, and begins with those that an earlier agent left there.
+    /// Stores changes in a file from now on, and loads those of an earlier agent.
     pub(crate) fn keep_in(&mut self, path: &Path) {
         let (file, earlier) = HistoryFile::open(path);
         (self.changes, self.file) = (earlier, Some(file));
@@ -72,7 +73,7 @@ impl ChangeHistory {
         }
     }
 
-    /// An event that the next pass handles.
+    /// Adds an event to the causes of the next pass.
     pub fn add_cause(&mut self, cause: impl FnOnce() -> String) {
         if self.causes.len() >= MOST_CAUSES {
             self.more = self.more.saturating_add(1);
@@ -84,7 +85,7 @@ impl ChangeHistory {
         }
     }
 
-    /// The causes of this pass. Without any, another component must have changed what the pass finds changed: drift.
+    /// Returns the causes of this pass. Without any, a change found by the pass was made by another component: drift.
     pub fn pass_cause(&self) -> String {
         match (self.causes.as_slice(), self.more) {
             ([], _) => "drift".to_owned(),
@@ -93,13 +94,13 @@ impl ChangeHistory {
         }
     }
 
-    /// The pass has ended.
+    /// Clears the causes after a pass.
     pub(crate) fn clear_causes(&mut self) {
         self.causes.clear();
         self.more = 0;
     }
 
-    /// Records a change. One that repeats the last one of the same pod within 15 minutes replaces and counts it.
+    /// Records a change. One that repeats the last change of the same pod within 15 minutes replaces and counts it.
     pub fn record_change(&mut self, entry: HistoryEntry) {
         let ago = |time| wire::rfc3339(SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH));
         let mut change = ChangeRecord {
@@ -112,7 +113,7 @@ impl ChangeHistory {
             error: entry.error,
             ..ChangeRecord::default()
         };
-        let recent = ago(SERIES); // these times are as long as one another, and so compare as texts
+        let recent = ago(SERIES); // these timestamps have equal lengths, and therefore compare as text
         let before = self.changes.iter().rposition(|known| known.pod == change.pod);
         let is_same = |known: &ChangeRecord| known.started_at >= recent && change.is_repeat_of(known);
         let before = before.filter(|at| self.changes.get(*at).is_some_and(is_same));
@@ -128,7 +129,7 @@ impl ChangeHistory {
         }
     }
 
-    /// Forgets the oldest change of the pod that has the most, if these are more than its share, else the oldest of all.
+    /// Drops the oldest change of the pod with the most, if it has more than its share, else the oldest of all.
     fn forget_oldest(&mut self) {
         let mut numbers: BTreeMap<Option<&str>, usize> = BTreeMap::new();
         self.changes.iter().for_each(|change| *numbers.entry(change.pod.as_deref()).or_default() += 1);
@@ -139,18 +140,18 @@ impl ChangeHistory {
         drop(oldest.and_then(|at| self.changes.remove(at)));
     }
 
-    /// All, newest first.
+    /// Returns all changes, newest first.
     pub(crate) fn newest_changes(&self) -> Vec<ChangeRecord> {
         self.changes.iter().rev().cloned().collect()
     }
 }
 
-/// Joins the descriptions of rules that precede ours to one text; empty: there are none.
+/// Joins the descriptions of preceding rules into one text; empty without any.
 pub fn join_reasons(reasons: impl Iterator<Item: ToString>) -> String {
     reasons.map(|reason| reason.to_string()).collect::<Vec<_>>().join("; ")
 }
 
-/// The steps of a plan in one line: the first six, and the number of the others.
+/// Formats the steps of a plan in one line: the first six, and the number of the others.
 pub fn summarize_steps(steps: &[impl ToString]) -> String {
     let first: Vec<String> = steps.iter().take(MOST_STEPS).map(ToString::to_string).collect();
     match steps.len().saturating_sub(MOST_STEPS) {
@@ -159,7 +160,7 @@ pub fn summarize_steps(steps: &[impl ToString]) -> String {
     }
 }
 
-/// Milliseconds, to the microsecond.
+/// Converts to milliseconds, with microsecond precision.
 pub fn to_milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }

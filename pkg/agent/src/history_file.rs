@@ -1,4 +1,4 @@
-//! The last changes in a file on the node, so that they outlive the agent, and can be read without it.
+//! History of changes in a file on the node, which is kept across restarts and can be read without an agent.
 
 use std::{
     collections::VecDeque,
@@ -12,24 +12,24 @@ use report::ChangeRecord;
 use retry::LastError;
 use tracing::warn;
 
-/// The file is never longer, in bytes. When it is full, the newest entries stay, of half as many bytes.
+/// Maximum size of the file, in bytes. When it is reached, the newest entries of half that size are kept.
 const LIMIT: usize = 512 * 1024;
-/// Greatest length of each text in an entry, in characters: the cause, the description of the change and the error are cut to it.
+/// Maximum length of each text in an entry, in characters: cause, description and error are truncated.
 const LONGEST_TEXT: usize = 1000;
 const MODE: u32 = 0o600;
 
-/// The file: a line of JSON for each change, the oldest first.
+/// History file: one line of JSON for each change, oldest first.
 #[derive(Debug)]
 pub(crate) struct HistoryFile {
     path: PathBuf,
-    /// `None`: it is opened for the next line.
+    /// Open file; `None`: opened for the next line.
     file: Option<File>,
     size: usize,
     error: LastError,
 }
 
-/// Returns the changes in such a file, the oldest first; none if there is no file. Of what was done again and again, the last line
-/// stands for all. Lines that cannot be read, such as the last one of an agent that was killed, are left out.
+/// Returns the changes in such a file, oldest first; empty if there is no file. A repeated change is represented by its last line.
+/// Invalid lines, such as the last one of a killed agent, are skipped.
 ///
 /// # Errors
 /// The file is too long to be one of ours, or cannot be read.
@@ -54,7 +54,7 @@ fn merge_line(mut changes: Vec<ChangeRecord>, line: ChangeRecord) -> Vec<ChangeR
 }
 
 impl HistoryFile {
-    /// Opens the file, and returns the changes that are in it. One that cannot be read is replaced.
+    /// Opens the file, and returns its changes. A file that cannot be read is replaced.
     pub(crate) fn open(path: &Path) -> (HistoryFile, VecDeque<ChangeRecord>) {
         let mut file =
             HistoryFile { path: path.to_owned(), file: None, size: 0, error: LastError::default() };
@@ -65,7 +65,7 @@ impl HistoryFile {
             },
             VecDeque::from,
         );
-        // A line that was cut off ends here, and what is not ours goes.
+        // Terminates a truncated line, and removes foreign content.
         if path.exists() {
             let written = file.replace_file(&changes);
             file.note_written(written);
@@ -73,7 +73,7 @@ impl HistoryFile {
         (file, changes)
     }
 
-    /// Adds the newest of all changes. Where that fails, it is logged, and the file lacks it.
+    /// Appends the newest change. On failure, which is logged, the file lacks it.
     pub(crate) fn append_newest(&mut self, all: &VecDeque<ChangeRecord>) {
         let Some(newest) = all.back() else { return };
         let line = encode_line(newest);
@@ -98,7 +98,7 @@ impl HistoryFile {
         Ok(())
     }
 
-    /// Makes a new file of the newest changes.
+    /// Writes a new file with the newest changes.
     fn replace_file(&mut self, all: &VecDeque<ChangeRecord>) -> io::Result<()> {
         self.file = None;
         let mut lines = VecDeque::new();
@@ -134,7 +134,7 @@ impl HistoryFile {
     }
 }
 
-/// The line of an entry, whose texts are cut: other components' errors may be of any length.
+/// Returns the line of an entry, with texts truncated: other components' errors may have any length.
 fn encode_line(change: &ChangeRecord) -> String {
     let cut = |text: &str| text.chars().take(LONGEST_TEXT).collect::<String>();
     let change = ChangeRecord {
@@ -143,7 +143,7 @@ fn encode_line(change: &ChangeRecord) -> String {
         error: change.error.as_deref().map(cut),
         ..change.clone()
     };
-    let mut line = serde_json::to_string(&change).unwrap_or_default(); // texts and numbers always become JSON
+    let mut line = serde_json::to_string(&change).unwrap_or_default(); // strings and numbers always serialise
     line.push('\n');
     line
 }

@@ -1,8 +1,7 @@
-//! Which pod an address belongs to.
+//! Ledger of the pods that addresses belong to.
 //!
-//! The API is late: it shows a pod's address seconds after the pod's first packet, and for as long after the last one, when
-//! another pod may have the address. The plugin's calls arrive at once and in order. So they take precedence, the newest
-//! first.
+//! The API lags: it shows a pod's address seconds after the pod's first packet, and for seconds after the last one, when another
+//! pod may have the address. The plugin's calls arrive immediately and in order, and therefore take precedence, the newest first.
 //!
 //! Pure.
 
@@ -15,14 +14,14 @@ use std::{
 use enrolment::{AmbientStanding, SkipReason, facts::FactIndex};
 use model::{ContainerId, MemberAddresses, Pod, PodName, PodUid};
 
-/// A pod's UID and addresses, as an ADD reported them.
+/// UID and addresses of a pod, as reported by an ADD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAttachment {
-    /// The pod's UID, as the API knows it.
+    /// UID of the pod, as in the API.
     pub uid: PodUid,
-    /// The pod's addresses.
+    /// Addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// The network that has them; empty: the plugin did not name it.
+    /// Network that assigned them; empty: the plugin did not name it.
     pub network: String,
 }
 
@@ -30,51 +29,51 @@ pub struct PodAttachment {
 struct AttachmentRecord {
     attachment: PodAttachment,
     order: u64,
-    /// The API has shown the pod since.
+    /// Whether the API has shown the pod since.
     observed: bool,
-    /// The pod was to be enrolled. One that was not, as with a sidecar, has addresses that are no other pod's.
+    /// Whether the pod was to be enrolled. If not, as with a sidecar, its addresses still belong to no other pod.
     is_enrolled: bool,
 }
 
-/// An address that a pod released. The API may still show the pod with it, or only begin to.
+/// An address released by a pod. The API may still show it with the pod, or only begin to.
 #[derive(Debug)]
 struct AddressRelease {
     order: u64,
-    /// The API has shown the pod since.
+    /// Whether the API has shown the pod since.
     observed: bool,
 }
 
-/// After this many further calls, the API will not begin to show a pod.
+/// Number of further calls after which the API is not expected to begin showing a pod.
 const FORGOTTEN: u64 = 1024;
 
-/// The claim of a pod to an address; the greatest wins.
+/// Claim of a pod to an address; the greatest takes precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AddressClaim {
-    /// The number of the plugin's call; 0 without one.
+    /// Sequence number of the plugin's call; 0 without one.
     order: u64,
-    /// The kernel's set has the address with this UID.
+    /// Whether the kernel's set has the address with this UID.
     held: bool,
     created: String,
     uid: PodUid,
-    /// The pod is enrolled with the address if it gets it.
+    /// Whether the pod is enrolled with the address if its claim takes precedence.
     is_member: bool,
 }
 
-/// No runtime's container ID begins so.
+/// Prefix that no runtime's container ID has.
 const UNNAMED: &str = "pod:";
 
-/// Stands for the container of a pod whose ADD did not name it, as with Istio's own plugin. No DEL will name it either: the
-/// next ADD of the pod replaces it, and it is dropped when the API no longer shows the pod.
+/// Returns a placeholder for the container of a pod whose ADD did not name it, as with Istio's own plugin. No DEL names it either:
+/// the next ADD of the pod replaces it, and it is dropped when the API no longer shows the pod.
 pub(crate) fn unnamed_container(uid: &PodUid) -> ContainerId {
     format!("{UNNAMED}{uid}").into()
 }
 
-/// No DEL names this container.
+/// Whether this is such a placeholder.
 fn is_unnamed(container: &ContainerId) -> bool {
     container.as_str().starts_with(UNNAMED)
 }
 
-/// Attachments that the plugin reported, by container, and addresses that pods have released.
+/// Attachments reported by the plugin, by container, and addresses released by pods.
 #[derive(Debug, Default)]
 pub struct AttachmentLedger {
     records: BTreeMap<ContainerId, AttachmentRecord>,
@@ -83,13 +82,13 @@ pub struct AttachmentLedger {
 }
 
 impl AttachmentLedger {
-    /// A container of a pod that is to be enrolled has these addresses from now on. Another pod that had one of them no longer
-    /// has it, although its own end may be reported later, or never.
+    /// Records that a container of a pod to be enrolled has these addresses. They no longer belong to any other pod, although that
+    /// pod's own end may be reported later, or never.
     pub fn record_add(&mut self, container: &ContainerId, attachment: PodAttachment) {
         self.record_attachment(container, attachment, true);
     }
 
-    /// Like [`Self::record_add`], for a pod that is not to be enrolled, as far as its ADD could tell: the API decides once it
+    /// Records an ADD like [`Self::record_add`], of a pod not to be enrolled as far as known at its ADD: the API decides once it
     /// shows the pod.
     pub fn record_skip(&mut self, container: &ContainerId, attachment: PodAttachment) {
         self.record_attachment(container, attachment, false);
@@ -108,16 +107,16 @@ impl AttachmentLedger {
         for ip in ips {
             self.released.remove(&(uid.clone(), *ip));
         }
-        // What the API has shown does not become unknown by another ADD: its end may come before the next pass.
+        // An observation by the API is kept across a further ADD: the pod's end may precede the next pass.
         let observed = self.records.values().any(|other| other.attachment.uid == *uid && other.observed);
         self.records.remove(&unnamed_container(uid));
         let record = AttachmentRecord { attachment, order: self.last, observed, is_enrolled };
         self.records.insert(container.clone(), record);
     }
 
-    /// An earlier agent received the ADD of a container with these addresses; the API has shown the pod since. That counts
-    /// less than all reports to this agent, and no more than what the API shows. Returns the addresses that still belong to
-    /// the pod.
+    /// Records an ADD that an earlier agent received, of a container with these addresses; the API has shown the pod since. Such a
+    /// record is ranked below all reports to this agent, and no higher than the API. Returns the addresses that still belong to the
+    /// pod.
     pub fn record_inherited(&mut self, container: &ContainerId, attachment: PodAttachment) -> Vec<IpAddr> {
         let PodAttachment { uid, mut ips, network } = attachment;
         let is_newer = |(name, known): (&ContainerId, &AttachmentRecord)| {
@@ -140,8 +139,8 @@ impl AttachmentLedger {
         ips
     }
 
-    /// A container was deleted. Returns its addresses that belong to no other pod, and the UID that they were added with;
-    /// `reported` is what the call itself reports, for an agent that did not receive the ADD.
+    /// Records the deletion of a container. Returns its addresses that belong to no other pod, and the UID that they were added
+    /// with; `reported` is the content of the call itself, for an agent that did not receive the ADD.
     pub fn record_delete(&mut self, container: &ContainerId, reported: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
@@ -160,49 +159,50 @@ impl AttachmentLedger {
         PodAttachment { ips, ..attachment }
     }
 
-    /// The ADD of this container is known.
+    /// Whether the ADD of this container is known.
     pub fn has_container(&self, container: &ContainerId) -> bool {
         self.records.contains_key(container)
     }
 
-    /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
+    /// Drops the pod with this UID, which has no process and was never shown by the API: its DEL was lost.
     pub fn drop_lost_pod(&mut self, uid: &PodUid) {
         self.records.retain(|_, record| record.observed || record.attachment.uid != *uid);
     }
 
-    /// The known containers of a network that are not among these, except those that no ADD named.
+    /// Returns the known containers of a network that are not among these, except unnamed ones.
     pub fn containers_not_in(&self, network: &str, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
         let of_network = self.records.iter().filter(|(_, record)| record.attachment.network == network);
         let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
         of_network.map(|(container, _)| container).filter(gone).cloned().collect()
     }
 
-    /// An ADD reported the pod with this UID, and the API has not shown it yet.
+    /// Whether an ADD reported the pod with this UID, and the API has not shown it yet.
     pub fn is_expected(&self, uid: &PodUid) -> bool {
         self.records.values().any(|record| record.attachment.uid == *uid && !record.observed)
     }
 
-    /// The addresses that the pod with this UID was added with.
+    /// Returns the addresses that the pod with this UID was added with.
     pub fn added_addresses(&self, uid: &PodUid) -> Vec<IpAddr> {
         let own = self.records.values().filter(|record| record.attachment.uid == *uid);
         own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
     }
 
-    /// The pod with this UID no longer has the address, whatever the API shows: it released it, or another pod was added with it.
+    /// Whether the pod with this UID no longer has the address, whatever the API shows: it released it, or another pod was added
+    /// with it.
     pub fn has_lost(&self, uid: &PodUid, ip: IpAddr) -> bool {
         let mut others = self.records.values().filter(|record| record.attachment.uid != *uid);
         self.has_released(uid, ip) || others.any(|record| record.attachment.ips.contains(&ip))
     }
 
-    /// The pod with this UID released the address.
+    /// Whether the pod with this UID released the address.
     pub fn has_released(&self, uid: &PodUid, ip: IpAddr) -> bool {
         self.released.contains_key(&(uid.clone(), ip))
     }
 
-    /// Which pod is enrolled with each address.
+    /// Returns the pod that is enrolled with each address.
     ///
-    /// `inherited` are the members that an earlier agent or a plugin left in the kernel, for pods that the API shows
-    /// without an address.
+    /// `inherited` are the members that an earlier agent or a plugin left in the kernel, for pods that the API shows without an
+    /// address.
     pub fn resolve_members(
         &mut self,
         index: &FactIndex,
@@ -216,7 +216,8 @@ impl AttachmentLedger {
         self.claim_all(index.pods(), standing, inherited, |_| true)
     }
 
-    /// Like [`Self::resolve_members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
+    /// Resolves members like [`Self::resolve_members`], but only for the addresses `ips`, after a change of only the pods in
+    /// `changed`.
     pub fn members_among(
         &mut self,
         (ips, changed): (&BTreeSet<IpAddr>, &BTreeMap<PodUid, PodName>),
@@ -239,7 +240,7 @@ impl AttachmentLedger {
         self.claim_all(pods.map(|(pod, _)| pod), standing, inherited, |ip| ips.contains(ip))
     }
 
-    /// Resolves the claims of pods, and of what the plugin reported, to addresses.
+    /// Resolves competing claims to addresses, from pods and from the plugin's reports.
     fn claim_all<'a>(
         &self,
         pods: impl Iterator<Item = &'a Pod>,
@@ -248,7 +249,7 @@ impl AttachmentLedger {
         is_meant: impl Fn(&IpAddr) -> bool,
     ) -> MemberAddresses {
         let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
-        // The kernel has it from the plugin, in order: that takes precedence over the API.
+        // The plugin wrote the kernel's entry, in order: it takes precedence over the API.
         let is_held = |ip: &IpAddr, uid: &PodUid| inherited.get(ip).is_some_and(|owner| owner == uid);
         let by_owner = LazyCell::new(|| {
             let mut owned: BTreeMap<&PodUid, Vec<IpAddr>> = BTreeMap::new();
@@ -267,7 +268,7 @@ impl AttachmentLedger {
                     joined.insert(&meta.uid);
                     by_owner.get(&meta.uid).cloned().unwrap_or_default()
                 }
-                // Its namespace comes from another source, and may arrive later.
+                // Its namespace comes from another watch, and may arrive later.
                 AmbientStanding::Out(SkipReason::NamespaceUnknown) => {
                     by_owner.get(&meta.uid).cloned().unwrap_or_default()
                 }
@@ -275,7 +276,7 @@ impl AttachmentLedger {
                     gone.insert(&meta.uid);
                     continue;
                 }
-                // Its addresses no longer belong to an earlier pod, although the pod is not captured.
+                // Its addresses belong to no earlier pod any more, although the pod is not captured.
                 AmbientStanding::Out(_) => {
                     out.insert(&meta.uid);
                     pod.status.ips()
@@ -298,7 +299,7 @@ impl AttachmentLedger {
         enrolled.map(|(ip, claim)| (ip, claim.uid)).collect()
     }
 
-    /// Drops what the API has caught up with. `is_known`: whether the API shows the pod; `None`: nothing changed there.
+    /// Drops records that the API has caught up with. `is_known`: whether the API shows the pod; `None`: unchanged.
     fn drop_obsolete(&mut self, is_known: impl Fn(&PodUid) -> Option<bool>) {
         self.records.retain(|_, record| {
             let Some(there) = is_known(&record.attachment.uid) else { return true };
@@ -314,7 +315,7 @@ impl AttachmentLedger {
     }
 }
 
-/// The greater of two claims stays.
+/// Keeps the greater of two claims.
 fn add_claim(claims: &mut BTreeMap<IpAddr, AddressClaim>, ip: IpAddr, new: AddressClaim) {
     match claims.entry(ip) {
         Entry::Vacant(entry) => drop(entry.insert(new)),

@@ -1,10 +1,10 @@
-//! The ambient node's agent: it takes in facts and the plugin's requests, and keeps the node's pods captured.
+//! Node agent of ambient mode: receives facts and the plugin's requests, and keeps the node's pods captured.
 //!
-//! One thread ([`Reconciler`]) holds all state. Everything else sends it messages ([`AgentHandle`]); it observes, plans,
-//! applies, verifies and reports. It never waits for the API server. The plugin's socket has threads of its own, which wait
-//! so that the reconciler need not.
+//! One thread ([`Reconciler`]) holds all state. Everything else sends it messages ([`AgentHandle`]); it observes, plans, applies,
+//! verifies and reports. It never waits for the API server. The plugin's socket has threads of its own, which wait so that the
+//! reconciler need not.
 //!
-//! How pods are captured is a [`CaptureMode`], which the daemon's wiring passes in; this crate knows no implementation.
+//! Capture is performed by a [`CaptureMode`], which the daemon passes in; this crate knows no implementation.
 
 mod agent_state;
 mod annotation;

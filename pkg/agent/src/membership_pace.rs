@@ -1,9 +1,9 @@
-//! How often a pod joins and leaves the mesh by labels and annotations.
+//! Rate limit for changes of a pod's membership by labels and annotations.
 //!
-//! Whoever may change the labels of a pod or of its namespace may do so many times a second, and each change costs the node rules,
-//! messages to ztunnel, an annotation and log lines. The first change takes effect at once, and a further one of the same pod
-//! after [`OPTIONS`], with the labels of then. Until then a pod that is to leave stays captured. An ADD, and the end of a
-//! pod, are never delayed.
+//! A client that may change the labels of a pod or of its namespace can do so many times a second, and each change costs the node
+//! rules, messages to ztunnel, an annotation and log lines. The first change takes effect immediately, and a further one of the
+//! same pod after [`OPTIONS`], with the labels of that time. Until then a pod that is to leave stays captured. An ADD, and the end
+//! of a pod, are never delayed.
 //!
 //! Pure.
 
@@ -16,53 +16,53 @@ use enrolment::{AmbientStanding, EnrolmentReason, SkipReason};
 use model::{Pod, PodUid};
 use pod_status::lifecycle::OPTIONS;
 
-/// Changes of one pod within [`CALM`] of each other are one series, and so many of it are logged one by one.
+/// Number of changes in a series that are logged individually. Changes of one pod within [`CALM`] of each other form a series.
 const LOGGED: u32 = 6;
-/// A pod whose membership has not changed for so long has stopped changing it.
+/// Time without a change of membership after which a series ends.
 const CALM: Duration = Duration::from_secs(60);
 
-/// Whether a pod belongs to the mesh.
+/// Membership of a pod in the mesh, with the reason.
 type Membership = Result<EnrolmentReason, SkipReason>;
 
-/// The membership of a pod that is in effect.
+/// Effective membership of a pod.
 #[derive(Debug)]
 struct PacedPod {
     membership: Membership,
-    /// When it changed last.
+    /// Time of the last change.
     changed: Option<Instant>,
-    /// Changes of the series.
+    /// Number of changes in the series.
     changes: u32,
-    /// Whether the pod's labels say something else, which takes effect in a moment.
+    /// Whether the pod's labels differ from this, and will take effect later.
     waits: bool,
     round: u64,
 }
 
-/// The beginning or end of a series of changes that is too long to be logged.
+/// Beginning or end of a series of changes that is too long to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeriesNotice {
     /// Further changes are not logged.
     Begins,
-    /// The series has ended, after so many changes.
+    /// The series has ended, after this number of changes.
     Ends(u32),
 }
 
-/// The memberships that are in effect, by UID.
+/// Effective memberships, by UID.
 #[derive(Debug, Default)]
 pub(crate) struct MembershipPace {
     pods: BTreeMap<PodUid, PacedPod>,
-    /// When a change that was too early takes effect.
+    /// Returns when the next delayed change takes effect.
     pub(crate) due: Option<Instant>,
     round: u64,
 }
 
 impl MembershipPace {
-    /// An observation of all pods begins.
+    /// Starts an observation of all pods.
     pub(crate) fn begin_observation(&mut self) {
         self.round += 1;
         self.due = None;
     }
 
-    /// A pod, as labels and annotations are now: brings its membership into effect, unless it is too early.
+    /// Applies the membership by a pod's current labels and annotations, unless it must be delayed.
     pub(crate) fn observe_pod(
         &mut self,
         uid: &PodUid,
@@ -70,7 +70,7 @@ impl MembershipPace {
         now: Instant,
     ) -> Option<SeriesNotice> {
         let Some(membership) = by_labels(shown) else {
-            self.pods.remove(uid); // what follows is no change of labels
+            self.pods.remove(uid); // a later change is no change of labels
             return None;
         };
         let round = self.round;
@@ -98,17 +98,17 @@ impl MembershipPace {
         (pod.changes == LOGGED + 1).then_some(SeriesNotice::Begins)
     }
 
-    /// The observation has ended: pods that were not among the observed ones are forgotten.
+    /// Ends the observation: pods that were not observed are forgotten.
     pub(crate) fn end_observation(&mut self) {
         self.pods.retain(|_, pod| pod.round == self.round);
     }
 
-    /// A pod starts: its labels take effect at once.
+    /// Resets a starting pod, so that its labels take effect immediately.
     pub(crate) fn reset_pod(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
     }
 
-    /// The standing that is in effect. `shown`: that of labels and annotations.
+    /// Returns the effective standing. `shown`: that of labels and annotations.
     pub(crate) fn effective_standing(&self, pod: &Pod, shown: AmbientStanding) -> AmbientStanding {
         let known = self.pods.get(&pod.metadata.uid).map(|known| known.membership);
         match known {
@@ -119,18 +119,18 @@ impl MembershipPace {
         }
     }
 
-    /// Whether the pod joins or leaves in a moment.
+    /// Whether a delayed change of the pod is pending.
     pub(crate) fn is_waiting(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|pod| pod.waits)
     }
 
-    /// Whether the pod's membership changes so often that the changes are not logged one by one.
+    /// Whether the pod's membership changes so often that changes are not logged individually.
     pub(crate) fn is_flapping(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|pod| pod.changes > LOGGED)
     }
 }
 
-/// The membership by labels and annotations; `None`: something else decides.
+/// Returns the membership by labels and annotations; `None`: other facts decide.
 fn by_labels(standing: &AmbientStanding) -> Option<Membership> {
     match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => Some(Ok(*reason)),

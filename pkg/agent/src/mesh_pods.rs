@@ -1,4 +1,4 @@
-//! Pods of the mesh by capture state, whatever redirects their traffic.
+//! Metrics of mesh pods by capture state, for both kinds of redirection.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,21 +15,21 @@ use prometheus_client::{
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct NamespaceLabel {
-    /// Not `namespace`, which Prometheus gives to the namespace of the agent.
+    /// Named differently from `namespace`, which Prometheus sets to the agent's namespace.
     pod_namespace: String,
     redirection: &'static str,
     state: &'static str,
 }
 
-/// `istio_cni_mesh_pods`, and by namespace if the operator asks for that; clones share their values. Until the first observation of
-/// a kind of pods there are no samples of it.
+/// `istio_cni_mesh_pods`, and the same by namespace if configured; clones share their values. Until the first observation of a kind
+/// of pods it has no samples.
 #[derive(Clone, Debug, Default)]
 pub struct MeshPodMetrics {
     pods: Family<Labels<2>, Gauge>,
     by_namespace: Option<NamespaceSeries>,
 }
 
-/// `istio_cni_mesh_pods_by_namespace`: a sample for each namespace and state that a pod of this node has.
+/// `istio_cni_mesh_pods_by_namespace`: a sample for each namespace and state of this node's pods.
 #[derive(Clone, Debug, Default)]
 struct NamespaceSeries {
     pods: Family<NamespaceLabel, Gauge>,
@@ -37,7 +37,7 @@ struct NamespaceSeries {
 }
 
 impl MeshPodMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry, by_namespace: bool) -> MeshPodMetrics {
         let pods = metrics::register(
             registry,
@@ -57,7 +57,7 @@ impl MeshPodMetrics {
         MeshPodMetrics { pods, by_namespace }
     }
 
-    /// Sets how many pods are in each state; those outside of the mesh are not counted. `redirection`: `ambient` or `sidecar`;
+    /// Sets the number of pods in each state; those outside of the mesh are not counted. `redirection`: `ambient` or `sidecar`;
     /// `pods`: the namespace and state of each.
     pub fn set_pod_counts<'a>(
         &self,
@@ -85,7 +85,7 @@ impl MeshPodMetrics {
 }
 
 impl NamespaceSeries {
-    /// Replaces all samples of this redirection: a namespace whose last pod has gone has none.
+    /// Replaces all samples of this redirection: a namespace without pods has none.
     fn replace_samples(&self, redirection: &'static str, counts: BTreeMap<NamespaceLabel, i64>) {
         let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         labels.retain(|label| {

@@ -10,7 +10,7 @@ use prometheus_client::{
 
 use crate::{mesh_pods::MeshPodMetrics, watch_health::StaleCollection};
 
-/// Upper bounds in seconds, from a repair at once to one that waits for the clock.
+/// Upper bounds in seconds, from an immediate repair to one that waits for the interval.
 const DRIFT_DURATIONS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 40.0];
 
 /// Upper bounds in seconds, from an enrolment to a tool that hangs.
@@ -72,45 +72,45 @@ metrics::metric_set! {
 }
 
 impl AgentMetrics {
-    /// Registers everything but `mesh_pods`, so that it is there before the first pass.
+    /// Registers all metrics but `mesh_pods`, before the first pass.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> AgentMetrics {
         let metrics = AgentMetrics::register_all(registry, mesh_pods);
         metrics.active.set(-1);
-        // For an alert: Prometheus sees no increase in a sample that was not there before.
+        // For alerts: Prometheus sees no increase in a series that did not exist before.
         for place in ["namespace", "node", "pod"] {
             drop(metrics.repairs.get_or_create(&[("place", place)]));
         }
         metrics
     }
 
-    /// A pod joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
+    /// Counts a pod that joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
     pub fn count_pod_event(&self, kind: &'static str) {
         self.events.get_or_create(&[("type", kind)]).inc();
     }
 
-    /// How many ztunnels are connected, and how many of these have acknowledged their snapshot.
+    /// Sets the number of connected ztunnels, and of those that have acknowledged their snapshot.
     pub fn set_ztunnels(&self, connected: usize, synced: usize) {
         self.connected.set(gauge_value(connected));
         self.unsynced.set(gauge_value(connected.saturating_sub(synced)));
     }
 
-    /// How many connected ztunnels run in none of the node's ztunnel pods.
+    /// Sets the number of connected ztunnels that run in none of the node's ztunnel pods.
     pub fn unknown_ztunnels(&self, count: usize) {
         self.unknown_ztunnels.set(gauge_value(count));
     }
 
-    /// Drift was repaired that had been noticed this long ago; `kind`: what was changed.
+    /// Observes the time from detection to repair of drift; `kind`: the changed object.
     pub fn drift_repaired(&self, kind: &'static str, took: Duration) {
         self.drift.get_or_create(&[("kind", kind)]).observe(took.as_secs_f64());
     }
 
-    /// Drift was repaired; `place`: `node`, `pod` or `namespace`.
+    /// Counts a repair of drift; `place`: `node`, `pod` or `namespace`.
     pub fn count_repair(&self, place: &'static str) {
         self.repairs.get_or_create(&[("place", place)]).inc();
     }
 
-    /// Enrolled pods that may bypass the mesh, by privilege; pods whose rules are overruled by those of other components; and
-    /// connections that bypass ztunnel until they close.
+    /// Sets the numbers of enrolled pods that may bypass the mesh, by privilege; of pods whose rules are preceded by foreign ones;
+    /// and of connections that bypass ztunnel until they close.
     pub fn set_bypasses(
         &self,
         privileges: &std::collections::BTreeMap<model::NetworkPrivilege, usize>,
@@ -125,28 +125,28 @@ impl AgentMetrics {
         self.bypassing.set(gauge_value(outside));
     }
 
-    /// Pods whose rules are overruled by those of other components.
+    /// Sets the number of pods whose rules are preceded by foreign ones.
     pub fn set_overruled(&self, pods: usize) {
         self.overruled.set(gauge_value(pods));
     }
 
-    /// Pods of which some traffic is excepted from capture.
+    /// Sets the number of pods with traffic excepted from capture.
     pub fn set_excepted_pods(&self, pods: usize) {
         self.excepted.set(gauge_value(pods));
     }
 
-    /// Pods whose network namespace could not be determined.
+    /// Sets the number of pods whose network namespace could not be determined.
     pub fn set_ambiguous_pods(&self, pods: usize) {
         self.ambiguous.set(gauge_value(pods));
     }
 
-    /// An operation on the kernel succeeded or failed.
+    /// Counts an operation on the kernel, by success.
     pub fn count_operation(&self, kind: &'static str, done: bool) {
         let result = if done { "success" } else { "failure" };
         self.steps.get_or_create(&[("kind", kind), ("result", result)]).inc();
     }
 
-    /// The slot that accepts new connections changed; `None`: none does.
+    /// Records a change of the slot that accepts new connections; `None`: none does.
     pub fn record_switch(&self, slot: Option<u32>, took: Duration) {
         self.active.set(slot.map_or(-1, i64::from));
         if slot.is_some() {
@@ -165,7 +165,7 @@ impl AgentMetrics {
         }
     }
 
-    /// So many objects are unconfirmed, of which so many were not before.
+    /// Records the number of unconfirmed objects, and of those that were confirmed before.
     pub(crate) fn record_unconfirmed(&self, number: usize, new: usize) {
         self.unconfirmed.set(gauge_value(number));
         self.unconfirmed_total.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
@@ -187,7 +187,7 @@ impl AgentMetrics {
         }
     }
 
-    /// How many addresses of a family are enrolled.
+    /// Sets the number of enrolled addresses of a family.
     pub fn set_size(&self, family: model::Family, number: usize) {
         let family = match family {
             model::Family::V4 => "ipv4",

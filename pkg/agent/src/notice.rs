@@ -1,7 +1,7 @@
-//! Events: which changes of pods and of the node are worth one, each once.
+//! Events about pods and the node: selects reportable changes, and reports each once.
 //!
-//! The tracker remembers what was reported of each pod. It observes nothing and reads no clock: the pass hands in what it
-//! observed, and the loop the time.
+//! The tracker remembers what was reported of each pod. It observes nothing and reads no clock: the pass passes in its
+//! observations, and the loop the time.
 
 mod bypass;
 
@@ -17,23 +17,22 @@ use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEviden
 use crate::pod_life::life_from_phase;
 pub use bypass::RulesPlace;
 
-/// Subject of a notice about the node: the agent's pod, where people look first.
+/// Subject of a notice about the node: the agent's pod, which people inspect first.
 const NODE: EventSubject = EventSubject::Agent { or_node: true };
 
 /// Passes notices to the component that publishes them; must not block.
 pub type NoticeSink = Box<dyn Fn(Notice) + Send>;
 
-/// How long a running pod may take to join the mesh, and how long the node may be without a ztunnel, before that is
-/// reported.
+/// Time that a running pod may take to join the mesh, and that the node may be without a ztunnel, before that is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Record of what was observed and reported of a pod.
+/// Observations and reports of a pod.
 #[derive(Debug)]
 struct PodHistory {
     name: PodName,
     /// Whether the pod was captured when it was last observed.
     captured: bool,
-    /// Whether the pod ran outside of the mesh, or bypassed it, and this was known. If so, it is reported when the pod joins.
+    /// Whether the pod is known to have run outside of the mesh, or bypassed it. If so, it is reported when the pod joins.
     ran_outside: bool,
     refused: Option<SkipReason>,
     missing: Option<UncapturedPod>,
@@ -49,26 +48,26 @@ struct UncapturedPod {
     next: Instant,
 }
 
-/// No ztunnel, where there was one.
+/// Absence of a ztunnel after one was present.
 #[derive(Debug, Default)]
 struct ZtunnelAbsence {
     known: bool,
-    /// When to report that it is gone, and what happens meanwhile.
+    /// When to report the absence, and the policy that applies meanwhile.
     gone: Option<(Instant, String)>,
     reported: bool,
 }
 
-/// A process that connected as ztunnel and runs in no ztunnel pod.
+/// A process that connected as ztunnel, but runs in no ztunnel pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum UnknownZtunnel {
     #[default]
     Absent,
-    /// When to report it: the API shows the address of a new pod a moment late.
+    /// When to report it: the API shows the address of a new pod with a delay.
     Due(Instant),
     Reported,
 }
 
-/// Notices that have been reported as Events, and those that are due.
+/// Reported notices, and pending ones.
 pub struct NoticeTracker {
     notify: NoticeSink,
     pods: BTreeMap<PodUid, PodHistory>,
@@ -92,22 +91,22 @@ impl NoticeTracker {
         }
     }
 
-    /// An observation of all pods begins.
+    /// Starts an observation of all pods.
     pub(crate) fn begin_observation(&mut self) {
         self.round += 1;
     }
 
-    /// The observation has ended: pods that were not among the observed ones are forgotten.
+    /// Ends the observation: pods that were not observed are forgotten.
     pub(crate) fn end_observation(&mut self) {
         self.pods.retain(|_, history| history.round == self.round);
     }
 
-    /// A pod is not observed any more.
+    /// Forgets a pod that is no longer observed.
     pub(crate) fn forget_pod(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
     }
 
-    /// A pod, and its status. `why` is called for a pod that should be captured and is not.
+    /// Records a pod and its status. `why` is called for a pod that should be captured and is not.
     pub(crate) fn observe_pod(
         &mut self,
         pod: &Pod,
@@ -131,12 +130,12 @@ impl NoticeTracker {
         });
         history.round = round;
         let runs = pod.status.phase == "Running";
-        // An outage of ztunnel is reported for the node, not for each of its pods.
+        // A ztunnel outage is reported for the node, not for each of its pods.
         let captured =
             status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
         let notice = match (standing, status.state) {
             (AmbientStanding::Member { .. }, _) if captured => history.captured_now(),
-            // It has an Event of its own.
+            // Reported by an Event of its own.
             (AmbientStanding::Member { .. }, _) if self.bypasses.is_unstable(&pod.metadata.uid) => {
                 history.missing = None;
                 None
@@ -159,7 +158,7 @@ impl NoticeTracker {
         }
     }
 
-    /// The pass failed: as far as is known, pods that were captured still are, and others are not.
+    /// Records a pod after a failed pass: pods that were captured are assumed to be still, and others not.
     pub(crate) fn observe_failure(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
         let before = self.pods.get_mut(&pod.metadata.uid);
         if let Some(history) = before.filter(|history| history.captured && !has_ended(pod)) {
@@ -178,7 +177,8 @@ impl NoticeTracker {
         self.observe_pod(pod, standing, status, || why.to_owned(), now);
     }
 
-    /// Rules that another component had changed were restored. `what_is_redirected`: which traffic, and where.
+    /// Reports the repair of rules that another component had changed. `what_is_redirected`: the traffic concerned, and its
+    /// destination.
     pub fn report_repair(&self, what_is_redirected: &str, what: &[String]) {
         self.emit_warning(
             "DriftRepaired",
@@ -189,7 +189,7 @@ impl NoticeTracker {
         );
     }
 
-    /// Whether a ztunnel accepts new connections; `meanwhile`: what happens to them if none does.
+    /// Records whether a ztunnel accepts new connections; `meanwhile`: their treatment if none does.
     pub fn observe_ztunnel(&mut self, there: bool, meanwhile: &str, now: Instant) {
         let ztunnel = &mut self.ztunnel;
         if there {
@@ -204,7 +204,7 @@ impl NoticeTracker {
         }
     }
 
-    /// How many connected ztunnels run in none of the node's ztunnel pods.
+    /// Records the number of connected ztunnels that run in none of the node's ztunnel pods.
     pub fn unknown_ztunnels(&mut self, count: usize, now: Instant) {
         self.unknown_ztunnel = match self.unknown_ztunnel {
             _ if count == 0 => UnknownZtunnel::Absent,
@@ -213,7 +213,7 @@ impl NoticeTracker {
         };
     }
 
-    /// Reports what is due.
+    /// Sends due notices.
     pub(crate) fn report_due(&mut self, now: Instant) {
         if matches!(self.unknown_ztunnel, UnknownZtunnel::Due(when) if when <= now) {
             self.unknown_ztunnel = UnknownZtunnel::Reported;
@@ -240,7 +240,7 @@ impl NoticeTracker {
         due.into_iter().for_each(|(about, what)| self.emit_notice(about, what));
     }
 
-    /// When the next report is due.
+    /// Returns when the next notice is due.
     pub(crate) fn next_wakeup(&self) -> Option<Instant> {
         let pods =
             self.pods.values().filter_map(|history| history.missing.as_ref()).map(|missing| missing.next);
@@ -284,7 +284,7 @@ impl PodHistory {
         });
         missing.reason = reason;
         missing.why = why();
-        // The cause has changed.
+        // The cause differs from the reported one.
         if missing.reported.is_some_and(|reported| reported != reason) {
             missing.next = missing.next.min(now + PATIENCE);
         }
@@ -316,18 +316,18 @@ impl UncapturedPod {
     }
 }
 
-/// The severity of a pod's exclusion; `None`: it is not reported.
+/// Returns the severity of a pod's exclusion; `None`: not reported.
 fn exclusion_level(reason: SkipReason) -> Option<EventLevel> {
     match reason {
-        // The pod's annotations claim a sidecar, and nothing redirects its traffic.
+        // The pod's annotations claim a sidecar, but its traffic is not redirected.
         SkipReason::HostNetwork | SkipReason::NoProxy => Some(EventLevel::Warning),
-        // An operator chose so, for the pod or with its sidecar.
+        // Chosen by an operator, explicitly or with the sidecar.
         SkipReason::OptedOut | SkipReason::HasSidecar => Some(EventLevel::Normal),
         _ => None,
     }
 }
 
-/// A pod that has ended, or is about to, is not reported.
+/// Whether a pod has ended, or is about to, and is therefore not reported.
 fn has_ended(pod: &Pod) -> bool {
     pod.metadata.deleted.is_some() || pod.status.has_ended()
 }

@@ -1,4 +1,4 @@
-//! What the plugin asks the agent, with and without ambient mode.
+//! Metrics of the plugin's requests, with and without ambient mode.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Hi
 use crate::metrics::DURATIONS;
 
 metrics::metric_set! {
-    /// Requests of plugins, ours and Istio's; clones share their values.
+    /// Counter of requests by plugins, ours and Istio's; clones share their values.
     pub struct PluginMetrics, pub fn register() {
         requests: Family<[(&'static str, u16); 1], Counter> = "istio_cni_plugin_requests",
             "Requests of the CNI plugin, ours or Istio's, by response status";
@@ -19,7 +19,7 @@ metrics::metric_set! {
 }
 
 impl PluginMetrics {
-    /// A request was answered with this HTTP status, or what corresponds to it: 200 done, 400 not understood, 500 failed.
+    /// Counts a response with this HTTP status, or its equivalent: 200 done, 400 invalid, 500 failed.
     pub fn count_response(&self, response_code: u16) {
         self.requests.get_or_create(&[("response_code", response_code)]).inc();
     }

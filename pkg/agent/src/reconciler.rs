@@ -1,4 +1,4 @@
-//! The thread that owns the node's network namespace: its inbox and its loop.
+//! Reconciler thread, which owns the node's network namespace: its inbox and its loop.
 
 use std::{
     collections::BTreeSet,
@@ -30,23 +30,22 @@ use crate::{
     status::AgentStatus,
 };
 
-/// Without any event, everything is observed this often.
+/// Interval of full observations without any event.
 const REGULAR: Duration = Duration::from_secs(30);
-/// An event brings that forward, but not to sooner than this after the last time: frequent events must not cause constant
-/// work.
+/// Minimum interval between full observations, to which an event shortens it: frequent events must not cause constant work.
 const AFTER_NEWS: Duration = Duration::from_secs(5);
-/// The delay before the next attempt after a failure; it doubles with each further one, up to the last.
+/// Delay before the next attempt after a failure; doubled after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 
-/// How long facts may take to arrive after a start.
+/// Time that facts may take to arrive after a start.
 const STARTING: Duration = Duration::from_secs(10);
 
 /// A pod with its namespace.
 pub(crate) type PodWithNamespace = (Box<Pod>, Option<Namespace>);
 
-/// A request for a pod that was not known, and when it was made.
+/// A request for an unknown pod, and its time.
 #[derive(Debug)]
 pub(crate) struct PodWaiter {
     pub(crate) name: PodName,
@@ -55,36 +54,36 @@ pub(crate) struct PodWaiter {
     pub(crate) reply: Sender<PodWithNamespace>,
 }
 
-/// A pod that starts.
+/// A starting pod.
 #[derive(Debug)]
 pub(crate) struct PodArrival {
     pub(crate) name: PodName,
-    /// As the runtime passes it.
+    /// UID as passed by the runtime.
     pub(crate) uid: PodUid,
     pub(crate) container: ContainerId,
     pub(crate) ips: Vec<IpAddr>,
-    /// The network that the runtime attaches it to.
+    /// Network to which the runtime attaches it.
     pub(crate) network: String,
     pub(crate) netns: Option<Netns>,
-    /// When it fails unless it has completed.
+    /// Deadline, after which the ADD fails.
     pub(crate) deadline: Instant,
-    /// The pod, if the API server was asked for it.
+    /// Pod, if it was fetched from the API server.
     pub(crate) known: Option<PodWithNamespace>,
-    /// Labels of the namespace may have changed since they were read: the API server is to be asked.
+    /// Whether labels of the namespace may have changed since they were read, so that the API server must be queried.
     pub(crate) outdated: bool,
 }
 
-/// The deletion of a sandbox, as the plugin's DEL reports it.
+/// Deletion of a sandbox, as reported by the plugin's DEL.
 #[derive(Debug)]
 pub(crate) struct SandboxEnd {
     pub(crate) container: ContainerId,
     /// UID and addresses, for an agent that did not receive the ADD.
     pub(crate) attachment: PodAttachment,
-    /// The network namespace, if there still was one: a runtime repeats the DEL of a sandbox long after that.
+    /// Network namespace, if it still existed: a runtime repeats the DEL of a sandbox long after its removal.
     pub(crate) netns: Option<NetnsId>,
 }
 
-/// Decision on a pod that starts.
+/// Decision on a starting pod.
 #[derive(Debug)]
 pub(crate) struct AddDecision {
     pub(crate) known: PodWithNamespace,
@@ -95,11 +94,11 @@ pub(crate) struct AddDecision {
 pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
     Pod(PodName, PodUid, Sender<PodWithNamespace>),
-    /// A pod that is not known is returned.
+    /// ADD; an unknown pod is returned.
     Add(Box<PodArrival>, Sender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
     Release(SandboxEnd, CaptureReply),
     Check(PodUid, Vec<IpAddr>, CaptureReply),
-    /// A network, and the containers that it has.
+    /// A network, and its containers.
     Collect(String, BTreeSet<ContainerId>, CaptureReply),
     Fallback(ZtunnelFallback),
     Inspect(Sender<Box<AgentSnapshot>>),
@@ -108,58 +107,58 @@ pub(crate) enum ReconcilerMessage {
     Stop,
 }
 
-/// Sends to the reconciler; clones send to the same one. When the reconciler has ended, messages are dropped, and requests
-/// get no answer.
+/// Sends messages to the reconciler; clones send to the same one. After the reconciler has ended, messages are dropped, and
+/// requests get no reply.
 #[derive(Clone, Debug)]
 pub struct AgentHandle(Sender<ReconcilerMessage>);
 
 impl AgentHandle {
     pub(crate) fn send(&self, message: ReconcilerMessage) {
-        drop(self.0.send(message)); // the process ends when the reconciler has
+        drop(self.0.send(message)); // the process ends with the reconciler
     }
 
-    /// Has the capture mode handle one result of its work on other threads. Called once for each result, after the mode can
-    /// find it.
+    /// Makes the capture mode handle one result of its work on other threads. Called once for each result, after it is available to
+    /// the mode.
     pub fn work_completed(&self) {
         self.send(ReconcilerMessage::WorkCompleted);
     }
 
-    /// Adds a change that ends now to the history.
+    /// Adds a change that has just ended to the history.
     pub fn note_change(&self, entry: HistoryEntry) {
         self.send(ReconcilerMessage::Note(Box::new(entry)));
     }
 
-    /// Passes a fact.
+    /// Sends a fact.
     pub fn send_fact(&self, fact: Fact) {
         self.send(ReconcilerMessage::Fact(Box::new(fact), Instant::now()));
     }
 
-    /// Changes what happens while no ztunnel is ready.
+    /// Sets the policy that applies while no ztunnel is ready.
     pub fn set_fallback(&self, fallback: ZtunnelFallback) {
         self.send(ReconcilerMessage::Fallback(fallback));
     }
 
-    /// A copy of what the reconciler knows. It answers between two messages; `None`: not within that time. Blocks.
+    /// Returns a copy of the reconciler's state, taken between two messages; `None`: not within that time. Blocks.
     pub fn request_snapshot(&self, within: Duration) -> Option<Box<AgentSnapshot>> {
         let (reply, answer) = mpsc::channel();
         self.send(ReconcilerMessage::Inspect(reply));
         answer.recv_timeout(within).ok()
     }
 
-    /// Ends the loop after the current message. Removes nothing.
+    /// Stops the loop after the current message. Removes nothing.
     pub fn stop(&self) {
         self.send(ReconcilerMessage::Stop);
     }
 }
 
-/// The inbox of a reconciler that is opened later, on the thread that it will run on.
+/// Inbox of a reconciler that is created later, on its own thread.
 #[derive(Debug)]
 pub struct ReconcilerInbox {
     receiver: Receiver<ReconcilerMessage>,
 }
 
 impl ReconcilerInbox {
-    /// An empty one, and what sends to it.
+    /// Returns an empty inbox, and a handle that sends to it.
     pub fn new() -> (AgentHandle, ReconcilerInbox) {
         let (sender, receiver) = mpsc::channel();
         (AgentHandle(sender), ReconcilerInbox { receiver })
@@ -169,45 +168,45 @@ impl ReconcilerInbox {
 /// Scope of a pass: the part of the state that it compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReconcileScope {
-    /// Only what has become due; no fact has changed.
+    /// Only timers that are due; no fact has changed.
     Timers,
-    /// The pods that have changed, and their addresses.
+    /// Changed pods, and their addresses.
     Pods,
     /// Addresses, their sets and routes.
     Membership,
-    /// Everything.
+    /// The whole state.
     Full,
 }
 
-/// The places to which a reconciler reports. Neither sink may block.
+/// Destinations of a reconciler's reports. Neither sink may block.
 pub struct AgentOutputs {
     /// Metrics of the agent.
     pub metrics: AgentMetrics,
     /// Health of the agent, for its readiness probe and the debug state.
     pub status: Arc<AgentStatus>,
-    /// Takes annotations of pods that are to change.
+    /// Receives updates of annotations.
     pub annotate: AnnotationSink,
-    /// Takes Events.
+    /// Receives Events.
     pub notify: NoticeSink,
 }
 
-/// The reconciler, and all that it knows.
+/// Reconciler with its state.
 pub struct Reconciler {
     core: AgentState,
     mode: Box<dyn CaptureMode>,
     attempts: Attempts,
     due: Instant,
-    /// When everything was last observed.
+    /// Time of the last full observation.
     observed_all: Option<Instant>,
     oldest: Option<Instant>,
     inbox: Receiver<ReconcilerMessage>,
     started: Instant,
-    /// The error that was logged last.
+    /// Error that was logged last.
     logged: Option<String>,
 }
 
 impl Reconciler {
-    /// A reconciler of the namespace that `mode` was opened for, on whose thread it must run.
+    /// Returns a reconciler for the network namespace that `mode` was opened in, on whose thread it must run.
     ///
     /// `policy` decides which pods are enrolled.
     pub fn new(
@@ -229,7 +228,7 @@ impl Reconciler {
         }
     }
 
-    /// Keeps the history of changes in a file, beginning with what an earlier agent left there.
+    /// Stores the history of changes in a file, beginning with that of an earlier agent.
     pub fn keep_history(&mut self, path: &Path) {
         self.core.history.keep_in(path);
     }
@@ -244,7 +243,7 @@ impl Reconciler {
                 Ok(message) => self.handle_message(message),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            // What arrived meanwhile is one change.
+            // Messages that arrived meanwhile are handled as one change.
             while let Ok(message) = self.inbox.try_recv() {
                 if matches!(message, ReconcilerMessage::Stop) {
                     return;
@@ -255,9 +254,9 @@ impl Reconciler {
         }
     }
 
-    /// When there is work even if no message arrives.
+    /// Returns when to wake up without a message.
     fn next_wakeup(&self) -> Instant {
-        // After a failure these have to wait.
+        // After a failure these are delayed.
         let waiting = [self.mode.next_wakeup(), self.core.pace.due].into_iter().flatten();
         let waiting = waiting.min().filter(|_| self.attempts.failure_count() == 0);
         [waiting, self.core.notices.next_wakeup()].into_iter().flatten().fold(self.due, Instant::min)
@@ -265,7 +264,7 @@ impl Reconciler {
 
     fn reconcile_if_due(&mut self) {
         let now = Instant::now();
-        // Both also when messages arrive so often that the loop never waits.
+        // Evaluated even if messages arrive so often that the loop never waits.
         if self.mode.next_wakeup().is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Timers);
         }
@@ -276,7 +275,7 @@ impl Reconciler {
             self.core.mark_dirty(ReconcileScope::Full);
         }
         let Some(scope) = self.core.dirty else { return };
-        // After a failure an event brings the next attempt forward, but not to now, unless a request waits for it.
+        // After a failure an event shortens the delay, but not to zero, unless a request waits for the attempt.
         if self.attempts.failure_count() > 0 && now < self.due && !self.mode.is_awaited() {
             return;
         }
@@ -299,7 +298,7 @@ impl Reconciler {
         }
     }
 
-    /// One pass, and reports its result.
+    /// Runs one pass, and reports its result.
     fn run_pass(&mut self, scope: ReconcileScope) -> Result<(), ()> {
         if scope > ReconcileScope::Timers {
             self.core.pace_memberships(scope, Instant::now());
@@ -309,7 +308,7 @@ impl Reconciler {
         } else {
             Err(Reason::from(report::NOT_SYNCED))
         };
-        // Pods that belong to the mesh are enrolled, and held, also while no ztunnel can be used.
+        // Mesh pods are enrolled, and held, even while no ztunnel is usable.
         let refused = done.as_ref().err().cloned();
         if let Some(refused) = refused.as_ref().filter(|_| self.core.is_synced()) {
             self.core.report_failure(refused.as_str());
@@ -323,14 +322,14 @@ impl Reconciler {
         self.core.problem.clone_from(&problem);
         self.core.status.set_problem(problem.clone());
         self.core.metrics.set_ready(self.core.status.check_readiness().is_ok());
-        // Before the facts are in sync nothing can be answered; each request has a deadline.
+        // Before the facts are synced no request can be answered; each has a deadline.
         if self.core.is_synced() {
             self.mode.answer_requests(refused.as_ref());
         }
         problem.map_or(Ok(()), |_| Err(()))
     }
 
-    /// Logs only changes. After each start the facts take a moment to arrive, which is no failure.
+    /// Logs changes only. Facts take a moment to arrive after each start, which is no failure.
     fn log_problem(&mut self, problem: Option<&str>) {
         if problem.is_some() && !self.core.index.is_synced() && self.started.elapsed() < STARTING {
             return;
@@ -355,7 +354,7 @@ impl Reconciler {
                 let (cause, was_synced) = (describe_fact(&fact), core.is_synced());
                 if core.apply_fact(*fact) {
                     core.history.add_cause(|| cause);
-                    // Passes before that failed for want of facts alone.
+                    // Earlier passes failed only for lack of facts.
                     if core.is_synced() && !was_synced {
                         self.attempts.record_success();
                         self.due = Instant::now();
@@ -396,7 +395,7 @@ impl Reconciler {
         }
     }
 
-    /// Decides on a pod that starts, and begins what follows; `reply` gets the result.
+    /// Decides on a starting pod, and begins its enrolment; `reply` receives the result.
     fn process_add(
         &mut self,
         mut arrival: Box<PodArrival>,
@@ -432,8 +431,8 @@ impl Reconciler {
         Ok(AddDecision { known, membership })
     }
 
-    /// The end of a sandbox whose ADD is not known is that of its pod only if it had the pod's network namespace: it may be an earlier
-    /// sandbox, of which the runtime removes what is left.
+    /// Handles the end of a sandbox. One whose ADD is unknown counts as that of its pod only if it had the pod's network namespace:
+    /// it may be an earlier sandbox that the runtime cleans up.
     fn release_container(&mut self, end: SandboxEnd) -> CaptureResult {
         let SandboxEnd { container, attachment, netns } = end;
         let is_known = self.core.ledger.has_container(&container);
@@ -463,18 +462,18 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Completes what has begun: nothing is changed any more. Precedes an uninstallation, which it would undo.
+    /// Completes pending work: nothing is changed any more. Precedes an uninstallation, which it would otherwise undo.
     pub fn finish_work(&mut self) {
         self.mode.finish_work();
     }
 
-    /// Marks every pod as not captured: none of our rules will be left.
+    /// Annotates every pod as not captured: none of our rules will be left.
     pub fn remove_annotations(&self) {
         self.core.remove_annotations();
     }
 }
 
-/// A short description of a fact.
+/// Returns a short description of a fact.
 fn describe_fact(fact: &Fact) -> String {
     match fact {
         Fact::Pods(pods) => format!("list of {} pods", pods.len()),

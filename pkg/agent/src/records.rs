@@ -1,7 +1,7 @@
-//! The plugin's records of ADDs: an index of the directory that reads each file once, and again only after a change.
+//! Index of the plugin's records of ADDs, which reads each file of the directory once, and again only after a change.
 //!
-//! What bounds the directory: failures share [`wire::FAILURE_PLACES`] files, and a success is bounded in bytes and goes with
-//! its container's DEL. [`RecordIndex::prune`] removes what a lost DEL, a killed plugin or an earlier version left.
+//! The directory is bounded: failures share [`wire::FAILURE_PLACES`] files, and a success is bounded in bytes and removed by its
+//! container's DEL. [`RecordIndex::prune`] removes files that a lost DEL, a killed plugin or an earlier version left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,45 +18,45 @@ use hostfs::FileFingerprint;
 use rustix::fs::StatVfsMountFlags;
 use wire::{FORMER_FAILED, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, PodRecord, STAGED};
 
-/// After this time no runtime retries a pod whose ADD failed.
+/// Time after which no runtime retries a pod whose ADD failed.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
-/// No plugin takes so long from staging a record to renaming it: its process was killed.
+/// Time after which a staged record counts as abandoned, because no plugin takes that long to rename it: its process was killed.
 const ABANDONED: Duration = Duration::from_secs(60);
-/// No node has more pods. Of more files the newest count; those that are older are removed, unless their pod lives.
+/// Maximum number of records, more than any node has pods. The newest are used; older ones are removed, unless their pod is alive.
 const MOST: usize = 2000;
-/// The decision on a pod that is redirected to its sidecar.
+/// Decision code of a pod that is redirected to its sidecar.
 const SIDECAR: &str = "sidecar";
 
-/// The records of a directory, as they were last read.
+/// Records of a directory, as last read.
 #[derive(Debug)]
 pub struct RecordIndex {
     directory: PathBuf,
     files: Mutex<BTreeMap<OsString, IndexedFile>>,
 }
 
-/// A file, and what it held when it had this fingerprint.
+/// Content of a file with this fingerprint.
 #[derive(Clone, Debug)]
 struct IndexedFile {
     fingerprint: FileFingerprint,
-    /// Any later change shows in the fingerprint.
+    /// Whether any later change is detected by the fingerprint.
     is_conclusive: bool,
-    /// `None`: no record, or none that this version can read.
+    /// The record; `None`: no record, or one that this version cannot read.
     record: Option<Arc<PodRecord>>,
 }
 
 impl RecordIndex {
-    /// An index of this directory, which need not be there. Nothing is read yet.
+    /// Returns an index of this directory, which need not exist. Reads nothing yet.
     pub fn new(directory: PathBuf) -> RecordIndex {
         RecordIndex { directory, files: Mutex::default() }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the records that there are now: of at most 2,000 files, the newest. Reads those that are new or have changed
-    /// since the last call; what cannot be read is absent, and so is a failure older than a day. Blocks.
+    /// Returns the current records of the newest files, at most 2,000. Reads those that are new or have changed since the last
+    /// call; unreadable ones are omitted, and failures older than a day. Blocks.
     pub fn read_records(&self) -> Vec<Arc<PodRecord>> {
         self.update_index().into_values().filter_map(|file| file.record).collect()
     }
@@ -80,13 +80,13 @@ impl RecordIndex {
         files.clone()
     }
 
-    /// Removes failures older than a day and those of the version before, what killed plugins left, records of pods whose
-    /// network namespace is gone, and what exceeds 2,000 files, the oldest first, unless its namespace is there.
-    /// `netns_directory`: where the container runtime binds network namespaces. Blocks.
+    /// Removes failures older than a day and those of the previous version, files of killed plugins, records of pods whose network
+    /// namespace was removed, and files in excess of 2,000, the oldest first, unless their namespace exists. `netns_directory`:
+    /// directory to which the container runtime binds network namespaces. Blocks.
     pub fn prune(&self, netns_directory: &Path) {
         let now = SystemTime::now();
         for file in list_files(&self.directory).filter(|file| file.is_stale(now)) {
-            drop(fs::remove_file(self.directory.join(&file.name))); // the next pass tries again
+            drop(fs::remove_file(self.directory.join(&file.name))); // the next pass retries
         }
         let judge = |name, record: Option<&PodRecord>| judge_file(name, record, netns_directory);
         let files = self.update_index().into_iter();
@@ -95,7 +95,7 @@ impl RecordIndex {
             let record = load_record(&self.directory.join(&file.name));
             judged.push(JudgedFile { is_excess: true, ..judge(file.name, record.as_ref()) });
         });
-        // A namespace is gone only if others of its directory are seen here: this may be another directory.
+        // A missing namespace counts as removed only if others of its directory are visible here: this may be another directory.
         let alive = judged.iter().filter(|file| file.state == NetnsState::Alive);
         let shared: BTreeSet<_> = alive.filter_map(|file| file.directory.as_deref()).collect();
         for file in &judged {
@@ -106,7 +106,7 @@ impl RecordIndex {
                 NetnsState::Unknown => file.is_excess,
             };
             if is_useless {
-                drop(fs::remove_file(self.directory.join(&file.name))); // the next pass tries again
+                drop(fs::remove_file(self.directory.join(&file.name))); // the next pass retries
             }
         }
     }
@@ -114,9 +114,9 @@ impl RecordIndex {
     /// Checks that the plugin can record ADDs.
     ///
     /// # Errors
-    /// Why it cannot: the file system is read-only, or has no space or no inodes left.
+    /// The file system is read-only, or has no space or no inodes left.
     pub fn check_space(&self) -> Result<(), String> {
-        // Until the first record the directory is missing.
+        // The directory is missing until the first record.
         let parent = self.directory.parent().unwrap_or(Path::new("/"));
         let stat = rustix::fs::statvfs(&self.directory).or_else(|_| rustix::fs::statvfs(parent));
         let place = self.directory.display();
@@ -144,16 +144,16 @@ struct ListedFile {
     fingerprint: FileFingerprint,
 }
 
-/// By its name.
+/// Kind of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileKind {
-    /// Of a success, or a file of another version, which is left alone.
+    /// Record of a success, or a file of another version, which is left alone.
     Record,
-    /// Of a failure.
+    /// Record of a failure.
     Failure,
-    /// Of a failure, by the version before, which did not bound their number.
+    /// Record of a failure by the previous version, which did not bound their number.
     Former,
-    /// Being written.
+    /// Staged file.
     Staged,
 }
 
@@ -179,7 +179,8 @@ impl ListedFile {
         matches!(self.kind, FileKind::Record | FileKind::Failure)
     }
 
-    /// By the wall clock, which is all that outlives a boot: a file of a time that has not come yet is a new one.
+    /// Whether the file is obsolete. By the wall clock, the only one that continues across reboots: a file with a time in the
+    /// future counts as new.
     fn is_stale(&self, now: SystemTime) -> bool {
         let age = now.duration_since(self.modified).unwrap_or_default();
         match self.kind {
@@ -196,7 +197,7 @@ fn list_files(directory: &Path) -> impl Iterator<Item = ListedFile> {
     entries.filter_map(|entry| ListedFile::from_entry(&entry))
 }
 
-/// Returns the newest [`MOST`] files, and hands the others to `excess`.
+/// Returns the newest [`MOST`] files, and passes the others to `excess`.
 fn newest_files(
     files: impl Iterator<Item = ListedFile>,
     mut excess: impl FnMut(ListedFile),
@@ -218,7 +219,7 @@ fn drain_older(files: &mut Vec<ListedFile>) -> impl Iterator<Item = ListedFile> 
     files.drain(MOST.min(files.len())..)
 }
 
-/// Reads a record. One of the version before, which did not bound it, is cut to what this one would keep.
+/// Reads a record. One of the previous version, which did not bound it, is truncated to the current limits.
 fn load_record(path: &Path) -> Option<PodRecord> {
     let text = hostfs::read(path, MAX_RECORD).ok()?;
     let mut record = PodRecord::decode(&text).ok()?;
@@ -233,14 +234,14 @@ fn load_record(path: &Path) -> Option<PodRecord> {
     PodRecord::decode(&record.encode().ok()?).ok()
 }
 
-/// A record, by the network namespace of its ADD.
+/// A record, with the state of the network namespace of its ADD.
 #[derive(Debug)]
 struct JudgedFile {
     name: OsString,
-    /// The directory of the namespace, on the node.
+    /// Directory of the namespace, on the node.
     directory: Option<PathBuf>,
     state: NetnsState,
-    /// There are newer ones enough.
+    /// Whether there are enough newer ones.
     is_excess: bool,
 }
 
@@ -248,13 +249,13 @@ struct JudgedFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NetnsState {
     Alive,
-    /// Nothing is at its path, or another namespace.
+    /// The recorded path does not exist, or is another namespace.
     Gone,
-    /// The namespace was not recorded, or its path leads to no namespace here.
+    /// The namespace was not recorded, or its path is no namespace here.
     Unknown,
 }
 
-/// `record`: `None` if it cannot be read.
+/// Determines the state of a record's namespace. `record`: `None` if it cannot be read.
 fn judge_file(name: OsString, record: Option<&PodRecord>, netns_directory: &Path) -> JudgedFile {
     let directory = record.and_then(|record| Path::new(&record.netns).parent()).map(Path::to_owned);
     let state = record.map_or(NetnsState::Unknown, |record| netns_state(record, netns_directory));

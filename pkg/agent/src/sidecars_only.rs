@@ -1,4 +1,4 @@
-//! No capture: the mode of an agent without ambient mode, which only tells the plugin who a pod is.
+//! Mode of an agent without ambient mode, which captures nothing and only identifies pods for the plugin.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -12,7 +12,7 @@ use crate::{
 
 const OFF: &str = "ambient mode is off on this node";
 
-/// Captures nothing, and keeps nothing of a pod. The plugin redirects pods with a sidecar by itself.
+/// Captures nothing, and stores nothing about pods. The plugin redirects pods with a sidecar by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SidecarsOnly;
 
@@ -28,7 +28,7 @@ impl CaptureMode for SidecarsOnly {
     fn answer_requests(&mut self, _: Option<&Reason>) {}
 
     fn enrol_pod(&mut self, _: &mut AgentState, _: PodEnrolment, reply: CaptureReply) {
-        drop(reply.send(Err(OFF.into()))); // who asked may have given up
+        drop(reply.send(Err(OFF.into()))); // the caller may have given up
     }
 
     fn skip_pod(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, reply: CaptureReply) {

@@ -1,4 +1,4 @@
-//! `agent.sock`: the plugin's requests. Each connection has a thread, which waits so that the reconciler need not.
+//! `agent.sock`: serves the plugin's requests. Each connection has a thread, which waits so that the reconciler need not.
 
 use std::{
     collections::BTreeSet,
@@ -34,49 +34,48 @@ use crate::{
     status::AgentStatus,
 };
 
-/// Only root may connect: an answer contains pods, and a request changes the node.
+/// Mode of the socket. Only root may connect: a response contains pods, and a request changes the node.
 const MODE: u32 = 0o600;
-/// Concurrent requests; more wait in the kernel.
+/// Maximum number of concurrent requests; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 512;
-/// How long a client may take for the whole of its request: the plugin has it ready when it connects.
+/// Time for receiving a whole request: the plugin has it ready when it connects.
 const REQUEST: Duration = Duration::from_secs(2);
-/// How long a client may take to receive the answer.
+/// Timeout of sending the response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait for a pod that the API has not shown; then the API server is asked.
+/// Wait for a pod that the API has not shown, before the API server is queried.
 const WATCH_DELAY: Duration = Duration::from_millis(300);
-/// How long the API server may take to confirm what is known of a pod while the watch of namespaces fails.
+/// Timeout of the API server's confirmation of a known pod while the watch of namespaces fails.
 const CONFIRMATION: Duration = Duration::from_secs(2);
-/// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent
-/// may be switching ztunnels, or starting.
+/// Time limit of a request, from accepting its connection: the plugin waits 10 s. The agent may be switching ztunnels, or starting.
 const ANSWER: Duration = Duration::from_secs(9);
-/// Least time between two log lines about failures to accept connections.
+/// Minimum interval between log lines about failures to accept connections.
 const REMINDER: Duration = Duration::from_secs(60);
-/// A pod's capture is given up this long before that, so that the answer can give the reason.
+/// Time before the deadline at which a pod's capture is given up, so that the response can contain the reason.
 const MARGIN: Duration = Duration::from_millis(200);
 
 const LATE: &str = "the agent did not complete the request in time";
 const UNDELIVERABLE: &str = "the agent cannot receive the pod's network namespace: it has no file descriptors left, or a security module forbids it";
 
-/// A pod as the API server knows it, with its namespace where that counts.
+/// A pod from the API server, with its namespace where needed.
 pub type FetchedPod = (Pod, Option<Namespace>);
 
-/// Asks the API server for a pod, by the UID that the runtime passed, which may be empty; returns by the deadline.
+/// Fetches a pod from the API server, by the UID that the runtime passed, which may be empty; returns by the deadline.
 pub type PodFetcher = Box<dyn Fn(&PodName, &PodUid, Instant) -> Result<FetchedPod, Reason> + Send + Sync>;
 
-/// Serves the plugin.
+/// Server of the plugin's requests.
 #[derive(Debug)]
 pub struct AgentServer {
     listener: UnixListener,
     _file: SocketFile,
 }
 
-/// Answers the plugin's requests, from whatever socket they come; clones are the same one.
+/// Answers the plugin's requests, from any socket; clones share one state.
 #[derive(Clone)]
 pub struct AgentService(Arc<ConnectionContext>);
 
 impl AgentService {
-    /// `lookup`: asks the API server for a pod that no fact has shown. `status` is told of requests that fail for lack of
-    /// file descriptors.
+    /// Returns a service. `lookup`: fetches a pod that no fact has shown. `status` records requests that fail for lack of file
+    /// descriptors.
     pub fn new(
         owner: AgentHandle,
         policy: EnrolmentPolicy,
@@ -88,20 +87,20 @@ impl AgentService {
         AgentService(Arc::new(ConnectionContext { owner, policy, lookup, plugin, status, connections }))
     }
 
-    /// Answers one request; blocks until it is done, at most until the deadline: what is not done by then has failed, and the
-    /// answer gives the reason. `netns`: for an ADD or a DEL, the pod's network namespace.
+    /// Answers one request; blocks until it is done, at most until the deadline: otherwise it has failed, and the response has the
+    /// reason. `netns`: for an ADD or a DEL, the pod's network namespace.
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
         answer_request(request, RequestContext { netns, deadline }, || false, &self.0)
     }
 }
 
-/// Context of a request, beside its text.
+/// Context of a request, besides its text.
 struct RequestContext {
     netns: Option<Netns>,
     deadline: Instant,
 }
 
-/// State that the threads of all connections share.
+/// State shared by the threads of all connections.
 struct ConnectionContext {
     owner: AgentHandle,
     policy: EnrolmentPolicy,
@@ -121,7 +120,7 @@ impl AgentServer {
         Ok(AgentServer { listener, _file: file })
     }
 
-    /// Serves for as long as the process lives.
+    /// Serves until the process ends.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -131,7 +130,7 @@ impl AgentServer {
     }
 
     fn accept_connections(&self, shared: &Arc<ConnectionContext>) {
-        // Closed when no other descriptor is left, so that the plugin has an answer instead of waiting for one.
+        // Closed when no other descriptor is left, so that the plugin gets a response instead of waiting for one.
         let mut reserve = None;
         let mut logged: Option<Instant> = None;
         loop {
@@ -142,22 +141,22 @@ impl AgentServer {
                 thread::sleep(Duration::from_millis(1)); // a connection must end first
                 continue;
             }
-            // Without a time limit: there is only a new connection to wait for.
+            // No timeout: nothing else is waited for.
             if let Err(error) = poll(&mut ready, None::<&Timespec>) {
                 warn!(target: "ambient", %error, "cannot wait for the plugin");
-                thread::sleep(PATIENCE); // no other remedy
+                thread::sleep(PATIENCE); // no better remedy
                 continue;
             }
             match self.accept_with(&mut reserve, &shared.status) {
                 Ok((client, _)) => spawn_connection(client, Arc::clone(shared)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    // Ten times a second would hide all other lines.
+                    // Ten lines a second would drown all others.
                     if logged.is_none_or(|logged| logged.elapsed() >= REMINDER) {
                         warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
                         logged = Some(Instant::now());
                     }
-                    thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
+                    thread::sleep(Duration::from_millis(100)); // most likely out of descriptors
                 }
             }
         }
@@ -184,7 +183,7 @@ impl AgentServer {
     }
 }
 
-/// One of at most [`MAX_CONNECTIONS`], until it is dropped, also by a panic.
+/// One of at most [`MAX_CONNECTIONS`], counted until it is dropped, including by a panic.
 struct CountedConnection(Arc<ConnectionContext>);
 
 impl CountedConnection {
@@ -251,7 +250,7 @@ fn serve_connection(client: &UnixStream, shared: &ConnectionContext) -> io::Resu
     client.write_all(&text)
 }
 
-/// A line, or as much of one as a request may be long; and the descriptor that accompanied it.
+/// Reads a line, or as much of one as a request may contain; and the descriptor attached to it.
 fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Accompanying)> {
     let (mut line, mut piece, mut accompanying) = (Vec::new(), [0; 4096], Accompanying::Nothing);
     while line.len() < MAX_REQUEST && !line.ends_with(b"\n") {
@@ -272,14 +271,14 @@ fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Acc
     Ok((line, accompanying))
 }
 
-/// The client no longer waits: its time is up, or it was killed. It has another answer, or its pod needs none.
+/// Whether the client no longer waits: its time is up, or it was killed. Its result is then irrelevant.
 fn is_gone(client: &UnixStream) -> bool {
     let mut end = [PollFd::new(client, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut end, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// `is_gone`: the client no longer waits for the answer.
+/// Answers one request. `is_gone`: whether the client no longer waits for the response.
 fn answer_request(
     request: AgentRequest,
     with: RequestContext,
@@ -332,7 +331,7 @@ fn receive_reply<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, 
     answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.into())
 }
 
-/// Facts, decision, enrolment: by one message, if the reconciler knows the pod.
+/// Fetches facts, decides and enrols: by one message, if the reconciler knows the pod.
 fn answer_add(
     request: AgentRequest,
     with: RequestContext,
@@ -379,8 +378,7 @@ fn answer_add(
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
 
-/// Has the reconciler decide on a pod and begin what follows. If it does not know the pod, waits for it, and asks the API
-/// server.
+/// Makes the reconciler decide on a pod and begin its enrolment. If the pod is unknown, waits for it, and queries the API server.
 fn decide_add(
     arrival: Box<PodArrival>,
     reply: &CaptureReply,
@@ -398,8 +396,8 @@ fn decide_add(
         Ok(decided) => return Ok(decided),
         Err(arrival) => arrival,
     };
-    // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
-    // What is known is used if it does not answer soon: pods start while the API server is unavailable.
+    // Without a UID, a known pod of this name may be a predecessor; the API server has only the current one. The known one is used
+    // if the server does not respond soon: pods start while the API server is unavailable.
     let is_asked = unknown.uid.is_empty() || unknown.outdated;
     let limit = if unknown.outdated { deadline.min(Instant::now() + CONFIRMATION) } else { deadline };
     let asked = is_asked.then(|| look_up(&unknown.name, &unknown.uid, limit, shared));
@@ -411,7 +409,7 @@ fn decide_add(
     decided(unknown)?.map_err(|_| LATE.into())
 }
 
-/// Facts, and whether a pod that belongs to ambient mode is captured.
+/// Returns facts, and checks that a pod that belongs to ambient mode is captured.
 fn answer_check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
     let (pod, namespace) = match find_pod_facts(&name, &request.uid, deadline, shared) {
@@ -445,7 +443,7 @@ fn find_pod_facts(
     look_up(name, uid, deadline, shared)
 }
 
-/// Keeps nothing of it that the index would not keep.
+/// Fetches a pod, trimmed like those of the index.
 fn look_up(
     name: &PodName,
     uid: &PodUid,

@@ -1,4 +1,4 @@
-//! The agent's status for other threads, such as probes.
+//! Status of the agent for other threads, such as probes.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -12,25 +12,26 @@ use std::{
 use model::Reason;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-/// An iteration of the loop takes less than a second; one that waits for a tool has that tool's time limit.
+/// Maximum duration of a loop iteration, which normally takes less than a second; one that waits for a tool has that tool's
+/// timeout.
 const STUCK: Duration = Duration::from_secs(90);
-/// The agent is not ready for so long after an ADD that failed for lack of file descriptors. Several probes see it, and
-/// pods that start meanwhile would fail, too.
+/// Time for which the agent is not ready after an ADD that failed for lack of file descriptors. Several probes see it, and pods
+/// that start meanwhile would fail, too.
 const SHORT: Duration = Duration::from_secs(30);
-/// Least number of file descriptors that an ADD needs: for its rules, in both families, and for the tools.
+/// Minimum number of file descriptors that an ADD needs: for its rules, in both families, and for the tools.
 const NEEDED: usize = 8;
 
 #[derive(Debug)]
 struct ReconcilerHealth {
     turned: Instant,
-    /// The workers make no progress any more.
+    /// Whether the workers have stopped making progress.
     standstill: bool,
     problem: Option<String>,
-    /// When an ADD last failed for lack of file descriptors.
+    /// Time of the last ADD that failed for lack of file descriptors.
     short: Option<Instant>,
 }
 
-/// Shared by the reconciler, which writes, and probes, which read.
+/// Status shared by the reconciler, which writes it, and probes, which read it.
 #[derive(Debug)]
 pub struct AgentStatus(Mutex<ReconcilerHealth>, AtomicU64);
 
@@ -53,7 +54,7 @@ impl AgentStatus {
         self.lock_health().turned = Instant::now();
     }
 
-    /// Whether the workers have stopped making progress.
+    /// Sets whether the workers have stopped making progress.
     pub fn set_standstill(&self, standstill: bool) {
         self.lock_health().standstill = standstill;
     }
@@ -66,20 +67,20 @@ impl AgentStatus {
         }
     }
 
-    /// The debug state has changed.
+    /// Records a change of the debug state.
     pub fn record_change(&self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it has changed.
+    /// Returns the number of changes of the debug state.
     pub fn change_count(&self) -> u64 {
         self.1.load(Ordering::Relaxed)
     }
 
-    /// The loop has run recently, and the workers make progress.
+    /// Checks that the loop has run recently, and that the workers make progress.
     ///
     /// # Errors
-    /// It has not; the message says which.
+    /// The part that is stuck.
     pub fn check_liveness(&self) -> Result<(), Reason> {
         let (since, standstill) = {
             let state = self.lock_health();
@@ -91,8 +92,8 @@ impl AgentStatus {
         if since < STUCK { Ok(()) } else { Err(format!("the agent's loop has not run for {since:?}").into()) }
     }
 
-    /// An ADD, or the connection that it came by, has failed: notes it if the process has no file descriptors left. `of` is
-    /// any that can be duplicated.
+    /// Records a failed ADD, or a failed connection, if the process has no file descriptors left. `of`: any descriptor that can be
+    /// duplicated.
     pub(crate) fn record_failed_request(&self, of: impl AsFd) {
         let spare: Result<Vec<OwnedFd>, Errno> = (0..NEEDED).map(|_| fcntl_dupfd_cloexec(&of, 0)).collect();
         if matches!(spare, Err(Errno::MFILE | Errno::NFILE)) {
@@ -100,16 +101,17 @@ impl AgentStatus {
         }
     }
 
-    /// The process has no file descriptors left for an ADD.
+    /// Records that the process has no file descriptors left for an ADD.
     pub(crate) fn out_of_descriptors(&self) {
         self.lock_health().short = Some(Instant::now());
         self.record_change();
     }
 
-    /// The facts are known, the last reconcile pass succeeded, and no ADD has failed lately for lack of file descriptors.
+    /// Checks that the facts are known, that the last reconcile pass succeeded, and that no ADD has failed recently for lack of
+    /// file descriptors.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing condition.
     pub fn check_readiness(&self) -> Result<(), Reason> {
         let state = self.lock_health();
         if state.short.is_some_and(|when| when.elapsed() < SHORT) {

@@ -1,4 +1,4 @@
-//! How well the API server's collections are followed. A watch that fails leaves what is known as it is, and nobody notices.
+//! Health of the watches of API collections. A failing watch leaves the known state unchanged, which would go unnoticed.
 //!
 //! Pure.
 
@@ -9,20 +9,20 @@ use std::{
 
 use enrolment::WatchedCollection;
 
-/// A failure is not reported before: a connection that breaks is made again at once.
+/// Time before which a failure is not reported: a broken connection is re-established immediately.
 const GRACE: Duration = Duration::from_secs(10);
-/// A watch that fails says so at least so often: its pauses are a minute at most, and an attempt without an answer fails after
+/// Maximum time between errors of a failing watch: its back-off is at most a minute, and an attempt without a response fails after
 /// half a minute. One that is silent for longer works again, and nothing has changed since.
 const SILENCE: Duration = Duration::from_secs(95);
 
-/// A collection whose changes are not known.
+/// A collection whose changes are unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleCollection {
-    /// The collection.
+    /// Collection.
     pub collection: WatchedCollection,
-    /// How long its watch has failed.
+    /// Time for which its watch has failed.
     pub age: Duration,
-    /// The last error.
+    /// Last error.
     pub error: String,
 }
 
@@ -33,12 +33,12 @@ struct WatchFailure {
     error: String,
 }
 
-/// The failures of watches since they last showed something.
+/// Failures of watches since they last delivered an event.
 #[derive(Debug, Default)]
 pub(crate) struct WatchHealth(BTreeMap<WatchedCollection, WatchFailure>);
 
 impl WatchHealth {
-    /// A watch showed something, or failed.
+    /// Records an event or a failure of a watch.
     pub(crate) fn record_watch(
         &mut self,
         collection: WatchedCollection,
@@ -57,7 +57,7 @@ impl WatchHealth {
         self.0.get(&collection).is_some_and(|failure| failure.is_current(now))
     }
 
-    /// The collections whose watches have failed for so long that it is reported.
+    /// Returns the collections whose watches have failed for long enough to be reported.
     pub(crate) fn stale_collections(&self, now: Instant) -> Vec<StaleCollection> {
         let current = self.0.iter().filter(|(_, failure)| failure.is_current(now));
         current

@@ -1,4 +1,4 @@
-//! The settings of ambient mode.
+//! Settings of ambient mode.
 
 use std::{
     collections::BTreeSet,
@@ -22,13 +22,13 @@ use rules::inpod::{self, ProbeAddresses};
 use super::{AgentIdentity, SettingsReader};
 use crate::{AmbientOptions, EventSettings, HostPaths, PodSource, options};
 
-/// The flag of the operator's selectors.
+/// Flag of the operator's selectors.
 const SELECTORS: Flag = options::AMBIENT_ENABLEMENT_SELECTOR;
-/// Old values of kernel settings, beside the socket.
+/// File with the previous values of kernel settings, beside the socket.
 const JOURNAL: &str = "settings-before.json";
 
 impl SettingsReader<'_> {
-    /// Reads what ambient mode uses, whether it is on or not.
+    /// Reads the settings of ambient mode, whether it is on or not.
     pub(super) fn read_ambient(
         &mut self,
         identity: &AgentIdentity,
@@ -47,8 +47,8 @@ impl SettingsReader<'_> {
         let host_proc = PathBuf::from(self.flag_text(&options::HOST_PROC));
         let agent = capture_modes::CaptureSettings {
             capture,
-            // Charts that leave the entry to the agent, or set selectors, are of versions whose ztunnel is in the pod, and do
-            // not mount what node-level capture needs.
+            // Charts that leave the entry to the agent, or set selectors, belong to versions with in-pod redirection, and lack the
+            // mounts that node-level capture needs.
             starts_in_pod: self.is_generated() || policy.enablement.is_some(),
             node,
             policy,
@@ -78,7 +78,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Whether the process that changes rules is named on the node, too.
+    /// Whether the process that changes rules is also identified on the node.
     fn drift_attribution(&mut self) -> bool {
         self.parse_flag(&options::DRIFT_ATTRIBUTION, |text| match text {
             "" => Ok(false),
@@ -103,7 +103,7 @@ impl SettingsReader<'_> {
         CaptureConfig::Auto(chosen)
     }
 
-    /// Nothing but in-pod capture was asked for.
+    /// Whether only in-pod capture is configured.
     pub(super) fn is_always_in_pod(&self) -> bool {
         self.flag_text(&options::AMBIENT_CAPTURE) == "in-pod"
     }
@@ -127,8 +127,8 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Returns the flag's address. `None` means that it is to be detected. Of a list, as `status.hostIPs` is one, the first address of
-    /// the flag's family counts, or else `default`: the node has none of that family.
+    /// Returns the flag's address; `None`: to be detected. Of a list, such as `status.hostIPs`, the first address of the flag's
+    /// family is used, or else `default`: the node has none of that family.
     fn parse_probe_source<T: FromStr>(&mut self, flag: &Flag, default: T) -> Option<T> {
         self.parse_flag(flag, |text| {
             if text == options::DETECT {
@@ -148,14 +148,14 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// `None` means that pods are chosen by their labels.
+    /// Reads the selectors; `None`: pods are selected by their labels.
     fn read_enablement(&mut self) -> Option<Vec<Enablement>> {
         let parsed = self.parse_selectors().map_err(|error| self.add_mistake(&SELECTORS, error));
         parsed.ok().flatten().map(|(selectors, _)| selectors)
     }
 
-    /// The operator's selectors, as they are understood and as they were written; `None`: there are none. Helm renders a
-    /// value of `null`, which unsets it, as the word.
+    /// Parses the operator's selectors, and returns them as parsed and as written; `None`: none are configured. Helm renders a
+    /// value of `null`, which unsets it, as that word.
     pub(super) fn parse_selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
         let Some(text) = self.optional_text(&SELECTORS) else { return Ok(None) };
         let mut list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
@@ -169,13 +169,13 @@ impl SettingsReader<'_> {
         Ok(Some((read, list)))
     }
 
-    /// The namespaces that are never touched.
+    /// Returns the namespaces whose pods are never enrolled or redirected.
     pub(super) fn excluded_namespaces(&self) -> Vec<String> {
         let excluded = self.flag_text(&options::EXCLUDE_NAMESPACES);
         model::list_elements(&excluded).map(str::to_owned).collect()
     }
 
-    /// Namespaces of the node's agents: ours, if it is known, and those that somebody named.
+    /// Returns the namespaces of the node's agents: ours, if it is known, and those configured.
     pub(super) fn agent_namespaces(&self, identity: &AgentIdentity) -> Vec<String> {
         let own = Some(&identity.namespace).filter(|namespace| !namespace.is_empty());
         own.cloned().into_iter().chain(self.other_agent_namespaces()).collect()
@@ -186,7 +186,7 @@ impl SettingsReader<'_> {
         model::list_elements(&named).map(str::to_owned).collect()
     }
 
-    /// [`ExistingConnections::Keep`] if the value is empty.
+    /// Returns [`ExistingConnections::Keep`] if the value is empty.
     pub(super) fn existing_connections(&mut self) -> ExistingConnections {
         self.parse_flag(&options::EXISTING_CONNECTIONS, |text| match text {
             "" => Ok(ExistingConnections::default()),
@@ -210,7 +210,7 @@ impl SettingsReader<'_> {
             Ok((key.to_owned(), value.to_owned()))
         });
         let enablement = self.read_enablement();
-        // Who has selectors comes from a version of Istio in which the annotation means nothing.
+        // Selectors imply a version of Istio in which the annotation is ignored.
         let ignores_opt_out = enablement.is_some() || self.is_always_in_pod();
         EnrolmentPolicy {
             ambient: true,
@@ -226,9 +226,9 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// The namespace that somebody chose. Unless somebody did, ours too: Istio's chart of 1.20 has no value for it, and on
-    /// some platforms puts agent and ztunnel into kube-system. No other: whoever may make pods of ztunnel's service account
-    /// in our namespace may replace the agent as well.
+    /// Returns the configured namespace of ztunnel. Unless one is configured, ours as well: Istio's chart of 1.20 has no value for
+    /// it, and on some platforms puts agent and ztunnel into kube-system. No other: permission to create pods of ztunnel's service
+    /// account in our namespace implies permission to replace the agent.
     fn ztunnel_namespaces(&self, identity: &AgentIdentity) -> Vec<String> {
         let (chosen, source) = self.values.get(&options::SYSTEM_NAMESPACE);
         let own = Some(&identity.namespace)
@@ -258,7 +258,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Whether packets from this address reach a pod, and its answers the node.
+/// Whether this address can be the source of packets to a pod, and the destination of its replies to the node.
 fn can_be_source(ip: IpAddr) -> bool {
     let is_special = match ip {
         IpAddr::V4(ip) => ip.octets().starts_with(&[0]) || ip.is_broadcast(),
@@ -267,7 +267,7 @@ fn can_be_source(ip: IpAddr) -> bool {
     !is_special && !ip.is_loopback() && !ip.is_multicast()
 }
 
-/// Every scalar of a selector is text; as for Istio, one without quotes is, too.
+/// Converts every scalar of a selector to text, as Istio does for unquoted ones.
 fn write_scalars_as_text(value: &mut serde_json::Value) {
     use serde_json::Value;
     match value {

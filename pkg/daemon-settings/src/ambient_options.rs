@@ -1,8 +1,8 @@
-//! What the operator chose for ambient mode.
+//! Ambient mode's settings, parsed.
 
 use std::path::PathBuf;
 
-/// Where pods are read from.
+/// Source of facts about pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodSource {
     /// The API server.
@@ -15,34 +15,34 @@ pub enum PodSource {
 /// The operator's settings for ambient mode.
 #[derive(Clone, Debug)]
 pub struct AmbientOptions {
-    /// For the agent.
+    /// Settings of the agent's capture.
     pub agent: capture_modes::CaptureSettings,
-    /// Where pods are read from.
+    /// Source of facts about pods.
     pub source: PodSource,
-    /// A file that says what happens while no ztunnel is ready.
+    /// File with the policy that applies while no ztunnel is ready.
     pub fallback_file: Option<PathBuf>,
-    /// The node's network namespace, if the daemon is in one of its own.
+    /// Network namespace of the node, if the daemon runs in another one.
     pub host_network: Option<PathBuf>,
-    /// For Istio's own plugin; `None`: it could not be served, because pods are captured on the node.
+    /// Settings for Istio's own plugin; `None`: it cannot be served, because pods are captured on the node.
     pub events: Option<EventSettings>,
 }
 
-/// Where the socket is, and where the host's namespaces are.
+/// Path of the socket, and the mounts of the host's namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSettings {
-    /// The socket.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// The namespaces.
+    /// Mounts of the host's namespaces.
     pub places: HostPaths,
 }
 
-/// Where this container sees namespaces that the host has elsewhere.
+/// Mounts in this container of the host's network namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPaths {
-    /// The host's directories, as far as they are mounted.
+    /// Mount of the host's root.
     pub root: PathBuf,
-    /// The host's processes.
+    /// Mount of the host's /proc.
     pub proc: PathBuf,
-    /// Where the host's runtime binds namespaces.
+    /// Mount of the directory to which the host's runtime binds network namespaces.
     pub netns_directory: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The debug state: where it is served, and what it tells of the settings.
+//! Settings of the debug state: where it is served, and which settings it shows.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use telemetry::http::ListenAddress;
 use super::{DEBUG_SOCKET, DaemonSettings, SettingsReader};
 use crate::options;
 
-/// Name of the file beside it with the last state that an agent has seen.
+/// Name of the file with the last state observed by an agent, beside the socket.
 const LAST_STATE: &str = "last-state.json";
 pub(crate) const HISTORY: &str = "history.jsonl";
-/// The one value that is left out: it is long, and shows in the conflist.
+/// The only value that is omitted: it is long, and visible in the conflist.
 pub(super) const TEMPLATE: Flag = options::CNI_NETWORK_CONFIG;
 
-/// Where the debug state is served.
+/// Listen address of the debug state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugAddress {
     /// `localhost`, `*`, or an IP address.
@@ -26,8 +26,8 @@ pub struct DebugAddress {
 }
 
 impl SettingsReader<'_> {
-    /// An agent on the node's network, whose loopback is that of all containers with hostNetwork, opens the port only if
-    /// somebody names one.
+    /// Reads the address. An agent in the node's network namespace, whose loopback interface is shared by all containers with
+    /// hostNetwork, opens the port only if one is configured.
     pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<DebugAddress> {
         let is_asked_for = self.values.get(&options::CTRLZ_PORT).1 != ValueSource::Default;
         let port = self.parse_port(&options::CTRLZ_PORT).filter(|_| is_asked_for || !shares_node_network);
@@ -51,7 +51,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Every value, and where it came from.
+/// Returns every value, and its source.
 pub(super) fn effective_settings(values: &FlagValues) -> Vec<EffectiveSetting> {
     let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE.long);
     all.map(|(flag, text, source)| EffectiveSetting {
@@ -67,23 +67,23 @@ pub(super) fn effective_settings(values: &FlagValues) -> Vec<EffectiveSetting> {
 }
 
 impl DaemonSettings {
-    /// The file with the last debug state, for commands that find no agent.
+    /// Returns the file with the last debug state, for commands that find no agent.
     pub fn last_state(&self) -> PathBuf {
         self.debug_socket.with_file_name(LAST_STATE)
     }
 
-    /// The file with the history of changes.
+    /// Returns the file with the history of changes.
     pub fn history_path(&self) -> PathBuf {
         self.ambient_traces.agent.history.clone()
     }
 
-    /// Where the plugin wrote while no agent was there to take its lines, and the file before.
+    /// Returns the file to which the plugin logs while no agent receives its lines, and the previous one.
     pub fn plugin_logs(&self) -> [PathBuf; 2] {
         [run_dir::LOG_FILE.to_owned(), format!("{}.1", run_dir::LOG_FILE)]
             .map(|name| self.debug_socket.with_file_name(name))
     }
 
-    /// Since when the plugin's credential has been refused.
+    /// Returns the file that records since when the plugin's credential has been refused.
     pub fn refused_credential(&self) -> PathBuf {
         self.debug_socket.with_file_name(wire::REFUSED_CREDENTIAL)
     }

@@ -1,5 +1,5 @@
-//! The plugin's entry: a template, as Istio 1.20 has it, or made from the settings, as Istio 1.29 to 1.31 does; and what
-//! goes with the one or the other.
+//! The plugin's entry: a template, as in Istio 1.20, or generated from the settings, as in Istio 1.29 to 1.31; and settings that
+//! depend on this choice.
 
 use std::{
     collections::BTreeMap,
@@ -15,11 +15,10 @@ use model::parse_go_bool;
 use super::{AgentIdentity, SettingsReader};
 use crate::options;
 
-/// Where the plugin asks, unless its entry says otherwise.
+/// Socket to which the plugin connects, unless its entry names another.
 const PLUGINS_SOCKET: &str = "/var/run/istio-cni/agent.sock";
 
-/// Selectors with the meaning of Istio's labels of pods and namespaces. Where selectors are set, the annotation for opting
-/// out has no effect.
+/// Selectors equivalent to Istio's labels of pods and namespaces. With selectors, the opt-out annotation has no effect.
 const LABELS: &str = r#"[
     {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
     {"podSelector": {"matchExpressions": [
@@ -27,24 +26,24 @@ const LABELS: &str = r#"[
      "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
 
 impl SettingsReader<'_> {
-    /// Nobody gives a template: the entry is made here.
+    /// Whether no template is configured, so that the entry is generated.
     pub(super) fn is_generated(&self) -> bool {
         let given =
             [&options::CNI_NETWORK_CONFIG, &options::CNI_NETWORK_CONFIG_FILE, &options::CNI_CONFIG_MAP];
         given.iter().all(|flag| self.flag_text(flag).trim().is_empty())
     }
 
-    /// Whether the flag is true. A value that is neither true nor false is reported elsewhere.
+    /// Whether the flag is true. An invalid value is reported elsewhere.
     fn is_on(&self, flag: &Flag) -> bool {
         parse_go_bool(&self.flag_text(flag)) == Some(true)
     }
 
-    /// The directory that plugin and agent share.
+    /// Returns the directory shared by plugin and agent.
     pub(super) fn run_dir(&self) -> String {
         self.flag_text(&options::CNI_AGENT_RUN_DIR)
     }
 
-    /// Returns the path of `name` in the directory that plugin and agent share, or the flag's value if the flag was set.
+    /// Returns the path of `name` in the directory shared by plugin and agent, or the flag's value if the flag was set.
     pub(super) fn shared_path(&self, flag: &Flag, name: &str) -> String {
         match self.values.get(flag).1 {
             ValueSource::Default => run_dir::path(&self.run_dir(), name),
@@ -52,12 +51,12 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Where the plugin asks the agent.
+    /// Returns the socket on which the plugin queries the agent.
     pub(super) fn agent_socket(&self) -> PathBuf {
         self.shared_path(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET).into()
     }
 
-    /// Where the plugin's kubeconfig is, and where it would be with, or without, a template.
+    /// Returns the path of the plugin's kubeconfig, and the one that it would have with, or without, a template.
     pub(super) fn kubeconfig_paths(&mut self) -> (PathBuf, PathBuf) {
         let directory = self.run_dir();
         if !Path::new(&directory).is_absolute() {
@@ -69,8 +68,8 @@ impl SettingsReader<'_> {
         if self.is_generated() { (newer, older) } else { (older, newer) }
     }
 
-    /// Returns the members that the plugin's entry gets if the template does not have them: that ambient mode is on, which
-    /// pods belong to it, and the paths that differ from those that the plugin expects.
+    /// Returns the members added to an entry whose template lacks them: that ambient mode is on, which pods belong to it, and paths
+    /// that differ from the plugin's defaults.
     pub(super) fn entry_defaults(&self) -> Vec<(&'static str, Json)> {
         let is_ambient = self.is_on(&options::AMBIENT_ENABLED);
         let mut defaults = Vec::new();
@@ -95,18 +94,18 @@ impl SettingsReader<'_> {
         defaults
     }
 
-    /// Returns the selectors for the plugin's entry. `None` means that the plugin goes by labels and the annotation, or that
-    /// the operator's selectors are invalid, which is reported elsewhere.
+    /// Returns the selectors for the plugin's entry; `None`: the plugin evaluates labels and the annotation, or the operator's
+    /// selectors are invalid, which is reported elsewhere.
     fn selectors_as_json(&self) -> Option<Json> {
         let text = match self.parse_selectors() {
             Ok(Some((_, written))) => written.to_string(),
             Ok(None) if self.is_always_in_pod() => LABELS.to_owned(),
-            _ => return None, // a mistake is told elsewhere
+            _ => return None, // an invalid value is reported elsewhere
         };
         Json::parse(text.as_bytes()).ok()
     }
 
-    /// The entry with Istio's keys of 1.29 to 1.31, and those beyond them that the plugin needs.
+    /// Returns the entry with Istio's keys of 1.29 to 1.31, and the additional ones that the plugin needs.
     fn generated_entry(&self, identity: &AgentIdentity) -> String {
         let text = |text: &str| Json::String(text.to_owned());
         let empty = || Json::Object(BTreeMap::new());
@@ -120,10 +119,10 @@ impl SettingsReader<'_> {
             ("cniVersion", text("0.3.1")),
             ("name", text(ConflistEntry::TYPE)),
             ("type", text(ConflistEntry::TYPE)),
-            // Upstream writes these two as well; they say nothing.
+            // Upstream writes these two as well, without content.
             ("ipam", empty()),
             ("dns", empty()),
-            // Ours: with the pod's annotations most calls need nobody to ask.
+            // Ours: with the pod's annotations most calls need no request.
             ("capabilities", Json::Object(BTreeMap::from([(POD_ANNOTATIONS.to_owned(), Json::Bool(true))]))),
             ("plugin_log_level", Json::String(level)),
             ("cni_agent_run_dir", Json::String(self.run_dir())),

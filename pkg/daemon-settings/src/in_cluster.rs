@@ -1,11 +1,11 @@
-//! The API server, as a pod finds it: by two variables and its service account.
+//! In-cluster connection to the API server: by two variables and the service account.
 
 use kubeio::ApiConnection;
 use model::{ApiServerTrust, Reason};
 
 use crate::{HostEnvironment, SERVICE_ACCOUNT};
 
-/// URL of the API server, as Istio puts it into the kubeconfig; none: the environment names none.
+/// Returns the URL of the API server, as Istio writes it to the kubeconfig; `None`: the environment has none.
 pub(crate) fn server_url(around: &dyn HostEnvironment, mistakes: &mut Vec<String>) -> Option<String> {
     let variable = |name: &str| around.variable(name).filter(|value| !value.is_empty());
     let protocol = variable("KUBERNETES_SERVICE_PROTOCOL").unwrap_or_else(|| "https".to_owned());
@@ -17,10 +17,10 @@ pub(crate) fn server_url(around: &dyn HostEnvironment, mistakes: &mut Vec<String
     Some(format!("{protocol}://{host}:{port}"))
 }
 
-/// How a pod reaches the API server with its service account. `program`: the name in the user agent.
+/// Returns the in-cluster connection with the pod's service account. `program`: the name in the user agent.
 ///
 /// # Errors
-/// The environment names no API server, or its port is invalid.
+/// The environment has no API server, or its port is invalid.
 pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConnection, Reason> {
     let mut mistakes = Vec::new();
     let server = server_url(around, &mut mistakes);
@@ -32,7 +32,7 @@ pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConn
     Ok(account_connection(server, trust, program))
 }
 
-/// A connection as the pod's service account.
+/// Returns a connection as the pod's service account.
 pub(crate) fn account_connection(server: String, trust: ApiServerTrust, program: &str) -> ApiConnection {
     ApiConnection {
         server,

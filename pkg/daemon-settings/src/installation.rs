@@ -1,4 +1,4 @@
-//! What is installed, and where.
+//! Settings of the installation.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +9,16 @@ use model::ApiServerTrust;
 use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader, parse_switch};
 use crate::options;
 
-/// Where the image has what is to be installed.
+/// Source directory in the image.
 const SOURCE: &str = "/opt/cni/bin";
-/// Where the host's directories for plugins are mounted; the second is optional.
+/// Mounts of the host's plugin directories; the second is optional.
 const TARGETS: [&str; 2] = ["/host/opt/cni/bin", "/host/secondary-bin-dir"];
 
-/// A file that CRI-O puts into every container, and containerd into none. ocicni, which CRI-O calls plugins with, keeps a pod's
-/// network as it was at the ADD, and uses that for CHECK and DEL (ocicni.go, `forEachNetwork` with `fromCache`).
+/// File that CRI-O adds to every container, and containerd to none. ocicni, with which CRI-O calls plugins, stores a pod's network
+/// at the ADD, and uses that for CHECK and DEL (ocicni.go, `forEachNetwork` with `fromCache`).
 const CRIO_CONTAINER: &str = "/run/.containerenv";
 
-/// Of standalone mode.
+/// File name in standalone mode.
 const STANDALONE: &str = "YYY-istio-cni.conf";
 
 impl SettingsReader<'_> {
@@ -53,7 +53,7 @@ impl SettingsReader<'_> {
             },
             keeps_plugin: Path::new(CRIO_CONTAINER).exists(),
         };
-        // A file or a ConfigMap may become good while we run; a text cannot, but may be another after a restart.
+        // A file or a ConfigMap may become valid at run time; a literal text only by a restart.
         let is_fixed =
             !has_config_map && settings.template.file.is_none() && !settings.template.text.is_empty();
         if let (true, Err(error)) = (is_fixed, settings.check_template()) {
@@ -79,7 +79,7 @@ impl SettingsReader<'_> {
         Some(KubeconfigSettings { mode, server: server?, trust: trust.clone(), token })
     }
 
-    /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.
+    /// Parses permission bits as Go parses integers: `0600` is octal and `384` decimal.
     fn parse_mode(&mut self, flag: &Flag) -> u32 {
         self.parse_flag(flag, |text| {
             let octal = text
@@ -106,7 +106,7 @@ impl SettingsReader<'_> {
         let name = self.optional_text(&options::CNI_CONF_NAME);
         let name = name.map(|_| self.file_name(&options::CNI_CONF_NAME));
         let chained = self.parse_flag(&options::CHAINED_CNI_PLUGIN, |text| parse_switch(text).map(Some));
-        let chained = chained.unwrap_or(true); // a mistake here makes no second one below
+        let chained = chained.unwrap_or(true); // an invalid value must not cause a second error below
         match (chained, self.parse_boolean(&options::ISTIO_OWNED_CNI_CONFIG)) {
             (true, false) => Chaining::Primary { name },
             (false, false) => Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) },

@@ -1,5 +1,5 @@
-//! The settings of `install-cni`: [`options`] its flags and variables, [`DaemonSettings`] their values, checked and typed,
-//! with every mistake reported at once.
+//! Settings of `install-cni`: [`options`] has its flags and variables, [`DaemonSettings`] their validated values; all mistakes are
+//! reported together.
 
 use std::{fmt, fs, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
@@ -29,26 +29,26 @@ pub use in_cluster::in_cluster;
 pub use simulated::SimulatedSettings;
 pub use token::token_times;
 
-/// Where the kubelet mounts the service account.
+/// Mount path of the service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Name of the socket on which the agent tells of itself.
+/// Name of the socket of the agent's debug state.
 const DEBUG_SOCKET: &str = "debug.sock";
-/// When to take everything away at the end.
+/// When to remove the installation at exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CleanupOnExit {
-    /// When the DaemonSet is gone, or does not want this node any more.
+    /// When the DaemonSet was deleted, or no longer selects this node.
     #[default]
     Auto,
-    /// At every end, as Istio does.
+    /// At every exit, as Istio does.
     Always,
     /// Never.
     Never,
 }
 
-/// Everything that the daemon needs to know.
+/// Settings of the daemon.
 #[derive(Debug)]
 pub struct DaemonSettings {
-    /// For the installer.
+    /// Settings of the installer.
     pub installer: installer::InstallerSettings,
     /// Port of `/metrics`.
     pub monitoring_port: Option<u16>,
@@ -56,98 +56,98 @@ pub struct DaemonSettings {
     pub log_socket: Option<PathBuf>,
     /// Socket for the plugin's requests.
     pub agent_socket: PathBuf,
-    /// Where the agent answers questions about itself, for the commands.
+    /// Socket of the agent's debug state, for the commands.
     pub debug_socket: PathBuf,
-    /// The plugin's records of ADDs; all of the agent's parts share one index of them.
+    /// Index of the plugin's records of ADDs, shared by all of the agent's parts.
     pub records: Arc<RecordIndex>,
-    /// The API server; none when the environment names none and nobody needs it.
+    /// Connection to the API server; `None` if the environment has none and no part needs it.
     pub api: Option<ApiConnection>,
-    /// The ConfigMap with the template, and its key.
+    /// ConfigMap with the template, and its key.
     pub config_map: Option<(ObjectRef, String)>,
     /// The agent's identity in the cluster.
     pub identity: AgentIdentity,
     /// When to remove the installation at exit.
     pub cleanup: CleanupOnExit,
-    /// The node gets a condition that says whether we are ready.
+    /// Whether the node gets a condition with our readiness.
     pub node_condition: bool,
-    /// Pods of the mesh are counted by namespace, too.
+    /// Whether pods of the mesh are also counted by namespace.
     pub metrics_by_namespace: bool,
-    /// How often a pod is proven by packets; `None`: only if somebody asks for it.
+    /// Interval of proofs by packets; `None`: only on request.
     pub proof_interval: Option<Duration>,
-    /// Ambient mode; none when it is off.
+    /// Settings of ambient mode; `None` if it is off.
     pub ambient: Option<AmbientOptions>,
-    /// Where ambient mode leaves its traces, whether it is on or not: an uninstallation looks there.
+    /// Paths of ambient mode's files, whether it is on or not, for an uninstallation.
     pub ambient_traces: AmbientOptions,
-    /// Repair of broken pods; none when it is off.
+    /// Repair of broken pods; `None` if it is off.
     pub repair: Option<RepairOptions>,
-    /// Pods without rules get native tables.
+    /// Whether pods without rules get native tables.
     pub native_nftables: bool,
-    /// Where the debug state is served over HTTP; `None`: nowhere.
+    /// Address of the debug state over HTTP; `None`: not served.
     pub debug: Option<DebugAddress>,
-    /// Where the container runtime binds network namespaces.
+    /// Directory to which the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
-    /// Where the node's processes are seen, if they are.
+    /// Mount of the node's /proc, which may be missing.
     pub host_proc: PathBuf,
-    /// The flags and variables that all of this was read from.
+    /// Flags and variables from which all of this was read.
     pub values: FlagValues,
-    /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
+    /// Every value, and its source, except the template, which is long and visible in the conflist.
     pub config: Vec<EffectiveSetting>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
-    /// Values that somebody chose, for the log.
+    /// Values that were set explicitly, for the log.
     pub chosen: Vec<String>,
 }
 
 /// The agent's identity in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentIdentity {
-    /// Our namespace; empty when nobody says.
+    /// Our namespace; empty if unknown.
     pub namespace: String,
     /// Our pod.
     pub pod: String,
     /// Our node.
     pub node: String,
-    /// Our DaemonSet; empty: our pod's owner.
+    /// Our DaemonSet; empty: the owner of our pod.
     pub daemon_set: String,
 }
 
 impl AgentIdentity {
-    /// Our pod, if it is known.
+    /// Returns our pod, if known.
     pub fn own_pod(&self) -> Option<PodName> {
         let own = PodName { namespace: self.namespace.clone(), name: self.pod.clone() };
         Some(own).filter(|own| !own.namespace.is_empty() && !own.name.is_empty())
     }
 }
 
-/// All mistakes of a configuration: never empty. Prints one per line.
+/// All mistakes of a configuration, never empty. Formats one per line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct SettingsErrors(pub Vec<String>);
 
-/// Where values come from beside flags.
+/// Sources of values other than flags.
 pub trait HostEnvironment {
-    /// A variable; none when it is not set or not UTF-8.
+    /// Returns a variable; `None` if it is unset or not UTF-8.
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// The host's name.
+    /// Returns the host name.
     fn host_name(&self) -> String {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         name.trim().to_owned()
     }
 
-    /// The namespace of the service account.
+    /// Returns the namespace of the service account.
     fn account_namespace(&self) -> Option<String> {
         let namespace = fs::read_to_string(format!("{SERVICE_ACCOUNT}/namespace")).ok()?;
         Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
     }
 
-    /// The pod that the service account's token was issued for.
+    /// Returns the pod that the service account's token was issued for.
     fn account_pod(&self) -> Option<String> {
         token::pod_of(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
     }
 }
 
-/// This process's.
+/// Environment of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEnvironment;
 
@@ -157,41 +157,41 @@ impl HostEnvironment for ProcessEnvironment {
     }
 }
 
-/// Reads values and collects mistakes on the way. After a mistake a verb returns a default, which nobody sees:
-/// [`DaemonSettings::read`] returns the mistakes.
+/// Reads values and collects mistakes. After a mistake a method returns a default, which is never used: [`DaemonSettings::read`]
+/// returns the mistakes.
 struct SettingsReader<'a> {
     values: &'a FlagValues,
     around: &'a dyn HostEnvironment,
     mistakes: Vec<String>,
     warnings: Vec<String>,
-    /// The level from which on the plugin logs.
+    /// Minimum level of the plugin's log.
     plugin_level: &'static str,
 }
 
-/// A proof may take as long.
+/// Maximum duration of a proof.
 const LEAST_PROOF_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Port of `/healthz` and `/readyz`.
 pub const HEALTH_PORT: u16 = 8000;
-/// Name of the file whose lock keeps a second agent off the node, beside the sockets.
+/// Name of the file whose lock admits one agent to the node, beside the sockets.
 const LOCK_FILE: &str = "agent.lock";
 
 impl DaemonSettings {
-    /// The file that one agent at a time has locked.
+    /// Returns the file that is locked by one agent at a time.
     pub fn lock_file(&self) -> PathBuf {
         self.debug_socket.with_file_name(LOCK_FILE)
     }
 
-    /// The TCP ports that the agent listens on.
+    /// Returns the TCP ports of the agent.
     pub fn listening_ports(&self) -> Vec<u16> {
         let debug = self.debug.as_ref().map(|debug| debug.port);
         [Some(HEALTH_PORT), self.monitoring_port, debug].into_iter().flatten().collect()
     }
 
-    /// Checks everything; how to log comes beside the rest, because it is needed first.
+    /// Reads and validates all settings; returns the log options separately, because they are needed first.
     ///
     /// # Errors
-    /// All mistakes, each with the flag or variable that it was made in.
+    /// All mistakes, each with its flag or variable.
     pub fn read(
         values: &FlagValues,
         around: &dyn HostEnvironment,
@@ -216,7 +216,7 @@ impl DaemonSettings {
 }
 
 impl SettingsReader<'_> {
-    /// Zero, which means never, or at least [`LEAST_PROOF_INTERVAL`].
+    /// Returns zero, which means never, or at least [`LEAST_PROOF_INTERVAL`].
     fn proof_interval(&mut self) -> Option<Duration> {
         self.parse_flag(&options::PROOF_INTERVAL, |text| match flags::duration_or_seconds(text) {
             Some(Duration::ZERO) => Ok(None),
@@ -288,7 +288,7 @@ impl SettingsReader<'_> {
         self.mistakes.push(format!("{name}: {what}"));
     }
 
-    /// Returns what `parse` makes of a flag's text.
+    /// Returns the result of `parse` for a flag's text.
     fn parse_flag<T: Default>(&mut self, flag: &Flag, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
         parse(self.values.flag_text(flag)).unwrap_or_else(|mistake| {
             self.add_mistake(flag, mistake);
@@ -304,7 +304,7 @@ impl SettingsReader<'_> {
         self.parse_flag(flag, parse_switch)
     }
 
-    /// `None` means that the port is switched off.
+    /// Parses a port; `None`: disabled.
     fn parse_port(&mut self, flag: &Flag) -> Option<u16> {
         self.parse_flag(flag, |text| match text.parse::<i64>() {
             _ if text.is_empty() => Ok(None),
@@ -334,7 +334,7 @@ impl SettingsReader<'_> {
                 .optional_text(&options::POD_NAMESPACE)
                 .or_else(|| self.around.account_namespace())
                 .unwrap_or_default(),
-            // Old charts set no POD_NAME, and with hostNetwork the host name is the node's.
+            // Old charts do not set POD_NAME, and with hostNetwork the host name is the node's.
             pod: self
                 .optional_text(&options::POD_NAME)
                 .or_else(|| self.around.account_pod())
@@ -344,14 +344,14 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Where this container sees the directory in which the host's runtime binds network namespaces: which path it is mounted
-    /// at depends on the manifest. Istio's charts have it at the host's own path up to 1.20, and below `/host` since.
+    /// Returns the mount in this container of the directory to which the host's runtime binds network namespaces, which depends on
+    /// the manifest. Istio's charts mount it at the host's own path up to 1.20, and below `/host` since.
     fn netns_directory(&self) -> PathBuf {
         let (text, source) = self.values.get(&options::NETNS_DIR);
         let chosen = PathBuf::from(text);
         let Ok(below) = chosen.strip_prefix("/") else { return chosen };
         let below = PathBuf::from(self.flag_text(&options::HOST_ROOT)).join(below);
-        // What somebody chose comes first, and nothing but a mount can be below the root of the host.
+        // An explicit value takes precedence, and nothing but a mount can be below the root of the host.
         let places = match source {
             ValueSource::Default => [&below, &chosen],
             _ => [&chosen, &below],
@@ -397,7 +397,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// Also checks what other parts of the agent will need, so that a mistake shows now.
+    /// Validates values that other parts of the agent need later, so that mistakes are reported at the start.
     fn other_parts(&mut self) {
         self.parse_boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
         if self.parse_boolean(&options::EBPF_ENABLED) {
@@ -414,7 +414,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Empty counts as false, as in Istio.
+/// Parses a switch; empty counts as false, as in Istio.
 fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
         "" => Ok(false),
@@ -422,7 +422,7 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Of those that the plugin knows.
+/// Returns the log level in the plugin's terms.
 fn plugin_level(log: &LogOptions) -> &'static str {
     match log.level_of("cni") {
         OutputLevel::None | OutputLevel::Fatal => OutputLevel::Error.as_str(),
@@ -430,7 +430,7 @@ fn plugin_level(log: &LogOptions) -> &'static str {
     }
 }
 
-/// Values that are not the defaults, but for the template, which is long and shows in the conflist.
+/// Returns values that differ from the defaults, except the template, which is long and visible in the conflist.
 fn changed_settings(values: &FlagValues) -> Vec<String> {
     let all =
         values.iter().filter(|(flag, _, source)| *source != ValueSource::Default && *flag != TEMPLATE.long);

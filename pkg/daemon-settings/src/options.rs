@@ -1,4 +1,4 @@
-//! Every flag of `install-cni`, with its variable and default. They are Istio's, but for those below the line.
+//! All flags of `install-cni`, with variables and defaults. They are Istio's, except those marked as ours.
 
 mod inpod;
 mod newer;
@@ -10,7 +10,7 @@ use flags::{Flag, FlagStyle};
 pub use inpod::*;
 pub use newer::*;
 
-/// Istio's `--ctrlz_port`. No variable sets it, nor the next one.
+/// Istio's `--ctrlz_port`. Neither this flag nor the next one has a variable.
 pub const CTRLZ_PORT: Flag = Flag::with_value(
     "9876",
     "port of the node's debug page and state JSON; 0 or less disables it; on the node's network (ambient mode \
@@ -21,8 +21,7 @@ pub const CTRLZ_PORT: Flag = Flag::with_value(
 pub const CTRLZ_ADDRESS: Flag =
     Flag::with_value("localhost", "address to listen on; * listens on all").long("ctrlz_address");
 
-// The daemon's flags. Those of in-pod capture, newer ones and logging flags come in addition (`IN_POD`, `NEWER` and
-// `flags::LOGGING`).
+// The daemon's flags. Those of in-pod capture, newer ones and logging flags are in `IN_POD`, `NEWER` and `flags::LOGGING`.
 flags::flag_table!(
     FLAGS,
     CNI_NET_DIR = Flag::with_value("/etc/cni/net.d", "CNI configuration directory on the host"),
@@ -75,13 +74,13 @@ flags::flag_table!(
     REPAIR_DRY_RUN = Flag::new_switch("log which pods would be repaired, and change nothing"),
     CTRLZ_PORT,
     CTRLZ_ADDRESS,
-    // Istio's newer releases have these two.
+    // Flags of newer releases of Istio.
     ISTIO_OWNED_CNI_CONFIG = Flag::new_switch(
         "write a complete copy of the configuration, with the istio-cni entry, to a file that sorts first"
     ),
     ISTIO_OWNED_CNI_CONFIG_FILENAME = Flag::with_value("02-istio-cni.conflist", "file name of that copy")
         .env(&["ISTIO_OWNED_CNI_CONFIG_FILENAME", "ISTIO_OWNED_CNI_CONF_FILENAME"]),
-    // And Millrace has these.
+    // Flags of ours.
     CNI_CONFIG_MAP = Flag::with_value(
         "",
         "ConfigMap ([namespace/]name) with the template, watched for changes; empty disables it"
@@ -155,19 +154,19 @@ flags::flag_table!(
         Flag::with_value("", "iptables backend of the node: nft or legacy; empty: the one in use"),
 );
 
-/// Flags that Istio removed with 1.19: accepted, without effect.
+/// Flags that Istio removed in 1.19: accepted, without effect.
 pub const REMOVED: &[Flag] = &[
     Flag::new_switch_on("").long("update-cni-binaries").env(&["UPDATE_CNI_BINARIES"]),
     Flag::with_value("", "").long("skip-cni-binaries").env(&["SKIP_CNI_BINARIES"]),
     Flag::new_switch_on("").long("cni-enable-install").env(&["CNI_ENABLE_INSTALL"]),
     Flag::new_switch_on("").long("cni-enable-reinstall").env(&["CNI_ENABLE_REINSTALL"]),
-    Flag::new_switch_on("").long("repair-run-as-daemon"), // Istio's chart sets the variable to this day
+    Flag::new_switch_on("").long("repair-run-as-daemon"), // Istio's chart still sets the variable
 ];
 
-/// How the flags are read.
+/// Style of parsing the flags.
 pub const STYLE: FlagStyle = FlagStyle { ignored: REMOVED, takes_operands: false };
 
-/// Every flag.
+/// All flags.
 pub static ALL: LazyLock<Vec<Flag>> = LazyLock::new(|| [FLAGS, IN_POD, NEWER, flags::LOGGING].concat());
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use model::ExistingConnections;
 use crate::{AgentIdentity, SettingsReader, options};
 
 impl SettingsReader<'_> {
-    /// `None` means that nothing is to be repaired.
+    /// Reads the options; `None`: repair is off.
     pub(super) fn read_repair_options(
         &mut self,
         identity: &AgentIdentity,
@@ -24,7 +24,7 @@ impl SettingsReader<'_> {
             termination_message: self.flag_text(&options::REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE),
             exit_code,
         };
-        // Istio takes an empty name for that of pods that no node has.
+        // Istio interprets an empty name as that of pods without a node.
         let node = self.optional_text(&options::REPAIR_NODE_NAME).unwrap_or_else(|| identity.node.clone());
         Some(RepairOptions {
             mode,
@@ -42,7 +42,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// The first of Istio's order that is switched on.
+    /// Returns the first enabled mode, in Istio's order.
     fn repair_mode(&mut self) -> Option<RepairMode> {
         let in_place = self.parse_boolean(&options::REPAIR_REPAIR_PODS);
         let delete = self.parse_boolean(&options::REPAIR_DELETE_PODS);
@@ -58,7 +58,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Empty counts as 0, as in Istio: any.
+    /// Parses an exit code; empty counts as 0, as in Istio: any.
     fn exit_code(&mut self) -> i32 {
         self.parse_flag(&options::REPAIR_INIT_CONTAINER_EXIT_CODE, |text| match text {
             "" => Ok(0),

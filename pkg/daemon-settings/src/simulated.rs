@@ -1,6 +1,6 @@
-//! Settings that an agent does not have: what it would decide by if it were started with them.
+//! Simulated settings: decisions of an agent that would be started with them.
 //!
-//! Only those that decide which pods are captured, and how, are evaluated. None of them names a file or a socket, so whoever may ask
+//! Only settings that decide which pods are captured, and how, are evaluated. None of them names a file or a socket, so a request
 //! for a simulation cannot make the agent open anything.
 
 use std::ffi::OsString;
@@ -30,19 +30,19 @@ const EVALUATED: [Flag; 11] = [
 /// Basis of the decisions of an agent with other settings.
 #[derive(Debug)]
 pub struct SimulatedSettings {
-    /// Ambient mode is on.
+    /// Whether ambient mode is on.
     pub ambient: bool,
-    /// The settings of capture, whether ambient mode is on or not.
+    /// Capture settings, whether ambient mode is on or not.
     pub capture: CaptureSettings,
     /// Settings that would change and are not evaluated, each by its variable or flag.
     pub not_simulated: Vec<String>,
 }
 
 impl DaemonSettings {
-    /// Returns what an agent with these settings would decide by.
+    /// Returns the decision basis of an agent with these settings.
     ///
     /// # Errors
-    /// The mistakes for which an agent with them would not start, as far as they are in settings that are evaluated.
+    /// The mistakes in evaluated settings for which an agent would not start.
     pub fn simulate(
         &self,
         change: &SettingsChange,
@@ -60,7 +60,7 @@ impl DaemonSettings {
     }
 }
 
-/// Reads flags and variables as the agent does at its start.
+/// Parses flags and variables as the agent does at its start.
 fn read_flags(
     own: &FlagValues,
     change: &SettingsChange,

@@ -1,4 +1,4 @@
-//! What the service account's token says about the pod that it was issued for.
+//! Claims of the service account's token.
 
 use std::{fs, io};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::SERVICE_ACCOUNT;
 
-/// The times of a token (RFC 7519), and the claims that Kubernetes adds to a bound one (KEP 1205); of those, the pod's name.
+/// Times of a token (RFC 7519), and the claims that Kubernetes adds to a bound one (KEP 1205); of those, the pod's name.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TokenClaims {
@@ -29,13 +29,14 @@ struct BoundPod {
     name: String,
 }
 
-/// Name of the pod that a token is bound to; `None` for a token that is bound to no pod, or is no JWT. The signature is
-/// not checked: the token is our own, and the kubelet's.
+/// Returns the name of the pod that a token is bound to; `None` for a token that is bound to no pod, or is no JWT. The signature is
+/// not verified: the token is our own, from the kubelet.
 pub(super) fn pod_of(token: &str) -> Option<String> {
     Some(claims_of(token)?.kubernetes.pod.name).filter(|name| !name.is_empty())
 }
 
-/// When the service account's token was issued, and when it expires, in seconds since 1970; `None`: it has no such times.
+/// Returns when the service account's token was issued, and when it expires, in seconds since 1970; `None`: the token has no such
+/// times.
 ///
 /// # Errors
 /// The token cannot be read.

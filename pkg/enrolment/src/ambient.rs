@@ -1,8 +1,9 @@
-//! Who belongs to ambient mode: Istio 1.20's predicate, which the plugin asks at ADD and the agent at every change,
-//! and what upstream forgot.
+//! Membership in ambient mode: Istio 1.20's predicate, evaluated by the plugin at ADD and by the agent at every change, with cases
+//! that upstream omits.
 //!
-//! First what the mesh's users say, which is the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none`
-//! (as newer versions of Istio have it), else its namespace's label, which must be exactly `ambient`. Then what speaks
+//! First the request: the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none` (as in newer versions of Istio), else
+//! its namespace's label, which must be exactly `ambient`. Then the conditions against it. A refusal ([`SkipReason::is_refusal`])
+//! therefore always means a pod for which the mesh was requested.
 //! against it. So a refusal ([`SkipReason::is_refusal`]) always means a pod that somebody wants in the mesh.
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -15,32 +16,32 @@ use crate::{
     selector::{Enablement, are_labels},
 };
 
-/// Label of ambient mode, of a namespace or a pod.
+/// Label of ambient mode, on a namespace or a pod.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
-/// Pod annotation of ambient mode; the user's `disabled` opts out.
+/// Pod annotation of ambient mode; `disabled`, set by the user, opts out.
 pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Pods of the agent's DaemonSet are named after it.
+/// Name prefix of the agent's pods, given by their DaemonSet.
 const AGENT_PREFIX: &str = "istio-cni-node-";
 
-/// Standing of a running pod in ambient mode, which decides what the agent does with it.
+/// Standing of a running pod in ambient mode, on which the agent acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AmbientStanding {
-    /// The pod belongs to the mesh, and its addresses go through the proxy.
+    /// The pod belongs to the mesh, and traffic of its addresses passes through the proxy.
     Member {
-        /// Why.
+        /// Reason.
         reason: EnrolmentReason,
-        /// At least one.
+        /// Addresses, at least one.
         ips: Vec<IpAddr>,
     },
-    /// The pod belongs to the mesh, but the API knows no address of it yet. Its own are those that the plugin enrolled, if it
-    /// did. Nothing may be released because of this.
+    /// The pod belongs to the mesh, but the API shows no address of it yet. Its addresses are those that the plugin enrolled, if it
+    /// did. None may be released in this state.
     Pending(EnrolmentReason),
-    /// Nothing of it may go through the proxy.
+    /// No traffic of the pod may pass through the proxy.
     Out(SkipReason),
 }
 
 impl AmbientStanding {
-    /// Returns the standing of a pod that belongs to ambient mode, or does not.
+    /// Returns the standing of a pod with this membership.
     pub fn of_pod(pod: &Pod, membership: Result<EnrolmentReason, SkipReason>) -> AmbientStanding {
         match membership {
             Err(reason) => AmbientStanding::Out(reason),
@@ -52,12 +53,12 @@ impl AmbientStanding {
     }
 }
 
-/// Whether a pod belongs to ambient mode, and why or why not. `namespace`: none if it is not known.
+/// Decides whether a pod belongs to ambient mode, with the reason. `namespace`: `None` if unknown.
 ///
-/// It says nothing of addresses, because at ADD the API knows none; see [`AmbientStanding`].
+/// Addresses are not considered, because the API shows none at ADD; see [`AmbientStanding`].
 ///
 /// # Errors
-/// It does not, for this reason.
+/// The reason why the pod does not belong to ambient mode.
 pub fn evaluate_membership(
     pod: &Pod,
     namespace: Option<&Namespace>,
@@ -69,12 +70,12 @@ pub fn evaluate_membership(
     }
 }
 
-/// Returns the standing of a pod as the API knows it now.
+/// Returns the standing of a pod by the API's current state.
 pub fn pod_standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
     AmbientStanding::of_pod(pod, evaluate_membership(pod, namespace, policy))
 }
 
-/// The predicate without the rows on names.
+/// Evaluates the predicate without the conditions on names.
 pub(crate) fn membership_by_pod(
     pod: &Pod,
     namespace: Option<&Namespace>,
@@ -90,7 +91,7 @@ fn asked_for(
     namespace: Option<&Namespace>,
     policy: &EnrolmentPolicy,
 ) -> Result<EnrolmentReason, SkipReason> {
-    // Whoever asks why wants to read of the labels, not of selectors that nobody wrote.
+    // Default selectors are evaluated as labels, so that the reason refers to labels.
     if let Some(selectors) = policy.enablement.as_ref().filter(|selectors| !are_labels(selectors)) {
         let namespace = namespace.ok_or(SkipReason::NamespaceUnknown)?;
         let meant = |entry: &Enablement| entry.matches(&pod.metadata.labels, &namespace.metadata.labels);
@@ -111,7 +112,7 @@ fn asked_for(
     if labelled { Ok(EnrolmentReason::NamespaceLabel) } else { Err(SkipReason::NotLabelled) }
 }
 
-/// The pod's own label keeps it out, whatever its namespace says.
+/// Whether the pod's own label excludes it, regardless of its namespace's label.
 pub(crate) fn has_refused(pod: &Pod) -> bool {
     dataplane_mode(&pod.metadata.labels) == Some("none")
 }
@@ -120,7 +121,7 @@ fn dataplane_mode(labels: &BTreeMap<String, String>) -> Option<&str> {
     labels.get(DATAPLANE_MODE).map(String::as_str)
 }
 
-/// Why a pod is none of our business by its name alone.
+/// Returns why a pod is exempt by its name alone.
 pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
         return Some(SkipReason::ExcludedNamespace);
@@ -130,10 +131,10 @@ pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPoli
     is_agent.then_some(SkipReason::AgentPod)
 }
 
-/// Returns the first property of the pod itself that speaks against ambient mode.
+/// Returns the first property of the pod itself that excludes it from ambient mode.
 fn pod_refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     let annotations = &pod.metadata.annotations;
-    // Istio looks at the annotation alone. So do we, but a pod without any proxy is no pod with a sidecar.
+    // Istio checks the annotation alone. So do we, but a pod without any proxy does not count as one with a sidecar.
     let injected = annotations.contains_key(STATUS);
     let has_proxy = injected && pod.all_containers().any(|container| container.name == PROXY);
     let rows = [

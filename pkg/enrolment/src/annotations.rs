@@ -1,4 +1,4 @@
-//! A sidecar pod's redirect parameters: its annotations, and what its `istio-proxy` container says.
+//! Redirect parameters of a pod with a sidecar: its annotations, and settings of its `istio-proxy` container.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ const EXCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/excludeInboundPorts";
 const INCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
 const EXCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const KUBEVIRT: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
-// The newer name wins, where both are given: KubeVirt writes both.
+// The newer name takes precedence if both are set: KubeVirt writes both.
 const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
@@ -30,7 +30,7 @@ pub(crate) const DUAL_STACK: &str = "ISTIO_DUAL_STACK";
 /// Name of [`DUAL_STACK`] up to Istio 1.18.
 pub(crate) const OLD_DUAL_STACK: &str = "ISTIO_AGENT_DUAL_STACK";
 
-/// Annotations that are lists, and how many bytes of each can mean something.
+/// Annotations that are lists, and the maximum number of significant bytes of each.
 pub(crate) const LISTS: [(&str, usize); 8] = [
     (INCLUDE_CIDRS, NETWORKS.bytes),
     (EXCLUDE_CIDRS, NETWORKS.bytes),
@@ -57,26 +57,26 @@ const PROXY_PORTS: [Port; 3] = [Port(15020), Port(15021), Port(15090)];
 /// Istio's TPROXY mark and routing table.
 const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::with_full_mask(1337), table: TableId(133) };
 
-/// An annotation that cannot be read; the pod must not start half captured.
+/// An annotation that cannot be parsed; the pod must not start partially captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod {pod}: annotation {annotation} has the value {value:?}; allowed: {allowed}")]
 pub struct InvalidAnnotation {
-    /// The pod.
+    /// Pod with the annotation.
     pub pod: PodName,
-    /// The annotation's key (or the container's field).
+    /// Key of the annotation (or field of the container).
     pub annotation: &'static str,
-    /// The annotation's value, cut to 200 characters.
+    /// Value of the annotation, truncated to 200 characters.
     pub value: String,
-    /// Description of the values that are allowed.
+    /// Description of the permitted values.
     pub allowed: &'static str,
 }
 
-/// True when the pod wants no interception at all.
+/// Whether the pod requests no interception at all.
 pub(crate) fn intercepts_nothing(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(MODE).is_some_and(|mode| mode == "NONE")
 }
 
-/// The redirect parameters of an injected pod.
+/// Returns the redirect parameters of an injected pod.
 pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, InvalidAnnotation> {
     let read = AnnotationReader { pod };
     let mut warnings = Vec::new();
@@ -129,7 +129,7 @@ struct AnnotationReader<'a> {
 }
 
 impl AnnotationReader<'_> {
-    /// The annotation's value read by `parse`, or the default when it is absent.
+    /// Returns the annotation's value parsed by `parse`, or the default if it is absent.
     fn read_value<T>(
         &self,
         annotation: &'static str,
@@ -143,8 +143,8 @@ impl AnnotationReader<'_> {
         }
     }
 
-    /// A user or group id: unset and zero mean Istio's 1337. The greatest number is no id (kernel: `uid_valid`), and
-    /// iptables refuses it.
+    /// Parses a user or group ID: unset and zero mean Istio's 1337. The maximum number is no valid ID (kernel: `uid_valid`), and
+    /// iptables rejects it.
     fn read_id(&self, field: &'static str, id: Option<i64>) -> Result<u32, InvalidAnnotation> {
         match id.filter(|id| *id != 0) {
             None => Ok(1337),
@@ -176,9 +176,9 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     })
 }
 
-/// Istio's plugin reads the variable from its own environment, which is the container runtime's; `istio-init` has it from
-/// `proxyMetadata`, as `istio-proxy` does. `istio-validation` calls the passthrough address as the proxy's user, so a network
-/// that contains it would keep the pod from starting.
+/// Returns the loopback network. Istio's plugin reads the variable from its own environment, which is the container runtime's;
+/// `istio-init` has it from `proxyMetadata`, as `istio-proxy` does. `istio-validation` connects to the passthrough address as the
+/// proxy's user, so a network that contains it would keep the pod from starting.
 fn loopback_net(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
     let Some(value) = proxy.env_value(LOOPBACK).filter(|value| !value.is_empty()) else {
         return LoopbackNet::default();

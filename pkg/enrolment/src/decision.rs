@@ -13,9 +13,9 @@ use crate::{
     ztunnel::ZtunnelSelector,
 };
 
-/// Set by the injector; without it a pod has no sidecar that expects redirected traffic.
+/// Annotation set by the injector; without it a pod has no sidecar that expects redirected traffic.
 pub const STATUS: &str = "sidecar.istio.io/status";
-/// Label, or annotation: a pod's own word on injection.
+/// Label, or annotation, by which a pod requests or refuses injection.
 pub const INJECT: &str = "sidecar.istio.io/inject";
 
 pub(crate) const PROXY: &str = "istio-proxy";
@@ -24,41 +24,41 @@ pub(crate) const INIT: &str = "istio-init";
 /// The operator's configuration of enrolment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnrolmentPolicy {
-    /// Namespaces whose pods are never touched.
+    /// Namespaces whose pods are always skipped.
     pub excluded_namespaces: Vec<String>,
-    /// The namespaces that agents of the node run in, as far as known.
+    /// Namespaces of the node's agents, as far as known.
     pub agent_namespaces: Vec<String>,
-    /// Ambient mode is on.
+    /// Whether ambient mode is on.
     pub ambient: bool,
-    /// Which pods are the node's proxy, and so never enrolled in ambient mode.
+    /// Selects the pods of the node's proxy, which are never enrolled in ambient mode.
     pub ztunnel: ZtunnelSelector,
-    /// Selectors of the pods that are meant in ambient mode, in place of the labels. One that matches is enough.
+    /// Selectors of the pods for ambient mode, in place of the labels. A pod has to match one of them.
     pub enablement: Option<Vec<Enablement>>,
-    /// The user's annotation `ambient.istio.io/redirection: disabled` has no meaning, as in Istio since 1.21.
+    /// Whether the user's annotation `ambient.istio.io/redirection: disabled` is ignored, as in Istio since 1.21.
     pub ignores_opt_out: bool,
 }
 
 impl EnrolmentPolicy {
-    /// Ambient mode is on, and these annotations do not keep a pod out of it: it has no sidecar, and was not opted out.
+    /// Whether ambient mode is on, and these annotations do not exclude a pod from it: it has no sidecar, and was not opted out.
     fn may_be_ambient(&self, annotations: &BTreeMap<String, String>) -> bool {
         let opted_out = !self.ignores_opt_out && ambient::opted_out(annotations);
         self.ambient && !annotations.contains_key(STATUS) && !opted_out
     }
 }
 
-/// Contents of the container runtime's call, known without a request to any other component.
+/// Contents of the container runtime's call, known without a request to another component.
 #[derive(Clone, Copy, Debug)]
 pub struct RuntimeCall<'a> {
-    /// Which pod, when the runtime says.
+    /// Pod of the call, if the runtime names it.
     pub pod: Option<&'a PodName>,
-    /// All of the pod's annotations, where the runtime delivers them.
+    /// All annotations of the pod, if the runtime passes them.
     pub annotations: Option<&'a BTreeMap<String, String>>,
 }
 
-/// The decision on a pod: skip it, redirect it or enrol it.
+/// Decision on a pod: skip it, redirect it or enrol it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodDecision {
-    /// Nothing: it is none of our business.
+    /// Skip the pod.
     Skip(SkipReason),
     /// Redirect its traffic to its sidecar.
     Sidecar(Box<SidecarRedirect>),
@@ -66,24 +66,24 @@ pub enum PodDecision {
     Ambient(EnrolmentReason),
 }
 
-/// How to redirect.
+/// Redirection to a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarRedirect {
-    /// The rule set's parameters.
+    /// Parameters of the rule set.
     pub config: sidecar::SidecarConfig,
-    /// Redirect IPv6 also in a pod whose first address is IPv4.
+    /// Whether IPv6 is also redirected in a pod whose first address is IPv4.
     pub dual_stack: bool,
-    /// Values that could not be read and count as unset.
+    /// Values that could not be parsed and count as unset.
     pub warnings: Vec<String>,
 }
 
 impl SidecarRedirect {
-    /// The short, stable name of this decision.
+    /// Short, stable code of this decision.
     pub const CODE: &str = "sidecar";
 }
 
 impl PodDecision {
-    /// A short, stable name of outcome and reason.
+    /// Returns a short, stable code of outcome and reason.
     pub fn code(&self) -> &'static str {
         match self {
             PodDecision::Skip(reason) => reason.code(),
@@ -93,7 +93,7 @@ impl PodDecision {
     }
 }
 
-/// One sentence: what happens, and why.
+/// Formats one sentence: the action, and the reason.
 impl fmt::Display for PodDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,7 +104,7 @@ impl fmt::Display for PodDecision {
     }
 }
 
-/// Decides from the call alone, where that suffices; none means that the pod must be looked up.
+/// Decides from the call alone, where that suffices; `None`: the pod must be fetched.
 pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<PodDecision> {
     let pass = |reason| Some(PodDecision::Skip(reason));
     let Some(pod) = call.pod else { return pass(SkipReason::NoPod) };
@@ -122,17 +122,17 @@ pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<
     None
 }
 
-/// True when [`decide`] needs the namespace of `pod`.
+/// Whether [`decide`] needs the namespace of `pod`.
 pub fn needs_namespace(pod: &Pod, policy: &EnrolmentPolicy) -> bool {
-    // To the operator's selectors, a pod's own label is one like any other.
+    // With the operator's selectors, a pod's own label has no special meaning.
     let has_refused = policy.enablement.is_none() && ambient::has_refused(pod);
     policy.may_be_ambient(&pod.metadata.annotations) && !has_refused
 }
 
-/// Decides from the pod itself. `namespace` is looked at in ambient mode only.
+/// Decides from the pod itself. `namespace` is used in ambient mode only.
 ///
 /// # Errors
-/// An annotation of a pod that would be redirected has a value that cannot be read.
+/// An annotation of a pod that would be redirected cannot be parsed.
 pub fn decide(
     pod: &Pod,
     namespace: Option<&Namespace>,
@@ -150,7 +150,7 @@ pub fn decide(
         None => None,
     };
     match sidecar_of(pod) {
-        // Of a pod without a sidecar, ambient mode's answer says more.
+        // For a pod without a sidecar, the reason from ambient mode is more specific.
         Err(SkipReason::NotInjected) => Ok(PodDecision::Skip(left.unwrap_or(SkipReason::NotInjected))),
         Err(reason) => Ok(PodDecision::Skip(reason)),
         Ok(_) if annotations::intercepts_nothing(&pod.metadata.annotations) => {
@@ -162,7 +162,7 @@ pub fn decide(
     }
 }
 
-/// The sidecar that expects this pod's traffic, or why there is none.
+/// Returns the sidecar that expects this pod's traffic, or why there is none.
 fn sidecar_of(pod: &Pod) -> Result<&Container, SkipReason> {
     if pod.all_containers().any(|container| container.name == INIT) {
         return Err(SkipReason::HasIstioInit);
@@ -191,7 +191,7 @@ fn sidecar_of(pod: &Pod) -> Result<&Container, SkipReason> {
     Ok(proxy)
 }
 
-/// The label counts before the annotation; what cannot be read is as if it were not there.
+/// Whether the pod refuses injection. The label takes precedence over the annotation; values that cannot be parsed are ignored.
 fn refuses_injection(pod: &Pod) -> bool {
     let word = pod.metadata.labels.get(INJECT).or_else(|| pod.metadata.annotations.get(INJECT));
     word.and_then(|word| parse_go_bool(word)) == Some(false)

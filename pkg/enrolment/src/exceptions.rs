@@ -1,4 +1,4 @@
-//! What a pod or its namespace asks to leave outside of in-pod capture, and what of it the administrator allows.
+//! Exceptions from in-pod capture that a pod or its namespace requests, and those that the administrator permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -9,20 +9,20 @@ use rules::sidecar::PortSelection;
 
 use crate::lists::{self, excerpt};
 
-/// Interfaces of which all is captured, whatever annotations ask for. Runtimes give that of the cluster's network this name in every
-/// pod, whatever plugins make it: containerd (`defaultIfName`, internal/cri/server/helpers.go), CRI-O (`DefaultInterfaceName`,
-/// pkg/ocicni/types.go of ocicni).
+/// Interfaces whose traffic is always captured, whatever annotations request. Runtimes give this name to the interface of the
+/// cluster's network in every pod, whatever plugins create it: containerd (`defaultIfName`, internal/cri/server/helpers.go), CRI-O
+/// (`DefaultInterfaceName`, pkg/ocicni/types.go of ocicni).
 const ALWAYS_CAPTURED: [&str; 2] = ["lo", "eth0"];
 
 model::word_enum! {
-    /// A kind of exception. The administrator allows each for itself.
+    /// A kind of exception, permitted individually by the administrator.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum ExceptionKind {
         /// Destination ports of TCP connections.
         OutboundPorts = "outbound-ports",
         /// Destination networks of TCP connections.
         OutboundNetworks = "outbound-networks",
-        /// Ports that are reached without ztunnel, and so without its policies.
+        /// Ports that are reached without ztunnel, and therefore without its policies.
         InboundPorts = "inbound-ports",
         /// Network interfaces of the pod.
         Interfaces = "interfaces",
@@ -34,7 +34,7 @@ model::word_enum! {
 }
 
 impl ExceptionKind {
-    /// Returns the annotation of pods and namespaces that asks for it.
+    /// Returns the annotation of pods and namespaces that requests it.
     pub const fn annotation(self) -> &'static str {
         match self {
             ExceptionKind::OutboundPorts => "cni.istio.io/excludeOutboundPorts",
@@ -46,7 +46,7 @@ impl ExceptionKind {
         }
     }
 
-    /// Bytes of a value that can mean something.
+    /// Returns the maximum number of significant bytes of a value.
     pub(crate) const fn max_length(self) -> usize {
         match self {
             ExceptionKind::OutboundPorts | ExceptionKind::InboundPorts => lists::PORTS.bytes,
@@ -74,12 +74,12 @@ impl ExceptionKind {
     }
 }
 
-/// The kinds of exceptions that the administrator allows. None by default.
+/// Kinds of exceptions that the administrator permits. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedExceptions(BTreeSet<ExceptionKind>);
 
 impl AllowedExceptions {
-    /// Returns all of them.
+    /// Returns all kinds.
     pub fn all() -> AllowedExceptions {
         AllowedExceptions(ExceptionKind::ALL.into())
     }
@@ -88,7 +88,7 @@ impl AllowedExceptions {
 impl FromStr for AllowedExceptions {
     type Err = String;
 
-    /// Nothing, `none`, `all`, or a comma-separated list of names of kinds.
+    /// Parses an empty text, `none`, `all`, or a comma-separated list of names of kinds.
     fn from_str(text: &str) -> Result<AllowedExceptions, String> {
         let names: Vec<&str> = list_elements(text).collect();
         let kinds: Result<BTreeSet<_>, &str> = match names.as_slice() {
@@ -106,7 +106,7 @@ impl FromStr for AllowedExceptions {
     }
 }
 
-/// Exceptions that the annotations of one object ask for, by kind; `Err`: the beginning of a value that cannot be applied.
+/// Exceptions that the annotations of one object request, by kind; `Err`: the beginning of a value that cannot be applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedExceptions(BTreeMap<ExceptionKind, Result<ExceptionValue, String>>);
 
@@ -118,19 +118,19 @@ enum ExceptionValue {
     Switch(bool),
 }
 
-/// The exceptions that apply to a pod.
+/// Exceptions that apply to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectiveExceptions {
     /// Traffic that is not redirected.
     pub traffic: PodExceptions,
-    /// Whether ztunnel answers its DNS; `None`: as for pods without an exception.
+    /// Whether ztunnel answers its DNS; `None`: no exception applies.
     pub dns: Option<bool>,
-    /// Requests that are not applied, each in a sentence without a full stop.
+    /// Requests that are not applied, each as a sentence without a full stop.
     pub refused: Vec<String>,
 }
 
 impl RequestedExceptions {
-    /// Reads the annotations of a pod or of a namespace.
+    /// Parses the annotations of a pod or of a namespace.
     pub fn read_from(annotations: &BTreeMap<String, String>) -> RequestedExceptions {
         let read = |kind: ExceptionKind| {
             let text = annotations.get(kind.annotation())?;
@@ -140,8 +140,8 @@ impl RequestedExceptions {
         RequestedExceptions(ExceptionKind::ALL.into_iter().filter_map(read).collect())
     }
 
-    /// Returns what applies to a pod that asks for this itself. Of what it does not mention, its namespace's word counts. `dns_capture`:
-    /// whether the DNS of pods that do not say is captured.
+    /// Returns the exceptions of a pod with these requests. Kinds that it does not mention are taken from its namespace.
+    /// `dns_capture`: whether DNS is captured for pods without such a request.
     pub fn effective_exceptions(
         &self,
         namespace: Option<&RequestedExceptions>,
@@ -166,7 +166,7 @@ impl RequestedExceptions {
         all
     }
 
-    /// Returns the requests of a pod that is captured on the node, where none is applied, each in a sentence without a full stop.
+    /// Returns the requests of a pod with node-level capture, where none is applied, each as a sentence without a full stop.
     pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
         let requests =
             self.with_inherited(namespace).filter(|(kind, _, value)| leaves_outside(*kind, value, true));
@@ -179,7 +179,7 @@ impl RequestedExceptions {
         requests.map(sentence).collect()
     }
 
-    /// Returns what is asked for, by whom: of each kind the pod's own value, or else that of its namespace.
+    /// Returns each request with its origin: of each kind the pod's own value, or else that of its namespace.
     fn with_inherited<'a>(
         &'a self,
         namespace: Option<&'a RequestedExceptions>,
@@ -208,8 +208,8 @@ impl EffectiveExceptions {
     }
 }
 
-/// Whether a request would leave any traffic outside, or is none that can be read. An empty list and a switch that captures as much as
-/// without it need no permission.
+/// Whether a request would exclude any traffic, or cannot be parsed. An empty list and a switch that captures as much as its
+/// absence need no permission.
 fn leaves_outside(kind: ExceptionKind, value: &Result<ExceptionValue, String>, dns_capture: bool) -> bool {
     match value {
         Ok(ExceptionValue::Ports(ports)) => !ports.is_empty(),
@@ -221,8 +221,8 @@ fn leaves_outside(kind: ExceptionKind, value: &Result<ExceptionValue, String>, d
     }
 }
 
-/// Reads a value; `None`: it cannot be applied as it stands. A value that leaves the pod outside of the mesh altogether cannot
-/// either: that is what the label `istio.io/dataplane-mode=none` is for.
+/// Parses a value; `None`: it cannot be applied in full. A value that excludes the pod from the mesh altogether cannot either: that
+/// is the purpose of the label `istio.io/dataplane-mode=none`.
 fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
     match kind {
         ExceptionKind::OutboundPorts => parse_ports(text).map(ExceptionValue::Ports),
@@ -234,7 +234,7 @@ fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
         }
         ExceptionKind::OutboundNetworks => {
             let networks = lists::network_list(text)?;
-            // Two halves of a family are one network.
+            // Two halves of an address family are merged to one network.
             let joined = IpNet::aggregate(&networks);
             let is_family = joined.iter().any(|network| network.prefix_len() == 0);
             (!is_family && !networks.iter().any(is_mapped)).then_some(ExceptionValue::Networks(networks))
@@ -253,12 +253,12 @@ fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
     }
 }
 
-/// Whether a network has IPv4-mapped addresses alone: packets to these are of IPv4.
+/// Whether a network contains only IPv4-mapped addresses: packets to these are IPv4.
 fn is_mapped(network: &IpNet) -> bool {
     matches!(network, IpNet::V6(network) if network.prefix_len() >= 96 && network.addr().to_ipv4_mapped().is_some())
 }
 
-/// Each port once, in order, so that two ways of writing a list are no change.
+/// Parses ports to a sorted list without duplicates, so that equivalent lists are equal.
 fn parse_ports(text: &str) -> Option<Vec<Port>> {
     let PortSelection::List(ports) = lists::parse_ports(text)? else { return None };
     let ports: BTreeSet<Port> = ports.into_iter().collect();

@@ -1,5 +1,4 @@
-//! What is known of this node's pods and of all namespaces: facts, as they come from the API server or a directory, and
-//! the index that they make.
+//! Facts about this node's pods and all namespaces, from the API server or a directory, and the index built from them.
 
 mod trim;
 
@@ -14,32 +13,33 @@ use crate::{exceptions::RequestedExceptions, inpod::InPodAnnotations};
 
 pub use trim::{trim_namespace, trim_pod, trim_to_sidecar};
 
-/// Something that a source has seen. A source tells facts about one object in the order in which they came to be.
+/// An observation by a source. A source sends facts about one object in the order in which they occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// These are all pods of this node. Of two with one name the last counts.
+    /// Complete list of this node's pods. Of two with one name the last is used.
     Pods(Vec<Pod>),
-    /// A pod is new, or not as before.
+    /// A new or changed pod.
     Pod(Box<Pod>),
-    /// The pod with this UID is gone.
+    /// The pod with this UID was removed.
     PodGone {
-        /// The pod's name, which a successor may have by now.
+        /// Name of the pod, which a successor may have by now.
         name: PodName,
-        /// The UID that it had.
+        /// UID of the removed pod.
         uid: PodUid,
     },
-    /// These are all namespaces.
+    /// Complete list of namespaces.
     Namespaces(Vec<Namespace>),
-    /// A namespace is new, or not as before.
+    /// A new or changed namespace.
     Namespace(Box<Namespace>),
-    /// The namespace of this name is gone.
+    /// The namespace of this name was removed.
     NamespaceGone(String),
-    /// A list lacks these, or shows them as they were before, and nothing confirms it. Lists say nothing of them until the
-    /// next such fact: they stay as they are known.
+    /// Objects that a list lacks, or shows in an older state, without confirmation. Lists are ignored for them until the next such
+    /// fact: they stay as they are known.
     Unconfirmed(UnconfirmedObjects),
-    /// The watch of a collection showed something, or failed, and why; it goes on. While it fails, changes are not known.
+    /// The watch of a collection received something, or failed, with the error; it resumes by itself. While it fails, changes are
+    /// unknown.
     Watched(WatchedCollection, Result<(), String>),
-    /// The pods are not followed any more, so which ones there are is not known.
+    /// Pods are no longer followed, so the list of pods is unknown.
     PodsUnknown,
 }
 
@@ -47,14 +47,14 @@ model::word_enum! {
     /// Objects of the API server that are followed, with the name of the resource.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum WatchedCollection {
-        /// The pods of this node.
+        /// Pods of this node.
         Pods = "pods",
         /// All namespaces.
         Namespaces = "namespaces",
     }
 }
 
-/// Known objects on which the lists are not believed, because nothing confirms what they show.
+/// Known objects for which lists are ignored, because their contents are unconfirmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnconfirmedObjects {
     /// Pods of this node.
@@ -63,27 +63,27 @@ pub struct UnconfirmedObjects {
     pub namespaces: BTreeSet<String>,
 }
 
-/// Extent of the change that a fact made.
+/// Extent of the change caused by a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FactChange {
-    /// Nothing that a decision could depend on.
+    /// No change that a decision could depend on.
     Nothing,
-    /// These pods alone.
+    /// Change of these pods only.
     Pods(Vec<ChangedPod>),
-    /// Possibly all pods: a namespace, the first list, or what lists are not believed of.
+    /// Possibly all pods: a namespace, the first list, or the set of unconfirmed objects changed.
     All,
 }
 
-/// A pod that is new, gone, or not as before.
+/// A pod that is new, removed, or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedPod {
-    /// The name of the pod.
+    /// Name of the pod.
     pub name: PodName,
-    /// The pod that had this name before.
+    /// Pod that had this name before.
     pub before: Option<Pod>,
 }
 
-/// Everything that is known, without what nothing is decided on (see [`trim_pod`]).
+/// Index of all facts, without parts that no decision depends on (see [`trim_pod`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactIndex {
     pods: BTreeMap<PodName, IndexEntry>,
@@ -93,14 +93,14 @@ pub struct FactIndex {
     unconfirmed: UnconfirmedObjects,
 }
 
-/// A namespace, and what it asks for its pods.
+/// A namespace, and what it requests for its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamespaceEntry {
     namespace: Namespace,
     exceptions: RequestedExceptions,
 }
 
-/// A pod, and what follows from it alone.
+/// A pod, and values derived from it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IndexEntry {
     pod: Pod,
@@ -109,12 +109,12 @@ struct IndexEntry {
 }
 
 impl FactIndex {
-    /// Takes in a fact. True if anything is different now that a decision could depend on.
+    /// Records a fact. Returns whether anything changed that a decision could depend on.
     pub fn apply(&mut self, fact: Fact) -> bool {
         self.apply_fact(fact) != FactChange::Nothing
     }
 
-    /// Takes in a fact, and tells what is different now.
+    /// Records a fact, and returns the resulting change.
     pub fn apply_fact(&mut self, fact: Fact) -> FactChange {
         let all_differ = match fact {
             Fact::Pods(pods) => return self.apply_pod_list(pods),
@@ -181,58 +181,58 @@ impl FactIndex {
         }
     }
 
-    /// The pod of this name.
+    /// Returns the pod of this name.
     pub fn pod(&self, name: &PodName) -> Option<&Pod> {
         self.pods.get(name).map(|entry| &entry.pod)
     }
 
-    /// All pods, by namespace and name.
+    /// Returns all pods, by namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values().map(|entry| &entry.pod)
     }
 
-    /// Returns those of these pods that are known, by UID and name.
+    /// Returns the known ones of these pods, given by UID and name.
     pub fn pods_with(&self, uids: &BTreeMap<PodUid, PodName>) -> impl Iterator<Item = &Pod> {
         let pods = uids.iter().filter_map(|(uid, name)| Some((uid, self.pod(name)?)));
         pods.filter(|(uid, pod)| pod.metadata.uid == **uid).map(|(_, pod)| pod)
     }
 
-    /// All pods, each with the addresses that its status shows.
+    /// Returns all pods, each with the addresses in its status.
     pub fn pods_with_addresses(&self) -> impl Iterator<Item = (&Pod, &[IpAddr])> {
         self.pods.values().map(|entry| (&entry.pod, entry.ips.as_slice()))
     }
 
-    /// Returns what a pod's annotations ask for, as they were read when the index recorded the pod.
+    /// Returns the requests of a pod's annotations, as parsed when the index recorded the pod.
     pub fn pod_annotations(&self, name: &PodName) -> Option<&InPodAnnotations> {
         self.pods.get(name).map(|entry| &entry.asked)
     }
 
-    /// The namespace of this name.
+    /// Returns the namespace of this name.
     pub fn namespace(&self, name: &str) -> Option<&Namespace> {
         self.namespaces.get(name).map(|entry| &entry.namespace)
     }
 
-    /// The names of all namespaces.
+    /// Returns the names of all namespaces.
     pub fn namespace_names(&self) -> impl Iterator<Item = &str> {
         self.namespaces.keys().map(String::as_str)
     }
 
-    /// Returns what a namespace asks for its pods, as it was read when the index recorded the namespace.
+    /// Returns the requests of a namespace for its pods, as parsed when the index recorded the namespace.
     pub fn namespace_exceptions(&self, namespace: &str) -> Option<&RequestedExceptions> {
         self.namespaces.get(namespace).map(|entry| &entry.exceptions)
     }
 
-    /// Of whom the lists are not believed.
+    /// Returns the objects for which lists are ignored.
     pub fn unconfirmed_objects(&self) -> &UnconfirmedObjects {
         &self.unconfirmed
     }
 
-    /// All pods were told once.
+    /// Whether a complete list of pods was received.
     pub fn has_pods(&self) -> bool {
         self.has_pods
     }
 
-    /// All pods and all namespaces were told once. Before that, what is missing here may well exist.
+    /// Whether complete lists of pods and namespaces were received. Before that, an object missing here may well exist.
     pub fn is_synced(&self) -> bool {
         self.has_pods && self.has_namespaces
     }

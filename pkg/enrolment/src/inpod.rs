@@ -1,4 +1,4 @@
-//! What a pod's annotations ask of in-pod capture.
+//! Options of in-pod capture that a pod's annotations request.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +12,31 @@ use crate::{
 
 /// Pod annotation: whether ztunnel answers its DNS.
 pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
-/// Pod annotation: whether inbound connections go straight to the application.
+/// Pod annotation: whether inbound connections bypass ztunnel.
 pub const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
-/// Pod annotation: interfaces of virtual machines inside of it.
+/// Pod annotation: interfaces of virtual machines inside the pod.
 pub const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
-/// Pod annotation: what becomes of connections that it has when it joins the mesh, `keep` or `reset`. Not in Istio.
+/// Pod annotation: treatment of connections that exist when the pod joins the mesh, `keep` or `reset`. Not in Istio.
 pub const EXISTING_CONNECTIONS: &str = "cni.istio.io/existing-connections";
-/// The administrator's settings for the options of pods.
+/// Administrator's settings for the options of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodOptionPolicy {
-    /// ztunnel answers the DNS of pods that do not say.
+    /// Whether ztunnel answers the DNS of pods without a request.
     pub dns_capture: bool,
-    /// The exceptions that pods and namespaces may make.
+    /// Exceptions that pods and namespaces may request.
     pub allowed: AllowedExceptions,
 }
 
-/// A pod's options, as far as the administrator allows them.
+/// Options of a pod, as far as the administrator permits them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectiveOptions {
-    /// Options from which its rules follow.
+    /// Options from which its rules are derived.
     pub options: inpod::PodOptions,
-    /// Refused requests, each in a sentence without a full stop.
+    /// Refused requests, each as a sentence without a full stop.
     pub refused: Vec<String>,
 }
 
-/// Options of in-pod capture that a pod's annotations ask for.
+/// Options of in-pod capture that a pod's annotations request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InPodAnnotations {
     dns: Option<bool>,
@@ -46,12 +46,12 @@ pub struct InPodAnnotations {
     pub existing: Option<ExistingConnections>,
     /// What is not to be captured of its traffic.
     pub exceptions: RequestedExceptions,
-    /// Sentences on values that could not be read, at most one for each annotation. Such a value counts as absent.
+    /// Sentences on values that could not be parsed, at most one for each annotation. Such a value counts as absent.
     pub warnings: Vec<String>,
 }
 
 impl InPodAnnotations {
-    /// Reads the annotations of a pod.
+    /// Parses the annotations of a pod.
     pub fn read_from(pod: &Pod) -> InPodAnnotations {
         let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
         let dns = read_boolean(annotations, DNS_CAPTURE, &mut warnings);
@@ -63,7 +63,7 @@ impl InPodAnnotations {
         InPodAnnotations { dns, bypass_inbound, virtual_interfaces, existing, exceptions, warnings }
     }
 
-    /// Returns the pod's options. `namespace`: what its namespace asks for.
+    /// Returns the options of the pod. `namespace`: requests of its namespace.
     pub fn effective_options(
         &self,
         namespace: Option<&RequestedExceptions>,
@@ -84,8 +84,8 @@ impl InPodAnnotations {
     }
 }
 
-/// Returns what becomes of connections that a pod has when it is redirected, if its annotation says so. A value that cannot be
-/// read counts as absent and is added to `warnings`.
+/// Returns the requested treatment of connections that exist when a pod is redirected. A value that cannot be parsed counts as
+/// absent and is added to `warnings`.
 pub fn existing_connections(
     annotations: &BTreeMap<String, String>,
     warnings: &mut Vec<String>,
@@ -114,7 +114,7 @@ fn read_boolean(
     read
 }
 
-/// Each name once. What is no name is left out; a list that is too long counts as absent.
+/// Parses unique interface names. Invalid names are skipped; a list that is too long counts as absent.
 fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
     let mut warn = |why: String| warnings.push(format!("annotation {VIRTUAL_INTERFACES} {why}"));
     if names.len() > MAX_INTERFACES_BYTES {

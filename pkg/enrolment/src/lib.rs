@@ -1,11 +1,10 @@
-//! What should happen to a pod, and why: the one decision that the plugin and the agent share.
+//! Decision on a pod, with its reason, shared by the plugin and the agent.
 //!
-//! Pure. A decision is made in two stages, so that nobody asks for facts that are not needed:
-//! [`decide_early`] from what the runtime's call alone tells, then [`decide`] from the pod.
-//! Each outcome carries its reason.
+//! Pure. A decision has two stages, so that facts are requested only if needed: [`decide_early`] uses the runtime's call alone,
+//! then [`decide`] the pod. Each outcome carries its reason.
 //!
-//! What the agent knows is a [`FactIndex`] of facts. From it follow who is a member of the mesh ([`ambient`], the same
-//! predicate as at ADD) and which proxy serves the node ([`ztunnel`]).
+//! The agent's knowledge is a [`FactIndex`] of facts. Membership in the mesh ([`ambient`], the same predicate as at ADD) and the
+//! node's proxy ([`ztunnel`]) are derived from it.
 
 pub mod ambient;
 pub mod annotations;

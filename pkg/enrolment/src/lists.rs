@@ -1,21 +1,21 @@
-//! Values of annotations that are lists, how long each may be, and how little of a value is shown to people.
+//! List values of annotations: their limits, and excerpts for messages.
 
 use model::{IfName, IpNet, Port, list_elements};
 use rules::sidecar::{MAX_SINGLE_PORTS, NetworkSelection, PortSelection, port_matches};
 
-/// How many interfaces a pod may name, and in how many bytes: each is several rules.
+/// Maximum number of interfaces that a pod may name, and their total size in bytes: each is several rules.
 pub(crate) const MAX_INTERFACES: usize = 32;
 pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
 
-/// Characters of a value that is shown to people.
+/// Maximum length of a value in messages, in characters.
 const SHOWN: usize = 64;
 
-/// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
+/// Limits of a list, in bytes and in elements: each element is one rule or more, in each family. The API allows 256 kB.
 pub(crate) const PORTS: ListLimit = ListLimit { bytes: 16 * 1024, elements: MAX_SINGLE_PORTS };
 pub(crate) const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
 pub(crate) const INTERFACES: ListLimit = ListLimit { bytes: MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
 
-/// How long a list may be.
+/// Limits of a list.
 #[derive(Clone, Copy)]
 pub(crate) struct ListLimit {
     pub(crate) bytes: usize,
@@ -49,7 +49,7 @@ pub(crate) fn parse_interfaces(text: &str) -> Option<Vec<IfName>> {
     INTERFACES.can_hold(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
 }
 
-/// The beginning of a foreign value, short enough for a log line.
+/// Returns the beginning of a foreign value, short enough for a log line.
 pub(crate) fn excerpt(value: &str) -> String {
     value.chars().take(SHOWN).collect()
 }

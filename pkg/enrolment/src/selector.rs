@@ -1,4 +1,4 @@
-//! Which pods an operator wants in ambient mode, as label selectors of Kubernetes.
+//! Selection of pods for ambient mode by Kubernetes label selectors.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -6,19 +6,19 @@ use cni_types::{CniError, ErrorCode, NetConf};
 use model::Reason;
 use serde::{Deserialize, Deserializer};
 
-/// Pods that both selectors match.
+/// Pair of selectors that must both match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Enablement {
-    /// By the pod's labels.
+    /// Selector of the pod's labels.
     #[serde(deserialize_with = "absent_if_null")]
     pub pod_selector: LabelSelector,
-    /// By those of its namespace.
+    /// Selector of its namespace's labels.
     #[serde(deserialize_with = "absent_if_null")]
     pub namespace_selector: LabelSelector,
 }
 
-/// All that it says must hold; one that says nothing matches everything.
+/// Label selector, all of whose conditions must hold; an empty one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LabelSelector {
@@ -30,20 +30,20 @@ pub struct LabelSelector {
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
 
-/// A condition on one label.
+/// Condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelSelectorRequirement {
-    /// The label.
+    /// Key of the label.
     pub key: String,
-    /// Condition on the label.
+    /// Operator of the condition.
     pub operator: SelectorOperator,
     /// Values for `In` and `NotIn`.
     #[serde(default, deserialize_with = "absent_if_null")]
     pub values: Vec<String>,
 }
 
-/// A condition that a label must meet.
+/// Operator of a condition on a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum SelectorOperator {
     /// The label is present with one of the values.
@@ -56,10 +56,10 @@ pub enum SelectorOperator {
     DoesNotExist,
 }
 
-/// Reads the configured `enablement_selectors`. `None` means that there are none.
+/// Parses the configured `enablement_selectors`; `None`: none are configured.
 ///
 /// # Errors
-/// They are invalid.
+/// The selectors are invalid.
 pub fn parse_enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
     let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
     let invalid = |code, why: String| {
@@ -76,7 +76,7 @@ pub fn parse_enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniEr
 
 type LabelMap = BTreeMap<String, String>;
 
-/// Default selectors of Istio's chart, which the agent also hands to the plugin where there are no selectors.
+/// Default selectors of Istio's chart, which the agent also passes to the plugin if none are configured.
 static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
     let mode = || "istio.io/dataplane-mode".to_owned();
     let match_labels = BTreeMap::from([(mode(), "ambient".to_owned())]);
@@ -93,18 +93,18 @@ static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
     [Enablement { pod_selector: ambient, ..Enablement::default() }, by_namespace]
 });
 
-/// Whether selectors only say what the labels of pods and namespaces mean without any.
+/// Whether selectors are equivalent to the default evaluation of labels.
 pub fn are_labels(selectors: &[Enablement]) -> bool {
     selectors == BY_LABELS.as_slice()
 }
 
-/// As Go reads JSON: `null` is as if the member were not there.
+/// Deserialises as Go does: `null` counts as absent.
 fn absent_if_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 impl Enablement {
-    /// Whether a pod with these labels, in a namespace with those, is meant.
+    /// Whether a pod with these labels, in a namespace with those, matches.
     pub fn matches(&self, pod: &LabelMap, namespace: &LabelMap) -> bool {
         self.pod_selector.matches(pod) && self.namespace_selector.matches(namespace)
     }
@@ -112,7 +112,7 @@ impl Enablement {
     /// Checks that Kubernetes would accept the selectors.
     ///
     /// # Errors
-    /// In a sentence.
+    /// The reason, as a sentence.
     pub fn check_selectors(&self) -> Result<(), Reason> {
         let selectors = [&self.pod_selector, &self.namespace_selector];
         selectors

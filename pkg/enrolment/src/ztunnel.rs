@@ -1,5 +1,5 @@
-//! Which ztunnel pod is the node's proxy (Istio 1.20, but that a pod's word alone does not make it one, and that one on
-//! its way out is not chosen).
+//! Selection of the ztunnel pod that is the node's proxy (Istio 1.20, except that a pod's own label does not suffice, and that a
+//! terminating one is not selected).
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use model::{Pod, PodName, PodUid};
 
 use crate::facts::FactIndex;
 
-/// Conditions that make a pod a ztunnel. All three must hold.
+/// Conditions for a ztunnel pod. All three must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelSelector {
-    /// A label, key and value.
+    /// Label, key and value.
     pub label: (String, String),
-    /// The namespaces that it may be in.
+    /// Namespaces of ztunnel pods.
     pub namespaces: Vec<String>,
-    /// The service account that it runs as. Who may make pods of this account in these namespaces runs the mesh anyway.
+    /// Service account of the pod. Creating pods of this account in these namespaces already implies control of the mesh.
     pub service_account: String,
 }
 
@@ -45,22 +45,22 @@ pub struct ZtunnelCandidate {
     pub uid: PodUid,
     /// Namespace and name.
     pub name: PodName,
-    /// All of its addresses.
+    /// All addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// `metadata.creationTimestamp`.
+    /// Creation time, `metadata.creationTimestamp`.
     pub created: String,
     /// Whether the pod runs, all of its containers are ready, and its condition `Ready`, if present, is `True`.
     pub ready: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// Whether the ztunnel answers DNS for the pods of the mesh.
+    /// Whether the ztunnel answers DNS for pods of the mesh.
     pub dns_capture: bool,
-    /// Whether the pod has no network namespace of its own, but the node's.
+    /// Whether the pod runs in the node's network namespace.
     pub host_network: bool,
 }
 
-/// All ztunnel pods that are known and have not ended, by name: the API shows the address of one that was evicted until its object is
-/// deleted, when another pod may have it.
+/// Returns all known ztunnel pods that have not ended, by name: the API shows the address of an evicted one until its object is
+/// deleted, when another pod may have the address.
 pub fn list_candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
     living_ztunnels(index, selector).map(to_candidate).collect()
 }
@@ -69,9 +69,9 @@ fn living_ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> i
     index.pods().filter(|pod| selector.matches(pod) && !pod.status.has_ended())
 }
 
-/// Whether the newest ztunnel pod that is not on its way out speaks with the agent, and so serves pods from within; none
-/// if there is no ztunnel. Each that does has the variable `INPOD_ENABLED` in Istio's chart, to this day; of one without, it
-/// is known when it is ready, which those that speak with us are only when they do.
+/// Whether the newest ztunnel pod that is not terminating connects to the agent, and therefore serves pods with in-pod redirection;
+/// `None` without a ztunnel. Every such ztunnel has the variable `INPOD_ENABLED` in Istio's chart, to this day; one without it is
+/// recognised when it is ready, which those that connect to us become only then.
 pub fn newest_supports_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {
     let remaining = living_ztunnels(index, selector).filter(|pod| pod.metadata.deleted.is_none());
     let newest = remaining.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
@@ -91,14 +91,14 @@ fn supports_in_pod(ztunnel: &Pod) -> bool {
     env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(is_true))
 }
 
-/// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same
-/// second always the same one.
+/// Returns the ztunnel that serves the node: ready, with an address, not terminating, and of those the newest; of two with the same
+/// creation time always the same one.
 pub fn active_candidate(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
     let fit = |one: &&ZtunnelCandidate| one.ready && !one.terminating && !one.ips.is_empty();
     candidates.iter().filter(fit).max_by_key(|one| (&one.created, &one.uid))
 }
 
-/// The one that will serve the node next, as far as can be told: newer than the active one, and not ready yet.
+/// Returns the presumable next ztunnel of the node: newer than the active one, and not ready yet.
 pub fn next_candidate(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
     let age = |one: &ZtunnelCandidate| (one.created.clone(), one.uid.clone());
     let now = active_candidate(candidates).map(age);
@@ -129,7 +129,7 @@ fn is_ready(pod: &Pod) -> bool {
         && conditions.all(|condition| condition.status == "True")
 }
 
-/// The first one over all containers counts, and only if it is literally `true`; upstream reads it so.
+/// Whether DNS is captured: the first variable over all containers is used, and only if it is literally `true`, as upstream does.
 fn captures_dns(pod: &Pod) -> bool {
     let mut env = pod.spec.containers.iter().flat_map(|container| &container.env);
     env.find(|var| var.name == "ISTIO_META_DNS_CAPTURE")

@@ -20,33 +20,33 @@ use crate::{
     slim::TrimmedObject,
 };
 
-/// How long the API server may take for one object.
+/// Timeout of the API server for one object.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Between two questions, so that a node whose list lacks all of its pods asks for no more than ten in a second.
+/// Delay between two requests, so that a node whose list lacks all of its pods sends at most ten in a second.
 const PACE: Duration = Duration::from_millis(100);
-/// So long it counts that our own pod was there.
+/// Time for which an observation of our own pod is valid.
 const WITNESSED: Duration = Duration::from_secs(1);
-/// After a list that cannot be believed at all, the next one; twice as long after each further one, up to the last.
+/// Delay before the next list after one that is not credible, doubled after each further one up to the last.
 const RELIST: Duration = Duration::from_secs(1);
 const LAST_RELIST: Duration = Duration::from_secs(30);
 
-/// Tells the facts about the pods of this node and about all namespaces, for as long as it is polled. While the API
-/// server is unavailable nothing is sent; afterwards all is sent again if need be.
+/// Sends the facts about the pods of this node and about all namespaces, while it is polled. While the API server is unavailable
+/// nothing is sent; afterwards everything is sent again if necessary.
 ///
-/// A list comes from a cache, which may be older than what was told before. What is known and is not in it stays as it is,
-/// and so does what it shows as it was before, both as [`Fact::Unconfirmed`], until a question for that object alone settles it.
-/// `own` is our pod, if the API server knows it: a first list without it is not told, and while it is missing, nothing else
-/// counts as gone because it is.
+/// A list is served from a cache, which may be older than the facts sent before. Known objects that it lacks or shows in an older
+/// state stay as they are, as [`Fact::Unconfirmed`], until a request for that object alone resolves it. `own` is our pod, if the
+/// API server knows it: a first list without it is not sent, and while it is missing, no other object counts as deleted because it
+/// is missing.
 ///
 /// `send` must not block.
 pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, send: impl Fn(Fact) + Send) {
     let mut following = ApiFollower::new(client, node, own, FollowScope::PodsAndNamespaces, send);
     let namespaces = Box::pin(following.watch_namespaces());
-    following.follow_until_refused(namespaces).await; // in this scope it does not end
+    following.follow_until_refused(namespaces).await; // returns only in a scope with pods alone
 }
 
-/// Like [`follow_api`], but for the pods of this node alone. Ends when the API server refuses to list or watch them, and
-/// returns the refusal.
+/// Follows facts like [`follow_api`], but for the pods of this node alone. Ends when the API server refuses to list or watch them,
+/// and returns the refusal.
 pub async fn follow_pods(
     client: KubeClient,
     node: &str,
@@ -57,11 +57,11 @@ pub async fn follow_pods(
     following.follow_until_refused(Box::pin(stream::pending())).await
 }
 
-/// Which objects are followed.
+/// Followed collections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FollowScope {
     PodsAndNamespaces,
-    /// Only as long as the API server permits it: a role need not.
+    /// Only while the API server permits it: a role need not.
     Pods,
 }
 
@@ -87,13 +87,13 @@ impl CollectionEvent {
     }
 }
 
-/// The API server's answer about one object.
+/// Response of the API server about one object.
 enum QueryAnswer {
     Pod(PodName, PodUid, ObjectReply<Pod>),
     Namespace(String, PodUid, ObjectReply<Namespace>),
 }
 
-/// An object, or what it means that there is none; and whether our own pod is there.
+/// An object, or the meaning of its absence; and whether our own pod exists.
 struct ObjectReply<T> {
     answer: ObjectAnswer,
     object: Option<Box<T>>,
@@ -110,7 +110,7 @@ struct ApiFollower<F> {
     namespaces: CollectionCache<String>,
     reported_unconfirmed: UnconfirmedObjects,
     synced: bool,
-    /// The API server has shown our own pod, and when it did so last.
+    /// Whether the API server has shown our own pod, and when last.
     has_own: bool,
     witnessed: Option<Instant>,
     asked: Instant,
@@ -141,19 +141,19 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         }
     }
 
-    /// Follows until the API server refuses, which counts with [`FollowScope::Pods`] alone.
+    /// Follows until the API server refuses, which ends only [`FollowScope::Pods`].
     async fn follow_until_refused(
         &mut self,
         mut namespaces: Pin<Box<impl Stream<Item = WatchResult<Namespace>>>>,
     ) -> Error {
         let mut attempts = Backoff::new(RELIST, LAST_RELIST).start_attempts();
         loop {
-            // Anew after a first list that is not to be believed.
+            // Restarted after a first list that is not credible.
             let mut pods = Box::pin(self.watch_pods());
             let mut asking: Option<ApiQuery> = None;
             loop {
                 let events = future::poll_fn(|context| {
-                    // Either may be ready; both are told soon.
+                    // Both may be ready; the other one is handled in the next iteration.
                     if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
                         return Poll::Ready(event.map(CollectionEvent::of_pods));
                     }
@@ -162,7 +162,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 });
                 let question = asking.get_or_insert_with(|| self.next_question());
                 match futures_util::future::select(events, question).await {
-                    Either::Left((None, _)) => future::pending().await, // a watch does not end by itself
+                    Either::Left((None, _)) => future::pending().await, // a watch never ends by itself
                     Either::Left((Some(CollectionEvent::Failed(collection, error)), _)) => {
                         if self.scope == FollowScope::Pods && error.kind() == ApiErrorKind::Refused {
                             return error;
@@ -199,7 +199,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         self.client.watch_all::<Namespace, TrimmedObject<Namespace>>(&core_collection("Namespace", None))
     }
 
-    /// Sends each failure of a watch, and when it shows something again. Logs each error once.
+    /// Sends each failure of a watch, and its recovery. Logs each error once.
     fn record_watch(&mut self, collection: WatchedCollection, result: Result<(), &Error>) {
         let resource = collection.as_str();
         let last = match collection {
@@ -215,7 +215,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         (self.send)(Fact::Watched(collection, result.map_err(ToString::to_string)));
     }
 
-    /// Whether a first list of pods can be told: nothing is known yet that could be compared with it, but that we are here.
+    /// Whether a first list of pods is credible: without earlier facts it can be compared only with the existence of our own pod.
     async fn is_credible(&mut self, event: &ListEvent<TrimmedObject<Pod>>) -> bool {
         let (ListEvent::Reset(list), false) = (event, self.synced) else { return true };
         let Some(own) = self.own.clone() else { return true };
@@ -224,7 +224,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         }
         let here = match self.client.get::<Pod>(&format!("our own pod {own}"), &own.api_path(), LIMIT).await {
             Ok(pod) => pod.spec.node_name,
-            // It was started by hand, or may not ask.
+            // The agent was started by hand, or lacks the permission.
             Err(error) if matches!(error.kind(), ApiErrorKind::NotFound | ApiErrorKind::Refused) => {
                 return true;
             }
@@ -251,7 +251,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         false
     }
 
-    /// True if something else is to be asked for than before.
+    /// Applies an event; returns true if the next request changes.
     fn apply_pods(&mut self, event: ListEvent<TrimmedObject<Pod>>) -> bool {
         let now = Instant::now();
         let others;
@@ -319,7 +319,8 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         self.has_own |= self.own.as_ref().is_some_and(|own| self.pods.is_known(own));
     }
 
-    /// Before the list that is meant, so that it is not taken for more than it is. True if they are others than before.
+    /// Reports unconfirmed objects, before the list concerned, so that the list is not taken for complete. Returns true if they
+    /// have changed.
     fn report_unconfirmed(&mut self) -> bool {
         let unconfirmed = UnconfirmedObjects {
             pods: self.pods.unconfirmed_names(),
@@ -343,7 +344,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         true
     }
 
-    /// Waits until it is time, and asks; for ever, if there is nothing to ask for.
+    /// Waits until a request is due, and sends it; never completes if there is none.
     fn next_question(&mut self) -> ApiQuery {
         let (pod, namespace) = (self.pods.next_query(), self.namespaces.next_query());
         let client = self.client.clone();
@@ -402,14 +403,14 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 }
 
-/// Our own pod, if the API server has shown it: one that denies it is none to be believed of others.
+/// Our own pod, if the API server has shown it: a server that denies it is not credible about other pods.
 struct OwnPodWitness {
     own: Option<PodName>,
     before: Option<Instant>,
 }
 
 impl OwnPodWitness {
-    /// When it was there last, if that is not long ago.
+    /// Returns when our pod was last observed, by a request unless that is recent; `None`: not confirmed.
     async fn last_witnessed(self, client: &KubeClient) -> Option<Instant> {
         let Some(own) = self.own else { return Some(Instant::now()) };
         if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {

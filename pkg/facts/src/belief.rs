@@ -1,11 +1,11 @@
-//! What the lists of an API server may say of what is known already.
+//! Reconciliation of API server lists with what is already known.
 //!
-//! A list comes from the cache of any one of the servers, which may be older than what another one has shown before; a
-//! restored store, too, is of another time. So a list that lacks an object, or shows it as it was before, is unconfirmed: the
-//! object stays as it is known until the API server was asked for it alone, which is answered from the store itself. Changes
-//! that a watch tells count at once, but for those that are older than what is known.
+//! A list is served from the cache of any one server, which may lag behind what another one has shown before; a restored store is
+//! of an earlier time, too. So an object that a list lacks, or shows in an older state, is unconfirmed: it stays as it is known
+//! until a request for it alone, which is served from the store itself. Changes reported by a watch are applied immediately, unless
+//! they are older than what is known.
 //!
-//! Pure: whoever calls says what time it is.
+//! Pure: the caller passes the time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,42 +15,42 @@ use std::{
 use model::PodUid;
 use retry::{Attempts, Backoff};
 
-/// How soon the API server is asked: a cache that lags catches up by then, mostly.
+/// Delay before the first request: a lagging cache has usually caught up by then.
 const FIRST: Duration = Duration::from_secs(1);
-/// After an answer that settles nothing; twice as long after each further one, up to the last.
+/// Delay after an inconclusive response, doubled after each further one up to the last.
 const AGAIN: Duration = Duration::from_secs(5);
 const LAST: Duration = Duration::from_secs(300);
 
-/// The API server's answer to a request for one object alone.
+/// Response of the API server to a request for one object alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectAnswer {
-    /// There is none of this name.
+    /// No object of this name exists.
     Gone,
-    /// There is one.
+    /// The object exists.
     There(ObjectVersion),
-    /// No answer, or none that can be believed.
+    /// No response, or one that is not credible.
     Unknown,
 }
 
-/// Which one of its name an object is, and how new.
+/// Identity of an object under its name, and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectVersion {
-    /// Also that of a namespace, see [`model::ObjectMeta::uid`].
+    /// UID; also that of a namespace, see [`model::ObjectMeta::uid`].
     pub(crate) uid: PodUid,
-    /// The resource version, if it is a number, as it is with every API server. Greater numbers are newer.
+    /// Resource version, if it is a number, as with every API server. Greater numbers are newer.
     pub(crate) number: Option<u64>,
 }
 
-/// The consequence of an answer.
+/// Consequence of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DoubtOutcome {
-    /// The object is gone.
+    /// The object was deleted.
     Gone,
-    /// Another one has its name.
+    /// Another object has its name.
     Replaced,
-    /// The object is there, as the answer shows it.
+    /// The object exists, in the state of the response.
     There,
-    /// Nothing.
+    /// No change.
     Nothing,
 }
 
@@ -64,11 +64,11 @@ struct KnownObject {
 struct ObjectDoubt {
     next: Instant,
     attempts: Attempts,
-    /// The list lacks it.
+    /// Whether the list lacks the object.
     lacks: bool,
 }
 
-/// The objects of one collection, by name.
+/// Objects of one collection, by name.
 #[derive(Debug)]
 pub(crate) struct CollectionCache<K> {
     known: BTreeMap<K, KnownObject>,
@@ -81,7 +81,7 @@ impl<K> Default for CollectionCache<K> {
 }
 
 impl<K: Ord + Clone> CollectionCache<K> {
-    /// These are listed. What is known otherwise is unconfirmed, unless it does not `matter`: then the list counts.
+    /// Applies a list. Known objects that it contradicts become unconfirmed, unless they do not `matter`: then the list is applied.
     pub(crate) fn apply_list(
         &mut self,
         list: impl Iterator<Item = (K, ObjectVersion)>,
@@ -102,7 +102,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
         }
     }
 
-    /// A watch tells of one that is new or changed. True if that counts.
+    /// Applies a new or changed object from a watch. Returns whether it was accepted.
     pub(crate) fn apply_event(&mut self, name: K, version: ObjectVersion, now: Instant) -> bool {
         match self.known.get_mut(&name) {
             Some(known) if version.number < known.version.number && version.number.is_some() => {
@@ -116,35 +116,35 @@ impl<K: Ord + Clone> CollectionCache<K> {
         }
     }
 
-    /// A watch tells that one is gone.
+    /// Applies a deletion from a watch.
     pub(crate) fn apply_delete(&mut self, name: &K, uid: &PodUid) {
         if self.known.get(name).is_some_and(|known| known.version.uid == *uid) {
             self.known.remove(name);
         }
     }
 
-    /// Returns the names of the objects that are unconfirmed.
+    /// Returns the names of unconfirmed objects.
     pub(crate) fn unconfirmed_names(&self) -> BTreeSet<K> {
         self.open_doubts().map(|(name, _, _)| name.clone()).collect()
     }
 
-    /// All that are known.
+    /// Returns the names of all known objects.
     pub(crate) fn known_names(&self) -> impl Iterator<Item = &K> {
         self.known.keys()
     }
 
-    /// Whether the object was seen and is not known to be gone.
+    /// Whether the object was observed and is not known to be deleted.
     pub(crate) fn is_known(&self, name: &K) -> bool {
         self.known.contains_key(name)
     }
 
-    /// Whom to ask for next, by name and UID, and when.
+    /// Returns the next object to request, by name and UID, and when.
     pub(crate) fn next_query(&self) -> Option<(K, PodUid, Instant)> {
         let next = self.open_doubts().min_by_key(|(_, _, doubt)| doubt.next);
         next.map(|(name, known, doubt)| (name.clone(), known.version.uid.clone(), doubt.next))
     }
 
-    /// The API server was asked for the one with this UID.
+    /// Applies the response to a request for the object with this UID.
     pub(crate) fn apply_answer(
         &mut self,
         name: &K,
@@ -166,7 +166,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
             }
             ObjectAnswer::There(version) if version.uid == *uid => {
                 known.version = version;
-                // What a list lacks may go without a word of the watch.
+                // An object missing in a list may be deleted without an event of the watch.
                 if known.doubt.as_ref().is_some_and(|doubt| doubt.lacks) {
                     known.ask_later(now);
                 } else {
@@ -203,7 +203,7 @@ impl KnownObject {
     }
 }
 
-/// One of this name is older than what is known, or may be.
+/// Whether the listed object is older than the known one, or may be.
 fn is_older(listed: &ObjectVersion, known: &ObjectVersion) -> bool {
     match (listed.number, known.number) {
         (Some(listed), Some(known)) => listed < known,

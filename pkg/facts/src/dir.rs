@@ -1,4 +1,4 @@
-//! Facts from a directory of manifests: for a laptop, a lab, a kubelet without API server.
+//! Facts from a directory of manifests: for a laptop, a lab, or a kubelet without API server.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,12 +23,12 @@ use tracing::{info, warn};
 
 use crate::document::{self, ManifestObjects};
 
-/// Larger than any manifest, of many pods too.
+/// Maximum size of a file, larger than any manifest, even of many pods.
 const MAX_FILE: usize = 16 * 1024 * 1024;
-/// Without any event the directory is looked at so often: not every file system tells of changes.
+/// Interval of scans without any event: not every file system reports changes.
 const REGULAR: Duration = Duration::from_secs(10);
 
-/// A source that runs; it ends, with its thread, when this is dropped.
+/// A running source, which ends with its thread when dropped.
 #[derive(Debug)]
 pub struct ManifestFollower {
     stopped: Arc<AtomicBool>,
@@ -46,19 +46,18 @@ impl Drop for ManifestFollower {
     }
 }
 
-/// Tells the facts that the manifests in a directory are, from a thread of its own: lists of all pods of this node and
-/// of all namespaces at first, and again whenever a file was changed.
+/// Sends the facts in the manifests of a directory, from its own thread: lists of all pods of this node and of all namespaces at
+/// first, and changes whenever a file changes.
 ///
-/// Files are `*.json`, `*.yaml` and `*.yml`, with any number of documents: Pods, Namespaces, and Lists of them; other
-/// kinds are passed over. A pod is of this node if its `spec.nodeName` says so, or nothing. An object without UID has one
-/// made of its namespace and name, so that it is the same one each time. Of two pods with one name the one in the last
-/// file (by name) counts.
+/// Files are `*.json`, `*.yaml` and `*.yml`, with any number of documents: Pods, Namespaces, and Lists of them; other kinds are
+/// ignored. A pod belongs to this node if its `spec.nodeName` matches or is missing. An object without a UID gets one derived from
+/// its namespace and name, so that it is stable. Of two pods with one name the one in the last file (by name) is used.
 ///
-/// A file that cannot be read is logged once, and counts as it was last; so does the whole directory when it is
-/// missing. Until there is one, nothing is sent. `send` must not block.
+/// A file that cannot be parsed is logged once, and its last content is kept; so is that of the whole directory if it is missing.
+/// Until the directory exists, nothing is sent. `send` must not block.
 ///
 /// # Errors
-/// The kernel gives us no eventfd, or no thread.
+/// The kernel refuses an eventfd, or a thread.
 pub fn follow_dir(
     path: &Path,
     node: &str,
@@ -73,9 +72,8 @@ pub fn follow_dir(
     Ok(ManifestFollower { stopped, waker, thread: Some(thread) })
 }
 
-/// Returns a pod of this node and its namespace from the manifests in a directory as they are now, which a follower may not
-/// have reported yet. A manifest that cannot be read has no objects here; its follower logs that. `None` if no
-/// manifest has the pod.
+/// Returns a pod of this node and its namespace from the current manifests in a directory, which a follower may not have reported
+/// yet. An invalid manifest has no objects here; its follower logs that. `None` if no manifest has the pod.
 ///
 /// # Errors
 /// The directory cannot be listed.
@@ -109,14 +107,14 @@ struct ManifestDirectory {
     was_reported: bool,
 }
 
-/// One file.
+/// A manifest file.
 #[derive(Default)]
 struct ManifestFile {
-    /// Of the file when it was last read, if a later touch would show in it.
+    /// Fingerprint when it was last read, if a later change would be detected.
     conclusive: Option<FileFingerprint>,
-    /// Of its bytes, good or not.
+    /// Hash of its content, valid or not.
     hash: Option<u64>,
-    /// When it was good last.
+    /// Objects of its last valid content.
     objects: ManifestObjects,
     last: LastError,
 }
@@ -127,20 +125,20 @@ impl ManifestDirectory {
         Self { path, node, files: BTreeMap::new(), last: LastError::default(), was_reported: false }
     }
 
-    /// Sends what differs, at first and after each change, until `stop` is set.
+    /// Sends changes, at first and after each event, until `stop` is set.
     fn send_changes(&mut self, watcher: &mut DirectoryWatcher, stop: &AtomicBool, send: impl Fn(Fact)) {
         while !stop.load(Ordering::Acquire) {
-            watcher.set_directories(slice::from_ref(&self.path)); // before looking, so that no change falls in between
+            watcher.set_directories(slice::from_ref(&self.path)); // before scanning, so that no change is missed
             for fact in self.scan_files() {
                 send(fact);
             }
             if watcher.wait_for_change(REGULAR).is_err() {
-                thread::sleep(Duration::from_secs(1)); // for want of memory
+                thread::sleep(Duration::from_secs(1)); // out of memory
             }
         }
     }
 
-    /// Looks at every file. What differs from what was sent last: single pods, or all that is known.
+    /// Scans every file. Returns the changes since the last scan: single pods, or everything.
     fn scan_files(&mut self) -> Vec<Fact> {
         let names = match hostfs::list(&self.path) {
             Ok(names) => names,
@@ -168,8 +166,8 @@ impl ManifestDirectory {
         self.pod_facts(&replaced).unwrap_or_else(|| self.all_facts())
     }
 
-    /// Returns the facts about single pods that follow from changed files; `replaced` has their earlier content. `None` if a
-    /// change concerns more than single pods.
+    /// Returns the facts about single pods derived from changed files; `replaced` has their earlier content. `None` if a change
+    /// concerns more than single pods.
     fn pod_facts<'a>(&'a self, replaced: &'a [(OsString, ManifestObjects)]) -> Option<Vec<Fact>> {
         let mut facts = Vec::new();
         for (file, before) in replaced {
@@ -193,7 +191,7 @@ impl ManifestDirectory {
         pod.spec.node_name.is_empty() || pod.spec.node_name == self.node
     }
 
-    /// Namespaces first: a pod is judged by its namespace.
+    /// Returns all facts, namespaces first: decisions on pods depend on them.
     fn all_facts(&self) -> Vec<Fact> {
         let objects = || self.files.values().map(|file| &file.objects);
         let pods = objects().flat_map(|objects| &objects.pods);
@@ -204,15 +202,15 @@ impl ManifestDirectory {
 }
 
 impl ManifestFile {
-    /// Reads the file, if it was touched; what it said before, if that is another thing.
+    /// Reads the file if it was touched; returns its previous objects if they have changed.
     fn read_if_changed(&mut self, path: &Path) -> Option<ManifestObjects> {
-        // What cannot be looked at is read, which says why it cannot.
+        // A file without a fingerprint is read, which yields the error.
         let conclusive = hostfs::conclusive_fingerprint(path);
         if conclusive.is_some() && conclusive == self.conclusive {
             return None;
         }
         let before = self.read_manifest(path);
-        // A file that could not be read is tried again: the cause need not be in the file.
+        // A file that could not be read is retried: the cause may be outside of the file.
         self.conclusive = conclusive.filter(|_| self.hash.is_some());
         before
     }
@@ -220,7 +218,7 @@ impl ManifestFile {
     fn read_manifest(&mut self, path: &Path) -> Option<ManifestObjects> {
         let content = match hostfs::read(path, MAX_FILE) {
             Ok(content) => content,
-            Err(error) if error.is_missing() => return None, // since it was listed; that is told next
+            Err(error) if error.is_missing() => return None, // removed since it was listed; reported by the next scan
             Err(error) => {
                 self.hash = None;
                 if self.last.replace(&error) {

@@ -1,4 +1,4 @@
-//! Manifests: what one file says about pods and namespaces.
+//! Pods and namespaces of one manifest file.
 
 use std::path::Path;
 
@@ -7,20 +7,20 @@ use model::{Namespace, ObjectMeta, Pod, PodUid};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The objects of a file.
+/// Objects of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestObjects {
     pub(crate) pods: Vec<Pod>,
     pub(crate) namespaces: Vec<Namespace>,
 }
 
-/// Whether a file of this name is read: JSON or YAML, and not hidden.
+/// Whether a file of this name is parsed: JSON or YAML, and not hidden.
 pub(crate) fn is_manifest(name: &Path) -> bool {
     let hidden = name.as_os_str().as_encoded_bytes().starts_with(b".");
     !hidden && name.extension().is_some_and(|kind| kind == "json" || kind == "yaml" || kind == "yml")
 }
 
-/// Reads a file: any number of documents, of which Pods, Namespaces and Lists of them count. The error is for people.
+/// Parses a file: any number of documents, of which Pods, Namespaces and Lists of them are used. The error is a message for people.
 pub(crate) fn parse_manifest(name: &Path, content: &[u8]) -> Result<ManifestObjects, String> {
     let text = std::str::from_utf8(content).map_err(|cause| cause.to_string())?;
     let documents = if name.extension().is_some_and(|kind| kind == "json") {
@@ -39,7 +39,7 @@ pub(crate) fn parse_manifest(name: &Path, content: &[u8]) -> Result<ManifestObje
 }
 
 impl ManifestObjects {
-    /// `kind` is that of elements which do not say it, as those of a PodList.
+    /// Adds the objects of a document. `kind`: that of elements without one, as in a PodList.
     fn add_document(&mut self, mut document: Value, kind: Option<&str>) -> Result<(), String> {
         let own = document.get("kind").and_then(Value::as_str).map(str::to_owned);
         let kind = own.as_deref().or(kind).ok_or("an object has no kind")?;
@@ -54,7 +54,7 @@ impl ManifestObjects {
                     self.add_document(item, of)?;
                 }
             }
-            _ => {} // a directory may well hold other things
+            _ => {} // other kinds may well be in the directory
         }
         Ok(())
     }
@@ -92,8 +92,8 @@ fn name_it(kind: &str, meta: &mut ObjectMeta) -> Result<(), String> {
     Ok(())
 }
 
-/// A UID for what has none: of the form that the API server's have, and for one name always the same (FNV-1a, 128 bits).
-/// So a pod that is removed and written again without a UID is the same pod.
+/// Derives a UID for an object without one: in the API server's format, and always equal for one name (FNV-1a, 128 bits). So a pod
+/// that is removed and written again without a UID is the same pod.
 fn derive_uid(name: &str) -> PodUid {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -1,7 +1,7 @@
-//! Where facts come from: the API server, or a directory of manifests for a node that has none.
+//! Sources of facts: the API server, or a directory of manifests for a node without one.
 //!
-//! Both tell the same [`enrolment::Fact`]s, and what is told first by each are the lists of everything. Neither decides
-//! anything. Troubles are logged once, not at each try, and never end a source. Called by the agent.
+//! Both send the same [`enrolment::Fact`]s, beginning with complete lists. Neither decides anything. Errors are logged once, not at
+//! each attempt, and never end a source. Called by the agent.
 
 mod api;
 mod belief;

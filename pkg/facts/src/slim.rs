@@ -1,11 +1,11 @@
-//! Objects of the API server, trimmed as soon as they are read, so that a list of them is small.
+//! API objects, trimmed as soon as they are parsed, so that a list of them is small.
 
 use enrolment::facts;
 use model::{Namespace, ObjectMeta, Pod};
 
 use crate::belief::ObjectVersion;
 
-/// An object without what nothing is decided on, and its version.
+/// An object without the parts that no decision depends on, and its version.
 pub(crate) struct TrimmedObject<T> {
     pub(crate) object: T,
     number: Option<u64>,

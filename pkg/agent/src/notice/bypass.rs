@@ -1,4 +1,4 @@
-//! Pods that can bypass the mesh, and pods that do so by rules of their own.
+//! Notices about pods that can bypass the mesh, and pods with foreign rules that do.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -7,10 +7,10 @@ use pod_status::lifecycle::{UNSTABLE, describe_conflict};
 
 use super::NoticeTracker;
 
-/// How many characters of the rules are reported.
+/// Maximum length of the reported rules, in characters.
 const LONGEST: usize = 500;
 
-/// Reported bypasses of the mesh, and privileges that allow one, by UID of the pod.
+/// Reported bypasses of the mesh, and privileges that permit one, by UID of the pod.
 #[derive(Debug, Default)]
 pub(super) struct BypassNotices {
     privileges: BTreeMap<PodUid, NetworkPrivilege>,
@@ -20,7 +20,7 @@ pub(super) struct BypassNotices {
 }
 
 impl BypassNotices {
-    /// Rules of the pod are removed repeatedly.
+    /// Whether rules of the pod are removed repeatedly.
     pub(super) fn is_unstable(&self, uid: &PodUid) -> bool {
         self.unstable.get(uid).is_some_and(|known| known.persists)
     }
@@ -33,12 +33,12 @@ struct UnstablePod {
     next: Instant,
 }
 
-/// The network namespace whose rules capture a pod.
+/// Network namespace whose rules capture a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RulesPlace {
-    /// The pod's own.
+    /// Network namespace of the pod.
     Pod,
-    /// The node's.
+    /// Network namespace of the node.
     Node,
 }
 
@@ -49,7 +49,7 @@ struct OverruledPod {
 }
 
 impl NoticeTracker {
-    /// Reports a pod's privilege over its own network namespace, if it is unusual and has not been reported yet.
+    /// Reports a pod's privilege over its own network namespace, if it is unusual and not reported yet.
     pub fn can_bypass(&mut self, pod: &PodName, uid: &PodUid, privilege: NetworkPrivilege) {
         let by = match privilege {
             NetworkPrivilege::Privileged => "is privileged",
@@ -66,7 +66,7 @@ impl NoticeTracker {
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CanBypassMesh", message));
     }
 
-    /// Reports exceptions that annotations ask for and that are not applied, unless the same ones were reported.
+    /// Reports exceptions that annotations request and that are not applied, unless reported before.
     pub fn refused_exceptions(&mut self, pod: &PodName, uid: &PodUid, refused: &[String]) {
         let known = self.bypasses.refused_exceptions.get(uid).map(Vec::as_slice).unwrap_or_default();
         if known == refused {
@@ -81,7 +81,7 @@ impl NoticeTracker {
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "ExceptionRefused", message));
     }
 
-    /// Rules of other components that precede ours in a pod's network namespace or on the node, as text; empty: none.
+    /// Reports foreign rules that precede ours in a pod's network namespace or on the node, as text; empty: none.
     pub fn report_overruled(
         &mut self,
         pod: &PodName,
@@ -99,7 +99,7 @@ impl NoticeTracker {
         }
         let entry = OverruledPod { what: what.to_owned(), next: now + NOTICE_INTERVAL };
         self.bypasses.overruled.insert(uid.clone(), entry);
-        // The API server refuses longer messages than 1 KiB.
+        // The API server rejects messages longer than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
         let place = match place {
             RulesPlace::Pod => "in its network namespace",
@@ -121,8 +121,8 @@ impl NoticeTracker {
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "AmbiguousNetns", message));
     }
 
-    /// Rules of a pod are removed repeatedly: which, by which process if that is known, and how many times in a row they were
-    /// restored. However often that begins anew, it is reported every 30 minutes at most.
+    /// Reports rules of a pod that are removed repeatedly: which, by which process if known, and the number of consecutive repairs.
+    /// Reported at most every 30 minutes, even if it stops and resumes.
     pub fn report_unstable(
         &mut self,
         pod: &PodName,
@@ -141,14 +141,14 @@ impl NoticeTracker {
         self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, UNSTABLE, message));
     }
 
-    /// Rules of a pod stay in place again.
+    /// Records that the rules of a pod are stable again.
     pub fn clear_unstable(&mut self, uid: &PodUid) {
         if let Some(known) = self.bypasses.unstable.get_mut(uid) {
             known.persists = false;
         }
     }
 
-    /// All other pods are forgotten.
+    /// Forgets all pods that are not known.
     pub fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));
         self.bypasses.overruled.retain(|uid, _| is_known(uid));

@@ -1,9 +1,9 @@
-//! Flags of in-pod capture. Variables, and what they mean, are Istio's of 1.30, but for the first, the allowed exceptions and the
-//! last two; Istio has no flags for most of them.
+//! Flags of in-pod capture. Variables and their meaning are Istio's of 1.30, except the first, the allowed exceptions and the last
+//! two; Istio has no flags for most of them.
 
 use flags::Flag;
 
-/// Value of the two sources of probes that stands for the address from which the node reaches its pods.
+/// Value of the two flags for probe sources that requests detection of the address from which the node reaches its pods.
 pub const DETECT: &str = "detect";
 
 flags::flag_table!(

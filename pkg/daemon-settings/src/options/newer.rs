@@ -1,5 +1,4 @@
-//! Flags of Istio 1.29 to 1.31, beside those of in-pod capture. Istio has no flags for some of them, only the
-//! variables. The last one is ours.
+//! Flags of Istio 1.29 to 1.31, except those of in-pod capture. For some of them Istio has variables only. The last one is ours.
 
 use flags::Flag;
 

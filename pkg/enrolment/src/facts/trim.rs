@@ -1,5 +1,5 @@
-//! What is kept of a pod and of a namespace, and how much of it: whoever makes a pod writes its labels, annotations and
-//! containers, and must not decide how much memory and time the node's agent spends on them.
+//! Retained parts of pods and namespaces, and their limits: authors of pods control labels, annotations and containers, and must
+//! not control the memory and time that the node's agent spends on them.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::{
     lists::MAX_INTERFACES_BYTES,
 };
 
-/// In bytes: longer than every single word that means something, and than what is shown of one that does not.
+/// Maximum length of a single word in bytes: longer than any significant one, and than the part shown of any other.
 const WORD: usize = 1024;
 
-/// Annotations that something is decided on, and how many bytes of the value can mean something. [`annotations::LISTS`] has
-/// those of sidecars that are lists.
+/// Annotations that decisions depend on, and the maximum number of significant bytes of each. [`annotations::LISTS`] has those of
+/// sidecars that are lists.
 const ANNOTATIONS: [(&str, usize); 9] = [
     (CONFIG_HASH, WORD),
     (CONFIG_MIRROR, WORD),
@@ -33,17 +33,17 @@ const ANNOTATIONS: [(&str, usize); 9] = [
     (annotations::MODE, WORD),
 ];
 
-/// Labels that are kept whatever else there is. The last one is the ztunnel's, unless the operator chose another.
+/// Labels that are always retained. The last one is ztunnel's, unless the operator chose another.
 const LABELS: [&str; 3] = [DATAPLANE_MODE, INJECT, "app"];
-/// Further labels, for the operator's selectors: so many, the first by key, and so many bytes in all.
+/// Limits of further labels, for the operator's selectors: their number, the first by key, and their total size in bytes.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 8 * 1024;
-/// Bytes of a label's value; the API allows 63.
+/// Maximum size of a label's value in bytes; the API allows 63.
 const MAX_LABEL_VALUE: usize = 63;
 
-/// Containers of each kind, beside the sidecar's.
+/// Maximum number of containers of each kind, in addition to the sidecar.
 const MAX_CONTAINERS: usize = 64;
-/// Of the sidecar something is decided on by all of these.
+/// Variables of the sidecar that decisions depend on.
 const VARIABLES: [&str; 7] = [
     "DISABLE_ENVOY",
     "ISTIO_META_DNS_CAPTURE",
@@ -53,13 +53,13 @@ const VARIABLES: [&str; 7] = [
     "INPOD_ENABLED",
     annotations::LOOPBACK,
 ];
-/// Bytes of a variable's value in a container that is no sidecar: more than any boolean has.
+/// Maximum size of a variable's value in a container that is no sidecar, in bytes: more than any boolean has.
 const MAX_BOOLEAN: usize = 8;
 
-/// Removes what nothing is decided on, and bounds the rest: of the annotations those that we know, of the labels those of
-/// the mesh and 64 more with 8 KiB in all, 64 containers of each kind and the strongest, of these a few variables. A value that
-/// is longer than any that means something is cut to one that is still too long. So no decision of this crate is another one for
-/// a trimmed pod, unless by labels and containers beyond those numbers. It is most of a pod's size, and changes of it are none.
+/// Removes parts that no decision depends on, and limits the rest: known annotations, of the labels those of the mesh and 64 more
+/// with 8 KiB in all, 64 containers of each kind and the most privileged one, a few variables of each. A value longer than any
+/// significant one is truncated to a length that is still too long. So decisions of this crate are equal for a trimmed pod, except
+/// by labels and containers beyond these limits. Most of a pod's size is removed, and changes of the removed parts are ignored.
 pub fn trim_pod(pod: &mut Pod) {
     let metadata = &mut pod.metadata;
     metadata.resource_version = String::new();
@@ -89,7 +89,7 @@ pub fn trim_pod(pod: &mut Pod) {
     status.pod_ips.shrink_to_fit();
 }
 
-/// Removes from a trimmed pod what the parameters of its redirection to a sidecar do not depend on.
+/// Removes the parts of a trimmed pod that its redirection to a sidecar does not depend on.
 pub fn trim_to_sidecar(pod: &mut Pod) {
     let Pod { metadata, spec, status } = pod;
     metadata.labels.retain(|key, _| key == INJECT);
@@ -105,7 +105,7 @@ pub fn trim_to_sidecar(pod: &mut Pod) {
     *status = PodStatus::default();
 }
 
-/// Like [`trim_pod`], but for a namespace, of which the labels count, and the exceptions that it asks for.
+/// Trims a namespace like [`trim_pod`]; its labels and the exceptions that it requests are retained.
 pub fn trim_namespace(namespace: &mut Namespace) {
     namespace.metadata.annotations.retain(|key, value| match exception_limit(key) {
         Some(limit) => {
@@ -119,10 +119,10 @@ pub fn trim_namespace(namespace: &mut Namespace) {
     trim_labels(&mut namespace.metadata.labels);
 }
 
-/// How many bytes of an annotation can mean something; `None`: nothing is decided on it.
+/// Returns the maximum number of significant bytes of an annotation; `None`: no decision depends on it.
 fn annotation_limit(annotation: &str) -> Option<usize> {
     if annotation == STATUS {
-        return Some(0); // that it is there is all that counts
+        return Some(0); // only its presence is significant
     }
     let all = ANNOTATIONS.iter().chain(&annotations::LISTS);
     let known = all.copied().find_map(|(key, limit)| (key == annotation).then_some(limit));
@@ -147,7 +147,7 @@ fn trim_labels(labels: &mut BTreeMap<String, String>) {
     });
 }
 
-/// Whoever wants to hide what a container may do cannot do so behind many others.
+/// Limits the containers, so that a privileged one cannot be hidden behind many others.
 fn trim_containers(containers: &mut Vec<Container>) {
     let privilege = |container: &Container| container.security_context.network_privilege();
     let strongest = containers.iter().map(privilege).max();
@@ -172,7 +172,7 @@ fn trim_container(container: &mut Container) {
         VARIABLES.into_iter().flat_map(|name| retained_variables(&container.env, name, is_proxy)).collect();
 }
 
-/// Of a sidecar's variables the last of each name counts; of a ztunnel's the first, or any that is true.
+/// Returns the retained variables: of a sidecar the last of each name is used; of a ztunnel the first, or any that is true.
 fn retained_variables(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar> {
     let mut named = env.iter().filter(|var| var.name == name);
     let is_true = |var: &&EnvVar| var.value.as_deref().and_then(parse_go_bool) == Some(true);
@@ -192,7 +192,7 @@ fn retained_variables(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar>
     kept
 }
 
-/// Cuts what is longer than `limit` bytes, to a few more than that. A limit of 0 leaves nothing.
+/// Truncates a text longer than `limit` bytes to slightly more than that. A limit of 0 removes it.
 fn truncate_text(text: &mut String, limit: usize) {
     if text.len() > limit {
         text.truncate(if limit == 0 { 0 } else { text.ceil_char_boundary(limit + 1) });
