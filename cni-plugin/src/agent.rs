@@ -1,4 +1,4 @@
-//! The node's agent: it knows the pods, and enrols ambient ones before it answers.
+//! Client of the node's agent, which knows the pods, and enrols ambient ones before it answers.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -24,17 +24,17 @@ use crate::{
     facts::{ApiServer, LookupError},
 };
 
-/// Where the agent listens, unless the configuration says otherwise.
+/// Default path of the agent's socket.
 pub const SOCKET: &str = "/var/run/istio-cni/agent.sock";
-/// How long the agent may take for anything. It gives up before.
+/// Timeout of the agent, which itself gives up earlier.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to tell who a pod is, when the API server can tell that as well.
+/// Timeout for identifying a pod, if the API server can do so as well.
 const PATIENCE_BEFORE_API: Duration = Duration::from_secs(2);
 
-/// How long it may take at CHECK and GC to accept a request, and as long to answer it.
+/// Timeout at CHECK and GC for accepting a request, and again for the response.
 const PATIENCE_OF_CHECK: Duration = Duration::from_millis(500);
 
-/// Why the agent gave no answer: it is unavailable, or kept busy for too long, or it gave up.
+/// Reason why the agent did not answer: it is unavailable, too busy, or gave up.
 #[derive(Debug)]
 pub struct AgentUnavailable {
     socket: PathBuf,
@@ -58,7 +58,7 @@ impl fmt::Display for AgentUnavailable {
 }
 
 impl AgentUnavailable {
-    /// No agent is there, or it ended before it answered: its successor will answer.
+    /// Whether no agent runs, or it ended before it answered: its successor will answer.
     fn is_gap(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
         let kind = self.error.kind();
@@ -66,7 +66,7 @@ impl AgentUnavailable {
     }
 }
 
-/// The agent's socket.
+/// Client of the agent's socket.
 #[derive(Debug)]
 pub struct AgentClient {
     socket: PathBuf,
@@ -74,20 +74,20 @@ pub struct AgentClient {
 }
 
 impl AgentClient {
-    /// Opens nothing.
+    /// Returns a client, without connecting yet.
     pub fn new(socket: Option<&str>) -> AgentClient {
         AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned(), patience: PATIENCE }
     }
 
-    /// Like [`Self::new`], but for a call that must not wait: CHECK and GC.
+    /// Returns a client like [`Self::new`], for a call that must not wait: CHECK and GC.
     pub fn for_check(socket: Option<&str>) -> AgentClient {
         AgentClient { patience: PATIENCE_OF_CHECK, ..AgentClient::new(socket) }
     }
 
-    /// Asks; hands over the pod's network namespace, if there is one.
+    /// Sends a request, with the pod's network namespace, if any, and returns the response.
     ///
     /// # Errors
-    /// Nobody answers there.
+    /// No agent answers there.
     pub fn send_request(
         &self,
         request: &AgentRequest,
@@ -98,7 +98,7 @@ impl AgentClient {
         self.exchange_messages(request, netns).map_err(unavailable)
     }
 
-    /// An agent that accepts nothing any more keeps those waiting who connect; the limit for sending holds for that, too.
+    /// Connects. An agent that no longer accepts blocks clients in connect(); the send timeout applies to that, too.
     fn connect_socket(&self) -> io::Result<UnixStream> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(self.patience))?;
@@ -125,16 +125,16 @@ impl AgentClient {
     }
 }
 
-/// Why the agent is not the one who knows.
+/// Reason why the agent's knowledge is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSilence {
-    /// A clause that says so.
+    /// Clause with the reason.
     pub message: String,
-    /// There is no agent: its successor will answer.
+    /// Whether no agent runs: its successor will answer.
     pub is_gap: bool,
 }
 
-/// A request about the pod of a call.
+/// Returns a request about the pod of a call.
 pub fn request_for_call(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentRequest {
     let (namespace, name) =
         call.pod.as_ref().map_or_else(Default::default, |pod| (pod.namespace.clone(), pod.name.clone()));
@@ -149,29 +149,30 @@ pub fn request_for_call(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> A
     }
 }
 
-/// Authority that a call is submitted to: the node's agent, or else the API server, which only knows who the pod is. While an
-/// agent is being replaced, whoever of the two is there first.
+/// Authority that a call is submitted to: the node's agent, or else the API server, which can only identify the pod. While an agent
+/// is being replaced, the first of the two to become available.
 #[derive(Debug)]
 pub struct AgentOrApi {
     agent: AgentClient,
     request: AgentRequest,
-    /// Without ambient mode, and with a kubeconfig: what the agent fails to tell, the API server can.
+    /// Whether the API server is queried for what the agent cannot answer: without ambient mode, and with a kubeconfig.
     falls_back: bool,
-    /// The pod's network namespace, in ambient mode; none for a verb that does nothing in it, or if it cannot be opened,
-    /// which is told when it is needed.
+    /// Network namespace of the pod, in ambient mode; `None` for a verb that does nothing in it, or if it cannot be opened, which
+    /// is reported when it is needed.
     netns: Option<Netns>,
     answer: OnceCell<AgentAnswer>,
-    /// The pod that was told first, for the record.
+    /// Pod returned by the first successful query, for the record.
     pod: OnceCell<Pod>,
-    /// Why the first question got no answer.
+    /// Reason why the first request was not answered.
     silence: OnceCell<AgentUnavailable>,
-    /// Asking again may help: of an ADD, while no agent is there.
+    /// Whether to send the request again: at ADD, while no agent runs.
     asks_again: Cell<bool>,
     api: ApiServer,
 }
 
 impl AgentOrApi {
-    /// The agent is asked by `request` when something is to be known: once if it answers, or is there and does not.
+    /// Returns an authority. `request` is sent to the agent when a fact is first needed: once if an agent runs, whether it answers
+    /// or not.
     pub fn new(call: &PluginCall, request: AgentRequest) -> AgentOrApi {
         let ambient = call.conf.ambient_enabled;
         let path = call.environment.netns.as_ref().filter(|_| ambient && request.verb == CniVerb::Add);
@@ -199,11 +200,11 @@ impl AgentOrApi {
         }
     }
 
-    /// Asks the agent, if it has not answered and may do so now; true: it has answered.
+    /// Sends the request to the agent, unless it has answered or must not be asked again; returns whether it has answered.
     fn is_answered(&self) -> bool {
         if self.answer.get().is_none() && self.asks_again.get() {
             match self.agent.send_request(&self.request, self.netns.as_ref()) {
-                Ok(answer) => drop(self.answer.set(answer)), // there was none
+                Ok(answer) => drop(self.answer.set(answer)), // was unset
                 Err(silence) => {
                     self.asks_again.set(self.request.verb == CniVerb::Add && silence.is_gap());
                     self.silence.get_or_init(|| silence);
@@ -213,7 +214,8 @@ impl AgentOrApi {
         self.answer.get().is_some()
     }
 
-    /// Returns what the agent's answer gives, or else the API server. Retries when an agent or another credential is there.
+    /// Returns a fact from the agent's answer, or else from the API server. Retries when an agent or another credential is
+    /// available.
     fn find_fact<T>(
         &self,
         answered: impl Fn(&AgentAnswer) -> Option<Result<T, LookupError>>,
@@ -233,7 +235,7 @@ impl AgentOrApi {
         }
     }
 
-    /// Waits for something that can answer in the place of what could not; false: nothing is to be expected.
+    /// Waits until the agent or another credential is available; returns false if neither is expected.
     fn has_changed(&self) -> bool {
         let is_answered = || self.is_answered();
         is_answered() || self.expects_agent() && self.api.await_change(&is_answered).is_some()
@@ -243,43 +245,43 @@ impl AgentOrApi {
         self.asks_again.get() && !self.falls_back
     }
 
-    /// Submits the call and tells who the pod of that name is; with `uid`, as the runtime knows it, that very pod or the
-    /// newest of its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
+    /// Submits the call and returns the pod of that name; with `uid`, as passed by the runtime, exactly that pod or the newest of
+    /// its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
     /// [`AgentOrApi::enrolment_result`].
     ///
     /// # Errors
-    /// It could not be determined.
+    /// The pod could not be determined.
     pub fn submit_call(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| Some(extract_pod(answer));
         let pod = self.find_fact(answered, |is_answered| self.api.fetch_pod(name, uid, is_answered))?;
         Ok(self.pod.get_or_init(|| pod).clone())
     }
 
-    /// A namespace as it is now.
+    /// Returns a namespace in its current state.
     ///
     /// # Errors
-    /// It could not be determined.
+    /// The namespace could not be determined.
     pub fn find_namespace(&self, name: &str) -> Result<Namespace, LookupError> {
         self.find_fact(extract_namespace, |is_answered| self.api.fetch_namespace(name, is_answered))
     }
 
-    /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
+    /// Returns whether the agent has enrolled the pod, or its error; `None` if the agent did not answer.
     pub fn enrolment_result(&self) -> Option<Result<bool, String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(answer.enrolled), Err))
     }
 
-    /// Like [`Self::enrolment_result`], but waits for the successor of an agent that did not answer.
+    /// Returns the result like [`Self::enrolment_result`], but waits for the successor of an agent that did not answer.
     pub fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
-        while self.has_changed() && !self.is_answered() {} // another credential is of no use to what is known already
+        while self.has_changed() && !self.is_answered() {} // another credential does not help, the pod being known
         self.enrolment_result()
     }
 
-    /// Returns the result of the agent's CHECK; `None` if it is not the agent who knows.
+    /// Returns the result of the agent's CHECK; `None` if the agent did not answer.
     pub fn check_result(&self) -> Option<Result<(), String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 
-    /// Why the agent is not the one who knows, if it was asked.
+    /// Returns why the agent did not answer, if it was asked.
     pub fn silence_reason(&self) -> Option<AgentSilence> {
         if let Some(answer) = self.answer.get() {
             let error = answer.error.as_ref().filter(|_| self.falls_back)?;
@@ -295,7 +297,7 @@ impl AgentOrApi {
         Some(AgentSilence { message, is_gap: silence.is_gap() })
     }
 
-    /// The pod, if anybody asked for it and was told.
+    /// Returns the pod, if it was queried and found.
     pub fn into_pod(self) -> Option<Pod> {
         self.pod.into_inner()
     }
@@ -309,7 +311,7 @@ fn extract_pod(answer: &AgentAnswer) -> Result<Pod, LookupError> {
     }
 }
 
-/// `None`: the answer says nothing of it.
+/// Returns the namespace; `None`: not in the answer.
 fn extract_namespace(answer: &AgentAnswer) -> Option<Result<Namespace, LookupError>> {
     match (&answer.namespace, &answer.error) {
         (Some(namespace), _) => Some(Ok(namespace.clone())),

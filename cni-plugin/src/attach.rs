@@ -30,12 +30,12 @@ use crate::{
     record, refusal,
 };
 
-/// ADD: brings the pod into the mesh, if it belongs there, and hands on the result so far.
+/// ADD: brings the pod into the mesh, if it belongs there, and returns the previous result.
 ///
 /// # Errors
 /// The pod must not start: it may belong to the mesh and could not be brought in.
 pub fn add_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
-    let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
+    let result = call.conf.pass_through()?; // before any change: it may be unreadable
     if let Some(decision) = decide_early(call) {
         log.record_decision(&decision);
         log.info(decision.to_string());
@@ -66,15 +66,15 @@ pub fn add_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> 
 /// Result of the redirection in a pod's namespace.
 struct RedirectResult {
     report: RedirectReport,
-    /// For the record.
+    /// Rules, for the record.
     rules: DesiredRules,
     warning: Option<String>,
 }
 
-/// A decision, and what was done when it was to redirect.
+/// A decision, and the result of the redirection, if any.
 type AttachOutcome = (Result<PodDecision, CniError>, Result<Option<RedirectResult>, CniError>);
 
-/// First who the pod is, then the work: nothing says that there will be any.
+/// Decides first, then redirects if required: the call does not indicate whether it will be.
 fn decide_then_redirect(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
     let decision = decide_from_pod(call, authority, log);
     let redirected = match &decision {
@@ -84,8 +84,8 @@ fn decide_then_redirect(call: &PluginCall, authority: &AgentOrApi, log: &mut Cal
     (decision, redirected)
 }
 
-/// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
-/// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
+/// Prepares while deciding, if the call shows that the pod was injected: while the query about the pod is pending, its namespace is
+/// observed and the tools are loaded. Both take about as long. If no redirection is required, nothing was changed.
 fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
     let (sender, receiver) = mpsc::channel();
     let receiver = Mutex::new(receiver);
@@ -94,14 +94,14 @@ fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut C
         let work = scope.spawn(move || redirect_pod(call, true, wait));
         let decision = decide_from_pod(call, authority, log);
         if let Ok(PodDecision::Sidecar(redirect)) = &decision {
-            drop(sender.send(redirect.clone())); // nobody listens when the work has failed already
+            drop(sender.send(redirect.clone())); // the receiver is dropped if the work has already failed
         }
         drop(sender);
         (decision, work.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
-/// Looks at the pod's namespace, waits for `order`, and does it.
+/// Observes the pod's namespace, waits for `order`, and applies it.
 fn redirect_pod(
     call: &PluginCall,
     start_tools: bool,
@@ -124,7 +124,7 @@ fn redirect_pod(
     Ok(done.map(|(report, rules)| RedirectResult { report, rules, warning }))
 }
 
-/// A dry run: what a restore in a blank namespace would read, one family after the other, and no change.
+/// Dry run: writes the input of a restore in an empty namespace, one family after the other, without any change.
 fn write_only(
     call: &PluginCall,
     redirect: &SidecarRedirect,
@@ -137,7 +137,7 @@ fn write_only(
     fs::write(file, text).map_err(failed).map(|()| None)
 }
 
-/// The runtime handed over the annotations, and the injector's is among them.
+/// Whether the runtime passed the annotations, and the injector's is among them.
 fn is_injected(call: &PluginCall) -> bool {
     call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(enrolment::STATUS))
 }
@@ -146,7 +146,7 @@ fn log_warnings(log: &mut CallLog, warnings: &[String]) {
     warnings.iter().for_each(|warning| log.warn(warning.clone()));
 }
 
-/// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
+/// Decides from the call alone, where that suffices, to avoid unneeded queries.
 pub(crate) fn decide_early(call: &PluginCall) -> Option<PodDecision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
     enrolment::decide_early(&known, &enrolment_policy(call))
@@ -184,7 +184,7 @@ fn decide_from_pod(
     }
 }
 
-/// Decides by the pod and, if that is needed, its namespace.
+/// Decides from the pod and, if needed, its namespace.
 ///
 /// # Errors
 /// The namespace could not be determined; the inner error: an annotation is invalid.
@@ -201,7 +201,7 @@ pub(crate) fn decide_by_facts(
     Ok(enrolment::decide(pod, namespace.as_ref(), &policy))
 }
 
-/// Decides on a pod of which neither agent nor API server knows: by the node alone, if the rules of [`refusal`] permit.
+/// Decides on a pod known to neither agent nor API server: from the node alone, if the rules of [`refusal`] permit.
 fn decide_without_facts(
     call: &PluginCall,
     error: LookupError,
@@ -221,17 +221,17 @@ fn decide_without_facts(
     }
 }
 
-/// The one way of redirecting that there is, as in Istio.
+/// The only supported interception type, as in Istio.
 const INTERCEPT_TYPE: &str = "iptables";
 
 fn enrolment_policy(call: &PluginCall) -> EnrolmentPolicy {
-    // An ADD that needs invalid selectors fails; by a CHECK, a pod that runs does not bypass the mesh because of them.
+    // An ADD that needs invalid selectors fails; at CHECK they do not make a running pod bypass the mesh.
     let enablement = call.enablement.clone().unwrap_or_else(|_| Some(Vec::new()));
     EnrolmentPolicy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
         agent_namespaces: call.conf.agent_namespaces.iter().map(|found| found.as_str().to_owned()).collect(),
         ambient: call.conf.ambient_enabled,
-        // As the agent has it: selectors are of a version of Istio in which the annotation means nothing.
+        // As in the agent: selectors imply a version of Istio in which the annotation is ignored.
         ignores_opt_out: enablement.is_some(),
         enablement,
         ..EnrolmentPolicy::default()
@@ -240,7 +240,7 @@ fn enrolment_policy(call: &PluginCall) -> EnrolmentPolicy {
 
 pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Option<AgentSilence>) -> String {
     match (error, silence) {
-        // It may know very well, and not have been able to do what follows.
+        // The agent may know the pod, but have failed at a later step.
         (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
         (_, None) => format!("cannot determine whether pod {pod} belongs to the mesh: {error}"),
         (_, Some(AgentSilence { message, .. })) => {
@@ -249,10 +249,11 @@ pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Opti
     }
 }
 
-/// Sees to it that an ambient pod is enrolled, and tells how: by the agent, else by what the agent left on the node, else by
-/// the agent's successor.
+/// Ensures that an ambient pod is enrolled, and returns how: by the agent, else from the agent's files on the node, else by the
+/// agent's successor.
 ///
 /// # Errors
+/// The pod was not enrolled: it must not start outside of the mesh.
 /// It could not be: it must not start outside of the mesh.
 fn ensure_enrolled(
     call: &PluginCall,
@@ -277,7 +278,7 @@ fn ensure_enrolled(
     Err(CniError::new(ErrorCode::TryAgainLater, message))
 }
 
-/// Describes what the agent has `done`, in a line for the log.
+/// Describes the agent's result `done`, for a log line.
 fn enrolled_by_agent(
     call: &PluginCall,
     decision: &PodDecision,
@@ -285,7 +286,7 @@ fn enrolled_by_agent(
 ) -> Result<String, CniError> {
     match done {
         Ok(true) => Ok(format!("{decision}; the agent did it")),
-        // It knows more than a call does: which pods are ztunnel, for one.
+        // The agent knows more than the call: for instance, which pods are ztunnel.
         Ok(false) => Ok("skipped: not in ambient mode, according to the agent".to_owned()),
         Err(why) => {
             let message = format!("the node agent failed to handle {}: {why}", pod_title(call));
@@ -294,10 +295,10 @@ fn enrolled_by_agent(
     }
 }
 
-/// Enrols by what the agent left on the node.
+/// Enrols from the agent's files on the node.
 ///
 /// # Errors
-/// It left nothing for this, or the kernel refuses.
+/// There are no such files, or the kernel refuses.
 fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     let ips = offline_enrol::addresses_at_start(call).map_err(|error| error.msg)?;
     if ips.is_empty() {
@@ -306,19 +307,19 @@ fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     OfflineEnrolment::open(call)?.enrol_pod(&ips, &call.uid.clone().unwrap_or_default())
 }
 
-/// DEL: an ambient pod's addresses are given back. Nothing can keep a pod from ending, so what fails is only told.
+/// DEL: releases an ambient pod's addresses. Failures are only logged, because a pod must not be kept from ending.
 pub fn release_pod(call: &PluginCall, log: &mut CallLog) {
     if !call.conf.ambient_enabled {
         return;
     }
     let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
     let request = agent::request_for_call(CniVerb::Del, call, ips.clone());
-    // By which the agent knows the sandbox of a pod whose ADD no agent received.
+    // Identifies the sandbox of a pod whose ADD was not received by any agent.
     let netns = call.environment.netns.as_ref().and_then(|path| Netns::open(path.as_path()).ok());
     let agent = AgentClient::new(call.conf.agent_socket.as_deref());
     let done = match agent.send_request(&request, netns.as_ref()) {
         Ok(answer) => answer.error.map_or(Ok(()), Err),
-        // Without a UID nothing tells whose the addresses are by now; the agent will see.
+        // Without a UID the current owner of the addresses is unknown; left to the agent.
         Err(_) if ips.is_empty() || request.uid.is_empty() => Ok(()),
         Err(_) => OfflineEnrolment::open(call).and_then(|mut node| node.release_pod(&ips, &request.uid)),
     };
@@ -339,7 +340,7 @@ fn netns_path(call: &PluginCall) -> &Path {
     call.environment.netns.as_ref().map_or(Path::new(""), |netns| netns.as_path())
 }
 
-/// Why nothing, or not all, was done in the pod's namespace.
+/// Reason why the actions in the pod's namespace were not, or not all, executed.
 #[derive(Debug)]
 enum RedirectFailure {
     NetnsLock(netns_lock::NetnsBusy),
@@ -358,7 +359,7 @@ impl<E: Into<redirect::Error>> From<E> for RedirectFailure {
     }
 }
 
-/// Acts in the pod's namespace; the second value is a warning.
+/// Executes actions in the pod's namespace; the second value is a warning.
 fn in_pod<T: Send>(
     call: &PluginCall,
     act: impl Fn(&FirewallOptions) -> Result<T, RedirectFailure> + Send + Sync,
@@ -378,8 +379,8 @@ fn in_pod<T: Send>(
     })
 }
 
-/// The namespace that `CNI_NETNS` names. Never our own, which is the node's: a pod that shares it comes to no CNI
-/// plugin, and a sidecar's rules there would cut off the node.
+/// Returns the namespace in `CNI_NETNS`. Never our own, which is the node's: a pod that shares it is not passed to CNI plugins, and
+/// a sidecar's rules there would cut off the node.
 fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
     open_netns(call).map_err(|why| {
         let what = format!("cannot redirect {}: CNI_NETNS: {why}", pod_title(call));
@@ -387,10 +388,10 @@ fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
     })
 }
 
-/// As [`pods_netns`].
+/// Opens the namespace like [`pods_netns`].
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The reason why it cannot be used.
 pub(crate) fn open_netns(call: &PluginCall) -> Result<Netns, String> {
     let path = netns_path(call);
     let netns = Netns::open(path).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! One call of the plugin: what the runtime passes by the environment and stdin.
+//! A call of the plugin: the runtime's input by environment and stdin.
 
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
@@ -6,27 +6,28 @@ use cni_types::{CniArgs, CniCommand, CniEnvironment, CniError, ErrorCode, MAX_ST
 use enrolment::selector::{Enablement, parse_enablement};
 use model::{PodName, PodUid};
 
-/// A call about one container, understood.
+/// A validated call about one container.
 #[derive(Debug)]
 pub struct PluginCall {
-    /// The variables.
+    /// Environment variables.
     pub environment: CniEnvironment,
-    /// The configuration.
+    /// Configuration.
     pub conf: NetConf,
-    /// The pod, when `CNI_ARGS` names one.
+    /// Pod, if `CNI_ARGS` names one.
     pub pod: Option<PodName>,
-    /// The pod's UID, when `CNI_ARGS` has it.
+    /// UID of the pod, if `CNI_ARGS` has it.
     pub uid: Option<PodUid>,
-    /// `enablement_selectors`, read; `None`: labels tell who belongs to ambient mode. An error concerns only who needs them.
+    /// `enablement_selectors`, parsed; `None`: membership in ambient mode is determined by labels. An error matters only where they
+    /// are needed.
     pub enablement: Result<Option<Vec<Enablement>>, CniError>,
-    /// `DRY_RUN_FILE_PATH`: write the restore input there and change nothing.
+    /// `DRY_RUN_FILE_PATH`: file for the restore input; nothing is changed.
     pub dry_run: Option<PathBuf>,
 }
 
-/// Reads the configuration, and no more of stdin than one may be long.
+/// Reads the configuration, limiting stdin to its maximum size.
 ///
 /// # Errors
-/// It cannot be read, or is invalid.
+/// The configuration cannot be read, or is invalid.
 pub(crate) fn read_configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
@@ -41,7 +42,7 @@ impl PluginCall {
     /// Reads a call about one container.
     ///
     /// # Errors
-    /// Something is missing or invalid, or the configuration does not allow the command.
+    /// A value is missing or invalid, or the configuration does not support the command.
     pub(crate) fn read(
         command: CniCommand,
         lookup: impl Fn(&str) -> Option<OsString>,
@@ -57,7 +58,7 @@ impl PluginCall {
     }
 }
 
-/// The pod, when both of its names are there.
+/// Returns the pod, if both of its names are set.
 fn pod_name(args: &CniArgs) -> Option<PodName> {
     let namespace = args.pod_namespace.as_ref()?.as_str().to_owned();
     Some(PodName { namespace, name: args.pod_name.as_ref()?.as_str().to_owned() })

@@ -1,9 +1,9 @@
 //! CHECK: whether the pod is still redirected.
 //!
-//! It fails only for a pod that is known to bypass the mesh: a runtime that starts anew asks this for every sandbox, one after
-//! the other, and has the kubelet replace those that fail. So rules of every version and setting count that redirect the
-//! traffic; a record of the ADD tells whether the pod belongs to the mesh before anyone is asked; and what cannot be
-//! determined in time counts as in order.
+//! Fails only for a pod that is known to bypass the mesh: a runtime that restarts calls CHECK for every sandbox, one after the
+//! other, and makes the kubelet replace those that fail. So rules of every version and setting that redirect the traffic are
+//! accepted; a record of the ADD shows whether the pod belongs to the mesh without any query; and what cannot be determined in time
+//! counts as in order.
 
 use cni_types::{CniError, ErrorCode};
 use enrolment::{EnrolmentReason, PodDecision, SidecarRedirect};
@@ -23,9 +23,9 @@ use crate::{
 /// Fails if the pod is known to bypass the mesh.
 ///
 /// # Errors
-/// It does, or the call is invalid.
+/// The pod bypasses the mesh, or the call is invalid.
 pub fn check_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
-    // CRI-O that has lost its cache of results calls with the configuration on disk; the pod may be in order all the same.
+    // CRI-O without its cache of results passes the configuration on disk; the pod may be in order nevertheless.
     if call.conf.prev_result()?.is_none() {
         log.info(format!("the runtime has no result of an earlier ADD of {}", pod_title(call)));
     }
@@ -47,13 +47,13 @@ pub fn check_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -
 enum CheckVerdict {
     /// The pod's traffic is redirected, or the pod does not belong to the mesh.
     InOrder,
-    /// Why that could not be determined.
+    /// Undetermined, with the reason.
     Unknown(String),
-    /// Which of its traffic is not redirected.
+    /// Traffic that is not redirected.
     Bypasses(String),
 }
 
-/// Whether a pod belongs to the mesh, and how.
+/// Membership of a pod in the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
     Outside,
@@ -62,8 +62,8 @@ enum Membership {
 }
 
 impl Membership {
-    /// As its ADD decided. `None`: it recorded no decision, or one that changes with labels while the pod runs. One that only
-    /// another version knows made no rules as far as this one can determine.
+    /// Returns the decision of its ADD; `None`: none was recorded, or one that changes with labels while the pod runs. A decision
+    /// code unknown to this version is assumed to have made no rules.
     fn membership_by_record(record: &PodRecord) -> Option<Membership> {
         match record.decision.as_str() {
             SidecarRedirect::CODE => Some(Membership::Sidecar),
@@ -80,8 +80,10 @@ impl Membership {
         }
     }
 
+    /// Determines the membership by a query.
+    ///
     /// # Errors
-    /// Neither agent nor API server answered in time, or an annotation is invalid now.
+    /// Neither agent nor API server answered in time, or an annotation has become invalid.
     fn find_membership(call: &PluginCall, authority: &AgentOrApi) -> Result<Membership, String> {
         let Some(name) = &call.pod else { return Ok(Membership::Outside) };
         let unknown = |error| describe_unknown(name, &error, authority.silence_reason());
@@ -113,9 +115,9 @@ fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict 
     }
 }
 
-/// The traffic that no rule in the pod's network namespace redirects: of what its ADD recorded, else of what every rule set
-/// redirects; and which rules are there that the kernel does not evaluate. `None`: there is none. Rules of in-pod capture have
-/// chains of the same names, except in native tables.
+/// Returns traffic that no rule in the pod's network namespace redirects, of what its ADD recorded, else of what every rule set
+/// redirects; and rules that the kernel does not evaluate. `None`: no traffic is missing. Rules of in-pod capture have chains with
+/// equal names, except in native tables.
 fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Option<String>, String> {
     let netns = open_netns(call)?;
     let recorded = record.map(|record| CapturedTraffic::from_lines(&record.captured));
@@ -130,14 +132,14 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Opti
         if missing.is_empty() {
             return Ok(None);
         }
-        let inactive = firewall::inactive_rules(ChainSet::SIDECAR).unwrap_or_default(); // whatever else there is, it bypasses
+        let inactive = firewall::inactive_rules(ChainSet::SIDECAR).unwrap_or_default(); // traffic bypasses the mesh in any case
         Ok(Some([vec![missing.join(", ")], inactive].concat().join("; ")))
     });
     observed.map_err(|error| error.to_string())?.map_err(|error: firewall::Error| error.to_string())
 }
 
-/// Judges a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node
-/// that captures by the addresses in its sets, those tell, whatever the agent has observed by now.
+/// Evaluates a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node
+/// with node-level capture, the addresses in its sets decide, whatever the agent has observed by now.
 fn judge_enrolment(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
     let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
     let by_node = OfflineEnrolment::open(call).map(|mut node| node.check_enrolled(&ips));

@@ -1,4 +1,4 @@
-//! Which command a call is, and what the plugin prints in answer.
+//! Dispatch of commands, and the plugin's output.
 
 use std::{ffi::OsString, io::Read};
 
@@ -17,17 +17,17 @@ use crate::{
 /// Output of the process, and its exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginOutput {
-    /// For the runtime.
+    /// Output for the runtime.
     pub stdout: String,
-    /// For whoever reads the runtime's log.
+    /// Output for the runtime's log.
     pub stderr: String,
-    /// Exit status 0, or 1.
+    /// Whether the exit status is 0; otherwise it is 1.
     pub success: bool,
 }
 
 const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
 
-/// Answers the call that the environment and stdin describe.
+/// Handles the call described by environment and stdin.
 pub fn answer_call(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
     let command = match CniCommand::from_lookup(&lookup) {
         Ok(Some(command)) => command,
@@ -57,14 +57,14 @@ fn error_output(error: &CniError, stderr: String) -> PluginOutput {
     PluginOutput { stdout: error.to_json(), stderr, success: false }
 }
 
-/// DEL. A sidecar's rules are in the pod's network namespace and end with it; an ambient pod's addresses are given back.
-/// Nothing can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
+/// DEL. A sidecar's rules are removed with the pod's network namespace; an ambient pod's addresses are released. Nothing may keep a
+/// pod from ending, neither an empty netns nor an invalid configuration.
 fn release_container(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
     let Ok(call) = PluginCall::read(CniCommand::Del, lookup, stdin) else {
         return success_output(String::new(), String::new());
     };
     let mut log = CallLog::new(&call);
-    record::delete_for_container(&call); // first: an agent that still finds it will hear of the end
+    record::delete_for_container(&call); // first, because an agent that still has it receives the DEL anyway
     attach::release_pod(&call, &mut log);
     success_output(String::new(), log.send_lines())
 }
@@ -80,7 +80,7 @@ fn about_container(
     };
     let mut log = CallLog::new(&call);
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
-    // Addresses that cannot be read are told of when they are needed.
+    // Unreadable addresses are reported when they are needed.
     let ips = match (call.conf.ambient_enabled, command) {
         (true, CniCommand::Add) => offline_enrol::addresses_at_start(&call).unwrap_or_default(),
         (true, _) => offline_enrol::pod_addresses(&call).unwrap_or_default(),
@@ -106,7 +106,7 @@ fn about_container(
     }
 }
 
-/// STATUS and GC.
+/// Handles STATUS and GC.
 fn about_plugin(
     command: CniCommand,
     lookup: &impl Fn(&str) -> Option<OsString>,
@@ -127,19 +127,18 @@ fn about_plugin(
     }
 }
 
-/// STATUS: fails only for what keeps every pod from starting and no pod can repair. While it fails the kubelet starts no pod
-/// that has a network of its own, and the agent is such a pod: neither its absence nor a missing credential, which it
-/// writes, may count. It asks nobody: the runtime calls every few seconds.
+/// STATUS: fails only for a fault that keeps every pod from starting and that no pod can repair. While it fails the kubelet starts
+/// no pod with a network of its own, and the agent may be such a pod: so neither its absence nor a missing credential, which it
+/// writes, is a failure. No queries: the runtime calls every few seconds.
 fn check_availability(conf: &NetConf) -> Result<(), CniError> {
     if conf.ambient_enabled {
-        return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
+        return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports missing features
     }
     let missing = |error: firewall::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
     firewall::available_backend().map(drop).map_err(missing)
 }
 
-/// GC: beside records, only ambient pods leave something outside of their namespace. Without an agent that is left to the
-/// next one.
+/// GC: besides records, only ambient pods leave objects outside of their namespace. Without an agent they are left to the next one.
 fn collect_garbage(conf: &NetConf) -> Result<(), CniError> {
     let missing =
         || CniError::new(ErrorCode::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));

@@ -1,4 +1,4 @@
-//! The API server, where the plugin learns about a pod that no agent tells of.
+//! Client of the API server, queried for pods that no agent identifies.
 
 use std::{
     cell::RefCell,
@@ -14,48 +14,47 @@ use cni_types::NetConf;
 use model::{Namespace, Pod, PodName, PodUid};
 use serde::de::DeserializeOwned;
 
-/// How long a call waits for the successor of an agent, or for the credential that it writes. A rollout leaves a node
-/// without an agent for two to four seconds; this is twice that. The runtime allows a call minutes, and the kubelet
-/// pauses for 10 s and more after one that failed.
+/// Maximum wait for the successor of an agent, or for the credential that it writes. A rollout leaves a node without an agent for
+/// two to four seconds; this is twice that. The runtime allows minutes for a call, and the kubelet backs off 10 s and more after a
+/// failed one.
 pub const SUCCESSOR: Duration = Duration::from_secs(8);
-/// How long a CHECK takes at most before it stops asking: the runtime asks for one sandbox after the other, and 200 ms are
-/// left for the rest.
+/// Time limit of a CHECK's queries: the runtime checks one sandbox after the other, and 200 ms are left for the rest.
 const CHECK_LIMIT: Duration = Duration::from_millis(1800);
-/// How often the agent and the kubeconfig are looked for meanwhile.
+/// Interval at which the agent and the kubeconfig are polled meanwhile.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Why a fact is not known.
+/// Reason why a fact is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
-    /// The agent did not do its part.
+    /// The agent failed.
     #[error("the node agent says: {0}")]
     Agent(String),
-    /// The configuration gives the plugin no credential.
+    /// The configuration has no credential for the plugin.
     #[error(
         "the plugin's configuration names no kubernetes.kubeconfig, so it cannot ask the API server; \
          check whether the node agent (DaemonSet istio-cni-node) runs on this node, or let it write a kubeconfig"
     )]
     NoCredential,
-    /// The API server did not tell.
+    /// The API server failed.
     #[error("{0}")]
     Api(Box<apiclient::Error>),
-    /// The API server's answer is about something else than what was asked for: a proxy in between, perhaps.
+    /// The API server's response is about another object than requested, perhaps due to a proxy.
     #[error("the API server was asked for {asked} and answered with an object named {given:?}")]
     Mistaken {
-        /// Object that was asked for.
+        /// Requested object.
         asked: String,
-        /// Namespace and name in the answer, shortened.
+        /// Namespace and name in the response, truncated.
         given: String,
     },
 }
 
 impl LookupError {
-    /// The API server has no such object.
+    /// Whether the API server reports that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, LookupError::Api(error) if matches!(error.reason, FailureReason::NotFound(_)))
     }
 
-    /// The API server knows the plugin's credential no more, or permits it nothing.
+    /// Whether the API server rejects the plugin's credential, or permits it nothing.
     pub fn is_refusal(&self) -> bool {
         let refused = |reason: &FailureReason| {
             matches!(reason, FailureReason::Unauthorized(_) | FailureReason::Forbidden(_))
@@ -64,30 +63,30 @@ impl LookupError {
     }
 }
 
-/// Event that ends a wait before its time.
+/// Event that ends a wait early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitInterrupt {
     /// The agent has answered.
     Agent,
-    /// There is another kubeconfig.
+    /// The kubeconfig has changed.
     Credential,
 }
 
-/// The Kubernetes API server, with the credential that the installer wrote.
+/// Client of the Kubernetes API server, with the credential written by the installer.
 #[derive(Debug)]
 pub struct ApiServer {
     kubeconfig: Option<String>,
     timeout: Duration,
     since: Instant,
-    /// The kubeconfig as a wait last saw it.
+    /// Fingerprint of the kubeconfig at the last wait.
     last_kubeconfig: RefCell<Option<String>>,
-    /// One request that fails is the answer.
+    /// Whether a single failed request is final.
     tries_once: bool,
 }
 
 impl ApiServer {
-    /// Opens nothing; the credential is read at each request, because it changes. `api_timeout_seconds` counts from
-    /// here and for all requests together: it is the call that must not take longer.
+    /// Returns a client, without opening anything; the credential is read at each request, because it changes.
+    /// `api_timeout_seconds` starts here and covers all requests together, because it limits the call.
     pub fn new(conf: &NetConf) -> ApiServer {
         let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
         let kubeconfig = conf.kubernetes.kubeconfig.clone();
@@ -100,30 +99,30 @@ impl ApiServer {
         }
     }
 
-    /// Like [`Self::new`], but for CHECK: tries once, within its limit.
+    /// Returns a client like [`Self::new`], for CHECK: without retries, within its limit.
     pub fn for_check(conf: &NetConf) -> ApiServer {
         let server = ApiServer::new(conf);
         ApiServer { timeout: server.timeout.min(CHECK_LIMIT), tries_once: true, ..server }
     }
 
-    /// The file of the credential is there.
+    /// Whether the file of the credential exists.
     pub fn has_kubeconfig(&self) -> bool {
         self.kubeconfig.as_deref().is_some_and(|path| Path::new(path).exists())
     }
 
-    /// How long the call has been at it.
+    /// Returns the duration of the call so far.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Waits until the call may wait no longer for a successor, or something has changed.
+    /// Waits until a change, or until the maximum wait for a successor.
     pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
         let end = self.since + SUCCESSOR.min(self.timeout);
         if Instant::now() < end { self.wait_until(end, is_answered) } else { None }
     }
 
-    /// A refusal is not final: the token may be bound to an agent's pod that is being replaced, and the successor writes
-    /// another one.
+    /// Returns the retry policy. A refusal is not final: the token may be bound to an agent's pod that is being replaced, and the
+    /// successor writes another one.
     fn retry_policy(&self) -> RetryPolicy {
         let deadline = self.timeout.saturating_sub(self.since.elapsed());
         RetryPolicy { deadline, unauthorized_grace: SUCCESSOR, ..RetryPolicy::default() }
@@ -164,7 +163,7 @@ impl ApiServer {
     ) -> Result<T, LookupError> {
         let mut policy = self.retry_policy();
         if freshness == Freshness::Cached {
-            policy.not_found_grace = Duration::ZERO; // the newest is asked for then
+            policy.not_found_grace = Duration::ZERO; // a `Newest` request follows
         }
         let wait = |delay| self.wait_to_retry(delay, is_answered);
         let got = ApiClient::new(self.kubeconfig_path()?).get_interruptible(path, freshness, &policy, &wait);
@@ -181,7 +180,7 @@ impl ApiServer {
         }
     }
 
-    /// The pod that has this UID, when the server knows it without looking into its store.
+    /// Returns the pod with this UID, if it is in the server's cache.
     fn known_pod(
         &self,
         path: &[&str],
@@ -195,14 +194,14 @@ impl ApiServer {
         }
     }
 
-    /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name. `is_answered`: the
-    /// agent has answered meanwhile, and this need not go on.
+    /// Fetches the pod of that name; with `uid`, as passed by the runtime, exactly that pod or the newest of its name.
+    /// `is_answered`: the agent has answered meanwhile, and the request is obsolete.
     ///
-    /// A runtime that says the pod's UID makes it safe to ask for what the server has in memory: one of the same UID
-    /// was made by the same admission, which decides, and of another it is not taken.
+    /// With the UID from the runtime the server's cache can be used safely: a pod of that UID was made by the same admission, which
+    /// decides, and any other is rejected.
     ///
     /// # Errors
-    /// It could not be determined.
+    /// The pod could not be determined.
     pub fn fetch_pod(
         &self,
         name: &PodName,
@@ -215,10 +214,10 @@ impl ApiServer {
         check_name(format!("pod {name}"), &name.to_string(), &pod.name().to_string()).map(|()| pod)
     }
 
-    /// The namespace, likewise.
+    /// Fetches the namespace, likewise.
     ///
     /// # Errors
-    /// It could not be determined.
+    /// The namespace could not be determined.
     pub fn fetch_namespace(
         &self,
         name: &str,
@@ -237,7 +236,7 @@ pub fn file_fingerprint(path: &Path) -> String {
     format!("{dev}:{ino}:{len}:{}.{:09}", found.mtime(), found.mtime_nsec())
 }
 
-/// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.
+/// Checks the names: all other members may be absent, so any JSON object would be parsed as a pod outside the mesh.
 fn check_name(asked: String, name: &str, given: &str) -> Result<(), LookupError> {
     if name == given {
         return Ok(());

@@ -1,6 +1,6 @@
-//! The plugin's log lines: collected during the call, sent to the agent in one POST at its end.
+//! Log of the plugin: lines are collected during the call, and sent to the agent in one POST at its end.
 //!
-//! When the agent is unavailable they go to stderr, which the runtime logs, and to `log_file`, when configured.
+//! While the agent is unavailable they are written to stderr, which the runtime logs, and to `log_file`, if configured.
 
 use std::{
     collections::BTreeMap,
@@ -22,12 +22,12 @@ use wire::{LogLevel, LogRecord};
 
 use crate::call::PluginCall;
 
-/// For the whole exchange with the agent: a pod's start must not wait for a log.
+/// Time limit of the whole exchange with the agent: a pod's start must not wait for a log.
 const DEADLINE: Duration = Duration::from_millis(100);
-/// `log_file` is moved to `<name>.1` when it is this long; so both together are at most about twice that.
+/// Size in bytes at which `log_file` is renamed to `<name>.1`; so both together have at most about twice that.
 const MAX_FILE: u64 = 10 * 1024 * 1024;
 
-/// The lines of one call.
+/// Log lines of one call.
 #[derive(Debug)]
 pub struct CallLog {
     least: LogLevel,
@@ -40,7 +40,7 @@ pub struct CallLog {
 }
 
 impl CallLog {
-    /// Lines that carry the call's pod, container and interface, from the configured level on.
+    /// Returns a log whose lines have the call's pod, container and interface, from the configured level on.
     pub fn new(call: &PluginCall) -> CallLog {
         let environment = &call.environment;
         let labels = [
@@ -62,7 +62,7 @@ impl CallLog {
         }
     }
 
-    /// One more label on the lines that follow.
+    /// Adds a label to the lines that follow.
     pub fn add_label(&mut self, key: &str, value: &str) {
         self.labels.insert(key.to_owned(), value.to_owned());
     }
@@ -73,37 +73,37 @@ impl CallLog {
         self.decision = Some(decision.clone());
     }
 
-    /// The decision; `None`: it did not come that far.
+    /// Returns the decision; `None`: none was made.
     pub fn decision(&self) -> Option<&PodDecision> {
         self.decision.as_ref()
     }
 
-    /// Records the rules that were made, for [`CallLog::rules`].
+    /// Records the applied rules, for [`CallLog::rules`].
     pub fn record_rules(&mut self, rules: DesiredRules) {
         self.rules = rules;
     }
 
-    /// The rules that were made; empty: none were.
+    /// Returns the applied rules; empty: none were applied.
     pub fn rules(&self) -> &DesiredRules {
         &self.rules
     }
 
-    /// Something that only those want to know who search a fault.
+    /// Logs details for troubleshooting.
     pub fn debug(&mut self, msg: String) {
         self.push_line(LogLevel::Debug, msg);
     }
 
-    /// Something that an operator wants to know of every pod.
+    /// Logs what an operator wants to know about every pod.
     pub fn info(&mut self, msg: String) {
         self.push_line(LogLevel::Info, msg);
     }
 
-    /// Something that is odd and did not stop us.
+    /// Logs an anomaly that was handled.
     pub fn warn(&mut self, msg: String) {
         self.push_line(LogLevel::Warn, msg);
     }
 
-    /// Something that stopped us.
+    /// Logs a failure.
     pub fn error(&mut self, msg: String) {
         self.push_line(LogLevel::Error, msg);
     }
@@ -115,7 +115,7 @@ impl CallLog {
         }
     }
 
-    /// Sends all lines to the agent; what has to go to stderr instead is returned.
+    /// Sends all lines to the agent; returns those that have to be written to stderr instead.
     pub fn send_lines(self) -> String {
         if self.records.is_empty() {
             return String::new();
@@ -137,16 +137,16 @@ pub(crate) fn current_time() -> String {
     wire::rfc3339(SystemTime::now())
 }
 
-/// Posts on a thread of its own, and waits for the deadline only. Limits of the socket alone would not do: connecting
-/// has none (an agent that is stopped leaves a full backlog), and a byte now and then would start reading anew. A
-/// thread that is late ends with the process.
+/// Posts on its own thread, and waits until the deadline at most. Timeouts of the socket would not suffice: connecting has none (a
+/// stopped agent leaves a full backlog), and an occasional byte would restart the read timeout. A late thread ends with the
+/// process.
 fn post_in_time(socket: PathBuf, body: String) -> bool {
     let (done, outcome) = mpsc::channel();
     let posted = thread::Builder::new().spawn(move || done.send(post_lines(&socket, &body)));
     posted.is_ok() && outcome.recv_timeout(DEADLINE).is_ok_and(|posted| posted.is_ok())
 }
 
-/// `POST /log`; whatever the agent answers, it has read the lines.
+/// Sends `POST /log`; any response means that the agent has read the lines.
 fn post_lines(socket: &Path, body: &str) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     let head = "POST /log HTTP/1.1\r\nHost: unix\r\nContent-Type: application/json\r\nConnection: close\r\n";
@@ -160,14 +160,14 @@ fn post_lines(socket: &Path, body: &str) -> io::Result<()> {
     }
 }
 
-/// Appends, after the file was moved aside when it has grown too long.
+/// Appends lines, after renaming a file that has grown too long.
 fn append_lines(path: &Path, lines: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|meta| meta.size() >= MAX_FILE) {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".1");
         match fs::rename(path, aside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {} // not found: another call has just done it
+            _ => {} // missing: another call has just renamed it
         }
     }
     let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;

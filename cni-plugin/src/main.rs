@@ -17,7 +17,7 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
-        // A panic is a bug; the runtime still gets the error object that it can show to a person.
+        // A panic is a bug; the runtime still receives an error object to display.
         let error = CniError::new(ErrorCode::Other, format!("istio-cni panicked, which is a bug: {info}"));
         drop(writeln!(io::stdout(), "{}", error.to_json()));
         process::exit(1);
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let answer = answer_call(|name| env::var_os(name), &mut io::stdin().lock());
-    // Nobody is left to tell when stdout or stderr is closed.
+    // An error means that stdout or stderr is closed, and cannot be reported.
     drop(io::stderr().write_all(answer.stderr.as_bytes()));
     match io::stdout().write_all(answer.stdout.as_bytes()) {
         Ok(()) if answer.success => ExitCode::SUCCESS,

@@ -1,10 +1,9 @@
-//! One ADD at a time in a pod's namespace, also after the plugin was killed.
+//! Lock that admits one ADD at a time in a pod's namespace, even after a plugin was killed.
 //!
-//! A runtime kills a plugin that takes too long, the kernel one that takes too much. The iptables tools that it had
-//! started live on and commit a little later. An ADD that looks at the tables before that and writes after it would put
-//! every jump into the built-in chains a second time. So each ADD first takes a lock: a name among the abstract Unix
-//! sockets of the pod's namespace, which exists once, and which the tools inherit. It is free again when the last of
-//! them has ended.
+//! A runtime kills a plugin that takes too long, the kernel one that uses too much memory. The iptables tools that it had started
+//! survive and commit a little later. An ADD that observed the tables before that and wrote after it would insert every jump into
+//! the built-in chains twice. So each ADD first takes a lock: a unique name among the abstract Unix sockets of the pod's namespace,
+//! which the tools inherit. The lock is released when the last of them has ended.
 
 use std::{
     io,
@@ -19,17 +18,17 @@ use std::{
 use rustix::io::{FdFlags, fcntl_setfd};
 
 const NAME: &str = "millrace.io/istio-cni";
-/// Tools take milliseconds; one that hangs is killed by its plugin after 30 s, or is an orphan.
+/// Maximum wait. Tools take milliseconds; one that hangs is killed by its plugin after 30 s, or is an orphan.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Ours until it is dropped and no process that we started is left.
+/// Lock, held until it is dropped and no process that we started is left.
 #[derive(Debug)]
 pub struct NetnsLock {
     _name: UnixDatagram,
 }
 
-/// The lock is not free in time.
+/// The lock is not released in time.
 #[derive(Debug, thiserror::Error)]
 #[error("timed out waiting for an earlier CNI call, or its iptables child, in this netns: {0}")]
 pub struct NetnsBusy(io::Error);
@@ -37,7 +36,7 @@ pub struct NetnsBusy(io::Error);
 /// Waits for the lock in the calling thread's network namespace.
 ///
 /// # Errors
-/// [`NetnsBusy`] when another call, or what it left behind, does not come to its end.
+/// [`NetnsBusy`] if another call, or its orphaned processes, do not end in time.
 pub fn acquire() -> Result<NetnsLock, NetnsBusy> {
     acquire_within(PATIENCE).map_err(NetnsBusy)
 }
@@ -52,7 +51,7 @@ fn acquire_within(patience: Duration) -> io::Result<NetnsLock> {
             }
             bound => {
                 let name = bound?;
-                fcntl_setfd(&name, FdFlags::empty())?; // children keep it
+                fcntl_setfd(&name, FdFlags::empty())?; // inherited by child processes
                 return Ok(NetnsLock { _name: name });
             }
         }

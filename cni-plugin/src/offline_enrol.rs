@@ -1,4 +1,4 @@
-//! Enrolment without the agent, by what it wrote down when it was there.
+//! Enrolment without the agent, from the file that it wrote.
 
 use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
@@ -13,11 +13,11 @@ use crate::{
     call::PluginCall,
 };
 
-/// Where the agent writes, unless the configuration says otherwise.
+/// Default path of the agent's file.
 const CONFIG: &str = "/etc/ambient-config/config.json";
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// The node path as the agent left it.
+/// Node path as last configured by an agent.
 #[derive(Debug)]
 pub struct OfflineEnrolment {
     members: EnrolledMembers,
@@ -27,10 +27,10 @@ pub struct OfflineEnrolment {
 }
 
 impl OfflineEnrolment {
-    /// Reads the file and opens what it names.
+    /// Reads the file and opens the objects that it names.
     ///
     /// # Errors
-    /// There is no agent, and there has been none that left a node path, in words.
+    /// No agent runs, and none has left a node path, as text.
     pub fn open(call: &PluginCall) -> Result<OfflineEnrolment, String> {
         let path = Path::new(call.conf.ambient_config.as_deref().unwrap_or(CONFIG));
         let node = read_shared_node(path).map_err(|why| format!("{}: {why}", path.display()))?;
@@ -49,7 +49,7 @@ impl OfflineEnrolment {
     /// Enrols a pod.
     ///
     /// # Errors
-    /// Nothing is prepared for its addresses, or the kernel refuses.
+    /// The node has no path for its addresses, or the kernel refuses.
     pub fn enrol_pod(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
         if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of_ip(**ip))) {
             return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of_ip(*ip)));
@@ -57,7 +57,7 @@ impl OfflineEnrolment {
         self.members.enrol_pod(ips, uid, self.active, self.fallback).map_err(|error| error.to_string())
     }
 
-    /// Releases what the pod owns of these addresses.
+    /// Releases those of these addresses that belong to the pod.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -65,10 +65,10 @@ impl OfflineEnrolment {
         self.members.release_pod(ips, uid).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Whether all addresses are enrolled of which the node has a path for the family.
+    /// Checks that all addresses are enrolled for whose family the node has a path.
     ///
     /// # Errors
-    /// One is not.
+    /// An address is not enrolled.
     pub fn check_enrolled(&mut self, ips: &[IpAddr]) -> Result<(), String> {
         let has_path = |ip: &&IpAddr| self.families.contains(&Family::of_ip(**ip));
         let ips: Vec<IpAddr> = ips.iter().filter(has_path).copied().collect();
@@ -84,19 +84,19 @@ fn read_shared_node(path: &Path) -> Result<SharedNode, String> {
     shared.node.ok_or_else(|| "it says nothing of a node path".to_owned())
 }
 
-/// The addresses of the pod's interface, from the result of the plugins before us.
+/// Returns the addresses of the pod's interface, from the result of the previous plugins.
 ///
 /// # Errors
-/// That result cannot be read.
+/// That result cannot be parsed.
 pub fn pod_addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
     Ok(reported_addresses(call)?.unwrap_or_default())
 }
 
-/// The addresses of a pod that starts: as [`pod_addresses`], or those in its namespace if there was no plugin before us. Multus calls us
-/// so for a pod that names our network, when the pod has its own.
+/// Returns the addresses of a starting pod: as [`pod_addresses`], or those in its namespace if there was no previous plugin, as
+/// when Multus calls us for a pod that selects our network, after creating the pod's own.
 ///
 /// # Errors
-/// As there, or the namespace cannot be looked at.
+/// As [`pod_addresses`], or the namespace cannot be observed.
 pub fn addresses_at_start(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
     match reported_addresses(call)? {
         Some(ips) => Ok(ips),
@@ -109,7 +109,7 @@ pub fn addresses_at_start(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
     }
 }
 
-/// `None`: there is no result.
+/// Returns the addresses in the result; `None`: there is no result.
 fn reported_addresses(call: &PluginCall) -> Result<Option<Vec<IpAddr>>, CniError> {
     let Some(ifname) = &call.environment.ifname else { return Ok(Some(Vec::new())) };
     let previous = call.conf.prev_result()?;

@@ -1,12 +1,11 @@
-//! What an ADD leaves behind for people who ask later, and for the next agent: see [`PodRecord`]. In ambient mode the agent
-//! knows the pods of the node by itself, so only what failed is kept, and which namespace an enrolled pod has: an agent that
-//! is started before the API shows the pod's addresses can learn that from nobody else.
+//! Records of ADDs for people and for the next agent: see [`PodRecord`]. In ambient mode the agent itself knows the pods of the
+//! node, so only failures are kept, and the namespaces of enrolled pods: an agent that starts before the API shows the pods'
+//! addresses has no other source for these.
 //!
-//! A success has a file by its container, which goes with DEL and GC; failures share a fixed number of files. Both are
-//! bounded in bytes ([`PodRecord::encode`]), so the directory is, with no agent there to clean it up: by the containers that
-//! the runtime has.
+//! A success has a file for its container, removed by DEL and GC; failures share a fixed number of files. Both are limited in bytes
+//! ([`PodRecord::encode`]), so the directory is bounded by the runtime's containers, even without an agent that cleans it up.
 //!
-//! That a record cannot be written keeps no pod from starting: its rules hold its traffic until it is found otherwise.
+//! A record that cannot be written does not keep a pod from starting: its rules hold its traffic until it is found otherwise.
 
 use std::{
     collections::BTreeSet,
@@ -28,10 +27,10 @@ use crate::{
     offline_enrol,
 };
 
-/// Longer than a failure's record ever is.
+/// Maximum size read, more than any failure's record has.
 const MAX_READ: u64 = 16 << 10;
 
-/// Notes how an ADD ended.
+/// Records the outcome of an ADD.
 pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Option<&CniError>) {
     let Some(directory) = record_directory(&call.conf) else { return };
     let (Some(name), Some(container)) = (&call.pod, container_id(call)) else { return };
@@ -61,7 +60,7 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().rules.lines().clone(),
         captured: log.rules().captured.to_lines(),
-        // Of a failure nothing is computed.
+        // A failure's pod is not evaluated.
         pod: pod.filter(|_| error.is_none() && is_redirected).map(|mut pod| {
             enrolment::facts::trim_pod(&mut pod);
             enrolment::facts::trim_to_sidecar(&mut pod);
@@ -77,12 +76,12 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
     }
 }
 
-/// An earlier ADD of the pod may have failed. Its place may be another pod's by now.
+/// Removes the record of a failed earlier ADD of the pod, unless its slot is used by another pod now.
 fn forget_failure(directory: &Path, name: &PodName) {
     let path = directory.join(wire::failure_place(&name.namespace, &name.name));
-    let last = load_record(&path); // most often there is none
+    let last = load_record(&path); // usually missing
     if last.is_some_and(|last| last.namespace == name.namespace && last.name == name.name) {
-        drop(fs::remove_file(&path)); // else it is shown until it is forgotten
+        drop(fs::remove_file(&path)); // on an error, shown until it is pruned
     }
 }
 
@@ -92,8 +91,8 @@ fn load_record(path: &Path) -> Option<PodRecord> {
     PodRecord::decode(&text).ok()
 }
 
-/// Returns the record of the ADD that attached this container: of the same pod, and of the same network namespace as far as
-/// that can be determined. `None`: there is none that can be read.
+/// Returns the record of the ADD that attached this container: of this pod, and of this network namespace, if it can be determined.
+/// `None`: there is no valid one.
 pub fn find_for_container(call: &PluginCall) -> Option<PodRecord> {
     let record = load_record(&record_directory(&call.conf)?.join(container_id(call)?.as_str()))?;
     let name = call.pod.as_ref()?;
@@ -105,25 +104,24 @@ pub fn find_for_container(call: &PluginCall) -> Option<PodRecord> {
     Some(record).filter(|_| is_same_pod && is_same_netns)
 }
 
-/// The container is gone.
+/// Removes the record of a deleted container.
 pub fn delete_for_container(call: &PluginCall) {
     if let (Some(directory), Some(container)) = (record_directory(&call.conf), container_id(call)) {
-        drop(fs::remove_file(directory.join(container.as_str()))); // in ambient mode there is none of most pods
+        drop(fs::remove_file(directory.join(container.as_str()))); // in ambient mode most pods have none
     }
 }
 
-/// Removes the records of containers that the runtime does not have in this network any more. It calls GC while no ADD is
-/// under way.
+/// Removes the records of containers that the runtime no longer has in this network. GC is not called concurrently with an ADD.
 pub fn remove_stale(conf: &NetConf, attached: &BTreeSet<&str>) {
     let entries = record_directory(conf).and_then(|directory| fs::read_dir(directory).ok());
     for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name();
-        // Names of failures and of files that are being written begin as no container's ID does.
+        // Names of failures and staged files begin like no container ID.
         let is_container = |name: &&str| name.starts_with(|first: char| first.is_ascii_alphanumeric());
         let is_detached = name.to_str().filter(is_container).is_some_and(|name| !attached.contains(name));
         let is_of_network = |record: PodRecord| record.network.is_empty() || record.network == conf.name;
         if is_detached && load_record(&entry.path()).is_none_or(is_of_network) {
-            drop(fs::remove_file(entry.path())); // the next call tries again
+            drop(fs::remove_file(entry.path())); // the next call retries
         }
     }
 }
@@ -133,7 +131,7 @@ fn netns_file(path: &Path) -> Option<NetnsFile> {
     Some(NetnsFile { dev: found.dev(), ino: found.ino() })
 }
 
-/// Checked by `cni_types`: letters, digits, and some signs that no path is made of.
+/// Returns the container ID, validated by `cni_types`: letters, digits, and a few characters without meaning in paths.
 fn container_id(call: &PluginCall) -> Option<&ContainerId> {
     call.environment.container_id.as_ref()
 }
@@ -142,14 +140,14 @@ fn record_directory(conf: &NetConf) -> Option<PathBuf> {
     Some(run_dir(conf)?.join(RECORDS))
 }
 
-/// The directory of the sockets; none where the plugin shares no directory with an agent.
+/// Returns the directory of the sockets; `None` if the plugin shares no directory with an agent.
 pub(crate) fn run_dir(conf: &NetConf) -> Option<&Path> {
     let socket = conf.log_uds_address.as_ref().or(conf.agent_socket.as_ref())?;
     Path::new(socket).parent()
 }
 
-/// For root alone. Old or new and complete at every moment: a full disk or a kill leaves at most a staged file, which no one
-/// reads and the agent removes. Without an agent's directory there is nobody who would read a record, or clean up.
+/// Writes a record atomically, for root alone: a full disk or a kill leaves at most a staged file, which is never read and which
+/// the agent removes. Without an agent's directory no one would read a record, or clean up.
 fn write_record(directory: &Path, file: &str, record: PodRecord) -> io::Result<()> {
     let text = record.encode().map_err(io::Error::other)?;
     let unique = RandomState::new().hash_one(std::process::id());
@@ -160,7 +158,7 @@ fn write_record(directory: &Path, file: &str, record: PodRecord) -> io::Result<(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match fs::DirBuilder::new().mode(0o700).create(directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // another call has just made it
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // created by a concurrent call
                 made => made?,
             }
             options.open(&staged)
@@ -171,7 +169,7 @@ fn write_record(directory: &Path, file: &str, record: PodRecord) -> io::Result<(
     let written = io::Write::write_all(&mut staging, &text);
     let done = written.and_then(|()| fs::rename(&staged, directory.join(file)));
     if done.is_err() {
-        drop(fs::remove_file(&staged)); // the agent removes what stays
+        drop(fs::remove_file(&staged)); // the agent removes leftovers
     }
     done
 }

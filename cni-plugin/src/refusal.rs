@@ -1,13 +1,13 @@
-//! The second line of defence against an uninstallation that left the plugin behind.
+//! Second line of defence after an uninstallation that left the plugin behind.
 //!
-//! An agent that is killed before it can clean up leaves an entry in the network configuration with a credential that ends
-//! with the agent's pod or its account. The API server then refuses to say which pods belong to the mesh, and no pod could
-//! start on the node. When that lasts, and no agent is there to answer either, a pod that the node itself shows to have no
-//! sidecar starts. It is the kubelet that shows it: it makes a pod's volumes before the pod's sandbox, and every template
-//! of Istio's gives volumes to the sidecar.
+//! An agent that is killed before it can clean up leaves an entry in the network configuration with a credential that becomes
+//! invalid with the agent's pod or its account. The API server then refuses to report which pods belong to the mesh, and no pod
+//! could start on the node. If that persists, and no agent answers either, a pod is started that has no sidecar according to the
+//! node itself. The evidence is the kubelet's: it creates a pod's volumes before the pod's sandbox, and every template of Istio's
+//! has volumes for the sidecar.
 //!
-//! Nothing shows whether a pod belongs to ambient mode: that is up to labels, which only the API server and the agent know.
-//! With ambient mode on, no pod starts by these rules.
+//! No local evidence shows whether a pod belongs to ambient mode: that depends on labels, which only the API server and the agent
+//! know. With ambient mode on, these rules start no pod.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -31,32 +31,32 @@ use crate::{
     record,
 };
 
-/// How long a refusal lasts before it counts as final, in seconds: longer than a rollout takes to bring the next agent,
-/// with an image to be pulled.
+/// Time after which a refusal counts as final, in seconds: longer than a rollout takes to start the next agent, including an image
+/// pull.
 const LASTING: i64 = 300;
-/// The longest [`wire::REFUSED_CREDENTIAL`] that is read, in bytes.
+/// Maximum size of [`wire::REFUSED_CREDENTIAL`], in bytes.
 const MAX_FILE: u64 = 512;
-/// The most entries that are read of a pod's directory of volumes.
+/// Maximum number of entries read from a pod's volume directory.
 const MAX_VOLUMES: usize = 4096;
-/// Where the kernel says which boot this is.
+/// File with the ID of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// How the names of most volumes begin that Istio's injection templates give to a sidecar.
+/// Name prefix of most volumes that Istio's injection templates give to a sidecar.
 const PREFIX: &str = "istio";
-/// The other ones.
+/// Names of the other ones.
 const OTHERS: [&str; 4] =
     ["workload-socket", "credential-socket", "workload-certs", "gke-workload-certificate"];
 const REMEDY: &str =
     "reinstall the node agent, or remove what it left on this node with `install-cni uninstall`";
 
-/// Whether an ADD of a pod that is unknown because of `error` may succeed: with a warning for the log, or not, with what
-/// there is to add to the error. `None`: that is another case.
+/// Decides whether an ADD of a pod that is unknown because of `error` may succeed: `Ok` with a warning for the log, or `Err` with
+/// an addition to the error. `None`: not applicable.
 pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String, String>> {
     if call.environment.command != CniCommand::Add {
         return None;
     }
     if !error.is_refusal() {
         if error.is_not_found() {
-            remove_record(call); // so it accepts the credential
+            remove_record(call); // the credential is accepted
         }
         return None;
     }
@@ -72,14 +72,14 @@ pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String
     Some(by_the_node(call, socket))
 }
 
-/// Removes the record of refusals: the API server has accepted the credential, or an agent is there.
+/// Removes the record of refusals: the API server has accepted the credential, or an agent runs.
 pub fn remove_record(call: &PluginCall) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(&call.conf)) {
-        drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // most often there is none
+        drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // usually missing
     }
 }
 
-/// Nobody listens there. One who is too busy to accept does.
+/// Whether no process listens at the socket. One that is too busy to accept does.
 fn is_deserted(socket: &str) -> bool {
     let connected = SocketAddrUnix::new(socket).and_then(|address| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -109,7 +109,7 @@ fn by_the_node(call: &PluginCall, socket: &str) -> Result<String, String> {
     }
 }
 
-/// For how many seconds this credential has been refused, by what earlier calls noted; notes it if none did.
+/// Returns for how many seconds this credential has been refused, according to earlier calls; records the time if none did.
 fn refused_seconds(call: &PluginCall, socket: &str) -> io::Result<i64> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let directory = record::run_dir(&call.conf).ok_or_else(missing)?;
@@ -127,7 +127,7 @@ fn refused_seconds(call: &PluginCall, socket: &str) -> io::Result<i64> {
     Ok(0)
 }
 
-/// Since when, if that is about the same credential in the same boot.
+/// Returns since when, if the record is about this credential and this boot.
 fn recorded_since(path: &Path, refused: &str) -> Option<i64> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_FILE).read_to_string(&mut text).ok()?;
@@ -135,7 +135,7 @@ fn recorded_since(path: &Path, refused: &str) -> Option<i64> {
     since.parse().ok().filter(|_| rest == refused)
 }
 
-/// Whole or not at all. The directory may have gone with a reboot.
+/// Writes the record atomically. The directory may have been removed by a reboot.
 fn write_note(directory: &Path, line: &str) -> io::Result<()> {
     if let Err(error) = DirBuilder::new().mode(0o755).create(directory)
         && error.kind() != io::ErrorKind::AlreadyExists
@@ -153,10 +153,10 @@ fn write_note(directory: &Path, line: &str) -> io::Result<()> {
     done
 }
 
-/// The directory that shows that the pod has no sidecar.
+/// Returns the directory that proves that the pod has no sidecar.
 ///
 /// # Errors
-/// It has one, or that cannot be excluded.
+/// The pod has a sidecar, or that cannot be excluded.
 fn shows_no_sidecar(call: &PluginCall) -> Result<String, String> {
     if call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(STATUS)) {
         return Err("this pod was injected".to_owned());
@@ -171,7 +171,7 @@ fn shows_no_sidecar(call: &PluginCall) -> Result<String, String> {
     }
 }
 
-/// The directory has one for each kind of volume, and that one for each volume.
+/// Finds a sidecar's volume. The directory has a subdirectory for each kind of volume, and that one for each volume.
 fn volume_of_sidecar(directory: &Path) -> io::Result<Option<String>> {
     let mut left = MAX_VOLUMES;
     let mut count = || {

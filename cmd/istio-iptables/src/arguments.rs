@@ -1,4 +1,4 @@
-//! The command line of both tools.
+//! Command line of both tools.
 
 use std::{env, ffi::OsString, io::Write};
 
@@ -6,13 +6,13 @@ use anyhow::Result;
 use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 use model::parse_go_bool;
 
-/// These tools log what they do to standard output and have no levels, so that Istio's logging flags have no effect.
+/// These tools log to standard output and have no levels, so Istio's logging flags have no effect.
 const STYLE: FlagStyle = FlagStyle { ignored: flags::LOGGING, takes_operands: false };
 
-/// Reads the flags of this process's call; none when it was only asked to explain itself, which it has then.
+/// Parses the flags of this process's call; `None` if it only asked for help, which has then been printed.
 ///
 /// # Errors
-/// A flag that cannot be understood, or `out` cannot be written to.
+/// A flag is invalid, or `out` cannot be written to.
 pub(crate) fn read_flags(
     usage: &str,
     table: &'static [Flag],
@@ -21,7 +21,7 @@ pub(crate) fn read_flags(
 ) -> Result<Option<FlagValues>> {
     match flags::parse(table, STYLE, arguments, |name| env::var(name).ok())? {
         ParseOutcome::Run(mut values) => {
-            // As in Istio: a variable that a container has for another program must not keep a pod from starting.
+            // As in Istio: a container's variable for another program must not keep a pod from starting.
             for (name, text) in values.reset_switches(table, |text| parse_go_bool(text).is_some()) {
                 writeln!(out, "warning: {name} is {text:?}, which is not a boolean: ignored")?;
             }

@@ -1,4 +1,4 @@
-//! `istio-clean-iptables`: take everything away again.
+//! `istio-clean-iptables`: removes the redirection.
 
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
@@ -14,8 +14,8 @@ use crate::{
 
 const NO_EFFECT: &str = "accepted for compatibility, without effect";
 
-// All flags of `istio-clean-iptables`. What a run made is found by looking, so that those which described it to
-// Istio's tool change nothing here.
+// All flags of `istio-clean-iptables`. Existing rules are observed, so the flags that described them to Istio's tool have no effect
+// here.
 flags::flag_table!(
     FLAGS,
     DRY_RUN = Flag::new_switch("only print what would be removed").short('n'),
@@ -40,10 +40,10 @@ Usage: istio-clean-iptables [flags]
 
 Exit status: 0 no rule or route of istio-iptables remains; 1 usage error, or something could not be removed";
 
-/// Runs the tool with these arguments; messages go to `out`.
+/// Runs the tool with these arguments; messages are written to `out`.
 ///
 /// # Errors
-/// Wrong flags, or something that could not be removed: exit status 1.
+/// Invalid flags, or an object could not be removed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
     let Some(values) = arguments::read_flags(USAGE, FLAGS, arguments, out)? else {
         return Ok(ExitCode::SUCCESS);

@@ -1,4 +1,4 @@
-//! The text of `--dry-run`: everything that a run in a blank namespace would do, in order.
+//! Text of `--dry-run`: all commands of a run in an empty namespace, in order.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use rules::{SavedTables, plan, sidecar};
 
 use crate::settings::IptablesSettings;
 
-/// Returns what would be run, as shell commands.
+/// Returns the commands of a run, for a shell.
 pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.

@@ -1,9 +1,9 @@
-//! What the tools read of the host: users and groups from the local files (never through name services, which may
-//! ask the network that is about to be redirected), and the DNS servers.
+//! Host data read by the tools: users and groups from the local files (never through name services, which may use the network that
+//! is about to be redirected), and the DNS servers.
 
 use std::net::IpAddr;
 
-/// The number of a user or group in the text of `/etc/passwd` or `/etc/group` (`name:x:id:...`).
+/// Returns the ID of a user or group in the text of `/etc/passwd` or `/etc/group` (`name:x:id:...`).
 pub fn id_of(name: &str, file: &str) -> Option<u32> {
     file.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -11,7 +11,7 @@ pub fn id_of(name: &str, file: &str) -> Option<u32> {
     })
 }
 
-/// The name servers in the text of `/etc/resolv.conf`, in order. A zone (`fe80::1%eth0`) is dropped.
+/// Returns the name servers in the text of `/etc/resolv.conf`, in order. A zone (`fe80::1%eth0`) is dropped.
 pub fn name_servers(resolv_conf: &str) -> Vec<IpAddr> {
     resolv_conf.lines().filter_map(parse_name_server).collect()
 }

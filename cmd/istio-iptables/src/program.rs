@@ -1,4 +1,4 @@
-//! `istio-iptables`: apply, then prove.
+//! `istio-iptables`: applies the redirection, then proves it.
 
 use std::{env, ffi::OsString, fs, io::Write, process::ExitCode};
 
@@ -25,10 +25,10 @@ Environment: also ENVOY_USER, ISTIO_OUTBOUND_OWNER_GROUPS, ISTIO_OUTBOUND_OWNER_
   ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR, DRY_RUN_FILE_PATH
 Exit status: 0 done; 1 usage error, or not done; 126 the validation found no redirection";
 
-/// Runs the tool with these arguments; messages go to `out`.
+/// Runs the tool with these arguments; messages are written to `out`.
 ///
 /// # Errors
-/// Wrong flags, or a step that failed: exit status 1.
+/// Invalid flags, or a step failed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
     let Some(values) = arguments::read_flags(USAGE, FLAGS, arguments, out)? else {
         return Ok(ExitCode::SUCCESS);
@@ -97,7 +97,7 @@ fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
 fn apply_settings(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
     let act = |options: &firewall::FirewallOptions| {
         let report = redirect::apply(&settings.config, settings.families, options)?;
-        // Where there are too many chains to be listed, the rules are in place all the same.
+        // If there are too many chains to be listed, the rules are in place nevertheless.
         let inactive = firewall::inactive_rules(ChainSet::SIDECAR).unwrap_or_default();
         ensure!(inactive.is_empty(), "the rules are there, but {}", inactive.join("; "));
         Ok(report)

@@ -1,4 +1,4 @@
-//! The flags of `istio-iptables`, and their values checked and typed.
+//! Flags of `istio-iptables`, and their validated values.
 
 mod options;
 mod sidecar_config;
@@ -20,17 +20,17 @@ pub(crate) use sidecar_config::tproxy_mark;
 pub use value::InvalidValue;
 pub(crate) use value::parse_boolean;
 
-/// The variable without a flag that says what counts as the pod's own loopback.
+/// Variable without a flag that defines the pod's own loopback network.
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 
-/// Sources beside the flags: environment variables, and the host's files that give some flags a meaning.
+/// Sources other than flags: environment variables, and host files that some flags refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingSources<'a> {
     /// `/etc/passwd`
     pub passwd: &'a str,
     /// `/etc/group`
     pub group: &'a str,
-    /// `/etc/resolv.conf`; none when unreadable.
+    /// `/etc/resolv.conf`; `None` if unreadable.
     pub resolv_conf: Option<&'a str>,
     /// `$ENVOY_USER`
     pub envoy_user: Option<&'a str>,
@@ -45,33 +45,33 @@ pub struct SettingSources<'a> {
 /// Settings of one run.
 #[derive(Clone, Debug)]
 pub struct IptablesSettings {
-    /// The rule set.
+    /// Parameters of the rule set.
     pub config: SidecarConfig,
-    /// Which families.
+    /// Selected IP families.
     pub families: FamilyChoice,
-    /// How to work with the tools.
+    /// Options of the firewall tools.
     pub options: FirewallOptions,
-    /// Work as for a pod.
+    /// Whether to work as for a pod.
     pub cni_mode: bool,
-    /// Only print.
+    /// Whether to print only.
     pub dry_run: bool,
-    /// Print one restore, or single commands.
+    /// Whether to print one restore instead of single commands.
     pub restore_format: bool,
-    /// Change nothing.
+    /// Whether to change nothing.
     pub skip_apply: bool,
-    /// Remove everything, and make nothing.
+    /// Whether to remove everything, and make nothing.
     pub cleanup_only: bool,
-    /// Warnings about flags that ask for something that is not done.
+    /// Warnings about flags without effect.
     pub warnings: Vec<String>,
-    /// The validation, when wanted: the port that is called and the time allowed.
+    /// Validation, if requested: the probe port and the time limit.
     pub validation: Option<(Port, Duration)>,
 }
 
 impl IptablesSettings {
-    /// Checks and types every value.
+    /// Validates all values.
     ///
     /// # Errors
-    /// The first value that cannot be used, with its flag.
+    /// The first invalid value, with its flag.
     pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
         let native = NativeTables::by_setting(parse_boolean(values, &options::NATIVE_NFTABLES)?);
         let mut warnings = flag_warnings(values)?;

@@ -1,4 +1,4 @@
-//! The two programs, by the names under which they are started.
+//! Selection of the two programs by the names under which they are started.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -21,12 +21,12 @@ model::word_enum! {
 }
 
 impl IptablesTool {
-    /// The program that was started under this name, with or without a directory; `None`: another one.
+    /// Returns the program that was started under this name, with or without a directory; `None`: another one.
     pub fn from_program(program: &OsStr) -> Option<Self> {
         Self::from_name(Path::new(program).file_name()?.to_str()?)
     }
 
-    /// Runs it as the whole process: messages go to standard output, the reason of a failure to standard error.
+    /// Runs the tool as the whole process: messages go to standard output, errors to standard error.
     pub fn main(self, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         let ended = match self {
             Self::Redirect => program::run(arguments, &mut io::stdout()),

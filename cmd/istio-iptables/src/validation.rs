@@ -1,8 +1,8 @@
-//! `--run-validation`: a connection to a port where nobody listens must arrive at the proxy's port.
+//! `--run-validation`: a connection to a port without a listener must arrive at the proxy's port.
 //!
-//! The validation listens where the proxy will, then calls `127.0.0.6` (or `::6`) at the probe port. It runs as the
-//! proxy's user, whose calls to such an address the rules take for inbound. Who accepts the call asks the kernel for
-//! its original destination: only a redirected call can be there with the probe port as destination.
+//! The validation listens on the proxy's ports, then connects to `127.0.0.6` (or `::6`) at the probe port. It runs as the proxy's
+//! user, whose connections to such an address the rules treat as inbound. The accepting side queries the kernel for the original
+//! destination: only a redirected connection can have the probe port as destination.
 
 use std::{
     io,
@@ -24,36 +24,36 @@ pub const HINT: &str = "The traffic of this pod is not redirected to its sidecar
 plugin was installed on the node (or its rules were removed since). Delete the pod, so that it is created anew,
 or let the node agent repair it (repair.repairPods, repair.deletePods).";
 
-/// How long to wait for one call before the next.
+/// Delay between two connection attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why the redirection could not be proved.
+/// Reason why the redirection could not be proved.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidationError {
     /// No address family to test.
     #[error(transparent)]
     Families(#[from] redirect::Error),
-    /// Nobody can listen.
+    /// No port can be listened on.
     #[error("cannot listen on {0} nor on {1}: {2}")]
     Listen(SocketAddr, SocketAddr, io::Error),
-    /// Nothing arrived.
+    /// No connection arrived.
     #[error("no call to {target} arrived at {ports} within {} ms (last: {last})", within.as_millis())]
     Nothing {
-        /// Address that was called.
+        /// Address connected to.
         target: SocketAddr,
-        /// Where a call should have arrived.
+        /// Ports where a connection should have arrived.
         ports: String,
-        /// The time allowed.
+        /// Time limit.
         within: Duration,
-        /// Outcome of the last call.
+        /// Result of the last attempt.
         last: String,
     },
-    /// The kernel refused something.
+    /// Error of the kernel.
     #[error("cannot wait for calls: {0}")]
     Wait(io::Error),
 }
 
-/// Proves the redirection of the first family of this namespace that has an address: IPv6 when that is the only one.
+/// Proves the redirection of the first family of this namespace that has an address: IPv6 if it is the only one.
 ///
 /// # Errors
 /// [`ValidationError`]
@@ -75,13 +75,13 @@ pub fn prove_redirection(
             return Ok(());
         }
         last = call.map_or_else(|error| error.to_string(), |_| "it went elsewhere".to_owned());
-        std::thread::sleep(remaining_time(until)); // the next call a second after this one, within the deadline
+        std::thread::sleep(remaining_time(until)); // one attempt per second, within the deadline
     }
     let ports = format!("{} or {}", config.outbound_port, config.inbound_port);
     Err(ValidationError::Nothing { target, ports, within, last })
 }
 
-/// Returns the time that is left until `until`; never zero, which a socket would take for "no limit".
+/// Returns the time left until `until`; never zero, which a socket would interpret as "no limit".
 fn remaining_time(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
@@ -93,8 +93,7 @@ fn localhost(family: Family) -> IpAddr {
     }
 }
 
-/// Connects from localhost. Left to itself, the kernel would call `::6` from `::6`, and what comes from there is let
-/// through by the rules.
+/// Connects from localhost. By default the kernel would connect to `::6` from `::6`, and the rules let traffic from there pass.
 fn connect_from(source: SocketAddr, target: SocketAddr, within: Duration) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
         family_of(source),
@@ -119,7 +118,7 @@ fn family_of(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// Listeners at the proxy's two ports; one is enough, since the proxy may be there already.
+/// Returns listeners at the proxy's two ports; one is enough, since the proxy may already run.
 fn open_listeners(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
     let at = |port: Port| SocketAddr::new(localhost(family), port.0);
     let (outbound, inbound) = (at(config.outbound_port), at(config.inbound_port));
@@ -133,7 +132,7 @@ fn open_listeners(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListe
     }
 }
 
-/// Shares the port with a proxy that is starting at the same time.
+/// Binds a port that is shared with a proxy starting at the same time.
 fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = rustix::net::socket(family_of(address), SocketType::STREAM, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -145,7 +144,7 @@ fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// True when a call whose original destination has `port` comes before `until`.
+/// Whether a connection whose original destination has `port` arrives before `until`.
 fn wait_for_arrival(listeners: &[TcpListener], port: Port, until: Instant) -> Result<bool, ValidationError> {
     loop {
         for listener in listeners {

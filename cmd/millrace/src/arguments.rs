@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -13,9 +13,9 @@ use cluster_report::Severity;
 use console::OutputFormat;
 use report::CaptureState;
 
-/// How kubectl calls a plugin.
+/// Name under which kubectl calls the plugin.
 const PLUGIN: &str = "kubectl-millrace";
-/// kubectl's flag for what is the default here.
+/// Flag of kubectl that is the default here.
 const ALL_NAMESPACES: &str = "all-namespaces";
 
 /// Shows which nodes and pods of a cluster are unhealthy in the mesh, and why.
@@ -223,7 +223,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// The flag `--namespace`; `None`: this command has none.
+    /// Returns the flag `--namespace`; `None`: this command has none.
     fn namespace_mut(&mut self) -> Option<&mut Option<String>> {
         match self {
             Action::Check { namespace, .. }
@@ -293,7 +293,7 @@ pub(crate) enum LabelledKind {
     Pod,
 }
 
-/// The command line, and as what the program was started.
+/// Command line, and the name under which the program was started.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) arguments: Arguments,
@@ -302,7 +302,7 @@ pub(crate) struct Invocation {
 }
 
 impl Invocation {
-    /// Reads the command line; ends the program with usage or help if it is none.
+    /// Parses the command line; on an error or a request for help exits with the text.
     pub(crate) fn parse(command_line: impl IntoIterator<Item = OsString>) -> Invocation {
         let command_line: Vec<OsString> = command_line.into_iter().collect();
         let program = program_name(command_line.first());
@@ -313,7 +313,7 @@ impl Invocation {
     }
 }
 
-/// Reads a command line, in which `-n` may stand before the command, as kubectl's flags may.
+/// Parses a command line, in which `-n` may precede the command, like kubectl's flags.
 fn read_arguments(
     mut grammar: Command,
     command_line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
@@ -335,7 +335,7 @@ fn read_arguments(
     Err(grammar.error(ErrorKind::ArgumentConflict, why))
 }
 
-/// Writes the object of `simulate label` as `TYPE NAME`, where it stands as `TYPE/NAME`, which kubectl takes too.
+/// Rewrites the object of `simulate label` from `TYPE/NAME`, which kubectl accepts too, to `TYPE NAME`.
 fn split_typed_name(mut command_line: Vec<OsString>) -> Vec<OsString> {
     let is_kind = |word: &str| LabelledKind::from_str(word, false).is_ok();
     let Some(at) = command_line.windows(2).position(|words| words == ["simulate", "label"]) else {
@@ -358,7 +358,7 @@ fn program_name(word: Option<&OsString>) -> &'static str {
     if name.is_some_and(|name| name.starts_with("kubectl-")) { PLUGIN } else { "millrace" }
 }
 
-/// The grammar, with the name that people type.
+/// Returns the grammar, with the program name that users type.
 pub(crate) fn command_grammar(program: &'static str) -> Command {
     let of_all = Arg::new(ALL_NAMESPACES).short('A').long(ALL_NAMESPACES).action(ArgAction::SetTrue);
     let of_all = of_all.help("Every namespace, which is the default").conflicts_with("namespace");
@@ -375,14 +375,14 @@ fn format_parser() -> impl TypedValueParser<Value = OutputFormat> {
         .try_map(|code| OutputFormat::from_name(&code).ok_or("unknown output format"))
 }
 
-/// The worst first.
+/// Returns the parser of severities, the worst first.
 fn severity_parser() -> impl TypedValueParser<Value = Severity> {
     let value = |severity: Severity| PossibleValue::new(severity.code()).help(severity.message());
     PossibleValuesParser::new(Severity::ALL.into_iter().rev().map(value))
         .try_map(|code| Severity::from_name(&code).ok_or("unknown severity"))
 }
 
-/// From 1 ms to a day.
+/// Parses a limit from 1 ms to a day.
 fn time_limit(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
     flags::duration_or_seconds(text)
@@ -390,7 +390,7 @@ fn time_limit(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "must be a duration from 1ms to 24h, such as 500ms, 5s or 1m30s".to_owned())
 }
 
-/// As kubectl has it: zero is no limit.
+/// Parses a limit like kubectl: zero means no limit.
 fn request_limit(text: &str) -> Result<Duration, String> {
     let is_zero = flags::duration_or_seconds(text) == Some(Duration::ZERO);
     if is_zero { Ok(Duration::MAX) } else { time_limit(text) }

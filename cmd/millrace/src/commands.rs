@@ -31,10 +31,10 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// From one check to the next while it waits.
+/// Delay between checks while waiting.
 const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Does what the command line says; returns the exit status.
+/// Executes the command line; returns the exit status.
 ///
 /// # Errors
 /// The answer could not be determined, or not be written.
@@ -107,7 +107,7 @@ async fn check_cluster(
     Ok(ExitCode::from(report.status(least)))
 }
 
-/// `nodes`: manifests of the agent whose pods check nodes, and how many nodes at most.
+/// Checks before an installation. `nodes`: manifests of the agent whose pods check nodes, and the maximum number of nodes.
 async fn check_before(
     options: &Options,
     namespace: Option<&str>,
@@ -132,7 +132,7 @@ async fn check_before(
     Ok(ExitCode::from(report.status(least)))
 }
 
-/// At most so many of the nodes on which the agent would run, spread over all of them: neighbours are often alike.
+/// Returns at most this number of the nodes on which the agent would run, spread over all of them: neighbours are often alike.
 fn sample_nodes(cluster: &Cluster, most: usize) -> Vec<&str> {
     let mut nodes: Vec<&str> =
         installation_nodes(cluster).into_iter().map(|node| node.metadata.name.as_str()).collect();
@@ -141,7 +141,7 @@ fn sample_nodes(cluster: &Cluster, most: usize) -> Vec<&str> {
     (0..number).filter_map(|index| nodes.get(index * nodes.len() / number).copied()).collect()
 }
 
-/// Prints a check in the form of another service; false: another form is desired.
+/// Prints a check in another service's format; returns false for any other format.
 fn print_log(
     options: &Options,
     name: &str,
@@ -215,7 +215,7 @@ fn print_completion(program: &'static str, shell: Shell) -> Result<ExitCode> {
 
 fn print_man_page(command: Option<&str>) -> Result<ExitCode> {
     let mut all = arguments::command_grammar("millrace").disable_help_subcommand(true);
-    all.build(); // gives commands their full names and the flags of every command
+    all.build(); // sets the full names of commands and their global flags
     let documented = match command {
         None => all,
         Some(name) => {

@@ -1,11 +1,11 @@
-//! Which agent to ask for which node.
+//! Selection of the agent of each node.
 
 use std::collections::BTreeMap;
 
 use cluster_report::Pod;
 
-/// The agent of each node: of several, during a rollout, the one that is ready, then one that is not being deleted, then the one
-/// that started last.
+/// Returns the agent of each node: of several, as during a rollout, one that is ready, then one that is not being deleted, then the
+/// newest.
 pub(crate) fn agents_by_node(agents: &[Pod]) -> BTreeMap<&str, &Pod> {
     let mut chosen: BTreeMap<&str, &Pod> = BTreeMap::new();
     for agent in agents.iter().filter(|agent| !agent.spec.node_name.is_empty()) {

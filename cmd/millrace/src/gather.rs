@@ -1,4 +1,4 @@
-//! Reads the API and asks the agents, many at a time.
+//! Reads the API and queries the agents, many concurrently.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +20,22 @@ use crate::{
     progress::ProgressBar,
 };
 
-/// The names of these objects in messages.
+/// Names of these objects in messages.
 const NAMESPACES: &str = "namespaces";
 pub(crate) const PODS: &str = "pods";
-/// Objects of networks.
+/// Network objects: name in messages, or API path.
 const CILIUM: &str = "ConfigMap cilium-config";
 const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
 const OPENSHIFT: &str = "/apis/operator.openshift.io/v1/networks/cluster";
 
-/// A cluster to ask.
+/// A cluster to be queried.
 pub(crate) struct ClusterSource<'a> {
     pub(crate) session: KubeconfigSession,
     options: &'a Options,
 }
 
 impl<'a> ClusterSource<'a> {
-    /// As the flags say. It connects when it is first asked.
+    /// Opens the cluster selected by the flags. Connects at the first request.
     ///
     /// # Errors
     /// The kubeconfig or the credential cannot be used.
@@ -54,7 +54,7 @@ impl<'a> ClusterSource<'a> {
         AgentQuery::new(self.session.client.clone(), self.options)
     }
 
-    /// The agents' pods, on one node if one is meant.
+    /// Returns the agents' pods, on one node if given.
     ///
     /// # Errors
     /// The API server does not list them.
@@ -72,7 +72,7 @@ impl<'a> ClusterSource<'a> {
         listed.await.with_context(|| format!("cannot find agents through {}", self.session.server))
     }
 
-    /// Returns the answers of the agents, each within its time limit, and nothing else of the cluster.
+    /// Returns the answers of the agents, each within its time limit, without further objects of the cluster.
     ///
     /// # Errors
     /// The agents cannot be found.
@@ -82,8 +82,8 @@ impl<'a> ClusterSource<'a> {
         Ok(Cluster { agents, answers, ..Cluster::default() })
     }
 
-    /// Returns the same as [`ClusterSource::query_states`], and as nodes that did not answer those with pods of the mesh, of one
-    /// namespace if one is meant, on which no agent runs.
+    /// Returns the answers like [`ClusterSource::query_states`], and, as nodes that did not answer, those with mesh pods, of one
+    /// namespace if given, on which no agent runs.
     ///
     /// # Errors
     /// The agents cannot be found.
@@ -99,7 +99,7 @@ impl<'a> ClusterSource<'a> {
         Ok(Cluster { agents, answers, unread, ..Cluster::default() })
     }
 
-    /// Nodes with pods of the mesh on which no agent runs, and kinds of objects that could not be read. Pods are only read if
+    /// Returns nodes with mesh pods on which no agent runs, and kinds of objects that could not be read. Pods are only read if
     /// there is a node without an agent.
     async fn uncovered_nodes(
         &self,
@@ -116,10 +116,10 @@ impl<'a> ClusterSource<'a> {
         (uncovered_nodes(&cluster), cluster.unread)
     }
 
-    /// Everything that a check needs; of pods and what belongs to them, in one namespace if one is meant.
+    /// Reads everything that a check needs; pods and related objects of one namespace, if given.
     ///
     /// # Errors
-    /// The agents cannot be found, or there is no such namespace.
+    /// The agents cannot be found, or the namespace does not exist.
     pub(crate) async fn read_cluster(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let agents = self.list_agents(node).await?;
         let nodes_of = name_selector("metadata.name", node);
@@ -139,8 +139,8 @@ impl<'a> ClusterSource<'a> {
         Ok(cluster)
     }
 
-    /// Returns the objects that a change concerns, of one namespace if labels change, without the agents' states, and each agent's
-    /// answer to what it would do, by node.
+    /// Returns the objects affected by a change, of one namespace if labels change, without the agents' states, and each agent's
+    /// simulation, by node.
     ///
     /// # Errors
     /// As [`ClusterSource::read_cluster`].
@@ -160,8 +160,8 @@ impl<'a> ClusterSource<'a> {
         Ok((Cluster { agents, ..read? }, replies))
     }
 
-    /// Returns the proofs of the pods of each node, by node; of one namespace or one node, if one is meant. A node with pods of the
-    /// mesh on which no agent runs has not answered; of others nothing is known if a kind of objects could not be read.
+    /// Returns the proofs of the pods of each node, by node; of one namespace or one node, if given. A node with mesh pods on which
+    /// no agent runs has not answered; other nodes are unknown if a kind of objects could not be read.
     ///
     /// # Errors
     /// The agents cannot be found.
@@ -179,10 +179,10 @@ impl<'a> ClusterSource<'a> {
         Ok((answers, unread))
     }
 
-    /// Returns what a check before an installation needs: NetworkPolicies and pods of one namespace, if one is meant.
+    /// Returns the data that a check before an installation needs: NetworkPolicies and pods of one namespace, if given.
     ///
     /// # Errors
-    /// There is no such namespace.
+    /// The namespace does not exist.
     pub(crate) async fn before_installation(
         &self,
         namespace: Option<&str>,
@@ -205,8 +205,8 @@ impl<'a> ClusterSource<'a> {
         Ok((cluster, objects))
     }
 
-    /// Returns all DaemonSets, and Cilium's configuration, which is beside its agents; clouds that give these another name have it
-    /// in kube-system. None is absent where Cilium may run.
+    /// Returns all DaemonSets, and Cilium's configuration, which is in the namespace of its agents; in clouds that name these
+    /// differently, it is in kube-system. `None` only if Cilium is known not to run.
     async fn find_cilium(
         &self,
     ) -> (Result<Vec<DaemonSet>, UnreadObjects>, Result<Option<Value>, UnreadObjects>) {
@@ -228,10 +228,10 @@ impl<'a> ClusterSource<'a> {
         (listed, config)
     }
 
-    /// Returns pods, of one node if one is meant, namespaces and NetworkPolicies; of one namespace, if one is meant.
+    /// Returns pods, of one node if given, namespaces and NetworkPolicies; of one namespace, if given.
     ///
     /// # Errors
-    /// There is no such namespace.
+    /// The namespace does not exist.
     async fn read_objects(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let policies_at = format!("/apis/networking.k8s.io/v1{}/networkpolicies", in_namespace(namespace));
         let (mut cluster, policies) = tokio::join!(
@@ -246,7 +246,7 @@ impl<'a> ClusterSource<'a> {
         Ok(cluster)
     }
 
-    /// Returns pods, of one node if one is meant, and namespaces; of one namespace, if one is meant.
+    /// Returns pods, of one node if given, and namespaces; of one namespace, if given.
     async fn read_pods(&self, namespace: Option<&str>, node: Option<&str>) -> Cluster {
         let pods_at = format!("/api/v1{}/pods", in_namespace(namespace));
         let (pods_of, namespaces_of) =
@@ -288,7 +288,7 @@ impl<'a> ClusterSource<'a> {
         self.ask_each_node(agents, async |query, agent| query.node_state(agent).await).await
     }
 
-    /// Something of each node, from its agent, in no order, with a progress bar.
+    /// Queries the agent of each node, in no particular order, with a progress bar.
     async fn ask_each_node<T>(
         &self,
         agents: &[Pod],
@@ -314,17 +314,17 @@ impl<'a> ClusterSource<'a> {
     }
 }
 
-/// Returns the query for the object of this name; without a name, for all.
+/// Returns the selector of the object with this name; without a name, of all.
 fn name_selector(field: &str, name: Option<&str>) -> String {
     name.map(|name| format!("fieldSelector={field}%3D{}", percent_encode(name))).unwrap_or_default()
 }
 
-/// Returns the part of a path that restricts it to a namespace; without a namespace, nothing.
+/// Returns the path prefix that restricts a request to a namespace; without a namespace, empty.
 fn in_namespace(namespace: Option<&str>) -> String {
     namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default()
 }
 
-/// Adds nodes that nobody was asked for: an agent that came meanwhile counts more.
+/// Adds nodes without an agent; the answer of an agent started meanwhile takes precedence.
 fn add_uncovered<T>(answers: &mut BTreeMap<String, Result<T, String>>, uncovered: Vec<NodeMessage>) {
     for NodeMessage { node, message } in uncovered {
         answers.entry(node).or_insert(Err(message));

@@ -1,8 +1,7 @@
-//! `millrace`, also `kubectl millrace`: the mesh nodes and pods of a whole cluster, as their agents report them.
+//! `millrace`, also `kubectl millrace`: state of the mesh nodes and pods of a whole cluster, from their agents.
 //!
-//! Every command reads the API and asks each node's agent through the API server; none changes anything, except that
-//! `check --pre -f` starts pods that check nodes, and deletes them. What it finds is decided in
-//! `cluster-report`.
+//! Every command reads the API and queries each node's agent through the API server; none changes anything, except that `check
+//! --pre -f` starts pods that check nodes, and deletes them. Findings are derived in `cluster-report`.
 
 mod arguments;
 mod commands;
@@ -22,7 +21,7 @@ fn main() -> ExitCode {
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(commands::run(&invocation));
-            // Not longer than the answer takes: a request that nobody waits for any more may be open.
+            // Does not wait for requests that may still be open and are no longer needed.
             runtime.shutdown_background();
             outcome
         }

@@ -1,4 +1,4 @@
-//! One question to one agent.
+//! Query to one agent.
 
 use std::time::{Duration, Instant};
 
@@ -12,50 +12,50 @@ use serde::de::DeserializeOwned;
 
 use crate::arguments::{Options, Via};
 
-/// The agent's container, in our manifests and in Istio's charts.
+/// Name of the agent's container, in our manifests and in Istio's charts.
 const CONTAINER: &str = "install-cni";
-/// For the proofs of all pods of a node, each of which takes up to a second.
+/// Time limit for the proofs of all pods of a node, each of which takes up to a second.
 const ALL_PROOFS: Duration = Duration::from_secs(600);
 const STATE: &str = "/debug/state";
 const LINES: &str = "/debug/lines";
 
-/// Why an agent did not answer.
+/// Reason why an agent did not answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueryError {
-    /// The API server, the kubelet, or the connection.
+    /// Error of the API server, the kubelet, or the connection.
     #[error(transparent)]
     Kube(#[from] kubeio::Error),
-    /// Nothing listens on the port.
+    /// The port has no listener.
     #[error(
         "{0}; with hostNetwork the debug port is closed by default: set millrace.debugPort (--ctrlz_port), or use --via exec"
     )]
     Closed(String),
-    /// The connection broke.
+    /// The connection failed.
     #[error("{0}")]
     Connection(String),
-    /// The answer takes too long.
+    /// The time limit was exceeded.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The answer is not HTTP, or too long.
+    /// The response is not HTTP, or too long.
     #[error("the answer is not usable: {0}")]
     Malformed(String),
-    /// The agent answered with an error.
+    /// The agent responded with an error.
     #[error("the agent refused: HTTP status {status}: {body}")]
     Refused {
-        /// The HTTP status code.
+        /// HTTP status code.
         status: u16,
-        /// The beginning of the body.
+        /// Beginning of the body.
         body: String,
     },
-    /// The answer is not what was asked for.
+    /// The content of the response is unexpected.
     #[error("its answer cannot be read: {0}")]
     Content(String),
-    /// The answer is of another version.
+    /// The response has another version.
     #[error("its document is {0:?}, and this program knows {SCHEMA}: use the version of the agents")]
     Version(String),
 }
 
-/// Asks agents.
+/// Queries agents.
 #[derive(Clone)]
 pub(crate) struct AgentQuery {
     client: KubeClient,
@@ -69,7 +69,7 @@ impl AgentQuery {
         AgentQuery { client, via: options.via, port: options.port, limit: options.timeout }
     }
 
-    /// The node's document.
+    /// Returns the node's document.
     pub(crate) async fn node_state(&self, agent: &Pod) -> Result<StateReport, QueryError> {
         let body = match self.via {
             Via::PortForward => self.get_document(agent, STATE).await?,
@@ -81,7 +81,7 @@ impl AgentQuery {
         })
     }
 
-    /// Returns the agent's explanation of a pod, whose names the API server has.
+    /// Returns the agent's explanation of a pod, whose name is from the API server.
     pub(crate) async fn explain_pod(
         &self,
         agent: &Pod,
@@ -96,7 +96,7 @@ impl AgentQuery {
         decode_json(&body)
     }
 
-    /// Has the agent prove a pod. It sends packets, which no agent does for a request over TCP, so always by pods/exec.
+    /// Makes the agent prove a pod. This sends packets, which no agent does for a request over TCP, so always by pods/exec.
     pub(crate) async fn prove_pod(
         &self,
         agent: &Pod,
@@ -107,7 +107,7 @@ impl AgentQuery {
         decode_json(&self.exec_in_agent(agent, &["install-cni", "prove", &pod, "-o", "json"]).await?)
     }
 
-    /// As [`AgentQuery::prove_pod`], one pod of the node after the other: those of a namespace, if one is meant.
+    /// Proves pods like [`AgentQuery::prove_pod`], one of the node after the other: those of a namespace, if given.
     pub(crate) async fn prove_all(
         &self,
         agent: &Pod,
@@ -118,7 +118,7 @@ impl AgentQuery {
         decode_json(&self.exec_within(ALL_PROOFS, agent, &command.concat()).await?)
     }
 
-    /// Returns what a change would do to the node's pods.
+    /// Returns the agent's simulation of a change.
     pub(crate) async fn simulate_change(
         &self,
         agent: &Pod,
@@ -136,7 +136,7 @@ impl AgentQuery {
         decode_json(&body)
     }
 
-    /// The agent's last log lines.
+    /// Returns the agent's last log lines.
     pub(crate) async fn log_lines(&self, agent: &Pod) -> Result<String, QueryError> {
         let body = match self.via {
             Via::PortForward => self.get_document(agent, LINES).await?,
@@ -155,7 +155,7 @@ impl AgentQuery {
             kubeio::Error::Timeout { .. } => QueryError::Late(self.limit),
             other => QueryError::Kube(other),
         })?;
-        // In HTTP/1.0, so that the agent closes the connection after the answer.
+        // HTTP/1.0, so that the agent closes the connection after the response.
         let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
         let remaining = self.limit.saturating_sub(began.elapsed());
         let answer =
@@ -200,17 +200,17 @@ impl AgentQuery {
     }
 }
 
-/// The kubelet's reason for a broken connection, else the one that was seen here.
+/// Returns the kubelet's reason for a failed connection, else the one observed here.
 async fn connection_error(port: kubeio::ForwardedPort, otherwise: &str) -> QueryError {
     match port.failure_reason().await {
-        // Container runtimes pass on the text of the system's ECONNREFUSED.
+        // Container runtimes pass on the system's text for ECONNREFUSED.
         Some(reason) if reason.contains("connection refused") => QueryError::Closed(reason),
         Some(reason) => QueryError::Connection(reason),
         None => QueryError::Connection(otherwise.to_owned()),
     }
 }
 
-/// The change on the command line of `install-cni simulate`.
+/// Returns the change as arguments of `install-cni simulate`.
 fn simulation_arguments(change: &SimulatedChange) -> Vec<String> {
     match change {
         SimulatedChange::Settings(change) => vec!["settings".to_owned(), change.to_json()],

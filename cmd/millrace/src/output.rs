@@ -1,18 +1,18 @@
-//! How the commands print.
+//! Output of the commands.
 
 use console::Printer;
 
 use crate::arguments::Options;
 
-/// Exit status when the answer could not be determined, as clap's for usage errors.
+/// Exit status if the answer could not be determined, as clap's for usage errors.
 pub(crate) const CANNOT: u8 = 2;
 
-/// Returns how to print, as the flags have it.
+/// Returns the printer that the flags select.
 pub(crate) fn new_printer(options: &Options) -> Printer {
     Printer::new(options.output, options.no_color)
 }
 
-/// A message for people, beside the answer.
+/// Prints a message for people, apart from the answer.
 pub(crate) fn print_message(message: &str) {
     message.lines().for_each(|line| console::print_message("millrace", &report::sanitize_text(line)));
 }

@@ -1,10 +1,10 @@
-//! A progress bar, on terminals only.
+//! Progress bar, on terminals only.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 const WIDTH: usize = 30;
 
-/// The bar. It disappears when it is dropped.
+/// Progress bar, removed when dropped.
 pub(crate) struct ProgressBar {
     done: usize,
     of: usize,

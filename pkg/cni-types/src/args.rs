@@ -1,4 +1,4 @@
-//! `CNI_ARGS`: what the runtime says about the pod.
+//! `CNI_ARGS`: the runtime's parameters for the pod.
 
 use std::net::IpAddr;
 
@@ -6,15 +6,15 @@ use model::PodUid;
 
 use crate::{CniError, K8sNamespace, K8sPodName, NameError, environment::invalid_environment, names};
 
-/// The greatest length of `CNI_ARGS` in bytes. Runtimes send about 300.
+/// Maximum length of `CNI_ARGS` in bytes. Runtimes send about 300.
 pub const MAX_ARGS: usize = 16 * 1024;
 
-/// The parsed `CNI_ARGS` (Istio 1.20; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons").
-/// An empty value counts as absent. Of a key that comes twice the last one holds. `IP` and `K8S_POD_INFRA_CONTAINER_ID` are
-/// known, and not kept.
+/// Parsed `CNI_ARGS` (Istio 1.20; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons"). An empty
+/// value counts as absent. Of a duplicate key the last value is used. `IP` and `K8S_POD_INFRA_CONTAINER_ID` are accepted and
+/// discarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
-    /// `IgnoreUnknown`: keys that we do not know are no error.
+    /// `IgnoreUnknown`: unknown keys are no error.
     pub ignore_unknown: bool,
     /// `K8S_POD_NAME`.
     pub pod_name: Option<K8sPodName>,
@@ -52,14 +52,14 @@ impl CniArgs {
         )))
     }
 
-    /// Sets one field; false for a key that we do not know.
+    /// Sets one field; false for an unknown key.
     fn set_field(&mut self, key: &str, value: &str) -> Result<bool, CniError> {
         match key {
             "IgnoreUnknown" => self.ignore_unknown = parse_bool(key, value)?,
-            "IP" => check_address(key, value)?, // an address that the caller wishes, for other plugins
+            "IP" => check_address(key, value)?, // an address requested from other plugins
             "K8S_POD_NAME" => self.pod_name = parse_name(key, value, K8sPodName::new)?,
             "K8S_POD_NAMESPACE" => self.pod_namespace = parse_name(key, value, K8sNamespace::new)?,
-            "K8S_POD_INFRA_CONTAINER_ID" => {} // that is CNI_CONTAINERID
+            "K8S_POD_INFRA_CONTAINER_ID" => {} // equal to CNI_CONTAINERID
             "K8S_POD_UID" => self.pod_uid = parse_name(key, value, names::pod_uid)?,
             _ => return Ok(false),
         }
@@ -67,7 +67,7 @@ impl CniArgs {
     }
 }
 
-/// Exactly one `=` per pair, as libcni's parser wants it.
+/// Splits a pair at its only `=`, as libcni's parser does.
 fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
@@ -78,7 +78,7 @@ fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     }
 }
 
-/// Go's `strconv.ParseBool`, and `true` and `false` in any case as libcni has it.
+/// Parses like Go's `strconv.ParseBool`, and `true` and `false` in any case like libcni.
 fn parse_bool(key: &str, value: &str) -> Result<bool, CniError> {
     match value {
         "1" | "t" | "T" => Ok(true),

@@ -1,4 +1,4 @@
-//! The network configuration on stdin.
+//! Network configuration on stdin.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use crate::json::ObjectFields;
 use crate::names::is_cni_name;
 use crate::{CniCommand, CniError, CniVersion, ErrorCode, K8sNamespace, PrevResult, run_dir};
 
-/// The greatest configuration that is read from stdin, in bytes. Annotations, the greatest part, are at most 256 KiB of
-/// keys and values (Kubernetes `TotalAnnotationSizeLimitB`), and Go writes each `<`, `>` and `&` as six bytes.
+/// Maximum size of the configuration on stdin, in bytes. Annotations, the largest part, are at most 256 KiB of keys and values
+/// (Kubernetes `TotalAnnotationSizeLimitB`), and Go writes each `<`, `>` and `&` as six bytes.
 pub const MAX_STDIN: usize = 2 * 1024 * 1024;
 
-/// The capability under which containerd hands over all annotations of the pod (`runtimeConfig`, and `capabilities` of
-/// the conflist entry).
+/// Capability for which containerd passes all annotations of the pod (`runtimeConfig`, and `capabilities` of the conflist entry).
 pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// The key of the attachments that are to stay, at `GC` (CNI spec 1.1.0, section 2, "GC").
+/// Key of the attachments to be kept by `GC` (CNI spec 1.1.0, section 2, "GC").
 pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
-/// The configuration of one call, checked (CNI spec 1.1.0, section 1; Istio 1.20, and 1.29 to 1.31). Keys are matched
-/// without regard to case; keys that are not listed here are ignored; empty strings count as absent.
+/// Validated configuration of one call (CNI spec 1.1.0, section 1; Istio 1.20, and 1.29 to 1.31). Keys are matched
+/// case-insensitively; keys not listed here are ignored; empty strings count as absent.
 ///
-/// Where the newer Istio has another key for the same thing, it counts if the older one is absent. What is in
+/// If the newer Istio has another key for the same setting, it is used if the older one is absent. Files in `cni_agent_run_dir`
+/// have the names of [`run_dir`].
 /// `cni_agent_run_dir` has the names of [`run_dir`].
 #[derive(Debug)]
 pub struct NetConf {
@@ -35,26 +35,25 @@ pub struct NetConf {
     pub plugin: Option<String>,
     /// `prevResult`, byte for byte.
     pub prev_result: Option<Box<RawValue>>,
-    /// `runtimeConfig` under [`POD_ANNOTATIONS`]; none when the runtime does not deliver it.
+    /// `runtimeConfig` under [`POD_ANNOTATIONS`]; `None` if the runtime does not pass it.
     pub pod_annotations: Option<BTreeMap<String, String>>,
-    /// [`VALID_ATTACHMENTS`]; `None` when the key is missing, which is an error at `GC`. `null` is
-    /// an empty list: Go writes one so.
+    /// [`VALID_ATTACHMENTS`]; `None` if the key is missing, which is an error at `GC`. `null` is an empty list, as written by Go.
     pub valid_attachments: Option<Vec<ValidAttachment>>,
     /// `log_level`, else `plugin_log_level`, as given.
     pub log_level: Option<String>,
     /// `log_uds_address`, else in `cni_agent_run_dir`: path of the agent's log socket.
     pub log_uds_address: Option<String>,
-    /// `log_file`, else in `cni_agent_run_dir`: where log lines go while the agent is unavailable.
+    /// `log_file`, else in `cni_agent_run_dir`: file for log lines while the agent is unavailable.
     pub log_file: Option<String>,
-    /// `ambient_enabled`: decide about ambient mode too.
+    /// `ambient_enabled`: whether to decide about ambient mode too.
     pub ambient_enabled: bool,
-    /// `enablement_selectors`, a list, byte for byte: which pods belong to ambient mode; `None`: those labelled so.
+    /// `enablement_selectors`, a list, byte for byte: selects the pods of ambient mode; `None`: by their labels.
     pub enablement_selectors: Option<Box<RawValue>>,
     /// `native_nftables`.
     pub native_nftables: bool,
-    /// `agent_socket`, else in `cni_agent_run_dir`: where the agent answers.
+    /// `agent_socket`, else in `cni_agent_run_dir`: socket of the agent.
     pub agent_socket: Option<String>,
-    /// `ambient_config`: path of the file that plugin and agent share.
+    /// `ambient_config`: path of the file shared by plugin and agent.
     pub ambient_config: Option<String>,
     /// `pod_namespace`, and those of `agent_namespaces`: the namespaces of the node's agents.
     pub agent_namespaces: Vec<K8sNamespace>,
@@ -62,7 +61,7 @@ pub struct NetConf {
     pub kubernetes: KubernetesConf,
 }
 
-/// One attachment that is to stay.
+/// One attachment to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValidAttachment {
     /// `containerID`, as given.
@@ -74,8 +73,7 @@ pub struct ValidAttachment {
 /// The `kubernetes` part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesConf {
-    /// `kubeconfig`, else in `cni_agent_run_dir`: path of the file with the credential; `None`: the plugin asks only the
-    /// agent.
+    /// `kubeconfig`, else in `cni_agent_run_dir`: path of the file with the credential; `None`: the plugin queries only the agent.
     pub kubeconfig: Option<String>,
     /// `exclude_namespaces`, else the key of that name beside `kubernetes`: exact names.
     pub exclude_namespaces: Vec<String>,
@@ -83,9 +81,9 @@ pub struct KubernetesConf {
     pub intercept_type: String,
     /// `cni_bin_dir`.
     pub cni_bin_dir: Option<String>,
-    /// `api_timeout_seconds`, 1 to 300, default 30: how long one call may ask the API server.
+    /// `api_timeout_seconds`, 1 to 300, default 30: maximum time of one call for queries to the API server.
     pub api_timeout_seconds: u16,
-    /// `kubelet_root_dir`; default `/var/lib/kubelet`: where the kubelet keeps what it makes for pods.
+    /// `kubelet_root_dir`; default `/var/lib/kubelet`: directory of the kubelet's files for pods.
     pub kubelet_root_dir: String,
 }
 
@@ -103,12 +101,12 @@ impl Default for KubernetesConf {
 }
 
 impl NetConf {
-    /// Parses and checks what came on stdin.
+    /// Parses and validates the configuration on stdin.
     ///
     /// # Errors
-    /// Code 6 when it is not a JSON object, is larger than [`MAX_STDIN`], or a member has the wrong type; code 1 for a
-    /// version that we do not speak; code 7 for an invalid name or a value out of range. The message has the member's
-    /// path; the error has the configuration's version as far as it is known.
+    /// Code 6 if it is not a JSON object, is larger than [`MAX_STDIN`], or a member has the wrong type; code 1 for an unsupported
+    /// version; code 7 for an invalid name or a value out of range. The message has the member's path; the error has the
+    /// configuration's version if known.
     pub fn parse(stdin: &[u8]) -> Result<Self, CniError> {
         if stdin.len() > MAX_STDIN {
             return Err(CniError::new(
@@ -156,7 +154,7 @@ impl NetConf {
         })
     }
 
-    /// Checks that the configuration's version has the command (`CHECK` needs 0.4.0).
+    /// Checks that the configuration's version supports the command (`CHECK` needs 0.4.0).
     ///
     /// # Errors
     /// Code 1.
@@ -169,7 +167,7 @@ impl NetConf {
         Err(CniError::new(ErrorCode::IncompatibleVersion, msg).with_version(self.cni_version))
     }
 
-    /// The parsed `prevResult`; none when there is none.
+    /// Returns the parsed `prevResult`; `None` if absent.
     ///
     /// # Errors
     /// See [`PrevResult::parse`].
@@ -179,8 +177,8 @@ impl NetConf {
         parsed.map_err(|error| error.with_version(self.cni_version))
     }
 
-    /// Returns the output of a chained plugin that changes nothing: `prevResult` in the configuration's version, or, without
-    /// one, a result that contains only the version.
+    /// Returns the output of a chained plugin that changes nothing: `prevResult` in the configuration's version, or, without one, a
+    /// result that contains only the version.
     ///
     /// # Errors
     /// As [`NetConf::prev_result`].
@@ -245,7 +243,7 @@ fn agent_namespaces(fields: &ObjectFields<'_>) -> Result<Vec<K8sNamespace>, CniE
 
 fn enablement_selectors(fields: &ObjectFields<'_>) -> Result<Option<Box<RawValue>>, CniError> {
     const KEY: &str = "enablement_selectors";
-    fields.object_list(KEY)?; // that it is a list of objects; what is in them is for those who know selectors
+    fields.object_list(KEY)?; // must be a list of objects, whose content is validated by `enrolment`
     Ok(fields.get(KEY).map(ToOwned::to_owned))
 }
 

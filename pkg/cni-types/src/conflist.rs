@@ -1,10 +1,9 @@
-//! The container runtime's network configuration files, and our plugin's entry in them. Text in, text out; the caller
-//! reads, chooses and writes files.
+//! Network configuration files of container runtimes, and our plugin's entry in them. Text in, text out; the caller reads, selects
+//! and writes files.
 //!
-//! A `.conflist` is a list of plugins that a runtime calls one after the other, a `.conf` a single one (CNI spec 1.0.0,
-//! section 1). Our plugin works at the end of such a list. What is not our entry belongs to others: it keeps its order,
-//! its unknown members and the text of its numbers. The printed form is the one in which Istio's agent writes, so that
-//! taking turns with it makes no difference.
+//! A `.conflist` is a list of plugins that a runtime calls one after the other, a `.conf` a single one (CNI spec 1.0.0, section 1).
+//! Our plugin works at the end of such a list. Everything but our entry is foreign: its order, unknown members and the text of
+//! numbers are preserved. The output format is that of Istio's agent, so that alternating between the two makes no difference.
 
 use crate::document::{Json, JsonError, JsonMembers, field_text, matching_fields};
 use crate::version::CniVersion;
@@ -18,42 +17,42 @@ pub use network::{
     unknown_version,
 };
 
-/// The name of a list that a single configuration became, as Istio has it. The configuration's own name stays in its
-/// entry, where no runtime reads it.
+/// Name of a list converted from a single configuration, as in Istio. The configuration's own name stays in its entry, where no
+/// runtime reads it.
 const LIST_NAME: &str = "k8s-pod-network";
 
-/// How deep an entry stands in a list: in the object, and in its `plugins`.
+/// Nesting depth of an entry in a list: in the object, and in its `plugins`.
 const ENTRY_LEVEL: usize = 2;
 
-/// Why a file is left as it is.
+/// Reason why a file is not edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     /// The file cannot be parsed as JSON.
     #[error("the file is not JSON: {0}")]
     Json(#[from] JsonError),
-    /// The document is a list, a string or the like.
+    /// The document is not an object.
     #[error("the file does not hold a JSON object")]
     NotAnObject,
     /// Neither a single configuration nor a list.
     #[error("the file has neither `type`, the name of a plugin, nor `plugins`, a list of them")]
     NoPlugins,
-    /// A single configuration and a list at once. The file's name would tell a runtime which of them counts; taking the
-    /// wrong one would wrap up a working list as one plugin.
+    /// Both a single configuration and a list. The file's name would decide which of them a runtime uses; the wrong choice would
+    /// wrap a working list as one plugin.
     #[error("the file has both `type` and `plugins`, so it can be a plugin or a list of them")]
     Both,
-    /// `plugins` is no list.
+    /// `plugins` is not a list.
     #[error("`plugins` is not a list")]
     PluginsNotAList,
-    /// An entry is no object.
+    /// An entry is not an object.
     #[error("`plugins[{0}]` is not an object")]
     EntryNotAnObject(
-        /// The place in the list, from 0.
+        /// Index in the list, from 0.
         usize,
     ),
-    /// There is no plugin that gives pods a network, after which ours could work.
+    /// No plugin gives pods a network, after which ours could be chained.
     #[error("the file has no plugin besides {}, which gives pods no network by itself", ConflistEntry::TYPE)]
     NothingToChain,
-    /// With our list around it, the configuration could not be read back.
+    /// As an element of our list, the configuration would be nested too deep to be parsed again.
     #[error("the configuration is nested too deep to become part of a list")]
     TooDeep,
 }
@@ -61,34 +60,34 @@ pub enum EditError {
 /// A file with our entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergedConflist {
-    /// The whole text.
+    /// Content of the file.
     pub text: String,
-    /// The file was a single configuration, and this is a list: its name has to end in `.conflist` now.
+    /// Whether the file was a single configuration, and is now a list: its name has to end in `.conflist`.
     pub converted: bool,
 }
 
-/// How our entry stands in a file.
+/// State of our entry in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryStatus {
-    /// There is none.
+    /// No entry.
     Absent,
-    /// There is one, at the end, and it is what it should be.
+    /// One entry, at the end, equal to the desired one.
     Current,
-    /// There is one, at the end, and it says something else.
+    /// One entry, at the end, different from the desired one.
     Differs,
-    /// There is one, and others come after it.
+    /// One entry, followed by others.
     NotLast,
-    /// There are several.
+    /// Several entries.
     Repeated,
 }
 
-/// The file with our entry at the end of the chain. Other entries of our type are dropped. A single configuration
-/// becomes a list with it, as Istio's agent makes it; see [`MergedConflist::converted`].
+/// Returns the file with our entry at the end of the chain. Other entries of our type are dropped. A single configuration is
+/// converted to a list with it, as by Istio's agent; see [`MergedConflist::converted`].
 ///
-/// Doing it again gives the same text. What [`read_network`] reads before, it reads as a list after.
+/// Idempotent. A file that [`read_network`] accepts before is accepted as a list afterwards.
 ///
 /// # Errors
-/// See [`EditError`]. Never because of what foreign entries say.
+/// See [`EditError`]. Never because of the content of foreign entries.
 pub fn merge_entry(existing: &[u8], entry: &ConflistEntry) -> Result<MergedConflist, EditError> {
     let (mut list, converted) = match ConfigFile::read(existing)? {
         ConfigFile::List(list) => (list, false),
@@ -102,11 +101,11 @@ pub fn merge_entry(existing: &[u8], entry: &ConflistEntry) -> Result<MergedConfl
     Ok(MergedConflist { text: list.into_json().to_go_text(), converted })
 }
 
-/// The file without entries of our type; none when it has none. A single configuration has none, whatever its type. The
-/// list may be left empty, and is then of no use to a runtime.
+/// Returns the file without entries of our type; `None` if it has none. A single configuration has none, whatever its type. The
+/// resulting list may be empty, and is then unusable for a runtime.
 ///
 /// # Errors
-/// When the file cannot be read, or is neither configuration nor list.
+/// The file cannot be parsed, or is neither configuration nor list.
 pub fn without_entry(existing: &[u8]) -> Result<Option<String>, EditError> {
     let ConfigFile::List(mut list) = ConfigFile::read(existing)? else { return Ok(None) };
     let before = list.plugins.len();
@@ -114,8 +113,8 @@ pub fn without_entry(existing: &[u8]) -> Result<Option<String>, EditError> {
     Ok((list.plugins.len() < before).then(|| list.into_json().to_go_text()))
 }
 
-/// How our entry stands in the file. It is compared by what it says, not by how it is written; numbers by their text.
-/// In a single configuration it is absent.
+/// Returns the state of our entry in the file. Compared by value, not by formatting; numbers by their text. In a single
+/// configuration it is absent.
 ///
 /// # Errors
 /// As for [`merge_entry`].
@@ -135,8 +134,8 @@ pub fn entry_status(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatu
     })
 }
 
-/// Whether `converted` without our entry is just what [`merge_entry`] makes of the single configuration `original`. Then
-/// nobody has changed it since, and the original can be restored in its place. No when one of them cannot be read.
+/// Whether `converted` without our entry is exactly the result of [`merge_entry`] for the single configuration `original`. Then it
+/// is unmodified, and the original can be restored in its place. False if one of them cannot be parsed.
 pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
     let (Ok(ConfigFile::List(mut list)), Ok(ConfigFile::Single(conf))) =
         (ConfigFile::read(converted), ConfigFile::read(original))
@@ -147,8 +146,8 @@ pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
     convert_to_list(conf).is_ok_and(|expected| expected.into_json() == list.into_json())
 }
 
-/// The types of the plugins in a file, in their order, for messages that name them; empty when the file has none or
-/// cannot be read. An entry without a type is left out.
+/// Returns the types of the plugins in a file, in their order, for messages; empty if the file has none or cannot be parsed.
+/// Entries without a type are skipped.
 pub fn plugin_types(content: &[u8]) -> Vec<String> {
     let document = Json::as_runtimes_read(content).unwrap_or(Json::Null);
     let entries = document.get("plugins").and_then(Json::as_list);
@@ -156,13 +155,12 @@ pub fn plugin_types(content: &[u8]) -> Vec<String> {
     entries.iter().filter_map(|entry| field_text(entry.as_object()?, "type")).map(str::to_owned).collect()
 }
 
-/// Whether this type of plugin gives a pod no network: one of the reference plugins that modify what another one made, or
-/// `loopback`.
+/// Whether plugins of this type give pods no network: the reference plugins that modify the result of another one, and `loopback`.
 pub fn is_auxiliary(plugin: &str) -> bool {
     ["bandwidth", "firewall", "loopback", "portmap", "sbr", "tuning", "vrf"].contains(&plugin)
 }
 
-/// The content of a file: a single plugin's configuration, or a list of plugins.
+/// Content of a file: a single plugin's configuration, or a list of plugins.
 enum ConfigFile {
     Single(JsonMembers),
     List(PluginList),
@@ -170,9 +168,9 @@ enum ConfigFile {
 
 /// A list of plugins, at least one.
 struct PluginList {
-    /// All but `plugins`.
+    /// All members but `plugins`.
     other: JsonMembers,
-    /// All objects.
+    /// Plugins, all of them objects.
     plugins: Vec<Json>,
 }
 
@@ -216,7 +214,7 @@ fn is_foreign(plugin: &Json) -> bool {
     plugin.as_object().and_then(|members| field_text(members, "type")) != Some(ConflistEntry::TYPE)
 }
 
-/// The list that Istio's agent makes of a single configuration, before our entry is in it.
+/// Converts a single configuration to a list as Istio's agent does, without our entry.
 fn convert_to_list(mut conf: JsonMembers) -> Result<PluginList, EditError> {
     let version = list_version(&conf);
     conf.retain(|key, _| !key.eq_ignore_ascii_case("cniVersion"));
@@ -228,15 +226,14 @@ fn convert_to_list(mut conf: JsonMembers) -> Result<PluginList, EditError> {
     Ok(PluginList { other, plugins: vec![Json::Object(conf)] })
 }
 
-/// The version that a converted configuration's list speaks. Runtimes tell it to every plugin, so it replaces the
-/// configuration's own.
+/// Returns the version of a converted configuration's list. Runtimes pass it to every plugin, so it replaces the configuration's
+/// own.
 ///
-/// Istio always writes 0.3.1. That is right for what is older: lists came with 0.3.0, and before it results could not
-/// be handed on. It writes it for 0.4.0 too, and so do we, to give the same file. 0.3.0 stays, because lists have it and a
-/// plugin of that age need not speak 0.3.1. From 1.0.0 on the configuration's own
-/// version stays: a plugin of that age need not speak 0.3.1 any more, and then no pod would start; and one of 1.1.0
-/// would lose `STATUS`, `GC` and parts of its result. A version that we do not speak is replaced, since our plugin would
-/// refuse every call of such a list.
+/// Istio always writes 0.3.1. That is right for older versions: lists were introduced in 0.3.0, and before it results could not be
+/// passed on. It writes it for 0.4.0 too, and so do we, to produce an equal file. 0.3.0 is kept, because it supports lists and a
+/// plugin of that age may not support 0.3.1. From 1.0.0 on the configuration's own version is kept: a plugin of that age need not
+/// support 0.3.1 any more, and then no pod would start; and one of 1.1.0 would lose `STATUS`, `GC` and parts of its result. An
+/// unsupported version is replaced, since our plugin would reject every call of such a list.
 fn list_version(conf: &JsonMembers) -> CniVersion {
     let own = matching_fields(conf, "cniVersion").find_map(Json::as_str).and_then(|text| text.parse().ok());
     own.filter(|version| *version == CniVersion::V0_3_0 || *version > CniVersion::V0_4_0)

@@ -1,4 +1,4 @@
-//! The environment of a call: which command, for which container.
+//! Environment variables of a call: command and container.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,26 +7,26 @@ use model::ContainerId;
 use crate::{CniArgs, CniError, CniIfName, CniVersion, ErrorCode, MAX_ARGS, NameError, NetnsPath, names};
 
 model::word_enum! {
-    /// The command that the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
+    /// Command of the runtime (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum CniCommand {
-        /// Attach a container, or modify the attachment of the plugins before.
+        /// Attach a container, or modify the attachment of the previous plugins.
         Add = "ADD",
-        /// Undo an `ADD`; may come often and without a netns.
+        /// Undo an `ADD`; may be repeated, and called without a netns.
         Del = "DEL",
         /// Verify an attachment; since 0.4.0.
         Check = "CHECK",
-        /// Remove what belongs to none of the listed attachments; since 1.1.0.
+        /// Remove everything that belongs to none of the listed attachments; since 1.1.0.
         Gc = "GC",
-        /// Can the plugin serve `ADD`; since 1.1.0.
+        /// Report whether the plugin can serve `ADD`; since 1.1.0.
         Status = "STATUS",
-        /// Which versions does the plugin speak.
+        /// Report the supported versions.
         Version = "VERSION",
     }
 }
 
 impl CniCommand {
-    /// The command that `CNI_COMMAND` names; none when it is unset or empty (a person runs the plugin by hand).
+    /// Returns the command in `CNI_COMMAND`; `None` if it is unset or empty (a person runs the plugin by hand).
     ///
     /// # Errors
     /// Code 4 for any other text.
@@ -39,7 +39,7 @@ impl CniCommand {
         })
     }
 
-    /// The first version that has the command.
+    /// Returns the first version with the command.
     pub const fn minimum_version(self) -> CniVersion {
         match self {
             CniCommand::Add | CniCommand::Del => CniVersion::V0_1_0,
@@ -49,8 +49,8 @@ impl CniCommand {
         }
     }
 
-    /// The variables that must be there and not empty, beside `CNI_COMMAND`: those that the specification requires, and
-    /// `CNI_PATH` as the reference plugins do (Istio 1.20).
+    /// Returns the variables that must be set and not empty, besides `CNI_COMMAND`: those that the specification requires, and
+    /// `CNI_PATH` as in the reference plugins (Istio 1.20).
     pub const fn required_variables(self) -> &'static [&'static str] {
         match self {
             CniCommand::Add | CniCommand::Check => {
@@ -63,28 +63,28 @@ impl CniCommand {
     }
 }
 
-/// The `CNI_*` variables of one call, checked. What the command requires is there.
+/// Validated `CNI_*` variables of one call. Those required by the command are set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniEnvironment {
-    /// `CNI_COMMAND`: the command to execute.
+    /// `CNI_COMMAND`: command to execute.
     pub command: CniCommand,
-    /// `CNI_CONTAINERID`: there at `ADD`, `DEL`, `CHECK`; an alphanumeric, then alphanumerics, `_`, `.` and `-`.
+    /// `CNI_CONTAINERID`: set at `ADD`, `DEL`, `CHECK`; an alphanumeric, then alphanumerics, `_`, `.` and `-`.
     pub container_id: Option<ContainerId>,
-    /// `CNI_NETNS`: there at `ADD` and `CHECK`; may be there at `DEL`.
+    /// `CNI_NETNS`: set at `ADD` and `CHECK`; optional at `DEL`.
     pub netns: Option<NetnsPath>,
-    /// `CNI_IFNAME`: there at `ADD`, `DEL`, `CHECK`.
+    /// `CNI_IFNAME`: set at `ADD`, `DEL`, `CHECK`.
     pub ifname: Option<CniIfName>,
     /// `CNI_PATH`: directories of plugin binaries, separated by `:`.
     pub path: Option<OsString>,
-    /// `CNI_ARGS`, not parsed yet: see [`CniEnvironment::parse_args`]. Empty when unset.
+    /// `CNI_ARGS`, unparsed: see [`CniEnvironment::parse_args`]. Empty if unset.
     pub raw_args: String,
 }
 
 impl CniEnvironment {
-    /// Reads the variables that the command uses. An empty variable counts as unset: runtimes set all of them always.
+    /// Reads the variables that the command uses. An empty variable counts as unset: runtimes always set all of them.
     ///
     /// # Errors
-    /// Code 4: one that is required is missing (all missing ones are named), or one is invalid.
+    /// Code 4: a required variable is missing (all missing ones are named), or one is invalid.
     pub fn parse(command: CniCommand, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
         let missing: Vec<&str> = command
             .required_variables()
@@ -115,7 +115,7 @@ impl CniEnvironment {
         })
     }
 
-    /// The parsed `CNI_ARGS`.
+    /// Returns the parsed `CNI_ARGS`.
     ///
     /// # Errors
     /// Code 4, see [`CniArgs::parse`].

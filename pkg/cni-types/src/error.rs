@@ -1,4 +1,4 @@
-//! The error object that a plugin prints on stdout.
+//! Error object that a plugin prints to stdout.
 
 use serde::{Serialize, Serializer};
 
@@ -28,7 +28,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The number of the code.
+    /// Returns the number of the code.
     pub const fn number(self) -> u32 {
         self as u32
     }
@@ -40,24 +40,24 @@ impl Serialize for ErrorCode {
     }
 }
 
-/// An error as the runtime reads it (CNI spec 1.1.0, section 5, "Error").
+/// An error in the runtime's format (CNI spec 1.1.0, section 5, "Error").
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{msg}{}{details} (CNI code {})", if details.is_empty() { "" } else { "; " }, code.number())]
 pub struct CniError {
-    /// The version that the configuration asked for, as far as it is known.
+    /// Version of the configuration, if known.
     #[serde(rename = "cniVersion", serialize_with = "as_text")]
     pub cni_version: CniVersion,
-    /// The kind of error.
+    /// Kind of error.
     pub code: ErrorCode,
     /// One short sentence.
     pub msg: String,
-    /// More, for the person who reads it; left out when empty.
+    /// Details for a person; omitted if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub details: String,
 }
 
 impl CniError {
-    /// An error of the newest version without details.
+    /// Returns an error of the newest version without details.
     pub fn new(code: ErrorCode, msg: impl Into<String>) -> Self {
         CniError { cni_version: CniVersion::LATEST, code, msg: msg.into(), details: String::new() }
     }
@@ -76,7 +76,7 @@ impl CniError {
         self
     }
 
-    /// The JSON that goes to stdout, indented by four blanks as the reference plugins do, without a newline at the end.
+    /// Returns the JSON for stdout, indented by four blanks as in the reference plugins, without a newline at the end.
     pub fn to_json(&self) -> String {
         json::to_pretty_json(self)
     }

@@ -1,7 +1,7 @@
-//! JSON as Go reads it, with every value kept as the text that came in.
+//! JSON parsing with Go's rules, keeping every value as its original text.
 //!
-//! Runtimes and the plugins before us are Go programs, whose decoder matches keys without regard to case. Values stay
-//! raw, so that numbers keep their precision and unknown members can be handed on.
+//! Runtimes and the previous plugins are Go programs, whose decoder matches keys case-insensitively. Values stay raw, so that
+//! numbers keep their precision and unknown members can be passed on.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::{CniError, ErrorCode};
 
-/// A member of a document that is not what it should be.
+/// An invalid member of a document.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {what}")]
 pub(crate) struct InvalidMember {
@@ -25,7 +25,7 @@ impl From<InvalidMember> for CniError {
     }
 }
 
-/// The members of an object, in their order, duplicates included, and where the object stands in the document.
+/// Members of an object in their order, duplicates included, and the object's path in the document.
 #[derive(Debug)]
 pub(crate) struct ObjectFields<'a> {
     path: String,
@@ -33,26 +33,26 @@ pub(crate) struct ObjectFields<'a> {
 }
 
 impl<'a> ObjectFields<'a> {
-    /// Reads the text of an object.
+    /// Parses the text of an object.
     pub(crate) fn parse(path: &str, text: &'a str) -> Result<Self, InvalidMember> {
         let RawMembers(members) = decode_text(path, text)?;
         Ok(ObjectFields { path: path.to_owned(), members })
     }
 
-    /// The value of a key: of the exact key if it is there, else of one that differs only in ASCII case; of several the
-    /// last. `null` counts as absent, as for Go (encoding/json, "Unmarshal").
+    /// Returns the value of a key: of the exact key if present, else of one that differs only in ASCII case; of several the last.
+    /// `null` counts as absent, as in Go (encoding/json, "Unmarshal").
     pub(crate) fn get(&self, key: &str) -> Option<&'a RawValue> {
         let last = |same: fn(&str, &str) -> bool| self.members.iter().rfind(|(name, _)| same(name, key));
         let (_, value) = last(|a, b| a == b).or_else(|| last(str::eq_ignore_ascii_case))?;
         (value.get() != "null").then_some(*value)
     }
 
-    /// Whether the key is there, also with `null`.
+    /// Whether the key is present, even with `null`.
     pub(crate) fn has_key(&self, key: &str) -> bool {
         self.members.iter().any(|(name, _)| name.eq_ignore_ascii_case(key))
     }
 
-    /// The members that are none of these keys.
+    /// Returns the members with none of these keys.
     pub(crate) fn members_except(&self, keys: &[&str]) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.members
             .iter()
@@ -60,33 +60,33 @@ impl<'a> ObjectFields<'a> {
             .map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The path of a member, for messages.
+    /// Returns the path of a member, for messages.
     pub(crate) fn member_path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// The decoded value of a key.
+    /// Returns the decoded value of a key.
     pub(crate) fn decode_member<T: Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, InvalidMember> {
         self.get(key).map(|raw| decode_text(&self.member_path(key), raw.get())).transpose()
     }
 
-    /// A string; none when it is absent or empty.
+    /// Returns a string; `None` if it is absent or empty.
     pub(crate) fn text_member(&self, key: &str) -> Result<Option<String>, InvalidMember> {
         Ok(self.decode_member::<String>(key)?.filter(|text| !text.is_empty()))
     }
 
-    /// A list of strings, empty when absent.
+    /// Returns a list of strings, empty if absent.
     pub(crate) fn text_list(&self, key: &str) -> Result<Vec<String>, InvalidMember> {
         let list: Vec<Option<String>> = self.decode_member(key)?.unwrap_or_default();
         Ok(list.into_iter().map(Option::unwrap_or_default).collect())
     }
 
-    /// An object.
+    /// Returns an object.
     pub(crate) fn object_member(&self, key: &str) -> Result<Option<ObjectFields<'a>>, InvalidMember> {
         self.get(key).map(|raw| ObjectFields::parse(&self.member_path(key), raw.get())).transpose()
     }
 
-    /// A list of objects, empty when absent. An element that is `null` is an empty object, as for Go.
+    /// Returns a list of objects, empty if absent. An element that is `null` is an empty object, as in Go.
     pub(crate) fn object_list(&self, key: &str) -> Result<Vec<ObjectFields<'a>>, InvalidMember> {
         let list: Vec<&'a RawValue> = self.decode_member(key)?.unwrap_or_default();
         let elements = list.into_iter().enumerate().map(|(at, raw)| {
@@ -96,13 +96,13 @@ impl<'a> ObjectFields<'a> {
         elements.collect()
     }
 
-    /// Returns an error that says what is wrong with the value of a key.
+    /// Returns an error about the value of a key.
     pub(crate) fn member_error(&self, key: &str, what: impl fmt::Display) -> InvalidMember {
         InvalidMember { path: self.member_path(key), what: what.to_string() }
     }
 }
 
-/// Decodes a text and says where it stands when it cannot.
+/// Decodes a text; an error has its path.
 fn decode_text<'a, T: Deserialize<'a>>(path: &str, text: &'a str) -> Result<T, InvalidMember> {
     serde_json::from_str(text).map_err(|error| InvalidMember {
         path: if path.is_empty() { "the document".to_owned() } else { path.to_owned() },
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for RawMembers<'de> {
     }
 }
 
-/// A document to print, made of raw parts and new ones.
+/// A document to be printed, composed of raw and new parts.
 pub(crate) enum JsonNode<'a> {
     Raw(&'a RawValue),
     Text(&'a str),
@@ -159,12 +159,12 @@ impl Serialize for JsonNode<'_> {
     }
 }
 
-/// JSON text indented by four blanks. Raw parts stay as they are.
+/// Formats JSON indented by four blanks. Raw parts are preserved.
 pub(crate) fn to_pretty_json(value: &impl Serialize) -> String {
     let mut text = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
-    // Strings, lists and maps with string keys always print; a writer into memory does not fail.
+    // Strings, lists and maps with string keys always serialise, and writing to memory cannot fail.
     let _ = value.serialize(&mut serializer);
     String::from_utf8(text).unwrap_or_default()
 }

@@ -1,12 +1,12 @@
-//! What a CNI *plugin* needs of the Container Network Interface, versions 0.1.0 to 1.1.0: the request (environment,
-//! `CNI_ARGS`, configuration on stdin), the result of the plugins before it, errors, and the answer to `VERSION`.
+//! Container Network Interface for a *plugin*, versions 0.1.0 to 1.1.0: the request (environment, `CNI_ARGS`, configuration on
+//! stdin), the result of the previous plugins, errors, and the output for `VERSION`.
 //!
-//! Pure: bytes and names in, values and text out. The caller reads stdin and the environment and prints. It must not
-//! do I/O, look at the clock or know Kubernetes beyond the names that a runtime hands over. Called by the plugin, and by
-//! tests that replay recorded calls.
+//! Pure: bytes and names in, values and text out. The caller reads stdin and the environment and prints. The crate must not do I/O,
+//! read the clock or know Kubernetes beyond the names passed by a runtime. Called by the plugin, and by tests that replay recorded
+//! calls.
 //!
-//! Sources: the CNI specification (`SPEC.md` of containernetworking/cni at each version's tag), and the behaviour of
-//! Istio's plugin where the specification leaves room.
+//! Sources: the CNI specification (`SPEC.md` of containernetworking/cni at each version's tag), and the behaviour of Istio's plugin
+//! where the specification leaves room.
 
 mod args;
 mod conf;

@@ -1,4 +1,4 @@
-//! Identifiers that arrive from the runtime, each checked once, here.
+//! Identifiers from the runtime, each validated once, here.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 
 use model::{ContainerId, PodUid};
 
-/// Why a text is not such a name.
+/// Reason why a text is no valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing at all.
+    /// Empty text.
     #[error("is empty")]
     Empty,
-    /// Longer than allowed.
+    /// Text longer than allowed.
     #[error("is longer than {max} bytes")]
     TooLong {
-        /// The greatest length in bytes.
+        /// Maximum length in bytes.
         max: usize,
     },
-    /// Not of the required form.
+    /// Text of another form.
     #[error("{text:?} is not {form}")]
     Form {
-        /// The text, shortened to 80 characters.
+        /// Text, truncated to 80 characters.
         text: String,
-        /// The required form.
+        /// Required form.
         form: &'static str,
     },
 }
 
-/// Checks length and form in this order.
+/// Checks length and form, in this order.
 fn check(text: &str, max: usize, form: &'static str, valid: impl Fn(&str) -> bool) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty);
@@ -39,14 +39,14 @@ fn check(text: &str, max: usize, form: &'static str, valid: impl Fn(&str) -> boo
     if valid(text) { Ok(()) } else { Err(NameError::Form { text: text.chars().take(80).collect(), form }) }
 }
 
-/// An alphanumeric character, then any of those, `_`, `.` and `-` (CNI spec 1.1.0, section 2, `CNI_CONTAINERID`; section
-/// 1, `name`).
+/// Whether the text is an alphanumeric character, then any of those, `_`, `.` and `-` (CNI spec 1.1.0, section 2,
+/// `CNI_CONTAINERID`; section 1, `name`).
 pub(crate) fn is_cni_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// RFC 1123 label as Kubernetes reads it: lower-case alphanumerics and `-`, alphanumeric at both ends.
+/// Whether the text is an RFC 1123 label as defined by Kubernetes: lower-case alphanumerics and `-`, alphanumeric at both ends.
 fn is_dns_label(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     text.len() <= 63
@@ -55,7 +55,7 @@ fn is_dns_label(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Labels joined by dots. Kubernetes bounds the whole (253), not each label.
+/// Whether the text consists of labels joined by dots. Kubernetes limits the whole (253), not each label.
 fn is_dns_subdomain(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     text.split('.').all(|label| {
@@ -65,8 +65,8 @@ fn is_dns_subdomain(text: &str) -> bool {
     })
 }
 
-/// The kernel's rule for device names (`dev_valid_name`, net/core/dev.c) and the reference library's: printable, no
-/// blank, no `/`, no `:`.
+/// Whether the text is a valid device name by the rules of the kernel (`dev_valid_name`, net/core/dev.c) and of the reference
+/// library: printable, no blank, no `/`, no `:`.
 fn is_ifname(text: &str) -> bool {
     text != "."
         && text != ".."
@@ -80,19 +80,19 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// The greatest length in bytes.
+            /// Maximum length in bytes.
             pub const MAX: usize = $max;
 
-            /// Checks the text.
+            /// Validates the text.
             ///
             /// # Errors
-            /// When it is empty, too long or not of the required form.
+            /// The text is empty, too long or not of the required form.
             pub fn new(text: &str) -> Result<Self, NameError> {
                 check(text, Self::MAX, $form, $valid)?;
                 Ok(Self(text.to_owned()))
             }
 
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -113,14 +113,14 @@ name!(
     K8sNamespace, 63, "a DNS-1123 label", is_dns_label
 );
 
-/// Checks `CNI_CONTAINERID`. The specification sets no length; we stop at 1 KiB.
+/// Validates `CNI_CONTAINERID`. The specification sets no maximum length; ours is 1 KiB.
 pub(crate) fn container_id(text: &str) -> Result<ContainerId, NameError> {
     const FORM: &str = "a container id (an alphanumeric, then alphanumerics, '_', '.', '-')";
     check(text, 1024, FORM, is_cni_name)?;
     Ok(text.into())
 }
 
-/// Checks `K8S_POD_UID`: opaque to Kubernetes' users; a UUID, or a hash for static pods. Alphanumerics, `-`, `.`, `_`.
+/// Validates `K8S_POD_UID`: opaque to Kubernetes' users; a UUID, or a hash for static pods. Alphanumerics, `-`, `.`, `_`.
 pub(crate) fn pod_uid(text: &str) -> Result<PodUid, NameError> {
     check(text, 128, "a pod UID (alphanumerics, '-', '.', '_')", is_cni_name)?;
     Ok(text.into())
@@ -134,10 +134,10 @@ impl NetnsPath {
     /// `PATH_MAX` less the NUL (linux/limits.h).
     pub const MAX: usize = 4095;
 
-    /// Checks the path.
+    /// Validates the path.
     ///
     /// # Errors
-    /// When it is empty, too long, relative or contains NUL.
+    /// The path is empty, too long, relative or contains NUL.
     pub fn new(path: &OsStr) -> Result<Self, NameError> {
         let bytes = path.as_encoded_bytes();
         if bytes.is_empty() {
@@ -153,7 +153,7 @@ impl NetnsPath {
         Ok(Self(PathBuf::from(path)))
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Results: what the plugins before us did, as types, and printed again in any version.
+//! Results of the previous plugins, parsed to types and printed in any version.
 
 mod convert;
 
@@ -11,11 +11,11 @@ use crate::json::{InvalidMember, ObjectFields};
 use crate::version::ResultShape;
 use crate::{CniError, CniIfName, CniVersion, ErrorCode};
 
-/// A result of any version, as far as we need it, in the words of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success"). Other
-/// members that the specification has are checked, and not kept.
+/// Parsed result of any version, as far as needed, with the field names of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success"). Other
+/// members of the specification are validated and discarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniResult {
-    /// `interfaces`; none before 0.3.0.
+    /// `interfaces`; empty before 0.3.0.
     pub interfaces: Vec<Interface>,
     /// `ips`; before 0.3.0 at most one of each family.
     pub ips: Vec<IpConfig>,
@@ -23,23 +23,23 @@ pub struct CniResult {
     pub routes: Vec<CniRoute>,
 }
 
-/// An interface that was made.
+/// A created interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// `name`; may be empty, plugins are sloppy.
+    /// `name`; may be empty in the output of sloppy plugins.
     pub name: String,
 }
 
-/// An address that was given to an interface.
+/// An address assigned to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpConfig {
     /// `address` (before 0.3.0 `ip`).
     pub address: IpNet,
-    /// `interface`: index into `interfaces`, as given: it may be out of range.
+    /// `interface`: index into `interfaces`, unchecked: it may be out of range.
     pub interface: Option<i64>,
 }
 
-/// A route that was made.
+/// A created route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniRoute {
     /// `dst`.
@@ -47,8 +47,8 @@ pub struct CniRoute {
 }
 
 impl CniResult {
-    /// The pod's own addresses, in their order: an entry counts if it names no interface, or one that is not in the
-    /// list, or the one called `ifname` (as Istio's ambient enrolment counts them). IPv4-mapped addresses are given as IPv4.
+    /// Returns the pod's own addresses, in their order: an entry is included if it refers to no interface, to one that is not in
+    /// the list, or to the one called `ifname` (as in Istio's ambient enrolment). IPv4-mapped addresses are converted to IPv4.
     pub fn pod_ips(&self, ifname: &CniIfName) -> Vec<IpAddr> {
         let mut ips = Vec::new();
         for ip in &self.ips {
@@ -63,23 +63,23 @@ impl CniResult {
     }
 }
 
-/// A `prevResult`: the bytes as they came, and what they say.
+/// A `prevResult`: its original bytes, and its parsed content.
 #[derive(Debug)]
 pub struct PrevResult<'a> {
     raw: &'a RawValue,
     fields: ObjectFields<'a>,
     version: CniVersion,
-    /// Whether the result itself says its version.
+    /// Whether the result itself states its version.
     stated: bool,
     result: CniResult,
 }
 
 impl<'a> PrevResult<'a> {
-    /// Parses a result. A result that does not say its version has that of the configuration, in which the runtime is
-    /// bound to hand it over (CNI spec 1.1.0, section 4).
+    /// Parses a result. A result without a version has that of the configuration, in which the runtime is required to pass it (CNI
+    /// spec 1.1.0, section 4).
     ///
     /// # Errors
-    /// Code 6, with the member's path, when it is no result of its version; code 1 for a version that we do not speak.
+    /// Code 6, with the member's path, if it is no result of its version; code 1 for an unsupported version.
     pub fn parse(raw: &'a RawValue, config: CniVersion) -> Result<Self, CniError> {
         let fields = ObjectFields::parse("prevResult", raw.get())?;
         let text = fields.text_member("cniVersion")?;
@@ -98,9 +98,9 @@ impl<'a> PrevResult<'a> {
         &self.result
     }
 
-    /// The text to print for a configuration of that version: the bytes as they came if they are of that version (unknown
-    /// members, order and numbers included), else converted. A conversion keeps what the requested version can hold:
-    /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
+    /// Returns the output for a configuration of that version: the original bytes if they are of that version (including unknown
+    /// members, order and numbers), else converted. A conversion keeps everything that the requested version supports: unknown
+    /// members are kept; a result of 0.1.0 or 0.2.0 has one address per family, and no interfaces.
     pub fn output_for(&self, requested: CniVersion) -> String {
         if self.stated && self.version == requested {
             return self.raw.get().to_owned();
@@ -109,7 +109,7 @@ impl<'a> PrevResult<'a> {
     }
 }
 
-/// A result that says only its version: what a plugin prints that has no `prevResult` and makes nothing.
+/// Returns a result that states only its version: the output of a plugin that has no `prevResult` and creates nothing.
 pub fn empty_result(version: CniVersion) -> String {
     format!("{{\"cniVersion\":\"{version}\"}}")
 }

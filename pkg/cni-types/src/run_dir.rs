@@ -1,21 +1,22 @@
-//! Names in the directory that plugin and agent share, `/var/run/istio-cni`. All but the first and the last are Istio's (1.29 to 1.31).
+//! File names in the directory shared by plugin and agent, `/var/run/istio-cni`. All but the first and the last are Istio's (1.29
+//! to 1.31).
 
 use std::path::Path;
 
-/// Our plugin's questions to the agent.
+/// Socket for our plugin's requests to the agent.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// The plugin's log lines, for the agent.
+/// Socket for the plugin's log lines to the agent.
 pub const LOG_SOCKET: &str = "log.sock";
-/// The questions of Istio's own plugin to the agent.
+/// Socket for requests of Istio's own plugin to the agent.
 pub const EVENT_SOCKET: &str = "pluginevent.sock";
-/// The plugin's credential.
+/// Credential of the plugin.
 pub const KUBECONFIG: &str = "istio-cni-kubeconfig";
-/// The plugin's log lines while the agent is unavailable.
+/// Log of the plugin while the agent is unavailable.
 pub const LOG_FILE: &str = "istio-cni.log";
-/// Locks of pods' legacy tables: a directory.
+/// Directory with locks of pods' legacy tables.
 pub const LOCKS: &str = "locks";
 
-/// The path of one of these names.
+/// Returns the path of one of these names.
 pub fn path(directory: &str, name: &str) -> String {
     Path::new(directory).join(name).to_string_lossy().into_owned()
 }

@@ -1,9 +1,9 @@
-//! Protocol versions and the answer to `VERSION`.
+//! Protocol versions and the output for `VERSION`.
 
 use std::str::FromStr;
 
 model::word_enum! {
-    /// A version of the CNI specification that this crate speaks, ordered by age.
+    /// A supported version of the CNI specification, ordered by age.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum CniVersion {
         /// 0.1.0: results with `ip4` and `ip6`.
@@ -16,7 +16,7 @@ model::word_enum! {
         V0_3_1 = "0.3.1",
         /// 0.4.0: adds `CHECK`, and `prevResult` at `DEL`.
         V0_4_0 = "0.4.0",
-        /// 1.0.0: ips have no `version` any more.
+        /// 1.0.0: removes `version` of ips.
         V1_0_0 = "1.0.0",
         /// 1.1.0: adds `GC` and `STATUS`, and more fields of interfaces and routes.
         V1_1_0 = "1.1.0",
@@ -26,21 +26,21 @@ model::word_enum! {
 /// All supported versions, oldest first, as `VERSION` lists them.
 pub const SUPPORTED: [CniVersion; 7] = CniVersion::ALL;
 
-/// A version text that is none of [`SUPPORTED`].
+/// A version that is not one of [`SUPPORTED`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("CNI version {0:?} is not one of the supported {list}", list = list())]
 pub struct UnknownVersion(
-    /// The text as it was given, shortened to 64 characters.
+    /// Original text, truncated to 64 characters.
     pub String,
 );
 
 impl CniVersion {
-    /// The version of a configuration that names none (CNI spec 0.2.0, "Network Configuration": added after 0.1.0).
+    /// Version of a configuration that states none (CNI spec 0.2.0, "Network Configuration": added after 0.1.0).
     pub const DEFAULT: CniVersion = CniVersion::V0_1_0;
     /// The newest version.
     pub const LATEST: CniVersion = CniVersion::V1_1_0;
 
-    /// The shape of results at this version.
+    /// Returns the shape of results in this version.
     pub(crate) const fn result_shape(self) -> ResultShape {
         match self {
             CniVersion::V0_1_0 | CniVersion::V0_2_0 => ResultShape::Ip4Ip6,
@@ -51,23 +51,23 @@ impl CniVersion {
     }
 }
 
-/// The four shapes that results have had, oldest first.
+/// Shapes of results, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ResultShape {
     /// Objects `ip4` and `ip6`, each with its routes.
     Ip4Ip6,
-    /// A list of ips that say `"version": "4"` or `"6"`.
+    /// A list of ips with `"version": "4"` or `"6"`.
     VersionedIps,
     /// A list of ips without it.
     Ips,
-    /// Like [`ResultShape::Ips`], but with `mtu`, `socketPath`, `pciID` of interfaces and five more fields of routes.
+    /// Like [`ResultShape::Ips`], with `mtu`, `socketPath`, `pciID` of interfaces and five more fields of routes.
     IpsMore,
 }
 
 impl FromStr for CniVersion {
     type Err = UnknownVersion;
 
-    /// Exact text only; the empty text is the default version (a missing `cniVersion` means 0.1.0).
+    /// Matches the exact text only; the empty text is the default version (a missing `cniVersion` means 0.1.0).
     fn from_str(text: &str) -> Result<Self, UnknownVersion> {
         if text.is_empty() {
             return Ok(CniVersion::DEFAULT);

@@ -1,49 +1,49 @@
-//! Events of the Kubernetes API, as far as the parts of the agent that report something know of them.
+//! Events of the Kubernetes API, as seen by the parts of the agent that report.
 
 use std::time::Duration;
 
 use crate::{PodName, PodUid};
 
-/// Interval at which a problem that persists is reported again: the API server deletes Events after an hour.
+/// Interval at which a persistent problem is reported again: the API server deletes Events after an hour.
 pub const NOTICE_INTERVAL: Duration = Duration::from_secs(1800);
 
 /// Level of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventLevel {
-    /// For the record.
+    /// Informational.
     Normal,
-    /// An operator should look into it.
+    /// Requires attention of an operator.
     Warning,
 }
 
 /// Subject of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventSubject {
-    /// The node.
+    /// Node.
     Node,
-    /// The agent: its pod.
+    /// Agent: its pod.
     Agent {
-        /// Whether the Event is about the node if there is no such pod; else it is not published then.
+        /// Whether the Event is about the node if there is no such pod; otherwise it is then not published.
         or_node: bool,
     },
     /// A pod of the node.
     Pod {
         /// Namespace and name.
         name: PodName,
-        /// UID of the pod: `kubectl describe` finds its Events by it.
+        /// UID of the pod, by which `kubectl describe` finds its Events.
         uid: PodUid,
     },
 }
 
-/// A notice for people who look at the cluster, which is published as an Event.
+/// A notice for people who look at the cluster, published as an Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
     /// Subject of the notice.
     pub about: EventSubject,
     /// Level of the Event.
     pub level: EventLevel,
-    /// The reason: one word in CamelCase, for filters.
+    /// Reason: one CamelCase word, for filters.
     pub reason: &'static str,
-    /// The message, in sentences. The API server takes 1024 bytes; what is longer is cut.
+    /// Message, in sentences. The API server accepts 1024 bytes; longer ones are truncated.
     pub message: String,
 }

@@ -1,13 +1,13 @@
-//! What becomes of connections that a pod has when it joins the mesh.
+//! Treatment of connections that exist when a pod joins the mesh.
 
 crate::word_enum! {
-    /// Handling of a pod's TCP connections that exist when its traffic is redirected for the first time.
+    /// Treatment of a pod's TCP connections that exist when its traffic is redirected for the first time.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum ExistingConnections {
-        /// They go on past the proxy until they close.
+        /// Bypass the proxy until they close.
         #[default]
         Keep = "keep",
-        /// They are closed, so that nothing of the pod stays outside the mesh.
+        /// Reset, so that no traffic of the pod stays outside the mesh.
         Reset = "reset",
     }
 }

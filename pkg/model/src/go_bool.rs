@@ -1,5 +1,5 @@
-/// Reads a boolean as Istio does (Go's `strconv.ParseBool`): `1 t T true TRUE True` and `0 f F false FALSE False`;
-/// any other text is none.
+/// Parses a boolean as Istio does (Go's `strconv.ParseBool`): `1 t T true TRUE True` and `0 f F false FALSE False`; any other text
+/// yields `None`.
 pub fn parse_go_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),

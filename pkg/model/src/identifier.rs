@@ -1,5 +1,5 @@
-//! Identifiers of pods and their sandboxes: opaque texts, each with a type of its own, so that none is taken for another
-//! or for any other text.
+//! Identifiers of pods and their sandboxes: opaque texts, each with a type of its own, so that they cannot be confused with each
+//! other or with other texts.
 
 use std::{borrow::Borrow, collections::BTreeMap, fmt, net::IpAddr};
 
@@ -13,12 +13,12 @@ macro_rules! identifier {
         pub struct $name(String);
 
         impl $name {
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// Whether it is unknown.
+            /// Whether the identifier is unknown.
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }
@@ -69,15 +69,15 @@ macro_rules! identifier {
 }
 
 identifier!(
-    /// The UID of a pod: the one that the API server gave it, or the one by which the container runtime knows it. Of a
-    /// static pod the two differ, and [`Pod::has_runtime_uid`](crate::Pod::has_runtime_uid) compares them; of any other
-    /// pod they are the same. Empty: unknown, because the runtime did not give it.
+    /// UID of a pod: assigned by the API server, or used by the container runtime. For a static pod the two differ, and
+    /// [`Pod::has_runtime_uid`](crate::Pod::has_runtime_uid) compares them; for any other pod they are equal. Empty: unknown,
+    /// because the runtime did not pass it.
     PodUid
 );
 
 identifier!(
-    /// The ID of a pod's sandbox, which the container runtime passes as `CNI_CONTAINERID`: another one for each sandbox
-    /// that the pod gets. Empty: unknown, because whoever asks did not give it.
+    /// ID of a pod's sandbox, passed by the container runtime as `CNI_CONTAINERID`: unique for each sandbox of a pod. Empty:
+    /// unknown, because the caller did not pass it.
     ContainerId
 );
 

@@ -1,8 +1,8 @@
-//! The nouns that every other crate speaks: ports, marks, interface names, address families, and the slim
-//! facts about pods, namespaces and nodes.
+//! Vocabulary shared by all other crates: ports, marks, interface names, address families, and slim facts about pods, namespaces
+//! and nodes.
 //!
-//! Pure: no I/O, no clock, no environment. Everything here is a value with its rules built in, so that an
-//! impossible one (an interface name of forty bytes, a mark without mask) cannot be passed on.
+//! Pure: no I/O, no clock, no environment. Every value enforces its own rules, so that an invalid one (an interface name of forty
+//! bytes, a mark without mask) cannot be passed on.
 
 mod event;
 mod existing;

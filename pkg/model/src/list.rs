@@ -1,5 +1,5 @@
-/// The elements of a list that somebody wrote with commas: each without the white space around it, and none that is empty.
-/// Templates leave empty elements behind (`15090,15021,`), and Istio drops them, too (`Split` of `tools/common/config`).
+/// Returns the elements of a comma-separated list, trimmed, without empty ones. Templates may leave empty elements
+/// (`15090,15021,`), which Istio drops, too (`Split` of `tools/common/config`).
 pub fn list_elements(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|element| !element.is_empty())
 }

@@ -13,12 +13,12 @@ impl Family {
     /// Both families, IPv4 first.
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    /// The family of an address. An IPv4-mapped IPv6 address counts as IPv6, as the kernel stores it.
+    /// Returns the family of an address. An IPv4-mapped IPv6 address counts as IPv6, as stored by the kernel.
     pub fn of_ip(ip: IpAddr) -> Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// Returns the number of the version of IP, 4 or 6.
+    /// Returns the IP version, 4 or 6.
     pub const fn number(self) -> u8 {
         match self {
             Family::V4 => 4,
@@ -34,12 +34,12 @@ impl Family {
         }
     }
 
-    /// Returns the family that has this number in the kernel's interfaces; `None`: it is another one, such as MPLS.
+    /// Returns the family with this number in the kernel's interfaces; `None`: another one, such as MPLS.
     pub fn from_address_family(number: u8) -> Option<Family> {
         Family::BOTH.into_iter().find(|family| family.address_family() == number)
     }
 
-    /// `0.0.0.0` or `::`.
+    /// Returns `0.0.0.0` or `::`.
     pub fn unspecified_address(self) -> IpAddr {
         match self {
             Family::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
@@ -57,7 +57,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A TCP or UDP port, 0 to 65535. Istio's annotations allow 0, so it is allowed here too.
+/// A TCP or UDP port, 0 to 65535. Istio's annotations allow 0, and so does this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub u16);
 
@@ -67,23 +67,23 @@ impl fmt::Display for Port {
     }
 }
 
-/// A packet or connection mark: the bits of `mask` that are looked at or written, and their value.
+/// A packet or connection mark: the bits of `mask` that are matched or written, and their value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
-    /// The value within `mask`.
+    /// Value within `mask`.
     pub value: u32,
-    /// Which bits belong to us.
+    /// Mask of our bits.
     pub mask: u32,
 }
 
 impl Mark {
-    /// A mark that owns all 32 bits. Only for a pod's own network namespace, where nobody else marks.
+    /// Returns a mark that owns all 32 bits. Only for a pod's own network namespace, where no other component sets marks.
     pub const fn with_full_mask(value: u32) -> Mark {
         Mark { value, mask: u32::MAX }
     }
 }
 
-/// The form of `iptables-save`: `0x539` when the mask is full, else `0x200/0x200`.
+/// Formats like `iptables-save`: `0x539` with a full mask, else `0x200/0x200`.
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.mask == u32::MAX {
@@ -94,14 +94,14 @@ impl fmt::Display for Mark {
     }
 }
 
-/// A routing table number.
+/// Number of a routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u32);
 
 impl TableId {
     /// `RT_TABLE_DEFAULT`.
     pub const DEFAULT: TableId = TableId(253);
-    /// `RT_TABLE_MAIN`: what `ip route` shows.
+    /// `RT_TABLE_MAIN`: the table shown by `ip route`.
     pub const MAIN: TableId = TableId(254);
     /// `RT_TABLE_LOCAL`: the kernel's own, for local addresses.
     pub const LOCAL: TableId = TableId(255);
@@ -118,19 +118,19 @@ impl fmt::Display for TableId {
     }
 }
 
-/// The name of a network interface: 1 to 15 bytes, no blank, no `/`, no control character, not `.` or `..`
-/// (kernel: `net/core/dev.c`, `dev_valid_name`), and no quote, `!` or leading `-`, which the firewall tools would
-/// read as syntax. In a firewall rule a trailing `+` matches every name with that beginning.
+/// Name of a network interface: 1 to 15 bytes, no blank, no `/`, no control character, not `.` or `..` (kernel: `net/core/dev.c`,
+/// `dev_valid_name`), and no quote, `!` or leading `-`, which the firewall tools would parse as syntax. In a firewall rule a
+/// trailing `+` matches every name with that prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IfName(Cow<'static, str>);
 
-/// The text is not a valid interface name.
+/// Text that is no valid interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an interface name (1 to 15 bytes; no blank, '/', ':', quote or '!')")]
 pub struct InvalidIfName(pub String);
 
 impl IfName {
-    /// Checks `name` by the kernel's rules.
+    /// Validates `name` by the kernel's rules.
     ///
     /// # Errors
     /// [`InvalidIfName`] with the text.
@@ -145,21 +145,21 @@ impl IfName {
         if ok { Ok(IfName(Cow::Owned(name.to_owned()))) } else { Err(InvalidIfName(name.to_owned())) }
     }
 
-    /// A name that is known at compile time, of plain characters.
+    /// Returns a name known at compile time, of plain characters.
     ///
     /// # Panics
-    /// For any other. In a constant, that is an error of the compiler.
+    /// For any other. In a constant, that is a compile error.
     pub const fn known(name: &'static str) -> IfName {
         assert!(is_plain(name.as_bytes()), "1 to 15 letters, digits, '_', '.' or '+', the first a letter");
         IfName(Cow::Borrowed(name))
     }
 
-    /// The loopback device.
+    /// Returns the loopback interface.
     pub const fn lo() -> IfName {
         IfName::known("lo")
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -173,7 +173,7 @@ impl IfName {
     }
 }
 
-/// Whether a name is plain enough for [`IfName::known`].
+/// Whether a name has only characters that [`IfName::known`] accepts.
 const fn is_plain(name: &[u8]) -> bool {
     let [first, rest @ ..] = name else { return false };
     let mut rest = rest;

@@ -1,4 +1,4 @@
-//! Slim facts about nodes, and about the DaemonSet that puts the agent on them.
+//! Slim facts about nodes, and about the DaemonSet that deploys the agent to them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{
     status::{Condition, condition_status},
 };
 
-/// The fields of a node that we need.
+/// The required fields of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
@@ -36,7 +36,7 @@ impl Node {
     }
 }
 
-/// The fields of a node's `spec` that we need.
+/// The required fields of a node's `spec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
@@ -47,7 +47,7 @@ pub struct NodeSpec {
     pub taints: Vec<Taint>,
 }
 
-/// The fields of a node's `status` that we need.
+/// The required fields of a node's `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeStatus {
@@ -58,31 +58,31 @@ pub struct NodeStatus {
     pub node_info: NodeInfo,
 }
 
-/// A node's system, by its kubelet.
+/// System information of a node, from its kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeInfo {
-    /// `linux` or `windows`; empty: nobody says.
+    /// `linux` or `windows`; empty: unknown.
     pub operating_system: String,
-    /// Such as `6.1.0-18-amd64`; empty: nobody says.
+    /// Kernel version, such as `6.1.0-18-amd64`; empty: unknown.
     pub kernel_version: String,
-    /// Such as `containerd://2.1.4`; empty: nobody says.
+    /// Container runtime, such as `containerd://2.1.4`; empty: unknown.
     pub container_runtime_version: String,
 }
 
-/// One taint.
+/// A taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// Never empty.
+    /// Key, never empty.
     pub key: String,
-    /// May be empty.
+    /// Value, may be empty.
     pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    /// Effect: `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 
-/// The fields of a DaemonSet that we need.
+/// The required fields of a DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DaemonSet {
@@ -96,7 +96,7 @@ pub struct DaemonSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DaemonSetSpec {
-    /// The pods it makes.
+    /// Template of its pods.
     pub template: PodTemplate,
 }
 
@@ -104,18 +104,18 @@ pub struct DaemonSetSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PodTemplate {
-    /// Where such a pod may be.
+    /// Scheduling constraints and containers of such a pod.
     pub spec: PodPlacement,
 }
 
-/// The fields of a pod template's `spec` that we need: what a pod asks of its node, and its containers.
+/// The required fields of a pod template's `spec`: scheduling constraints, and containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodPlacement {
     /// Labels that the node must have.
     #[serde(deserialize_with = "null_is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that do not matter.
+    /// Taints that are tolerated.
     #[serde(deserialize_with = "null_is_empty")]
     pub tolerations: Vec<Toleration>,
     /// `affinity`
@@ -124,18 +124,18 @@ pub struct PodPlacement {
     /// Containers of the pods.
     #[serde(deserialize_with = "null_is_empty")]
     pub containers: Vec<TemplateContainer>,
-    /// Containers that run before.
+    /// Init containers of the pods.
     #[serde(deserialize_with = "null_is_empty")]
     pub init_containers: Vec<TemplateContainer>,
 }
 
-/// The fields that we need of a container that a DaemonSet makes.
+/// The required fields of a container in a pod template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TemplateContainer {
-    /// The container's name.
+    /// Name of the container.
     pub name: String,
-    /// The container's image.
+    /// Image of the container.
     pub image: String,
     /// Arguments of the container.
     #[serde(deserialize_with = "null_is_empty")]
@@ -143,23 +143,23 @@ pub struct TemplateContainer {
     /// Environment variables of the container.
     #[serde(deserialize_with = "null_is_empty")]
     pub env: Vec<EnvVar>,
-    /// Where more variables come from; what is in there the DaemonSet does not say.
+    /// Sources of further variables, whose values are not in the DaemonSet.
     #[serde(deserialize_with = "null_is_empty")]
     pub env_from: Vec<EnvSource>,
 }
 
-/// A source of variables, of which nothing but its existence matters.
+/// A source of variables, of which only the existence matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct EnvSource {}
 
-/// One toleration; empty members match everything.
+/// A toleration; empty members match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Toleration {
     /// Key of the taint.
     pub key: String,
-    /// `Equal` (also when empty) or `Exists`.
+    /// Operator: `Equal` (also if empty) or `Exists`.
     pub operator: String,
     /// Value of the taint, for `Equal`.
     pub value: String,
@@ -167,7 +167,7 @@ pub struct Toleration {
     pub effect: String,
 }
 
-/// The fields of `affinity` that we need.
+/// The required fields of `affinity`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Affinity {
@@ -176,7 +176,7 @@ pub struct Affinity {
     pub node_affinity: NodeAffinity,
 }
 
-/// The fields of `nodeAffinity` that we need.
+/// The required fields of `nodeAffinity`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {
@@ -189,7 +189,7 @@ pub struct NodeAffinity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeSelector {
-    /// An empty list matches no node.
+    /// Terms; an empty list matches no node.
     #[serde(deserialize_with = "null_is_empty")]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
@@ -198,29 +198,29 @@ pub struct NodeSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeSelectorTerm {
-    /// On labels.
+    /// Requirements on labels.
     #[serde(deserialize_with = "null_is_empty")]
     pub match_expressions: Vec<LabelRequirement>,
-    /// On fields; `metadata.name` is the only one that there is.
+    /// Requirements on fields; `metadata.name` is the only one.
     #[serde(deserialize_with = "null_is_empty")]
     pub match_fields: Vec<LabelRequirement>,
 }
 
-/// One requirement.
+/// A requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LabelRequirement {
-    /// Label or field.
+    /// Key of the label or field.
     pub key: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`.
+    /// Operator: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`.
     pub operator: String,
-    /// As the operator needs.
+    /// Values, as required by the operator.
     #[serde(deserialize_with = "null_is_empty")]
     pub values: Vec<String>,
 }
 
 impl LabelRequirement {
-    /// Whether these labels meet it; `None`: its operator is none of those that selectors of labels have.
+    /// Whether these labels meet the requirement; `None`: its operator is invalid for label selectors.
     pub fn is_met_by(&self, labels: &BTreeMap<String, String>) -> Option<bool> {
         let value = labels.get(&self.key);
         let is_listed = value.is_some_and(|value| self.values.contains(value));

@@ -1,6 +1,5 @@
-//! Slim Kubernetes facts: what we decide on, and nothing else, so that neither the plugin nor the agent holds
-//! a pod's whole object. Field names are the API's, in both directions; unknown fields are skipped while parsing, and
-//! what is empty is not written.
+//! Slim Kubernetes facts, limited to what decisions need, so that neither the plugin nor the agent holds whole pod objects. Field
+//! names are the API's, in both directions; unknown fields are skipped while parsing, and empty ones are not written.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,17 +11,17 @@ use crate::{
     status::PodStatus,
 };
 
-/// The annotation that holds the hash of a static pod's manifest.
+/// Annotation with the hash of a static pod's manifest.
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-/// The annotation that marks the mirror of a static pod at the API server.
+/// Annotation that marks the mirror of a static pod at the API server.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A pod's namespace and name.
+/// Namespace and name of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub struct PodName {
-    /// The Kubernetes namespace.
+    /// Kubernetes namespace.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub name: String,
 }
 
@@ -49,11 +48,11 @@ pub struct ObjectMeta {
     /// `metadata.namespace`; empty for cluster-wide objects.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// `metadata.uid`. It has the type for pods, the only objects that we identify by it; of any other object it is only
-    /// compared with that of its predecessor.
+    /// `metadata.uid`. Uses the type for pods, the only objects identified by it; for any other object it is only compared with
+    /// that of its predecessor.
     #[serde(skip_serializing_if = "PodUid::is_empty")]
     pub uid: PodUid,
-    /// `metadata.resourceVersion`, for whoever watches; empty in facts, on which it has no bearing.
+    /// `metadata.resourceVersion`, for watches; empty in facts, which do not depend on it.
     #[serde(rename = "resourceVersion", skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// `metadata.labels`
@@ -62,15 +61,15 @@ pub struct ObjectMeta {
     /// `metadata.annotations`
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// `metadata.creationTimestamp`, such as `2026-01-31T23:59:59Z`: always UTC and whole seconds, so that it sorts as
-    /// text. Empty for what was never stored.
+    /// `metadata.creationTimestamp`, such as `2026-01-31T23:59:59Z`: always UTC in whole seconds, so that it sorts as text. Empty
+    /// for an object that was never stored.
     #[serde(
         rename = "creationTimestamp",
         deserialize_with = "null_is_empty",
         skip_serializing_if = "String::is_empty"
     )]
     pub created: String,
-    /// `metadata.deletionTimestamp`: the object is on its way out.
+    /// `metadata.deletionTimestamp`: the object is being deleted.
     #[serde(rename = "deletionTimestamp", skip_serializing_if = "Option::is_none")]
     pub deleted: Option<String>,
     /// `metadata.ownerReferences`; empty in facts.
@@ -82,20 +81,20 @@ pub struct ObjectMeta {
     pub owners: Vec<OwnerReference>,
 }
 
-/// An object that made this one, and whose end is its end.
+/// An owner of an object, with which the object is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct OwnerReference {
-    /// Such as `DaemonSet`.
+    /// Kind, such as `DaemonSet`.
     pub kind: String,
-    /// The owner's name.
+    /// Name of the owner.
     pub name: String,
-    /// The owner replaces the object when it is gone.
+    /// Whether the owner is the controller, which replaces the object when it is deleted.
     #[serde(deserialize_with = "null_is_empty")]
     pub controller: bool,
 }
 
-/// The fields of a pod that we need.
+/// The required fields of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Pod {
@@ -109,58 +108,58 @@ pub struct Pod {
     pub status: PodStatus,
 }
 
-/// The fields of a pod's `spec` that we need.
+/// The required fields of a pod's `spec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
     /// Regular containers.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
-    /// Init containers, native sidecars among them.
+    /// Init containers, including native sidecars.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
-    /// Ephemeral containers, which are added for debugging while the pod runs.
+    /// Ephemeral containers, added for debugging while the pod runs.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub ephemeral_containers: Vec<Container>,
-    /// The pod lives in the node's network namespace.
+    /// Whether the pod runs in the node's network namespace.
     pub host_network: bool,
-    /// The node that it was scheduled to; empty before.
+    /// Node that the pod was scheduled to; empty before.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// The account that it runs as.
+    /// Service account of the pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
 }
 
-/// The fields of a container that we need.
+/// The required fields of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Container {
-    /// The container's name.
+    /// Name of the container.
     pub name: String,
-    /// Arguments to the entrypoint.
+    /// Arguments of the entrypoint.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Environment variables, in order.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// Security context of the container itself. That of the pod is not consulted, as in upstream.
+    /// Security context of the container itself. That of the pod is ignored, as in upstream.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "SecurityContext::is_empty")]
     pub security_context: SecurityContext,
 }
 
-/// One environment variable of a container.
+/// An environment variable of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct EnvVar {
     /// Name of the variable.
     pub name: String,
-    /// Literal value; absent when it comes from elsewhere (`valueFrom`).
+    /// Literal value; `None` if it comes from elsewhere (`valueFrom`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
-/// The user and group that a container runs as, and what it may do.
+/// User, group and privileges of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SecurityContext {
@@ -170,15 +169,15 @@ pub struct SecurityContext {
     /// `runAsGroup`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as_group: Option<i64>,
-    /// `privileged`; for the agent alone, and so not written
+    /// `privileged`; used by the agent only, and therefore not written
     #[serde(deserialize_with = "null_is_empty", skip_serializing)]
     pub privileged: bool,
-    /// `capabilities`; the same
+    /// `capabilities`; likewise
     #[serde(deserialize_with = "null_is_empty", skip_serializing)]
     pub capabilities: Capabilities,
 }
 
-/// The fields of a namespace that we need.
+/// The required fields of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Namespace {
@@ -199,21 +198,21 @@ impl AsRef<ObjectMeta> for Namespace {
 }
 
 impl ObjectMeta {
-    /// The value of a label.
+    /// Returns the value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
     }
 }
 
 impl Pod {
-    /// Namespace and name.
+    /// Returns namespace and name.
     pub fn name(&self) -> PodName {
         PodName { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
     }
 
-    /// The hash of a static pod's manifest, by which the kubelet and the container runtime know it. Anybody may write the
-    /// annotation, so it counts only beside the mark of a mirror pod, and as 32 hexadecimal digits without separators, a
-    /// form that no UID of the API server has. That another pod has it too is for `pod-identity` to notice.
+    /// Returns the hash of a static pod's manifest, by which the kubelet and the container runtime identify it. The annotation is
+    /// writable by anyone, so it is used only with the mark of a mirror pod, and as 32 hexadecimal digits without separators, a
+    /// form that no UID of the API server has. Detecting another pod with the same hash is left to `pod-identity`.
     pub fn manifest_hash(&self) -> Option<PodUid> {
         let annotations = &self.metadata.annotations;
         let hash = annotations.get(CONFIG_HASH).filter(|_| annotations.contains_key(CONFIG_MIRROR))?;
@@ -221,26 +220,26 @@ impl Pod {
         is_hash.then(|| hash.as_str().into())
     }
 
-    /// Whether the container runtime knows the pod by this UID: its own, or of a static pod the hash of its manifest, which
+    /// Whether the container runtime identifies the pod by this UID: its own, or for a static pod the hash of its manifest, which
     /// its mirror at the API server carries.
     pub fn has_runtime_uid(&self, uid: &PodUid) -> bool {
         self.metadata.uid == *uid || self.manifest_hash().as_ref() == Some(uid)
     }
 
-    /// Returns what the strongest of all the pod's containers may do in its network namespace.
+    /// Returns the privilege of the pod's most privileged container in its network namespace.
     pub fn network_privilege(&self) -> NetworkPrivilege {
         let all = self.all_containers().chain(&self.spec.ephemeral_containers);
         all.map(|container| container.security_context.network_privilege()).max().unwrap_or_default()
     }
 
-    /// Regular and init containers, init containers last.
+    /// Returns regular and init containers, init containers last.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
 }
 
 impl SecurityContext {
-    /// Returns what the container may do in its pod's network namespace.
+    /// Returns the privilege of the container in its pod's network namespace.
     pub fn network_privilege(&self) -> NetworkPrivilege {
         if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.network_privilege() }
     }
@@ -251,13 +250,13 @@ impl SecurityContext {
 }
 
 impl Container {
-    /// The literal value of an environment variable; the last one wins, as in the container itself.
+    /// Returns the literal value of an environment variable; the last one takes effect, as in the container itself.
     pub fn env_value(&self, name: &str) -> Option<&str> {
         self.env.iter().rev().find(|var| var.name == name).and_then(|var| var.value.as_deref())
     }
 }
 
-/// Reads `null` as the default: the API and Go clients write it for an empty list or map.
+/// Deserialises `null` as the default: the API and Go clients write it for an empty list or map.
 ///
 /// # Errors
 /// The value is neither `null` nor of the type.

@@ -1,28 +1,28 @@
-//! What a pod's containers may do to its network namespace, as far as their security contexts tell.
+//! Privileges of a pod's containers in its network namespace, according to their security contexts.
 
 use serde::Deserialize;
 
 use crate::pod::null_is_empty;
 
 crate::word_enum! {
-    /// Privilege of a pod's strongest container in the pod's network namespace. Each variant includes those before it.
+    /// Privilege of a pod's most privileged container in the pod's network namespace. Each variant includes the previous ones.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum NetworkPrivilege {
         /// All containers drop `NET_RAW`.
         #[default]
         None = "none",
-        /// Default of the container runtime, where nothing is specified: `NET_RAW` for containerd and Docker, nothing for CRI-O.
+        /// Default of the container runtime, if nothing is specified: `NET_RAW` for containerd and Docker, none for CRI-O.
         RuntimeDefault = "runtime-default",
-        /// `NET_RAW` is asked for: raw sockets, and marks on sockets since Linux 5.17.
+        /// `NET_RAW` is requested: raw sockets, and marks on sockets since Linux 5.17.
         NetRaw = "net-raw",
         /// `NET_ADMIN`: firewall rules, routes, links.
         NetAdmin = "net-admin",
-        /// Everything, on the node as well.
+        /// All capabilities, on the node as well.
         Privileged = "privileged",
     }
 }
 
-/// `securityContext.capabilities` of a container: which of the few that matter are added or dropped. What is read is not kept.
+/// `securityContext.capabilities` of a container: which of the relevant ones are added or dropped. Other content is not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
@@ -32,7 +32,7 @@ pub struct Capabilities {
     drop: CapabilityList,
 }
 
-/// Of a list of capabilities.
+/// A list of capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "Vec<String>")]
 struct CapabilityList {
@@ -42,8 +42,8 @@ struct CapabilityList {
 }
 
 impl Capabilities {
-    /// Returns the privilege of a container that is not privileged: `ALL` counts first, then what is added, then what is
-    /// dropped, as in containerd and CRI-O.
+    /// Returns the privilege of a container that is not privileged: `ALL` is applied first, then added capabilities, then dropped
+    /// ones, as in containerd and CRI-O.
     pub fn network_privilege(self) -> NetworkPrivilege {
         let Capabilities { add, drop } = self;
         let all = add.all && !drop.all;
@@ -61,7 +61,7 @@ impl From<Vec<String>> for CapabilityList {
     fn from(names: Vec<String>) -> CapabilityList {
         let mut few = CapabilityList::default();
         for name in names {
-            // Runtimes take them in any case, and some with the kernel's prefix.
+            // Runtimes accept names in any case, and some with the kernel's prefix.
             let name = name.to_ascii_uppercase();
             match name.strip_prefix("CAP_").unwrap_or(&name) {
                 "ALL" => few.all = true,

@@ -1,13 +1,13 @@
-//! Explanations for people.
+//! Reasons for people.
 
 use std::{error, fmt};
 
-/// Why something is not as it should be: a sentence for people, which is shown and never parsed.
+/// Reason of a fault: a sentence for people, which is shown and never parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(String);
 
 impl Reason {
-    /// The sentence.
+    /// Returns the sentence.
     pub fn as_str(&self) -> &str {
         &self.0
     }

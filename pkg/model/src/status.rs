@@ -1,4 +1,4 @@
-//! What became of a pod.
+//! Status of a pod.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::pod::null_is_empty;
 
-/// The fields of a pod's `status` that we need.
+/// The required fields of a pod's `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
-    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`; empty before the first.
+    /// Phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`; empty before the first.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// When the kubelet took the pod, RFC 3339; `None` in facts.
+    /// Time at which the kubelet accepted the pod, RFC 3339; `None` in facts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
     /// `podIP`: the first address.
@@ -22,22 +22,22 @@ pub struct PodStatus {
     /// `podIPs`: all addresses, one for each family.
     #[serde(rename = "podIPs", deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub pod_ips: Vec<PodIp>,
-    /// Conditions, `Ready` among them.
+    /// Conditions, including `Ready`.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// Of regular containers.
+    /// Statuses of regular containers.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
-    /// Of init containers, native sidecars among them.
+    /// Statuses of init containers, including native sidecars.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub init_container_statuses: Vec<ContainerStatus>,
 }
 
-/// One address of a pod.
+/// An address of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct PodIp {
-    /// As text.
+    /// Address as text.
     pub ip: String,
 }
 
@@ -45,38 +45,38 @@ pub struct PodIp {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Condition {
-    /// Such as `Ready`.
+    /// Type, such as `Ready`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `True`, `False` or `Unknown`.
+    /// Status: `True`, `False` or `Unknown`.
     pub status: String,
 }
 
-/// How a container is. Facts have nothing but `ready`.
+/// Status of a container. Facts contain only `ready`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerStatus {
     /// Name of the container.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The container passes its readiness check; an init container has finished.
+    /// Whether the container passes its readiness probe; for an init container, whether it has finished.
     pub ready: bool,
-    /// How it is now.
+    /// Current state.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "ContainerState::is_empty")]
     pub state: ContainerState,
-    /// How it was before its last restart.
+    /// State before its last restart.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "ContainerState::is_empty")]
     pub last_state: ContainerState,
 }
 
-/// Whether a container waits or has ended; else it runs.
+/// State of a container: waiting or terminated, otherwise running.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ContainerState {
-    /// Why it waits, if it does.
+    /// Reason for waiting, if it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
-    /// How it has ended, if it has.
+    /// Termination, if it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminated: Option<Box<Termination>>,
 }
@@ -87,22 +87,22 @@ impl ContainerState {
     }
 }
 
-/// Why a container waits.
+/// Waiting state of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Waiting {
-    /// Such as `CrashLoopBackOff`.
+    /// Reason, such as `CrashLoopBackOff`.
     #[serde(deserialize_with = "null_is_empty")]
     pub reason: String,
 }
 
-/// How a container has ended.
+/// Termination of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Termination {
     /// Exit code of the container.
     pub exit_code: i32,
-    /// Such as `Completed` or `Error`.
+    /// Reason, such as `Completed` or `Error`.
     #[serde(deserialize_with = "null_is_empty")]
     pub reason: String,
     /// Termination message of the container.
@@ -117,13 +117,13 @@ pub fn condition_status<'a>(conditions: &'a [Condition], kind: &str) -> Option<&
 }
 
 impl PodStatus {
-    /// Whether all containers of the pod have ended, and none is started again.
+    /// Whether all containers of the pod have ended, and none is restarted.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// The pod's addresses: `podIPs`, or `podIP` where that list is empty. Each once, in the order of the API; what is
-    /// no address is left out.
+    /// Returns the pod's addresses: `podIPs`, or `podIP` if that list is empty. Each once, in the API's order; invalid ones are
+    /// skipped.
     pub fn ips(&self) -> Vec<IpAddr> {
         let mut ips = Vec::new();
         let first = self.pod_ips.is_empty().then_some(self.pod_ip.as_str());
@@ -136,7 +136,7 @@ impl PodStatus {
         ips
     }
 
-    /// The status of the first condition of this type.
+    /// Returns the status of the first condition of this type.
     pub fn condition_status(&self, kind: &str) -> Option<&str> {
         condition_status(&self.conditions, kind)
     }

@@ -1,12 +1,12 @@
-//! Whom to believe.
+//! Trust in the API server.
 
 use std::path::PathBuf;
 
-/// Whom to believe to be the API server.
+/// How the API server's certificate is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiServerTrust {
-    /// Whoever has a certificate of an authority in this PEM file, which is read again when it changes.
+    /// Against the authorities in this PEM file, which is read again when it changes.
     Authority(PathBuf),
-    /// Anybody.
+    /// Not verified.
     Anybody,
 }

@@ -1,7 +1,7 @@
-//! Enums each of whose variants has a word.
+//! Enums with a word for each variant.
 
-/// Declares an enum with a word for each variant: `ALL` in their order, `as_str`, `from_name` and `Display`. With a
-/// second text, the first is the variant's `code`, and the second its `message`, which `Display` writes.
+/// Declares an enum with a word for each variant: `ALL` in their order, `as_str`, `from_name` and `Display`. With a second text,
+/// the first is the variant's `code`, and the second its `message`, which `Display` writes.
 #[macro_export]
 macro_rules! word_enum {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -22,15 +22,15 @@ macro_rules! word_enum {
         $vis enum $name { $($(#[$doc])* $variant),+ }
 
         impl $name {
-            /// All of them, in their order.
+            /// All variants, in their order.
             $vis const ALL: [$name; [$($word),+].len()] = [$($name::$variant),+];
 
-            /// Returns the stable word for it.
+            /// Returns the variant's stable word.
             $vis const fn $get(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
-            /// Returns the one whose word this is.
+            /// Returns the variant with this word.
             $vis fn from_name(text: &str) -> Option<$name> {
                 $name::ALL.into_iter().find(|one| one.$get() == text)
             }

@@ -1,4 +1,4 @@
-//! File descriptors that accompany a message (`SCM_RIGHTS`): at most one with each.
+//! File descriptors passed with a message (`SCM_RIGHTS`): at most one with each.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,11 +10,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Sends bytes, with this file descriptor if there is one, which accompanies the first of them. Returns how many bytes
-/// were sent: of a stream perhaps not all. Never raises `SIGPIPE`; waits unless `flags` say otherwise.
+/// Sends bytes, with this file descriptor, if any, attached to the first of them. Returns how many bytes were sent: on a stream
+/// possibly not all. Never raises `SIGPIPE`; blocks unless `flags` prevent it.
 ///
 /// # Errors
-/// The kernel's reason.
+/// The kernel's error.
 pub fn send_with_descriptor(
     socket: impl AsFd,
     bytes: &[u8],
@@ -31,21 +31,22 @@ pub fn send_with_descriptor(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)
 }
 
-/// The file descriptor that accompanied received bytes.
+/// File descriptor received with bytes.
 #[derive(Debug)]
 pub enum Accompanying {
-    /// There was none.
+    /// No descriptor was attached.
     Nothing,
-    /// The last of those that there was room for. It is closed on exec.
+    /// The last descriptor for which there was room. It is closed on exec.
     Descriptor(OwnedFd),
-    /// There was one, but the kernel did not deliver it: this process has no descriptors left, or a security module forbids it.
+    /// A descriptor was attached, but the kernel did not deliver it: this process has no descriptors left, or a security module
+    /// forbids it.
     Undeliverable,
 }
 
-/// Receives bytes, and the file descriptor that accompanies them. Of several, the kernel, or this function, closes the others.
+/// Receives bytes, and the file descriptor attached to them. Of several, the kernel, or this function, closes the others.
 ///
 /// # Errors
-/// The kernel's reason.
+/// The kernel's error.
 pub fn receive_with_descriptor(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Accompanying), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

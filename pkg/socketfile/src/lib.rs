@@ -1,8 +1,8 @@
-//! Unix sockets: puts one into a directory without a moment in which it is missing or has the wrong mode, reads the
-//! peer's credentials, and passes file descriptors.
+//! Unix sockets: creation in a directory without a moment in which the socket is missing or has the wrong mode, peer credentials,
+//! and passing of file descriptors.
 //!
-//! Called by the servers (the agent, the server of the plugin's log lines, ZDS) and by the plugin, which sends its pod's
-//! network namespace. It must not accept connections or know the protocols.
+//! Called by the servers (the agent, the server of the plugin's log lines, ZDS) and by the plugin, which sends its pod's network
+//! namespace. The crate must not accept connections or know the protocols.
 
 mod descriptors;
 mod peer;
@@ -26,42 +26,42 @@ pub use descriptors::{Accompanying, receive_with_descriptor, send_with_descripto
 pub use peer::peer_user;
 
 const DIRECTORY_MODE: u32 = 0o750;
-/// Number of clients that may wait to be served. A node starts many pods at once when it comes up.
+/// Backlog of clients to be accepted. A node that boots starts many pods at the same time.
 const BACKLOG: i32 = 1024;
 
-/// How often somebody who listens is asked again, and after which pause. An agent that was killed while it started a tool
-/// goes on listening in the child, until that runs its own program; its successor may come sooner.
+/// Number of attempts to find a listener's end, and the delay between them. An agent that was killed while it started a tool keeps
+/// listening in the child, until that executes its own program; its successor may start sooner.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no socket.
+/// Error of creating a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody listens there: another agent, which must not lose its clients.
+    /// A process listens there: another agent, which must not lose its clients.
     #[error("{} is in use by another process", path.display())]
     InUse {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something is there that is not ours to remove.
+    /// The path has a file that is not ours to remove.
     #[error("{} exists and is not a socket", path.display())]
     NotASocket {
-        /// Path of the file that is in the way.
+        /// Path of the conflicting file.
         path: PathBuf,
     },
     /// The system refuses.
     #[error("cannot {doing} for the socket {}: {source}", path.display())]
     System {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The attempted operation.
         doing: &'static str,
-        /// The system's reason.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// The socket in its directory. Removed when dropped, unless it was replaced.
+/// Socket file. Removed when dropped, unless it was replaced.
 #[derive(Debug)]
 pub struct SocketFile {
     directory: OwnedFd,
@@ -78,22 +78,21 @@ impl Drop for SocketFile {
     }
 }
 
-/// Device and inode.
+/// Returns device and inode.
 fn file_identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Puts a listening socket with this mode at the path, in the place of one that nobody listens on. The directory is made
-/// when it is missing. The listener does not block.
+/// Creates a listening socket with this mode at the path, replacing one without a listener. A missing directory is created. The
+/// listener is non-blocking.
 ///
 /// # Errors
-/// When somebody listens there, and still does after half a second, when something else is there, and when the system
-/// refuses.
+/// A process listens there, and still does after half a second, another kind of file exists there, or the system refuses.
 pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), SocketError> {
     bind_type(path, mode, SocketType::STREAM).map(|(listener, file)| (listener.into(), file))
 }
 
-/// As [`bind`], of another type, such as one that keeps packets apart.
+/// Creates a socket as [`bind`] does, of another type, such as one that preserves packet boundaries.
 ///
 /// # Errors
 /// As [`bind`].
@@ -103,7 +102,7 @@ pub fn bind_type(
     socket_type: SocketType,
 ) -> Result<(OwnedFd, SocketFile), SocketError> {
     let at = SocketLocation { path, mode: Mode::from_raw_mode(mode), socket_type };
-    // What clients could not connect to is refused here, with the kernel's reason.
+    // A path to which clients could not connect is refused here, with the kernel's error.
     let address = at.map_system_error("use this path", SocketAddrUnix::new(path))?;
     let name = path.file_name().ok_or(Errno::INVAL);
     let name = at.map_system_error("use this path", name)?;
@@ -122,19 +121,19 @@ pub fn bind_type(
 /// Whether a process listens at a path, so that [`bind`] would refuse it.
 ///
 /// # Errors
-/// The kernel cannot be asked for listeners there.
+/// The kernel does not report whether it does.
 pub fn is_in_use(path: &Path) -> Result<bool, SocketError> {
     let at = SocketLocation { path, mode: Mode::empty(), socket_type: SocketType::STREAM };
     at.is_in_use(&at.map_system_error("use this path", SocketAddrUnix::new(path))?)
 }
 
-/// Unlike any other agent's, even of one that has the same process id in its own namespace.
+/// Returns a name unique among all agents, even those with the same process ID in their own PID namespace.
 fn temporary_name() -> OsString {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!(".socket-{}-{}", process::id(), since_epoch.as_nanos()).into()
 }
 
-/// The place of the socket, for errors.
+/// Location of the socket, for errors.
 struct SocketLocation<'a> {
     path: &'a Path,
     mode: Mode,
@@ -149,7 +148,7 @@ impl SocketLocation<'_> {
         result.map_err(|error| SocketError::System { path: self.path.into(), doing, source: error.into() })
     }
 
-    /// Made when it is missing.
+    /// Opens the directory, and creates it if it is missing.
     fn open_directory(&self) -> Result<OwnedFd, SocketError> {
         let directory = match self.path.parent() {
             Some(parent) if parent != Path::new("") => parent,
@@ -169,7 +168,7 @@ impl SocketLocation<'_> {
     ) -> Result<(), SocketError> {
         for _ in 1..TRIES {
             match self.refuse_to_replace_others(directory, name, address) {
-                Err(SocketError::InUse { .. }) => thread::sleep(PAUSE), // nothing tells when a child runs
+                Err(SocketError::InUse { .. }) => thread::sleep(PAUSE), // no event reports that a child has executed its program
                 other => return other,
             }
         }
@@ -199,18 +198,18 @@ impl SocketLocation<'_> {
 
     fn is_in_use(&self, address: &SocketAddrUnix) -> Result<bool, SocketError> {
         match self.create_socket().and_then(|socket| rustix::net::connect(&socket, address)) {
-            // Nobody listens, or it is gone by now.
+            // No process listens, or the socket was removed meanwhile.
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
-            // Busy, or a socket of another type: somebody's in any case.
+            // Backlog full, or a socket of another type: in use in any case.
             Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
             error => self.map_system_error("ask who listens", error).map(|()| false),
         }
     }
 
-    /// A listening socket with the right mode.
+    /// Creates a listening socket with the right mode.
     fn listen_in(&self, directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, SocketError> {
         let socket = self.map_system_error("make a socket", self.create_socket())?;
-        // Through the open directory, since an address has room for a short path only.
+        // Through the open directory, since the length of a socket address is limited.
         let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
         let bound = SocketAddrUnix::new(path).and_then(|address| rustix::net::bind(&socket, &address));
         self.map_system_error("bind", bound)?;
@@ -223,7 +222,7 @@ impl SocketLocation<'_> {
         Ok(socket)
     }
 
-    /// Moves the socket into place, and tells which one it is.
+    /// Renames the socket to its final name, and returns its identity.
     fn move_into_place(
         &self,
         directory: &OwnedFd,

@@ -1,86 +1,87 @@
-//! What the plugin asks the agent on `agent.sock`: one line of JSON each way, then the connection ends.
+//! Requests of the plugin to the agent on `agent.sock`: one line of JSON in each direction, then the connection is closed.
 
 use std::net::IpAddr;
 
 use model::{ContainerId, Namespace, Pod, PodUid};
 use serde::{Deserialize, Serialize};
 
-/// The longest line of a request that is read, in bytes.
+/// Maximum length of a request line, in bytes.
 pub const MAX_REQUEST: usize = 1 << 20;
-/// The longest line of an answer: it holds a pod as we know it.
+/// Maximum length of a response line, in bytes: it contains a slim pod.
 pub const MAX_ANSWER: usize = 4 << 20;
 
-/// The CNI verb that the runtime called.
+/// CNI verb called by the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CniVerb {
-    /// Say what is known of the pod; if it is an ambient one, enrol it first.
+    /// Return the known facts about the pod; if it belongs to ambient mode, enrol it first.
     #[default]
     Add,
-    /// Release what that container's ADD enrolled.
+    /// Release the pod enrolled by that container's ADD.
     Del,
-    /// Say whether the pod is as it should be.
+    /// Report whether the pod is in its desired state.
     Check,
-    /// Release what belongs to containers of this network that are not among `attachments`.
+    /// Release containers of this network that are not among `attachments`.
     Gc,
-    /// Say whether an ADD could work. Sent by earlier plugins: today's reports a status that does not depend on the agent.
+    /// Report whether an ADD could succeed. Sent by earlier plugins: the current one reports a status that does not depend on the
+    /// agent.
     Status,
 }
 
-/// A request. Members that a verb does not need are empty.
+/// A request. Members not needed by a verb are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRequest {
-    /// Operation that is requested.
+    /// Requested operation.
     pub verb: CniVerb,
-    /// The pod's namespace.
+    /// Namespace of the pod.
     #[serde(default)]
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     #[serde(default)]
     pub name: String,
-    /// The pod's UID, where the runtime says it.
+    /// UID of the pod, if the runtime passes it.
     #[serde(default)]
     pub uid: PodUid,
     /// `CNI_CONTAINERID`.
     #[serde(default)]
     pub container: ContainerId,
-    /// The addresses of the pod's interface.
+    /// Addresses of the pod's interface.
     #[serde(default)]
     pub ips: Vec<IpAddr>,
-    /// The network of the call, as its configuration names it.
+    /// Network of the call, as named in its configuration.
     #[serde(default)]
     pub network: String,
-    /// Containers that the network still has, for [`CniVerb::Gc`].
+    /// Existing containers of the network, for [`CniVerb::Gc`].
     #[serde(default)]
     pub attachments: Vec<ContainerId>,
 }
 
 impl AgentRequest {
-    /// A request about nothing in particular.
+    /// Returns a request with empty members.
     pub fn new(verb: CniVerb) -> AgentRequest {
         AgentRequest { verb, ..AgentRequest::default() }
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentAnswer {
-    /// The pod, at ADD.
+    /// Pod, at ADD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
     /// Namespace of the pod, as an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Namespace>,
-    /// Whether the pod is enrolled in ambient mode, as the kernel shows.
+    /// Whether the pod is enrolled in ambient mode, according to the kernel.
     #[serde(default)]
     pub enrolled: bool,
-    /// Why it was not done, in a sentence. It can be tried again.
+    /// Reason for a failure, as a sentence. The request can be repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl AgentAnswer {
-    /// Returns the answer to a request that was not carried out, with the reason.
+    /// Returns the response to a request that failed, with the reason.
     pub fn from_error(error: impl Into<String>) -> AgentAnswer {
         AgentAnswer { error: Some(error.into()), ..AgentAnswer::default() }
     }

@@ -1,32 +1,32 @@
-//! What Istio's own plugin (1.29 to 1.31) posts to `pluginevent.sock` at an ADD.
+//! Events that Istio's own plugin (1.29 to 1.31) posts to `pluginevent.sock` at an ADD.
 
 use std::net::IpAddr;
 
 use serde::Deserialize;
 
-/// The path that it posts to.
+/// Path of the request.
 pub const EVENT_PATH: &str = "/cmdadd";
 
-/// A pod that starts.
+/// A starting pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginEvent {
-    /// `Netns`: `CNI_NETNS`, a path of the host.
+    /// `Netns`: `CNI_NETNS`, a path on the host.
     pub netns: String,
     /// `PodName`.
     pub name: String,
     /// `PodNamespace`.
     pub namespace: String,
-    /// The addresses of `IPs`, of all interfaces; those of IPv4 that are written as IPv6 are of IPv4.
+    /// Addresses of `IPs`, of all interfaces; IPv4-mapped ones are converted to IPv4.
     pub ips: Vec<IpAddr>,
 }
 
-/// A text that is no such event.
+/// Error of parsing an event.
 #[derive(Debug, thiserror::Error)]
 pub enum EventError {
-    /// Not JSON of the right shape.
+    /// The text is not JSON of the expected form.
     #[error("cannot read the event: {0}")]
     Json(#[from] serde_json::Error),
-    /// A member is absent or empty.
+    /// A member is missing or empty.
     #[error("cannot read the event: it has no {0}")]
     Missing(&'static str),
 }
@@ -54,10 +54,10 @@ struct EventAddress {
 }
 
 impl PluginEvent {
-    /// Reads the body of a request. Members that are not listed here are ignored.
+    /// Parses the body of a request. Members not listed here are ignored.
     ///
     /// # Errors
-    /// When it is not a JSON object, a member has the wrong type or is no address, or a name is missing.
+    /// The body is not a JSON object, a member has the wrong type or is no address, or a name is missing.
     pub fn parse(body: &[u8]) -> Result<PluginEvent, EventError> {
         let RawPluginEvent { netns, pod_name, pod_namespace, ips } = serde_json::from_slice(body)?;
         let present = |name, text: Option<String>| {

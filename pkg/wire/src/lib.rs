@@ -1,8 +1,8 @@
-//! The messages on our Unix sockets in `/var/run/istio-cni/`, as values: the log records that the plugin posts to
-//! `log.sock`, its questions on `agent.sock`, those of Istio's own plugin on `pluginevent.sock`, and the file that both share.
+//! Messages on our Unix sockets in `/var/run/istio-cni/`, as values: log records that the plugin posts to `log.sock`, its requests
+//! on `agent.sock`, those of Istio's own plugin on `pluginevent.sock`, and the file that both share.
 //!
-//! Pure: values to text and back. It must not open sockets or read the clock. Called by the plugin, which sends, and by
-//! the agent, which receives.
+//! Pure: values to text and back. The crate must not open sockets or read the clock. Called by the plugin, which sends, and by the
+//! agent, which receives.
 
 mod agent;
 mod event;

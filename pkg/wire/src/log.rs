@@ -1,4 +1,4 @@
-//! Log records: one JSON object per line, and a POST with a list of such lines as Istio's plugin and agent exchange them.
+//! Log records: one JSON object per line, and a POST with a list of such lines as exchanged by Istio's plugin and agent.
 
 use std::collections::BTreeMap;
 
@@ -6,74 +6,73 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 model::word_enum! {
-    /// How grave a record is, least first.
+    /// Severity of a record, lowest first.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum LogLevel {
-        /// For those who search a fault.
+        /// Details for troubleshooting.
         Debug = "debug",
-        /// The ordinary course.
+        /// Normal operation.
         Info = "info",
-        /// Something odd that was coped with.
+        /// An anomaly that was handled.
         Warn = "warn",
-        /// Something that was to be done was not.
+        /// A failed operation.
         Error = "error",
     }
 }
 
 impl LogLevel {
-    /// The level of a `log_level` setting: anything that names no level means info (Istio 1.20).
+    /// Returns the level of a `log_level` setting: an unknown level means info (Istio 1.20).
     pub fn from_setting(text: &str) -> Self {
         Self::from_name(text).unwrap_or(LogLevel::Info)
     }
 }
 
-/// One log line.
+/// A log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
     /// `level`.
     pub level: LogLevel,
-    /// `time`: RFC 3339, UTC, microseconds ([`crate::rfc3339_micros`]); the caller has the clock. May be empty in a
-    /// record that was received.
+    /// `time`: RFC 3339, UTC, microseconds ([`crate::rfc3339_micros`]), set by the caller. May be empty in a received record.
     pub time: String,
     /// `scope`: part of the program; empty for the default scope, which is not written.
     pub scope: String,
     /// `msg`.
     pub msg: String,
-    /// Further members, beside the others in the line: `pod`, `if`, and so on. One that is called like a member above is
-    /// written with `label_` before its name, so that it cannot replace it.
+    /// Further members of the line: `pod`, `if`, and so on. One with the name of a member above is written with the prefix
+    /// `label_`, so that it cannot replace it.
     pub labels: BTreeMap<String, String>,
 }
 
-/// A text that is no log line, or no POST body of log lines.
+/// Error of parsing a log line, or a POST body of log lines.
 #[derive(Debug, thiserror::Error)]
 pub enum LogLineError {
-    /// Not JSON of the right shape.
+    /// The text is not JSON of the expected form.
     #[error("cannot read the log line: {0}")]
     Json(#[from] serde_json::Error),
     /// `level` is missing or names none of the four levels.
     #[error("cannot read the log line: {0:?} is not a level")]
     Level(String),
-    /// `msg` is missing or no string.
+    /// `msg` is missing or not a string.
     #[error("cannot read the log line: it has no msg")]
     Message,
 }
 
-/// The members that are not labels, in the order in which they are written.
+/// Members that are not labels, in the order of writing.
 const OWN: [&str; 4] = ["level", "time", "scope", "msg"];
 
 impl LogRecord {
-    /// The line, with a newline at its end. Newlines inside values are escaped by JSON.
+    /// Returns the line, with a newline at its end. Newlines inside values are escaped by JSON.
     pub fn to_line(&self) -> String {
-        // A map of strings always prints.
+        // A map of strings always serialises.
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
     }
 
-    /// Reads a line, with or without newline. Members that are no strings become labels with their JSON text.
+    /// Parses a line, with or without newline. Members that are not strings become labels with their JSON text.
     ///
     /// # Errors
-    /// When it is not a JSON object, or has no known `level` or no `msg`.
+    /// The line is not a JSON object, or has no known `level` or no `msg`.
     pub fn parse(line: &str) -> Result<Self, LogLineError> {
         let mut members: Map<String, Value> = serde_json::from_str(line)?;
         let mut own =
@@ -110,16 +109,16 @@ impl Serialize for LogRecord {
     }
 }
 
-/// The body of `POST /log`: a JSON array of strings, each of them one line (Istio 1.20).
+/// Returns the body of `POST /log`: a JSON array of strings, each of them one line (Istio 1.20).
 pub fn post_body(records: &[LogRecord]) -> String {
     let lines: Vec<String> = records.iter().map(LogRecord::to_line).collect();
     serde_json::to_string(&lines).unwrap_or_default()
 }
 
-/// The lines of a POST body. Each is to be read by [`LogRecord::parse`]; one that is bad does not spoil the others.
+/// Returns the lines of a POST body, each to be parsed by [`LogRecord::parse`], so that an invalid one does not affect the others.
 ///
 /// # Errors
-/// When the body is no JSON array of strings.
+/// The body is not a JSON array of strings.
 pub fn parse_post_body(body: &[u8]) -> Result<Vec<String>, LogLineError> {
     Ok(serde_json::from_slice(body)?)
 }

@@ -1,41 +1,40 @@
-//! What the plugin leaves behind of an ADD, a file for each container, so that whoever looks at the node later can tell
-//! what was decided and why, with no agent and no API server; and so that an agent that was not there at the ADD knows what
-//! the one before it was told.
+//! Record of an ADD, a file for each container, written by the plugin, so that a later look at the node shows the decision and its
+//! reason, without agent and API server; and so that an agent that started after the ADD knows what its predecessor was told.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use model::{ContainerId, Pod, PodUid};
 use serde::{Deserialize, Serialize};
 
-/// Name of the file beside the sockets in which the plugin notes since when the API server has refused its credential: one
-/// line of seconds since the node booted, the boot's id, and the fingerprints of the kubeconfig and of the log socket that
-/// the last agent left. An agent that starts removes it.
+/// Name of the file beside the sockets in which the plugin records since when the API server has refused its credential: one line
+/// with the seconds since the node booted, the boot ID, and the fingerprints of the kubeconfig and of the log socket of the last
+/// agent. Removed by an agent at its start.
 pub const REFUSED_CREDENTIAL: &str = "credential-refused";
-/// The directory of records, in the directory that plugin and agent share.
+/// Directory of records, in the directory shared by plugin and agent.
 pub const RECORDS: &str = "pods";
-/// Prefix of the names under which the version before this one recorded ADDs that failed. These are not read, only removed.
+/// Prefix of file names with which the previous version recorded failed ADDs. These are not read, only removed.
 pub const FORMER_FAILED: &str = "failed_";
-/// Prefix of files that are being written: no record yet.
+/// Prefix of files being written, which are no records yet.
 pub const STAGED: &str = ".staged-";
-/// Prefix of the places for ADDs that failed. No container ID begins like this.
+/// Prefix of the slots for failed ADDs. No container ID begins like this.
 const FAILED: &str = "_failed-";
-/// Number of places for ADDs that failed, however many pods fail.
+/// Number of slots for failed ADDs, however many pods fail.
 pub const FAILURE_PLACES: u64 = 64;
-/// The longest record of an ADD that failed, in bytes.
+/// Maximum size of the record of a failed ADD, in bytes.
 pub const MAX_FAILURE: usize = 8 << 10;
-/// The longest record of an ADD that succeeded, in bytes: a page, which is what the smallest file of a tmpfs occupies.
+/// Maximum size of the record of a successful ADD, in bytes: a page, which the smallest file of a tmpfs occupies.
 pub const MAX_SUCCESS: usize = 4 << 10;
-/// The longest record that is read, in bytes: the version before this one did not bound them.
+/// Maximum size of a record that is read, in bytes: the previous version did not bound them.
 pub const MAX_RECORD: usize = 1 << 20;
-/// Bytes of a record's error and of its message, as JSON has them.
+/// Maximum size of a record's error and of its message, in bytes of JSON.
 const MAX_ERROR: usize = 4 << 10;
 const MAX_MESSAGE: usize = 512;
-/// Bytes of an annotation of a pod that is too long otherwise. Longer ones are lists, which say nothing beyond the rules that
-/// they led to.
+/// Maximum size of a pod's annotations in a record that would otherwise be too long, in bytes. Longer ones are lists, which add
+/// nothing to the rules derived from them.
 const MAX_ANNOTATION: usize = 128;
 
-/// Returns the name of the file for the last failed ADD of a pod: one of [`FAILURE_PLACES`], by a hash of namespace and
-/// name (FNV-1a). The next failure with that hash replaces it, so failures of any number of pods take a bounded space.
+/// Returns the name of the file for the last failed ADD of a pod: one of [`FAILURE_PLACES`], by a hash of namespace and name
+/// (FNV-1a). The next failure with that hash replaces it, so failures of any number of pods take a bounded space.
 pub fn failure_place(namespace: &str, name: &str) -> String {
     let bytes = namespace.bytes().chain([b'/']).chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -44,76 +43,76 @@ pub fn failure_place(namespace: &str, name: &str) -> String {
     format!("{FAILED}{:02}", (hash ^ (hash >> 32)) % FAILURE_PLACES)
 }
 
-/// Whether this is the name of a place for ADDs that failed.
+/// Whether this is the name of a slot for failed ADDs.
 pub fn is_failure_place(file: &str) -> bool {
     file.starts_with(FAILED)
 }
 
-/// Identity of a network namespace among all that exist at the time: its file in nsfs. The kernel may give the number of one
-/// that ended to a new one.
+/// Identity of a network namespace among all existing ones: its file in nsfs. The kernel may reuse the number of a removed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetnsFile {
-    /// Device of the file system that holds it.
+    /// Device number of the file system.
     pub dev: u64,
-    /// Inode number, the one in `net:[4026531840]`.
+    /// Inode number, as in `net:[4026531840]`.
     pub ino: u64,
 }
 
-/// A record.
+/// A record of an ADD.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRecord {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub name: String,
-    /// UID of the pod, where the runtime says it. Of a static pod it is the kubelet's own, not that of any object of the API.
+    /// UID of the pod, if passed by the runtime. For a static pod it is the kubelet's own, not that of any API object.
     #[serde(default)]
     pub uid: PodUid,
-    /// `metadata.uid` of the pod that the agent or the API server decided on; empty: neither was asked.
+    /// `metadata.uid` of the pod that was decided on, from the agent or the API server; empty: neither was queried.
     #[serde(default, skip_serializing_if = "PodUid::is_empty")]
     pub pod_uid: PodUid,
-    /// The network that the runtime attached it to; empty: written by the version before this one.
+    /// Network that the runtime attached it to; empty: written by the previous version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub network: String,
     /// `CNI_CONTAINERID`.
     pub container: ContainerId,
-    /// `CNI_NETNS`, as the runtime says it.
+    /// `CNI_NETNS`, as passed by the runtime.
     #[serde(default)]
     pub netns: String,
-    /// Network namespace that was there at the ADD; `None` if it could not be determined.
+    /// Network namespace that existed at the ADD; `None` if it could not be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_file: Option<NetnsFile>,
-    /// The addresses of the pod's interface.
+    /// Addresses of the pod's interface.
     #[serde(default)]
     pub ips: Vec<IpAddr>,
-    /// When the ADD ended, RFC 3339.
+    /// End of the ADD, RFC 3339.
     pub at: String,
-    /// A short, stable name of the decision; empty: it did not come that far.
+    /// Short, stable code of the decision; empty: no decision was made.
     #[serde(default)]
     pub decision: String,
-    /// The decision as a message; its name in the file stays what earlier versions write.
+    /// Decision as a message; its name in the file is that of earlier versions.
     #[serde(default, rename = "words")]
     pub message: String,
-    /// Why the ADD failed; `None`: it did not.
+    /// Error of the ADD; `None`: it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The rules that redirect it to its sidecar, by table and chain (`rules::RecordedRules`); empty: none were made, or the
-    /// version before this one made them.
+    /// Rules that redirect the pod to its sidecar, by table and chain (`rules::RecordedRules`); empty: none were made, or made by
+    /// the previous version.
     #[serde(default, rename = "redirectRules", skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, String>,
-    /// The traffic that these rules redirect, by family and direction (`firewall::CapturedTraffic`); empty: no rules were made.
+    /// Traffic that these rules redirect, by family and direction (`firewall::CapturedTraffic`); empty: no rules were made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captured: Vec<String>,
-    /// Pod as far as the redirection to its sidecar rests on it; `None` if it has no sidecar, or it is too long for a record.
+    /// Fields of the pod that its redirection to a sidecar depends on; `None` if it has no sidecar, or they are too long for a
+    /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
 }
 
-/// Why a record cannot be encoded.
+/// Reason why a record cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The record's names and addresses alone are too long.
+    /// Names and addresses alone are too long.
     #[error("its names and addresses take more than {0} bytes")]
     TooLong(usize),
     /// The record cannot be represented in JSON.
@@ -122,12 +121,11 @@ pub enum RecordError {
 }
 
 impl PodRecord {
-    /// Returns the record's text, of at most [`MAX_FAILURE`] bytes if the ADD failed, else of at most [`MAX_SUCCESS`]. Error
-    /// and message are cut. As far as that is necessary, annotations of more than 128 bytes are left out, then the
-    /// rules, then the pod.
+    /// Returns the record's text, of at most [`MAX_FAILURE`] bytes if the ADD failed, else of at most [`MAX_SUCCESS`]. Error and
+    /// message are truncated. If necessary, annotations of more than 128 bytes are omitted, then the rules, then the pod.
     ///
     /// # Errors
-    /// The rest is still too long, which no names that Kubernetes permits are.
+    /// The rest is still too long, which is impossible with names that Kubernetes permits.
     pub fn encode(mut self) -> Result<Vec<u8>, RecordError> {
         let limit = if self.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
         truncate_text(&mut self.message, MAX_MESSAGE);
@@ -149,10 +147,10 @@ impl PodRecord {
         if text.len() > limit { Err(RecordError::TooLong(limit)) } else { Ok(text) }
     }
 
-    /// Reads a record of this version, or of the one before, which has the pod's UID within the pod alone.
+    /// Parses a record of this version, or of the previous one, which has the pod's UID within the pod alone.
     ///
     /// # Errors
-    /// It is not a whole record.
+    /// The record is incomplete or invalid.
     pub fn decode(text: &[u8]) -> Result<PodRecord, serde_json::Error> {
         let mut record: PodRecord = serde_json::from_slice(text)?;
         if let (true, Some(pod)) = (record.pod_uid.is_empty(), &record.pod) {
@@ -162,7 +160,7 @@ impl PodRecord {
     }
 }
 
-/// Cuts a text to at most so many bytes of a JSON string, an ellipsis included.
+/// Truncates a text to at most `limit` bytes of a JSON string, including an ellipsis.
 fn truncate_text(text: &mut String, limit: usize) {
     const ELLIPSIS: char = '…';
     let (mut used, mut end) = (0, 0);
@@ -179,7 +177,7 @@ fn truncate_text(text: &mut String, limit: usize) {
     }
 }
 
-/// Bytes of a character within a JSON string, as `serde_json` writes it.
+/// Returns the length of a character within a JSON string, as `serde_json` writes it.
 fn encoded_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,

@@ -1,18 +1,18 @@
-//! Points in time as text.
+//! Timestamps as text.
 
 #[expect(clippy::disallowed_types, reason = "a value that callers bring; no clock is read here")]
 use std::time::SystemTime;
 
-/// A time as the logs and the debug state have it; see [`rfc3339_micros`]. One before 1970 counts as its beginning.
+/// Formats a time for logs and the debug state; see [`rfc3339_micros`]. A time before 1970 is replaced by the epoch.
 #[expect(clippy::disallowed_types, reason = "see above")]
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     rfc3339_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// A time in microseconds since 1970-01-01 00:00:00 UTC (leap seconds not counted, as Unix does) as RFC 3339 text with six
-/// digits of fraction and `Z`, as in `2026-11-21T09:32:06.536815Z`. Years before 0 or after 9999, which RFC 3339 cannot
-/// write, come out with a sign or more digits, as ISO 8601 has it.
+/// Formats microseconds since 1970-01-01 00:00:00 UTC (without leap seconds, as in Unix time) as RFC 3339 text with six digits of
+/// fraction and `Z`, as in `2026-11-21T09:32:06.536815Z`. Years before 0 or after 9999, which RFC 3339 cannot represent, get a sign
+/// or more digits, as in ISO 8601.
 pub fn rfc3339_micros(unix_micros: i64) -> String {
     const DAY: i64 = 86_400_000_000;
     let (days, in_day) = (unix_micros.div_euclid(DAY), unix_micros.rem_euclid(DAY));
@@ -22,13 +22,13 @@ pub fn rfc3339_micros(unix_micros: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// Year, month and day of a count of days since 1970-01-01, in the proleptic Gregorian calendar. Years are counted from
-/// 1 March, so that the leap day is the last of its year; 400 years (146,097 days) are one cycle.
+/// Converts days since 1970-01-01 to year, month and day in the proleptic Gregorian calendar. Years are counted from 1 March, so
+/// that the leap day is the last of its year; 400 years (146,097 days) are one cycle.
 fn civil_date(days: i64) -> (i64, i64, i64) {
     // Days since 0000-03-01.
     let days = days + 719_468;
     let (cycle, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    // A leap day stands at the end of every fourth year, but not of the 100th, 200th, 300th.
+    // A leap day ends every fourth year, but not the 100th, 200th, 300th.
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day_of_year = day - (365 * year + year / 4 - year / 100);
     // From March on, months have 31, 30, 31, 30, 31 days, repeated: 153 days in five months.

@@ -1,4 +1,4 @@
-//! The flags: which traffic is redirected and to where, and how the tool works.
+//! Flags for the redirected traffic, its destination, and the tool's operation.
 
 use flags::Flag;
 
@@ -58,7 +58,7 @@ flags::flag_table!(
         "accepted for compatibility: iptables' version text; 'nf_tables' in it selects that backend"
     ),
     IPTABLES_BACKEND = Flag::with_value("", "nft or legacy; empty: as the namespace and the host use"),
-    // Of Istio 1.24 and newer.
+    // Flags of Istio 1.24 and newer.
     FORCE_IPTABLES_BINARY = Flag::with_value(
         "",
         "the same, with the names that Istio has: iptables-nft or iptables-legacy, nft or legacy"

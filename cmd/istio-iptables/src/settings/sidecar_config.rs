@@ -1,4 +1,4 @@
-//! The rule set that the flags ask for, with the host's files that give some of their values a meaning.
+//! Rule set defined by the flags, with host files that some of their values refer to.
 
 use std::net::IpAddr;
 
@@ -15,9 +15,9 @@ use super::{
 };
 use crate::host;
 
-/// Most groups that may be captured (as in Istio).
+/// Maximum number of groups that may be captured (as in Istio).
 const MAX_GROUPS: usize = 64;
-/// Istio's proxy user.
+/// UID and GID of Istio's proxy.
 const PROXY_ID: u32 = 1337;
 
 pub(super) fn read_config(
@@ -49,7 +49,7 @@ pub(super) fn read_config(
     })
 }
 
-/// Users and groups of the proxy. Names are looked up in the local files.
+/// Returns users and groups of the proxy. Names are looked up in the local files.
 fn proxy_owners(
     values: &FlagValues,
     sources: &SettingSources<'_>,
@@ -103,7 +103,7 @@ fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidVal
     }
 }
 
-/// Istio's tool hands iptables the elements of these lists as they are.
+/// Parses ports; Istio's tool passes the elements of these lists to iptables unchanged.
 fn parse_ports(values: &FlagValues, flag: &Flag) -> Result<PortSelection, InvalidValue> {
     let text = values.flag_text(flag);
     PortSelection::from_ranges(text).map_err(|error| invalid_value(flag.long, text, error.to_string()))
@@ -115,7 +115,7 @@ fn parse_interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, Inv
     list_elements(text).map(name).collect()
 }
 
-/// `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
+/// Returns the groups to capture: `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
 fn owner_groups(sources: &SettingSources<'_>) -> Result<OwnerGroups, InvalidValue> {
     let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
     let included = sources.owner_groups.unwrap_or("*");
@@ -140,7 +140,7 @@ fn loopback_net(sources: &SettingSources<'_>) -> Result<LoopbackNet, InvalidValu
     )
 }
 
-/// Without a server there is nothing to capture, and no rule (as in Istio since 1.25).
+/// Returns the DNS capture. Without a server there is nothing to capture, and no rule (as in Istio since 1.25).
 fn dns_capture(
     values: &FlagValues,
     sources: &SettingSources<'_>,

@@ -1,19 +1,19 @@
-//! The value of one flag, typed.
+//! Error about the value of a flag.
 
 use std::str::FromStr;
 
 use flags::{Flag, FlagValues};
 use model::parse_go_bool;
 
-/// A flag's value cannot be used.
+/// An invalid value of a flag.
 #[derive(Debug, thiserror::Error)]
 #[error("--{flag} has the value {value:?}: {why}")]
 pub struct InvalidValue {
-    /// The flag (or variable).
+    /// Flag (or variable).
     pub flag: String,
     /// Value of the flag.
     pub value: String,
-    /// Why the value cannot be used.
+    /// Reason why the value is invalid.
     pub why: String,
 }
 

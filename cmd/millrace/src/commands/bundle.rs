@@ -1,4 +1,4 @@
-//! `bundle`: everything that helps somebody elsewhere to find a fault, of all nodes, in one archive.
+//! `bundle`: one archive of all nodes with everything needed to diagnose a fault elsewhere.
 
 use std::{io, process::ExitCode, time::SystemTime};
 
@@ -15,7 +15,7 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// Names in an archive have at most 100 bytes.
+/// Maximum length of a node's name: names in an archive have at most 100 bytes.
 const MAX_NODE: usize = 48;
 const README: &str = "State of a cluster, as its agents reported it when the bundle was written. Credentials have been removed.
 
@@ -45,7 +45,7 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
     Ok(if cluster.state_reports().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
-/// The last lines of each agent that answered, by node.
+/// Returns the last log lines of each agent that answered, by node.
 async fn agent_logs(
     source: &ClusterSource<'_>,
     options: &Options,
@@ -99,7 +99,7 @@ fn add_node(archive: &mut Archive, directory: &str, state: &StateReport) -> io::
     Ok(())
 }
 
-/// Of two long names that begin alike, the number tells which is which.
+/// Returns a directory name; the number distinguishes long names with a common prefix.
 fn node_directory(at: usize, node: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let node: String = node.chars().filter(plain).take(MAX_NODE).collect();

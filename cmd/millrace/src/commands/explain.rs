@@ -1,4 +1,4 @@
-//! `explain`: finds the pod's node, and asks its agent.
+//! `explain`: finds the pod's node, and queries its agent.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ impl PodAgent {
     }
 }
 
-/// Why there is no agent to ask.
+/// Reason why there is no agent to query.
 pub(super) enum Unlocated {
     /// The cluster has no such pod.
     NoSuchPod,
@@ -62,10 +62,10 @@ pub(super) enum Unlocated {
     NoAgent,
 }
 
-/// Finds the pod that is meant, and the agent of its node. Where there is none, the reason is on standard error.
+/// Finds the selected pod, and the agent of its node. If there is none, the reason is printed to standard error.
 ///
 /// # Errors
-/// The pod's name is none, or the API server does not answer.
+/// The pod's name is invalid, or the API server does not answer.
 pub(super) async fn locate_pod_agent(
     source: &ClusterSource<'_>,
     options: &Options,
@@ -99,7 +99,7 @@ pub(super) async fn locate_pod_agent(
     Ok(Ok(PodAgent { namespace, name, node: node.to_owned(), agent }))
 }
 
-/// Namespace and name of the pod that is meant.
+/// Returns namespace and name of the selected pod.
 pub(super) fn parse_pod_name<'a>(
     word: &'a str,
     namespace: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! Pods that check nodes before an installation: one on each node, of the agent's manifests, which runs `install-cni check` there.
+//! Pods that check nodes before an installation: one on each node, made from the agent's manifests, which runs `install-cni check`.
 
 mod manifest;
 
@@ -23,27 +23,27 @@ use self::manifest::CheckedAgent;
 use super::rendered::CONTAINER;
 use crate::{arguments::Options, output, progress::ProgressBar};
 
-/// From the creation of a pod to its end. The node pulls the image meanwhile.
+/// Time limit from the creation of a pod to its end, including the image pull.
 const POD_LIMIT: Duration = Duration::from_secs(180);
-/// From one question about a pod to the next.
+/// Polling interval of a pod.
 const POLL: Duration = Duration::from_secs(1);
-/// Nodes that are checked at a time: each pulls an image, perhaps all from the same registry.
+/// Number of nodes checked concurrently: each pulls an image, perhaps all from the same registry.
 const AT_A_TIME: usize = 16;
-/// Bytes of a pod's log. The result has a tenth of it.
+/// Maximum size of a pod's log, in bytes. The result has a tenth of it.
 const MAX_LOG: u64 = 256 * 1024;
 
-/// The agent whose pods check nodes.
+/// Agent whose pods check nodes.
 pub(super) struct NodeChecker<'a> {
     client: &'a KubeClient,
     options: &'a Options,
     agent: CheckedAgent,
-    /// Distinguishes this run's pods from those of others.
+    /// Distinguishes this run's pods from those of other runs.
     run: String,
     /// Pods that may exist.
     created: RefCell<BTreeSet<PodName>>,
 }
 
-/// As far as the end of such a pod needs it.
+/// Output of `install-cni check -o json`, reduced to what is evaluated here.
 #[derive(Deserialize)]
 struct Answer {
     schema: String,
@@ -51,8 +51,10 @@ struct Answer {
 }
 
 impl<'a> NodeChecker<'a> {
+    /// Returns a checker.
+    ///
     /// # Errors
-    /// The manifests have not one agent.
+    /// The manifests do not contain exactly one agent.
     pub(super) fn new(client: &'a KubeClient, options: &'a Options, file: &Path) -> Result<NodeChecker<'a>> {
         let agent = CheckedAgent::read(file)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -60,7 +62,7 @@ impl<'a> NodeChecker<'a> {
         Ok(NodeChecker { client, options, agent, run, created: RefCell::default() })
     }
 
-    /// The results of these nodes, by node. No pod is left behind, also if the user interrupts.
+    /// Returns the results of these nodes, by node. No pod is left behind, even if the user interrupts.
     ///
     /// # Errors
     /// The user interrupted.
@@ -100,7 +102,7 @@ impl<'a> NodeChecker<'a> {
     }
 
     async fn check_node(&self, name: &PodName, node: &str) -> Result<Vec<PreflightCheck>, String> {
-        // Before it is asked for: of a request without an answer, nobody knows whether it was done.
+        // Before the request: if it gets no response, it is unknown whether the pod was created.
         self.created.borrow_mut().insert(name.clone());
         let manifest = self.agent.pod_for_node(&name.name, node);
         if let Err(error) = self.client.create_pod(name, manifest).await {
@@ -124,7 +126,7 @@ impl<'a> NodeChecker<'a> {
         result
     }
 
-    /// Waits until the pod has ended, whether well or not.
+    /// Waits until the pod has ended, successfully or not.
     async fn wait_for_end(&self, name: &PodName) -> Result<(), String> {
         let (what, path) = (format!("pod {name}"), name.api_path());
         let until = Instant::now() + POD_LIMIT;
@@ -147,10 +149,10 @@ impl<'a> NodeChecker<'a> {
     }
 }
 
-/// How far a pod is; `None`: it has ended.
+/// Returns the progress of a pod; `None`: it has ended.
 ///
 /// # Errors
-/// The scheduler does not put it on its node, and why.
+/// The scheduler cannot assign it to its node, with the reason.
 fn pod_progress(manifest: &Value) -> Result<Option<String>, String> {
     let conditions = manifest.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
     let refused = |found: &&Value| found.get("reason").is_some_and(|reason| reason == "Unschedulable");
@@ -162,7 +164,7 @@ fn pod_progress(manifest: &Value) -> Result<Option<String>, String> {
     Ok((!pod.status.has_ended()).then(|| pod.phase_summary()))
 }
 
-/// The result of `install-cni check -o json` in a log, in which log lines may stand as well.
+/// Extracts the result of `install-cni check -o json` from a log, which may have other lines as well.
 fn parse_log(log: &str) -> Result<Vec<PreflightCheck>, String> {
     let starts = log.match_indices('{').map(|(at, _)| at).filter(|at| *at == 0 || log[..*at].ends_with('\n'));
     for rest in starts.filter_map(|at| log.get(at..)) {

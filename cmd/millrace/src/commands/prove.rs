@@ -1,4 +1,4 @@
-//! `prove`: has the agent of the pod's node send packets in the pod.
+//! `prove`: makes the agent of the pod's node send packets in the pod.
 
 use std::process::ExitCode;
 
@@ -16,10 +16,10 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// Proves every pod of the mesh; of one namespace or one node, if one is meant.
+/// Proves every mesh pod; of one namespace or one node, if given.
 ///
 /// # Errors
-/// The agents cannot be found, or the answer cannot be printed.
+/// The agents cannot be found, or the result cannot be printed.
 pub(super) async fn run_all(
     options: &Options,
     namespace: Option<&str>,

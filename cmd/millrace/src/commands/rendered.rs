@@ -1,5 +1,5 @@
-//! The agent's settings in rendered manifests: the environment and the command line of its container, as the kubelet would make them.
-//! The chart alone knows what its values mean, so nothing here repeats it.
+//! Agent's settings in rendered manifests: the environment and the command line of its container, as the kubelet would set them.
+//! Only the chart defines the meaning of its values, which is not duplicated here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,9 +13,9 @@ use report::SettingsChange;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The agent's container.
+/// Name of the agent's container.
 pub(super) const CONTAINER: &str = "install-cni";
-/// Bytes of all manifests; the chart renders a twentieth of it.
+/// Maximum size of all manifests, in bytes; the chart renders a twentieth of it.
 const MAX_MANIFESTS: u64 = 2 * 1024 * 1024;
 
 /// Settings of a rendered agent.
@@ -61,7 +61,7 @@ struct Variable {
 /// Reads manifests from a file, or from standard input if it is `-`.
 ///
 /// # Errors
-/// They cannot be read, are too long, or have not one agent.
+/// The manifests cannot be read, are too long, or do not contain exactly one agent.
 pub(super) fn read_manifests(file: &Path) -> Result<RenderedSettings> {
     parse_settings(&read_text(file)?)
         .with_context(|| format!("there are no settings of an agent in {}", file.display()))
@@ -107,7 +107,7 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
     Ok(RenderedSettings { change, left_out })
 }
 
-/// The objects of manifests.
+/// Returns the objects of manifests.
 ///
 /// # Errors
 /// The text is no YAML.
@@ -116,7 +116,7 @@ pub(super) fn parse_objects(text: &str) -> Result<Vec<Value>> {
     Ok(documents.into_iter().flat_map(list_items).collect())
 }
 
-/// The objects of a document, which may be a list.
+/// Returns the objects of a document, which may be a list.
 fn list_items(mut document: Value) -> Vec<Value> {
     let is_list = document.get("kind").is_some_and(|kind| kind == "List");
     match document.get_mut("items").filter(|_| is_list).map(Value::take) {
@@ -128,7 +128,7 @@ fn list_items(mut document: Value) -> Vec<Value> {
 /// Finds the agent's DaemonSet, and its container there.
 ///
 /// # Errors
-/// There is none, or more than one.
+/// There is no such DaemonSet, or more than one.
 pub(super) fn find_agent(objects: &[Value]) -> Result<(&Value, &Value)> {
     let daemon_sets = objects.iter().filter(|object| object["kind"] == "DaemonSet");
     let mut agents = daemon_sets.filter_map(|object| Some((object, own_container(object)?)));
@@ -149,15 +149,15 @@ pub(super) fn find_object<'a>(objects: &'a [Value], kind: &str, name: &str) -> O
     objects.iter().find(|object| object["kind"] == kind && is_named(object))
 }
 
-/// Variables that a container gets by `envFrom` from a ConfigMap, as it has them in `env`; `None`: the ConfigMap is not among the
-/// objects.
+/// Returns the variables that a container gets by `envFrom` from a ConfigMap, in the form of `env`; `None`: the ConfigMap is not
+/// among the objects.
 pub(super) fn config_map_variables(objects: &[Value], source: &Value) -> Option<Vec<Value>> {
     let source = EnvSource::deserialize(source).ok()?;
     let data = data_of(objects, &source.config_map_ref?.name, &source.prefix).ok()?;
     Some(data.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect())
 }
 
-/// A variable with its value, if it is one of a ConfigMap among the objects; else the same one.
+/// Returns a variable with its value, if it refers to a ConfigMap among the objects; otherwise unchanged.
 pub(super) fn resolved_variable(objects: &[Value], variable: &Value) -> Value {
     let reference = variable.pointer("/valueFrom/configMapKeyRef");
     match reference.and_then(|reference| referenced_value(objects, reference)) {
@@ -166,7 +166,7 @@ pub(super) fn resolved_variable(objects: &[Value], variable: &Value) -> Value {
     }
 }
 
-/// The variables of a ConfigMap.
+/// Returns the variables of a ConfigMap.
 fn data_of(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
     let found = find_object(objects, "ConfigMap", name);
     let found = found.with_context(|| format!("the ConfigMap {name} is not among them"))?;
@@ -175,7 +175,7 @@ fn data_of(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<Strin
     Ok(data.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect())
 }
 
-/// Variables of the container, of which each wins over one of the same name before it.
+/// Adds variables of the container, each overriding an earlier one of its name.
 fn add_variables(
     variables: Vec<Variable>,
     objects: &[Value],
@@ -190,7 +190,7 @@ fn add_variables(
         let is_of_pod = from.iter().all(|kind| kind == "fieldRef" || kind == "resourceFieldRef");
         match value {
             Some(value) if !is_expanded(&value) => drop(change.variables.insert(name, value)),
-            None if from.is_empty() => {} // as if it were not there
+            None if from.is_empty() => {} // counts as absent
             _ => {
                 if from.is_empty() || !is_of_pod {
                     left_out.push(format!("{name}, whose value the manifests do not contain"));
@@ -201,12 +201,12 @@ fn add_variables(
     }
 }
 
-/// The value of a reference to a key of a ConfigMap; `None`: it is not among the objects.
+/// Returns the value of a reference to a ConfigMap key; `None`: it is not among the objects.
 fn referenced_value(objects: &[Value], reference: &Value) -> Option<String> {
     data_of(objects, reference.get("name")?.as_str()?, "").ok()?.remove(reference.get("key")?.as_str()?)
 }
 
-/// The kubelet puts other variables into it.
+/// Whether the kubelet substitutes other variables in the text.
 fn is_expanded(text: &str) -> bool {
     text.contains("$(")
 }

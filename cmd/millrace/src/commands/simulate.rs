@@ -1,4 +1,4 @@
-//! `simulate`: asks every agent what a change would do, and looks for what would be wrong then.
+//! `simulate`: queries every agent about the effect of a change, and finds the resulting problems.
 
 use std::{path::Path, process::ExitCode};
 
@@ -13,7 +13,7 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// The object whose labels would change.
+/// Object whose labels would change.
 pub(super) struct LabelledObject<'a> {
     pub(super) kind: LabelledKind,
     pub(super) name: &'a str,
@@ -23,7 +23,7 @@ pub(super) struct LabelledObject<'a> {
 /// Simulates a change of labels.
 ///
 /// # Errors
-/// The names or labels are none, or the cluster cannot be asked.
+/// A name or label is invalid, or the cluster cannot be queried.
 pub(super) async fn label_change(
     options: &Options,
     object: LabelledObject<'_>,
@@ -54,7 +54,7 @@ pub(super) async fn label_change(
 /// Simulates other settings of the agents: those of rendered manifests, or single ones.
 ///
 /// # Errors
-/// The settings cannot be read, or the cluster cannot be asked.
+/// The settings cannot be read, or the cluster cannot be queried.
 pub(super) async fn simulate_settings(
     options: &Options,
     variables: &[String],

@@ -1,4 +1,4 @@
-//! `watch`: what changes, line by line.
+//! `watch`: state changes, one per line.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// Namespace and node to which the watch is restricted; `None` means all.
+/// Namespace and node to which the watch is restricted; `None`: all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Only<'a> {
     pub(super) namespace: Option<&'a str>,
@@ -60,13 +60,13 @@ pub(super) async fn run(
     Ok(if heard { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
-/// A node, or the cluster if it is empty, and what changed there.
+/// Name of a node, empty for the cluster, and a change there.
 type NodeChange = (String, StateChange);
 
 #[derive(Default)]
 struct ClusterWatch {
     nodes: BTreeMap<String, NodeWatch>,
-    /// Why the API server does not answer, as it was printed.
+    /// Error of the API server, as last printed.
     lost: Option<String>,
 }
 

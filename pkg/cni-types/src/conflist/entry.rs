@@ -1,33 +1,33 @@
-//! The entry that makes a runtime call our plugin.
+//! Conflist entry that makes a runtime call our plugin.
 
 use super::network::{UnusableConf, entry_is_usable};
 use super::{ENTRY_LEVEL, EditError};
 use crate::document::{Json, JsonError, JsonMembers, field_text};
 use crate::{CniError, CniVersion, NetConf};
 
-/// Why a template is not taken. An entry that our plugin or the runtime refuses would keep every pod of the node from
-/// starting, so it must not get into a file.
+/// Reason why a template is refused. An entry that our plugin or the runtime rejects would keep every pod of the node from
+/// starting, so it must not be written to a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// The template cannot be parsed as JSON.
     #[error("the plugin's configuration is not JSON: {0}")]
     Json(#[from] JsonError),
-    /// The template is a list, a string or the like.
+    /// The template is not an object.
     #[error("the plugin's configuration is not a JSON object")]
     NotAnObject,
-    /// The template is for another plugin, or for none.
+    /// The template has another plugin type, or none.
     #[error("the plugin's configuration needs the `type` {:?}, and has {}", ConflistEntry::TYPE, kind_text(.0.as_deref()))]
     Type(
-        /// The type, if there is one.
+        /// Type, if any.
         Option<String>,
     ),
-    /// The plugin would not start with it. The message names the member.
+    /// The plugin would reject it. The message names the member.
     #[error("the plugin's configuration is refused: {0}")]
     Plugin(CniError),
-    /// The runtime would drop the whole file because of it.
+    /// The runtime would reject the whole file because of it.
     #[error("the plugin's configuration is refused: {0}")]
     Runtime(UnusableConf),
-    /// In a file it could not be read back.
+    /// In a file it would be nested too deep to be parsed again.
     #[error("{}", EditError::TooDeep)]
     TooDeep,
 }
@@ -36,18 +36,19 @@ fn kind_text(kind: Option<&str>) -> String {
     kind.map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}"))
 }
 
-/// Our plugin's entry: an object of type [`ConflistEntry::TYPE`] without `cniVersion`, which lists have for all their plugins.
+/// Our plugin's entry: an object of type [`ConflistEntry::TYPE`] without `cniVersion`, which a list has for all its plugins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflistEntry(Json);
 
 impl ConflistEntry {
-    /// The `type` of our entry, which is the name of the plugin's binary.
+    /// Type of our entry, the name of the plugin's binary.
     pub const TYPE: &str = "istio-cni";
 
-    /// Reads the template after its placeholders were replaced, and drops `cniVersion`.
+    /// Parses the template after substitution of its placeholders, and drops `cniVersion`.
     ///
     /// # Errors
-    /// When it is not a JSON object of our type, or something that the plugin ([`NetConf::parse`], with a name and a
+    /// The template is not a JSON object of our type, or is rejected by the plugin ([`NetConf::parse`], with a name and a version
+    /// where it has none) or the runtime.
     /// version where it has none) or the runtime does not accept.
     pub fn parse(template: &str) -> Result<ConflistEntry, EntryError> {
         let Json::Object(mut members) = Json::parse(template.as_bytes())? else {
@@ -67,7 +68,7 @@ impl ConflistEntry {
         Ok(ConflistEntry(entry))
     }
 
-    /// Returns the entry without `kubernetes.kubeconfig`, so that the plugin asks nobody but the agent.
+    /// Returns the entry without `kubernetes.kubeconfig`, so that the plugin queries only the agent.
     #[must_use]
     pub fn without_kubeconfig(mut self) -> ConflistEntry {
         if let Json::Object(members) = &mut self.0 {
@@ -81,7 +82,7 @@ impl ConflistEntry {
         self
     }
 
-    /// Adds a member that the template does not have. An existing member stays as it is.
+    /// Adds a member that the template lacks. An existing member is kept.
     #[must_use]
     pub fn with_default(mut self, key: &str, value: Json) -> ConflistEntry {
         if let Json::Object(members) = &mut self.0
@@ -92,27 +93,27 @@ impl ConflistEntry {
         self
     }
 
-    /// The namespaces whose pods the plugin leaves alone.
+    /// Returns the namespaces whose pods the plugin skips.
     pub fn excluded_namespaces(&self) -> Vec<String> {
         self.read_by_plugin().map(|conf| conf.kubernetes.exclude_namespaces).unwrap_or_default()
     }
 
-    /// Returns the entry as the plugin reads it.
+    /// Returns the entry as parsed by the plugin.
     ///
     /// # Errors
-    /// The plugin would refuse the entry, which [`ConflistEntry::parse`] has ruled out for the text of the template.
+    /// The plugin would reject the entry, which [`ConflistEntry::parse`] has ruled out for the text of the template.
     pub fn read_by_plugin(&self) -> Result<NetConf, EntryError> {
         let Json::Object(members) = &self.0 else { return Err(EntryError::NotAnObject) };
         read_by_plugin(members)
     }
 
-    /// The entry as it stands in a file.
+    /// Returns the entry as written to a file.
     pub fn as_json(&self) -> &Json {
         &self.0
     }
 }
 
-/// Lets the plugin's own reader look at what a runtime would hand to it.
+/// Parses the members as the plugin does for a runtime's call.
 fn read_by_plugin(members: &JsonMembers) -> Result<NetConf, EntryError> {
     let mut handed = members.clone();
     for (key, default) in [("name", ConflistEntry::TYPE), ("cniVersion", CniVersion::V0_3_1.as_str())] {

@@ -1,12 +1,11 @@
-//! How container runtimes read a file of the CNI configuration directory. containerd and CRI-O do it with libcni, whose
-//! versions differ; docs/install-cni.md has their rules as a table. A test of `installer` compares them with what the
-//! runtimes' own libraries load.
+//! Parsing of CNI configuration files as container runtimes do. containerd and CRI-O use libcni, whose versions differ;
+//! docs/install-cni.md has their rules as a table. A test of `installer` compares them with the runtimes' own libraries.
 
 use super::ConflistEntry;
 use crate::document::{Json, JsonError, JsonMembers, field_text, matching_fields};
 use crate::version::{CniVersion, UnknownVersion};
 
-/// The kinds of file that a runtime reads.
+/// Kind of file that a runtime reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileForm {
     /// `.conf` or `.json`: a single plugin.
@@ -16,10 +15,10 @@ pub enum FileForm {
 }
 
 impl FileForm {
-    /// The extensions of single configurations.
+    /// Extensions of single configurations.
     pub const SINGLE: [&str; 2] = ["conf", "json"];
 
-    /// The form that a file name's extension denotes; `None` for any other, which no runtime reads.
+    /// Returns the form denoted by a file name's extension; `None` for any other, which no runtime reads.
     pub fn from_file_name(file_name: &str) -> Option<FileForm> {
         match file_name.rsplit_once('.')?.1 {
             "conflist" => Some(FileForm::Conflist),
@@ -29,7 +28,7 @@ impl FileForm {
 }
 
 model::word_enum! {
-    /// A version of containernetworking/cni whose rules for network configurations differ from those of the one before.
+    /// A version of containernetworking/cni whose rules for network configurations differ from the previous one's.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Libcni {
         /// Up to 1.1.2: containerd up to 1.7.
@@ -41,64 +40,63 @@ model::word_enum! {
     }
 }
 
-/// A network configuration as a runtime reads it from its file.
+/// A network configuration as parsed by a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkFile {
-    /// How many plugins the file itself has; 0 where all of them are in the plugin directory.
+    /// Number of plugins in the file itself; 0 if all of them are in the plugin directory.
     pub plugins: usize,
-    /// The directory beside the file whose `.conf` files libcni 1.3 appends to the plugins: the network's name, as it stands
-    /// in the file.
+    /// Directory beside the file whose `.conf` files libcni 1.3 appends to the plugins: the network's name, as written in the file.
     pub plugin_directory: Option<String>,
 }
 
-/// Why a runtime does not take a file.
+/// Reason why a runtime does not load a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableConf {
     /// The file cannot be parsed as JSON.
     #[error("it is not JSON: {0}")]
     Json(#[from] JsonError),
-    /// The document is a list, a string or the like.
+    /// The document is not an object.
     #[error("it is not a JSON object")]
     NotAnObject,
-    /// A member is missing, or empty where that counts the same.
+    /// A member is missing, or empty where that is equivalent.
     #[error("`{path}` is missing or empty")]
     Missing {
-        /// The member's path.
+        /// Path of the member.
         path: String,
     },
     /// A member is of the wrong type.
     #[error("`{path}` is not {expected}")]
     Wrong {
-        /// The member's path.
+        /// Path of the member.
         path: String,
-        /// The expected type, with its article.
+        /// Expected type, with its article.
         expected: &'static str,
     },
-    /// A number beyond a float64, into which Go decodes every number that has no type.
+    /// A number exceeds float64, as which Go decodes untyped numbers.
     #[error("the number {0} is out of range")]
     Number(
-        /// The number, shortened to 64 characters.
+        /// Number, truncated to 64 characters.
         String,
     ),
     /// The plugin directory, or a file in it, cannot be read.
     #[error("its plugin directory is unusable: {0}")]
     PluginDirectory(
-        /// In words.
+        /// Cause as text.
         String,
     ),
     /// Standalone mode: the file is for another plugin.
     #[error("its `type` is {found:?} instead of {:?}", ConflistEntry::TYPE)]
     NotOurs {
-        /// The type it has.
+        /// Type found in the file.
         found: String,
     },
 }
 
-/// Reads a file as a runtime with that version of libcni does, or tells why it does not load it. Invalid UTF-8 does not
-/// matter to runtimes, although [`merge_entry`](super::merge_entry) refuses to edit such a file.
+/// Parses a file as a runtime with that version of libcni does, or returns why it does not load it. Invalid UTF-8 is accepted, as
+/// by runtimes, although [`merge_entry`](super::merge_entry) refuses to edit such a file.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first reason.
 pub fn read_network(form: FileForm, content: &[u8], libcni: Libcni) -> Result<NetworkFile, UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
     let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
@@ -113,29 +111,28 @@ pub fn read_network(form: FileForm, content: &[u8], libcni: Libcni) -> Result<Ne
     Ok(network)
 }
 
-/// The version in which runtimes call the plugins of a list, if ours does not speak it: with our entry, containerd would
-/// start no pod, and CRI-O would skip the list. With `cniVersions`, runtimes choose one that they know.
+/// Returns the version with which runtimes call the plugins of a list, if ours does not support it: with our entry, containerd
+/// would start no pod, and CRI-O would skip the list. With `cniVersions`, runtimes select a version that they know.
 pub fn unknown_version(list: &[u8]) -> Option<UnknownVersion> {
     let document = Json::as_runtimes_read(list).ok()?;
     document.get("plugins").filter(|_| document.get("cniVersions").is_none())?;
     document.get("cniVersion")?.as_str()?.parse::<CniVersion>().err()
 }
 
-/// Whether a runtime takes a file of a network's plugin directory ([`NetworkFile::plugin_directory`]). One that it does not take
+/// Checks whether a runtime accepts a file of a network's plugin directory ([`NetworkFile::plugin_directory`]). One that it rejects
 /// makes the whole network unusable.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first reason.
 pub fn check_directory_plugin(content: &[u8]) -> Result<(), UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
     check_plugin(document.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)
 }
 
-/// Whether a file holds our plugin alone, as standalone mode writes it. Whether it is still the same text is for the
-/// caller to compare.
+/// Checks whether a file has our plugin alone, as written in standalone mode. Comparing the content is left to the caller.
 ///
 /// # Errors
-/// When it is not a JSON object, or its `type` is another one.
+/// The file is not a JSON object, or has another `type`.
 pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
     let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
@@ -146,14 +143,14 @@ pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
     }
 }
 
-/// Whether a list with this entry is still loaded, by every version.
+/// Checks that a list with this entry is still loaded, by every version.
 pub(super) fn entry_is_usable(entry: &Json) -> Result<(), UnusableConf> {
     check_plugin(entry.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)?;
     check_numbers(entry)
 }
 
-/// A list's own members are looked up by their exact keys and must not be null; those of its plugins are decoded into a
-/// struct, as [`plugin`] has it. A list without `cniVersion` is loaded.
+/// Parses a list. Its own members are matched by their exact keys and must not be null; those of its plugins are decoded into a
+/// struct, as by [`plugin`]. A list without `cniVersion` is loaded.
 fn read_list(members: &JsonMembers, libcni: Libcni) -> Result<NetworkFile, UnusableConf> {
     let name = members.get("name").ok_or_else(|| missing_member("name"))?;
     let name = name.as_str().ok_or_else(|| wrong_type("name", "a string"))?;
@@ -197,7 +194,7 @@ fn inline_plugins(plugins: &Json, libcni: Libcni) -> Result<usize, UnusableConf>
     Ok(plugins.len())
 }
 
-/// A boolean that may be a string as well, since libcni 1.2.
+/// Parses a boolean that may be a string as well, since libcni 1.2.
 fn read_flag(members: &JsonMembers, key: &str) -> Result<bool, UnusableConf> {
     match members.get(key) {
         None => Ok(false),
@@ -208,7 +205,7 @@ fn read_flag(members: &JsonMembers, key: &str) -> Result<bool, UnusableConf> {
     }
 }
 
-/// `cniVersions`, and `cniVersion` where there is such a list: every version must be numbers.
+/// Checks `cniVersions`, and `cniVersion` if that list exists: every version must consist of numbers.
 fn check_versions(members: &JsonMembers) -> Result<(), UnusableConf> {
     let Some(versions) = members.get("cniVersions") else { return Ok(()) };
     let versions = versions.as_list().ok_or_else(|| wrong_type("cniVersions", "a list"))?;
@@ -223,7 +220,7 @@ fn check_versions(members: &JsonMembers) -> Result<(), UnusableConf> {
     }
 }
 
-/// At most three numbers, with or without a sign; an empty text counts as 0.1.0.
+/// Whether the text has at most three numbers, with or without a sign; an empty text counts as 0.1.0.
 fn is_version(text: &str) -> bool {
     let is_number = |part: &str| part.parse::<i64>().is_ok();
     text.is_empty() || (text.split('.').count() <= 3 && text.split('.').all(is_number))
@@ -237,14 +234,14 @@ fn missing_member(path: &str) -> UnusableConf {
     UnusableConf::Missing { path: path.to_owned() }
 }
 
-/// The shapes of a plugin's members that libcni decodes. Null fits all.
+/// Types of a plugin's members that libcni decodes. Null is valid for all.
 enum MemberShape {
     Text,
     Flag,
     Texts,
-    /// An object whose members all have one shape.
+    /// An object whose members all have one type.
     Map(&'static MemberShape),
-    /// An object; its members that are named here have these shapes.
+    /// An object whose listed members have these types.
     Struct(&'static [(&'static str, MemberShape)]),
     /// A list of such objects.
     Structs(&'static [(&'static str, MemberShape)]),
@@ -252,7 +249,7 @@ enum MemberShape {
     Object,
 }
 
-/// libcni's `types.NetConf`, in all versions.
+/// libcni's `types.NetConf`, common to all versions.
 const PLUGIN: &[(&str, MemberShape)] = &[
     ("cniVersion", MemberShape::Text),
     ("name", MemberShape::Text),
@@ -263,7 +260,7 @@ const PLUGIN: &[(&str, MemberShape)] = &[
     ("prevResult", MemberShape::Object),
 ];
 
-/// The member that libcni 1.2 added.
+/// Member added in libcni 1.2.
 const ATTACHMENTS: &[(&str, MemberShape)] = &[(
     "cni.dev/valid-attachments",
     MemberShape::Structs(&[("containerID", MemberShape::Text), ("ifname", MemberShape::Text)]),

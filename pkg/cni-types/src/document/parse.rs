@@ -1,5 +1,5 @@
-//! The reader: serde_json's, once for each level of a document, because it keeps the text of numbers only so, or under a
-//! feature that would change every other crate which uses it.
+//! JSON parser: serde_json, called once for each level of a document, because only so does it keep the text of numbers, except with
+//! a feature that would change every other crate that uses it.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -8,20 +8,20 @@ use serde_json::value::RawValue;
 
 use super::Json;
 
-/// Why a text is not read as JSON.
+/// Error of parsing JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
 pub struct JsonError {
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// The character of the line, from 1.
+    /// Character in the line, from 1.
     pub column: usize,
     what: String,
     too_deep: bool,
 }
 
 impl JsonError {
-    /// Creates an error that says what is wrong at an offset.
+    /// Returns an error at an offset.
     pub(super) fn at_offset(text: &[u8], offset: usize, what: impl Into<String>) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -33,13 +33,13 @@ impl JsonError {
         }
     }
 
-    /// Whether the text is nested deeper than [`Json::MAX_DEPTH`], which need not keep others from reading it.
+    /// Whether the text is nested deeper than [`Json::MAX_DEPTH`], which other programs may still accept.
     pub const fn is_too_deep(&self) -> bool {
         self.too_deep
     }
 }
 
-/// Reads a text that is one value.
+/// Parses a text with one value.
 pub(super) fn document(text: &str) -> Result<Json, JsonError> {
     if text.starts_with('\u{feff}') {
         let what = "the text starts with a byte order mark, which JSON does not allow";
@@ -50,7 +50,7 @@ pub(super) fn document(text: &str) -> Result<Json, JsonError> {
     reader.read_value(reader.parse_part(text)?, 0)
 }
 
-/// Returns the text with U+FFFD for each half of a surrogate pair, as Go reads it and serde_json does not. Lines and columns stay.
+/// Replaces unpaired surrogates by U+FFFD, as Go does and serde_json does not. Lines and columns are preserved.
 fn replace_half_pairs(text: &str) -> Cow<'_, str> {
     if !text.contains("\\ud") && !text.contains("\\uD") {
         return Cow::Borrowed(text);
@@ -71,7 +71,7 @@ fn replace_half_pairs(text: &str) -> Cow<'_, str> {
     Cow::Owned(replaced)
 }
 
-/// The number of the escape with which a text begins.
+/// Returns the code unit of the escape with which a text begins.
 fn code_unit(text: &str) -> Option<u16> {
     u16::from_str_radix(text.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }
@@ -115,7 +115,7 @@ impl<'a> JsonReader<'a> {
         })
     }
 
-    /// Creates an error about an offset in a part of the text.
+    /// Returns an error at an offset in a part of the text.
     fn error_in(&self, part: &str, offset: usize, what: impl Into<String>) -> JsonError {
         let start = part.as_ptr().addr().saturating_sub(self.text.as_ptr().addr());
         JsonError::at_offset(self.text.as_bytes(), start + offset, what)

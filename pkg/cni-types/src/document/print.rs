@@ -1,8 +1,8 @@
-//! The printer: Go 1.21's encoding/json with two blanks of indentation.
+//! JSON printer: Go 1.21's encoding/json with two blanks of indentation.
 
 use super::Json;
 
-/// The text of a document, with a line feed at its end.
+/// Formats a document, with a line feed at its end.
 pub(super) fn document(json: &Json) -> String {
     let mut out = String::new();
     write_value(&mut out, json, 0);
@@ -28,7 +28,7 @@ fn write_value(out: &mut String, json: &Json, level: usize) {
     }
 }
 
-/// Items between two brackets, each on a line of its own; nothing between the brackets when there is none.
+/// Writes items between two brackets, each on a line of its own; nothing between the brackets if there are none.
 fn write_bracketed<T>(
     out: &mut String,
     brackets: &str,
@@ -56,8 +56,8 @@ fn start_line(out: &mut String, level: usize) {
     out.extend(std::iter::repeat_n("  ", level));
 }
 
-/// A string with Go's escapes. Backspace and form feed have no short one before Go 1.22; `<`, `>` and `&` have one so
-/// that the text can stand in HTML, U+2028 and U+2029 so that it can stand in JavaScript.
+/// Writes a string with Go's escapes. Backspace and form feed have no short form before Go 1.22; `<`, `>` and `&` are escaped for
+/// HTML, U+2028 and U+2029 for JavaScript.
 fn write_string(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;

@@ -1,21 +1,21 @@
-//! Results from one version to another, by moving raw parts.
+//! Conversion of results between versions, by moving raw parts.
 //!
-//! The differences (CNI spec, section "Result" at each tag): 0.1.0 and 0.2.0 have `ip4` and `ip6` with an own list of
-//! routes each; 0.3.0 to 0.4.0 have lists, and ips with a `version`; 1.0.0 has no such `version`; 1.1.0 has more members
-//! of interfaces and routes.
+//! Differences (CNI spec, section "Result" at each tag): 0.1.0 and 0.2.0 have `ip4` and `ip6`, each with its own list of routes;
+//! 0.3.0 to 0.4.0 have lists, and ips with a `version`; 1.0.0 has no such `version`; 1.1.0 has more members of interfaces and
+//! routes.
 
 use crate::json::{JsonNode, ObjectFields, to_pretty_json};
 use crate::version::ResultShape;
 use crate::{CniResult, CniVersion};
 
-/// The members of interfaces that 1.1.0 added.
+/// Members of interfaces added in 1.1.0.
 const INTERFACE_1_1: [&str; 3] = ["mtu", "socketPath", "pciID"];
-/// The members of routes that 1.1.0 added.
+/// Members of routes added in 1.1.0.
 const ROUTE_1_1: [&str; 5] = ["mtu", "advmss", "priority", "table", "scope"];
 
 type ResultMembers<'a> = Vec<(String, JsonNode<'a>)>;
 
-/// The result in the requested version. `fields` is what `result` was parsed from.
+/// Converts the result to the requested version. `fields`: the members from which `result` was parsed.
 pub(super) fn convert_result(
     fields: &ObjectFields<'_>,
     result: &CniResult,
@@ -35,8 +35,8 @@ pub(super) fn convert_result(
     to_pretty_json(&JsonNode::Object(members))
 }
 
-/// The three lists of a result, of whatever shape it was; each element with its address (`address`), if it has one, under
-/// the name of the newer versions, and without `version`.
+/// Three lists of a result, whatever its shape; each element with its address (`address`), if any, under the name of the newer
+/// versions, and without `version`.
 struct ResultLists<'a> {
     interfaces: Option<Vec<ResultMembers<'a>>>,
     ips: Vec<ResultMembers<'a>>,
@@ -44,7 +44,7 @@ struct ResultLists<'a> {
 }
 
 impl<'a> ResultLists<'a> {
-    // A part that is no list or object cannot come here: the typed parser has refused it.
+    // A part that is no list or object cannot occur here: the typed parser has rejected it.
     fn from_fields(fields: &ObjectFields<'a>, from: ResultShape) -> Self {
         if from == ResultShape::Ip4Ip6 {
             let pair =
@@ -71,7 +71,7 @@ impl<'a> ResultLists<'a> {
         }
     }
 
-    /// Drops what only 1.1.0 has.
+    /// Removes members that only 1.1.0 has.
     fn drop_newer_members(&mut self, from: ResultShape, to: ResultShape) {
         if from < ResultShape::IpsMore || to == ResultShape::IpsMore {
             return;
@@ -105,7 +105,7 @@ impl<'a> ResultLists<'a> {
         members
     }
 
-    /// The first address of each family, with the routes of the family.
+    /// Returns the first address of each family, with the routes of the family.
     fn into_ip4_ip6(self, result: &CniResult) -> ResultMembers<'a> {
         let (mut ip4, mut ip6): (Option<ResultMembers<'a>>, Option<ResultMembers<'a>>) = (None, None);
         for (mut ip, typed) in self.ips.into_iter().zip(&result.ips) {
@@ -132,7 +132,7 @@ impl<'a> ResultLists<'a> {
     }
 }
 
-/// The members of one object: the address first, under the name of the newer versions, then all that are not skipped.
+/// Returns the members of one object: the address first, under the name of the newer versions, then all that are not skipped.
 fn object_members<'a>(fields: &ObjectFields<'a>, skip: &[&str], address: Option<&str>) -> ResultMembers<'a> {
     let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", JsonNode::Raw(raw)));
     address.into_iter().chain(remaining_fields(fields, skip)).collect()

@@ -1,4 +1,4 @@
-//! The pod that checks a node: the agent's, as its DaemonSet would make it there, except that it runs `install-cni check`, serves and
+//! Pod that checks a node: the agent's, as its DaemonSet would create it there, except that it runs `install-cni check`, serves and
 //! redirects nothing, and ends.
 
 use std::path::Path;
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::rendered;
 
-/// Seconds after which the kubelet ends the pod, if nobody deletes it.
+/// Seconds after which the kubelet ends a pod that was not deleted.
 const DEADLINE: u64 = 300;
-/// Of a container, what belongs to a service, or decides on its life.
+/// Members of a container that belong to a service, or control its life.
 const LEFT_OUT: [&str; 7] =
     ["command", "args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
 /// Taints that every pod of a DaemonSet tolerates.
@@ -24,13 +24,13 @@ const TOLERATED: [(&str, &str); 7] = [
     ("network-unavailable", "NoSchedule"),
 ];
 
-/// An agent of rendered manifests.
+/// An agent in rendered manifests.
 pub(super) struct CheckedAgent {
     /// Namespace of the agent.
     pub(super) namespace: String,
-    /// Metadata of its pods, except their name.
+    /// Metadata of its pods, except the name.
     metadata: Map<String, Value>,
-    /// Specification of its pods, except their node.
+    /// Specification of its pods, except the node.
     spec: Map<String, Value>,
 }
 
@@ -38,7 +38,7 @@ impl CheckedAgent {
     /// Reads manifests from a file, or from standard input if it is `-`.
     ///
     /// # Errors
-    /// They cannot be read, are too long, or have not one agent.
+    /// The manifests cannot be read, are too long, or do not contain exactly one agent.
     pub(super) fn read(file: &Path) -> Result<CheckedAgent> {
         CheckedAgent::parse(&rendered::read_text(file)?)
             .with_context(|| format!("there is no agent in {}", file.display()))
@@ -52,7 +52,7 @@ impl CheckedAgent {
         let spec = daemon_set.pointer("/spec/template/spec").and_then(Value::as_object);
         let mut spec = spec.cloned().context("it has no pods")?;
         let container = checking_container(members_of(container.clone()), &objects);
-        // The agent's service account is not there yet, and a class of priority would have the pod evict others.
+        // The agent's service account does not exist yet, and with a priority class the pod could evict others.
         let account = spec.remove("serviceAccountName").or_else(|| spec.remove("serviceAccount"));
         for of_agent in ["serviceAccount", "initContainers", "priorityClassName", "priority", "affinity"] {
             spec.remove(of_agent);
@@ -78,7 +78,7 @@ impl CheckedAgent {
             daemon_set.pointer("/spec/template/metadata/annotations").and_then(Value::as_object);
         let mut annotations = annotations.cloned().unwrap_or_default();
         annotations.retain(|key, _| !key.starts_with("prometheus.io/"));
-        // None of the agent's labels: its DaemonSet would adopt the pod, and its Services would find it.
+        // Without the agent's labels: its DaemonSet would adopt the pod, and its Services would select it.
         let labels = json!({
             "app.kubernetes.io/name": "millrace-check",
             "sidecar.istio.io/inject": "false",
@@ -88,7 +88,7 @@ impl CheckedAgent {
         Ok(CheckedAgent { namespace: namespace.to_owned(), metadata: members_of(metadata), spec })
     }
 
-    /// The pod for a node, which the scheduler puts there and nowhere else, so that the node's resources count.
+    /// Returns the pod for a node, assigned there by the scheduler, so that the node's resources are respected.
     pub(super) fn pod_for_node(&self, name: &str, node: &str) -> Value {
         let (mut metadata, mut spec) = (self.metadata.clone(), self.spec.clone());
         metadata.insert("name".to_owned(), json!(name));
@@ -100,7 +100,8 @@ impl CheckedAgent {
     }
 }
 
-/// The agent's container, which checks instead. Its ConfigMap is not there yet either: the variables are those of the manifests.
+/// Returns the agent's container, changed to run the check. The ConfigMap does not exist yet either: variables are resolved from
+/// the manifests.
 fn checking_container(mut container: Map<String, Value>, objects: &[Value]) -> Map<String, Value> {
     let words = container.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
     let args: Vec<Value> =
