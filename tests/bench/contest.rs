@@ -15,6 +15,7 @@ use crate::{
     base::{BenchNode, NODE},
     measure::{self, Cost},
     peer::{ISTIO, Peer},
+    results,
 };
 
 /// One row of the table.
@@ -125,28 +126,28 @@ pub(crate) fn at_once(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
     let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
     let empty = kit::binary("empty").to_string_lossy().into_owned();
     let idle = vec![vec![empty]; AT_ONCE].join(&[measure::BESIDE.to_owned()][..]);
-    let (mut floor, mut last, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut istio, mut istio_cpu) = (Vec::new(), Vec::new());
+    let named = ["sidecar pods, agent", "empty programs", "Istio's sidecar pods"];
+    let mut costs: [(String, Vec<[f64; 2]>); 3] = named.map(|name| (name.to_owned(), Vec::new()));
     for _ in 0..rounds {
-        let cost = crowd(base, &plugin, |netns| base.call(&base.sidecar, netns, true, Some(&socket(base))));
-        last.push(cost.wall);
-        cpu.push(cost.cpu / AT_ONCE as f64);
-        floor.push(measure::run(base.node.netns(), &idle, &[], "").wall);
-        if let Some(peer) = peer {
-            let plugin = peer.plugin.to_string_lossy();
-            let cost = crowd(base, &plugin, |netns| base.istio_call(&base.sidecar, netns));
-            istio.push(cost.wall);
-            istio_cpu.push(cost.cpu / AT_ONCE as f64);
+        let ours = crowd(base, &plugin, |netns| base.call(&base.sidecar, netns, true, Some(&socket(base))));
+        let floor = measure::run(base.node.netns(), &idle, &[], "");
+        let theirs = peer.map(|peer| {
+            crowd(base, &peer.plugin.to_string_lossy(), |netns| base.istio_call(&base.sidecar, netns))
+        });
+        for ((_, kept), cost) in costs.iter_mut().zip([Some(ours), Some(floor), theirs]) {
+            kept.extend(cost.map(|cost| [cost.wall, cost.cpu / AT_ONCE as f64]));
         }
     }
-    let [(last, least, most), (cpu, ..), (floor, ..)] = [&last, &cpu, &floor].map(|values| spread(values));
+    let of =
+        |who: usize, what: usize| spread(&costs[who].1.iter().map(|cost| cost[what]).collect::<Vec<f64>>());
+    let ((last, least, most), cpu, floor) = (of(0, 0), of(0, 1).0, of(1, 0).0);
     println!(
         "{AT_ONCE} sidecar ADDs at once, agent: the last one is done after {last:.1} ms ({least:.1}, {most:.1}), \
          1/{:.0} of Istio 1.20.8's {UPSTREAM_AT_ONCE} (bound 1/10); {cpu:.2} ms of CPU each; {AT_ONCE} empty programs: {floor:.1} ms\n",
         UPSTREAM_AT_ONCE / last
     );
-    if !istio.is_empty() {
-        let [(wall, least, most), (its_cpu, ..)] = [&istio, &istio_cpu].map(|values| spread(values));
+    if peer.is_some() {
+        let ((wall, least, most), its_cpu) = (of(2, 0), of(2, 1).0);
         println!(
             "the same by Istio's, which asks the API server: {wall:.1} ms ({least:.1}, {most:.1}), {:.1} times as long; \
              {its_cpu:.2} ms of CPU each, {:.1} times as much\n",
@@ -154,6 +155,7 @@ pub(crate) fn at_once(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
             its_cpu / cpu
         );
     }
+    results::write("add-at-once", ["last_ms", "cpu_ms_each"], costs);
 }
 
 /// Calls a plugin for many pods at the same time, each with what is made for its namespace.

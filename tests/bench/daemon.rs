@@ -9,8 +9,11 @@ use std::{
 
 use kit::{Container, Daemon, Node, NodeOptions};
 
-use crate::base::BenchNode;
-use crate::peer::Peer;
+use crate::{
+    base::BenchNode,
+    peer::{ISTIO, Peer},
+    results,
+};
 
 /// What one daemon took.
 struct Results {
@@ -29,9 +32,14 @@ struct Results {
 /// Measures ours, and others in turn with it.
 pub(crate) fn run(base: &BenchNode, other: Option<&Path>, peer: Option<&Peer>, rounds: usize) {
     let ours = kit::binary("install-cni");
-    let peer = peer.map(|peer| peer.daemon.as_path());
-    let programs: Vec<&Path> = [Some(ours.as_path()), other, peer].into_iter().flatten().collect();
-    let mut results: Vec<Results> = programs.iter().map(|program| Results::of(program)).collect();
+    let named = [
+        Some(("install-cni".to_owned(), ours.as_path())),
+        other.map(|path| (path.display().to_string(), path)),
+        peer.map(|peer| (format!("{ISTIO}install-cni"), peer.daemon.as_path())),
+    ];
+    let (names, programs): (Vec<String>, Vec<&Path>) = named.into_iter().flatten().unzip();
+    let mut results: Vec<Results> =
+        names.into_iter().zip(&programs).map(|(name, program)| Results::of(name, program)).collect();
     for _ in 0..rounds {
         for (program, result) in programs.iter().zip(&mut results) {
             let node = Node::new(NodeOptions::default());
@@ -44,6 +52,7 @@ pub(crate) fn run(base: &BenchNode, other: Option<&Path>, peer: Option<&Peer>, r
         result.rest(base, program);
     }
     print(&results, rounds);
+    keep(&results);
     if let (Some(ours), Some(theirs), true) = (results.first(), results.last(), peer.is_some()) {
         print_ratio(theirs, ours);
     }
@@ -84,9 +93,8 @@ fn start(container: &Container) -> (Daemon, f64) {
 const REST: Duration = Duration::from_secs(20);
 
 impl Results {
-    fn of(program: &Path) -> Results {
+    fn of(name: String, program: &Path) -> Results {
         let bytes = fs::metadata(program).unwrap().len();
-        let name = program.display().to_string();
         Results {
             name,
             bytes,
@@ -143,6 +151,16 @@ fn print(results: &[Results], rounds: usize) {
         );
     }
     println!();
+}
+
+fn keep(all: &[Results]) {
+    let starts =
+        |of: &Results| of.first.iter().zip(&of.again).map(|(first, again)| [*first, *again]).collect();
+    let rows = all.iter().map(|of| (of.name.clone(), starts(of)));
+    results::write("daemon", ["first_install_ms", "nothing_to_do_ms"], rows);
+    let rest = |of: &Results| [of.bytes as f64, of.resident_kib as f64, of.anonymous_kib as f64, of.idle_cpu];
+    let rows = all.iter().map(|of| (of.name.clone(), vec![rest(of)]));
+    results::write("daemon-rest", ["bytes", "resident_kib", "anonymous_kib", "idle_cpu_percent"], rows);
 }
 
 /// Median and minimum.

@@ -14,7 +14,7 @@ use std::{
 
 use kit::{Netns, Pod, PodSandbox};
 
-use crate::{ambient::fixture as node_level, base::BenchNode, inpod, sidecar_node::SidecarNode};
+use crate::{ambient::fixture as node_level, base::BenchNode, inpod, results, sidecar_node::SidecarNode};
 
 /// What can be asked for alone.
 pub(crate) const PARTS: [&str; 4] = ["drift-sidecar", "drift-in-pod", "drift-node", "drift-legacy"];
@@ -93,6 +93,7 @@ const NODE_LEGACY: [Kind; 1] = [kind(
 /// Measures it, each kind that many times, while the pods or the node send packets. `base`: has the API server, without which
 /// no sidecar is known.
 pub(crate) fn run(base: &BenchNode, rounds: usize, wanted: impl Fn(&str) -> bool) {
+    let mut rows = Vec::new();
     println!("Time until drift is repaired, {rounds} times of each kind, under traffic; {BOUNDS}.");
     for kind in SIDECAR.iter().filter(|_| wanted("drift-sidecar")) {
         let durations = agents(rounds, |rounds| {
@@ -100,14 +101,14 @@ pub(crate) fn run(base: &BenchNode, rounds: usize, wanted: impl Fn(&str) -> bool
             let netns: Vec<&Netns> = node.pods.iter().map(|pod| &pod.netns).collect();
             durations(kind, &netns, rounds)
         });
-        row("sidecar", kind, &durations);
+        rows.push(row("sidecar", kind, &durations));
     }
     let in_pod_wanted = wanted("drift-in-pod");
     for kind in IN_POD.iter().filter(|_| in_pod_wanted) {
-        in_pod(kind, &[], rounds);
+        rows.push(in_pod(kind, &[], rounds));
     }
     for kind in IN_POD_NATIVE.iter().filter(|_| in_pod_wanted) {
-        in_pod(kind, &[("NATIVE_NFTABLES", "true")], rounds);
+        rows.push(in_pod(kind, &[("NATIVE_NFTABLES", "true")], rounds));
     }
     for kind in PROBES.iter().filter(|_| wanted("drift-node")) {
         let durations = agents(rounds, |rounds| {
@@ -115,37 +116,36 @@ pub(crate) fn run(base: &BenchNode, rounds: usize, wanted: impl Fn(&str) -> bool
             let _pods = captured_pods(&mut fixture);
             durations(kind, &[fixture.node.netns()], rounds)
         });
-        row("in-pod", kind, &durations);
+        rows.push(row("in-pod", kind, &durations));
     }
     for kind in NODE.iter().filter(|_| wanted("drift-node")) {
-        on_node(kind, "nft", rounds);
+        rows.push(on_node(kind, "nft", rounds));
     }
-    if !wanted("drift-legacy") {
-        println!();
-        return;
-    }
-    let rounds = rounds.min(LEGACY_ROUNDS);
-    println!("In legacy tables, {rounds} times of each kind:");
-    for kind in &IN_POD_LEGACY {
-        in_pod(kind, &[("FORCE_IPTABLES_BINARY", "legacy")], rounds);
-    }
-    for kind in &NODE_LEGACY {
-        on_node(kind, "legacy", rounds);
+    if wanted("drift-legacy") {
+        let rounds = rounds.min(LEGACY_ROUNDS);
+        println!("In legacy tables, {rounds} times of each kind:");
+        let env = [("FORCE_IPTABLES_BINARY", "legacy")];
+        rows.extend(IN_POD_LEGACY.iter().map(|kind| in_pod(kind, &env, rounds)));
+        rows.extend(NODE_LEGACY.iter().map(|kind| on_node(kind, "legacy", rounds)));
     }
     println!();
+    results::write("drift", ["ms"], rows);
 }
 
-fn in_pod(kind: &Kind, env: &[(&str, &str)], rounds: usize) {
+/// Name and samples of a kind.
+type Row = (String, Vec<[f64; 1]>);
+
+fn in_pod(kind: &Kind, env: &[(&str, &str)], rounds: usize) -> Row {
     let durations = agents(rounds, |rounds| {
         let mut fixture = inpod::Fixture::start(env);
         let pods = captured_pods(&mut fixture);
         let netns: Vec<&Netns> = pods.iter().map(|pod| &pod.netns).collect();
         durations(kind, &netns, rounds)
     });
-    row("in-pod", kind, &durations);
+    row("in-pod", kind, &durations)
 }
 
-fn on_node(kind: &Kind, tool: &str, rounds: usize) {
+fn on_node(kind: &Kind, tool: &str, rounds: usize) -> Row {
     let durations = agents(rounds, |rounds| {
         let mut fixture = node_level::Fixture::start(&[("FORCE_IPTABLES_BINARY", tool)]);
         let _ztunnel = fixture.ztunnel("ztunnel");
@@ -154,7 +154,7 @@ fn on_node(kind: &Kind, tool: &str, rounds: usize) {
         fixture.wait_members(PODS);
         durations(kind, &[fixture.node.netns()], rounds)
     });
-    row("node-level", kind, &durations);
+    row("node-level", kind, &durations)
 }
 
 /// All rounds, none of which an agent takes for those of an opponent.
@@ -163,7 +163,6 @@ fn agents(rounds: usize, mut measure: impl FnMut(usize) -> Vec<Duration>) -> Vec
     while all.len() < rounds {
         all.extend(measure(AGENT.min(rounds - all.len())));
     }
-    all.sort();
     all
 }
 
@@ -245,10 +244,14 @@ impl Drop for Traffic {
     }
 }
 
-fn row(capture: &str, kind: &Kind, sorted: &[Duration]) {
+/// Prints a kind, and returns its row of the samples.
+fn row(capture: &str, kind: &Kind, durations: &[Duration]) -> Row {
+    let samples: Vec<f64> = durations.iter().map(|duration| duration.as_secs_f64() * 1e3).collect();
+    let mut sorted = samples.clone();
+    sorted.sort_by(f64::total_cmp);
     let millis = |part: usize| {
         let at = (sorted.len() * part).div_ceil(100).saturating_sub(1);
-        sorted.get(at).map_or(0.0, |duration| duration.as_secs_f64() * 1e3)
+        sorted.get(at).copied().unwrap_or_default()
     };
     println!(
         "  {capture:<11} {:<34} median {:>7.1} ms, 99th of 100 {:>7.1} ms, most {:>7.1} ms",
@@ -257,4 +260,5 @@ fn row(capture: &str, kind: &Kind, sorted: &[Duration]) {
         millis(99),
         millis(100)
     );
+    (format!("{capture}: {}", kind.name), samples.into_iter().map(|sample| [sample]).collect())
 }

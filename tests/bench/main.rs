@@ -21,6 +21,7 @@ mod drift;
 mod inpod;
 mod measure;
 mod peer;
+mod results;
 mod sidecar_node;
 mod table;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let mut rounds = 30;
     let mut against = None;
     let mut peer = None;
+    let mut kept = None;
     let mut only: Vec<String> = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -49,12 +51,16 @@ fn main() -> ExitCode {
             ("--rounds", Some(count)) => rounds = count.parse().expect("--rounds takes a number"),
             ("--against", Some(path)) => against = Some(PathBuf::from(path)),
             ("--peer", Some(directory)) => peer = Some(Peer::found_in(Path::new(directory))),
+            ("--results", Some(directory)) => kept = Some(directory),
             ("--only", Some(part)) if is_part(part) => only.push(part.clone()),
             _ => panic!(
-                "usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON] [--peer DIRECTORY] [--only PART]; parts: {}",
+                "usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON] [--peer DIRECTORY] [--results DIRECTORY] [--only PART]; parts: {}",
                 parts()
             ),
         }
+    }
+    if let Some(directory) = kept {
+        results::keep(Path::new(directory), if peer.is_some() { "peers-" } else { "" });
     }
     // A name stands for all parts that begin with it.
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
@@ -77,7 +83,7 @@ fn main() -> ExitCode {
         let contests = contest::all(base, plugin.as_deref(), peer.as_ref());
         let _agent = contest::agent(base);
         let results = contest::run(base, &contests, rounds);
-        table::print(&results, rounds);
+        table::print("add", &results, rounds);
         contest::at_once(base, peer.as_ref(), rounds);
     }
     if ambient::PARTS.into_iter().any(wanted) {

@@ -1,16 +1,17 @@
 //! The table: medians, and each row against the floor.
 
-use crate::{contest::Results, measure::Cost, peer::ISTIO};
+use crate::{contest::Results, measure::Cost, peer::ISTIO, results::write_costs};
 
 /// Prints one row per contest, and differences between them.
-pub(crate) fn print(results: &[Results], rounds: usize) {
-    print_rows(results, rounds);
+pub(crate) fn print(table: &str, results: &[Results], rounds: usize) {
+    print_rows(table, results, rounds);
     differences(results);
     ratios(results);
 }
 
-/// Prints one row per contest.
-pub(crate) fn print_rows(results: &[Results], rounds: usize) {
+/// Prints one row per contest, and keeps the samples as those of this table.
+pub(crate) fn print_rows(table: &str, results: &[Results], rounds: usize) {
+    write_costs(table, results);
     println!(
         "{rounds} rounds, each program once a round; medians (least). Wall and CPU: the whole process with its children."
     );

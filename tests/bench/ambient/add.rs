@@ -54,7 +54,7 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
     println!(
         "ADD on a node with {PODS} enrolled pods. Istio 1.20.8, measured apart: 36 ms, 4 children, 3 requests."
     );
-    table::print_rows(&results, rounds);
+    table::print_rows("ambient-add", &results, rounds);
     for phase in ["facts", "enrol", "total"] {
         let metric = |name: &str| {
             fixture

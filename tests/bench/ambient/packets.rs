@@ -16,6 +16,7 @@ use super::{
     spread,
     talk::{Speech, Talk},
 };
+use crate::results;
 
 const PODS: u32 = 250;
 /// Units of each load in one round.
@@ -84,13 +85,21 @@ pub(crate) fn run(rounds: usize) {
         };
         println!(
             "  {:<5} {:<32} {median:>8.2} ({least:.2})   one rule {}   with us {}",
-            if after.v6 { "IPv6" } else { "IPv4" },
+            after.family(),
             after.name,
             more(RULE),
             more(OURS),
         );
     }
     println!();
+    let rows = before.iter().zip(&after).map(|(before, after)| {
+        let rounds = before.rounds.iter().zip(&after.rounds);
+        let samples =
+            rounds.map(|([one, two, three], [bare, rule, ours])| [*one, *two, *three, *bare, *rule, *ours]);
+        (format!("{}, {}", after.name, after.family()), samples.collect())
+    });
+    let columns = ["bare_before", "one_rule_before", "millrace_before", "bare", "one_rule", "millrace"];
+    results::write("ambient-packets", columns, rows);
 }
 
 /// One load, round by round.
@@ -102,6 +111,10 @@ struct Row {
 }
 
 impl Row {
+    fn family(&self) -> &'static str {
+        if self.v6 { "IPv6" } else { "IPv4" }
+    }
+
     /// Of the ratios within each round.
     fn ratio(&self, place: usize) -> Ratio {
         Ratio::of(self.rounds.iter().map(|round| round[place] / round[BARE]))

@@ -63,7 +63,7 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
     println!(
         "ADD of a pod of the mesh, ztunnel connected. Wall: with all that the agent and ztunnel do for it."
     );
-    table::print_rows(&results, rounds);
+    table::print_rows("in-pod-add", &results, rounds);
     println!();
     differences(&results[1], &results[2]);
     differences(&results[3], &results[4]);
