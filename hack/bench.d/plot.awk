@@ -22,7 +22,7 @@ $1 == "unit" { unit = $2; next }
 $1 == "scale" { is_log = $2 == "log"; next }
 $1 == "lines" { are_errors = $2 == "error"; next }
 $1 == "colour" { colour_of[$2] = $3; next }
-$1 == "bound" { bounds[++bound_count] = $2; bound_names[bound_count] = $3; next }
+$1 == "bound" { if ($2 > greatest) greatest = $2 + 0; bounds[++bound_count] = $2; bound_names[bound_count] = $3; next }
 NF < 4 || $3 !~ /^-?[0-9.]+$/ || $4 !~ /^-?[0-9.]+$/ { print FILENAME ":" FNR ": not a row: " $0 > "/dev/stderr"; failed = 1; exit 1 }
 {
   rows++

@@ -3,12 +3,12 @@
 
 use crate::{read, report};
 
-/// Fields of each row: of what, whose, least, most.
-fn rows(figure: &str) -> Vec<[String; 4]> {
+/// Fields of each row: of what, whose, and two or three numbers.
+fn rows<const FIELDS: usize>(figure: &str) -> Vec<[String; FIELDS]> {
     let text = read(&format!("docs/figures/{figure}.tsv"));
     let rows =
         text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').map(str::to_owned));
-    let rows = rows.filter_map(|fields| <[String; 4]>::try_from(fields.collect::<Vec<_>>()).ok());
+    let rows = rows.filter_map(|fields| <[String; FIELDS]>::try_from(fields.collect::<Vec<_>>()).ok());
     rows.collect()
 }
 
@@ -42,10 +42,11 @@ fn packets_are_those_of_the_table() {
         let cells: Vec<&str> = table_row(&page, &place).split('|').collect();
         let cell = if whose.starts_with("Millrace") { cells.get(4) } else { cells.get(3) };
         // Such as `**+8.9, +7.4 %** (±0.3) (bound 3)`: IPv4, IPv6, and the error of both.
-        let words: Vec<&str> = cell.into_iter().flat_map(|cell| cell.split([' ', '*', ','])).collect();
-        let numbers: Vec<&str> = words.iter().copied().filter(|word| word.starts_with('+')).collect();
+        let words: Vec<&str> =
+            cell.into_iter().flat_map(|cell| cell.split([' ', '*', ',', '(', ')'])).collect();
+        let numbers: Vec<&str> = words.iter().copied().filter(|word| word.starts_with(['+', '-'])).collect();
         let number = numbers.get(usize::from(whose.ends_with("IPv6")));
-        number != Some(&&*format!("+{middle:.1}")) || !words.contains(&&*format!("(±{error:.1})"))
+        number != Some(&&*format!("{middle:+.1}")) || !words.contains(&&*format!("±{error:.1}"))
     };
     let missing: Vec<String> = rows.iter().filter(|row| is_missing(row)).map(|row| row.join(" ")).collect();
     report("results are not in the table", &missing);
@@ -55,21 +56,20 @@ fn packets_are_those_of_the_table() {
 #[test]
 fn drift_is_that_of_the_table() {
     let page = read("docs/performance.md");
-    let results = read("docs/figures/drift.txt");
+    let results = rows::<5>("drift");
     let of = |kinds: &[&str]| -> Vec<f64> {
-        let lines = results.lines().filter(|line| kinds.iter().any(|kind| line.contains(kind)));
-        let median = |line: &str| line.split_once("median")?.1.split_whitespace().next()?.parse().ok();
-        lines.filter_map(median).collect()
+        let rows = results.iter().filter(|[kind, ..]| kinds.iter().any(|one| kind.starts_with(one)));
+        rows.map(|[_, _, median, ..]| median.parse().unwrap()).collect()
     };
     for (row, kinds) in [
-        ("pods with a sidecar", &["sidecar "][..]),
-        ("in a pod: a chain", &["in-pod      chain", "in-pod      IPv6 jump", "in-pod      ruleset"]),
-        ("in a pod, native tables", &["native "]),
+        ("pods with a sidecar", &["sidecar: "][..]),
+        ("in a pod: a chain", &["in-pod: chain", "in-pod: IPv6 jump", "in-pod: ruleset"]),
+        ("in a pod, native tables", &["in-pod: native "]),
         (
             "in a pod: a policy rule",
-            &["in-pod      policy", "in-pod      IPv6 policy", "in-pod      route", "in-pod      IPv6 route"],
+            &["in-pod: policy", "in-pod: IPv6 policy", "in-pod: route", "in-pod: IPv6 route"],
         ),
-        ("on the node: rules and sets", &["in-pod      node:"]),
+        ("on the node: rules and sets", &["in-pod: node:"]),
     ] {
         let medians = of(kinds);
         let [least, most] =
