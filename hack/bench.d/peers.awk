@@ -12,6 +12,7 @@ END {
 }
 function row(name, what, whose) {
   sub(/.*ADD, /, "", name)
+  sub(/ of the API server/, "", name)
   sort(what, "wall_ms")
   printf "%s\t%s\t%.3f\t%.3f\n", name, whose, middle() - error(), middle() + error()
 }

@@ -14,7 +14,7 @@ use self::{
     attackers::{Attack, NODE_RULES, POD_RULES, Target},
     measure::{Adds, Seen, Watch},
 };
-use crate::inpod::{Fixture, MESH};
+use crate::inpod::{Fixture, MESH, plugin};
 
 /// What can be asked for alone.
 pub(crate) const PARTS: [&str; 1] = ["attacked"];
@@ -31,7 +31,7 @@ pub(crate) fn run() {
     let fixture = Fixture::start(&[]);
     fixture.label(true);
     let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
-    let conflist = fixture.node.conflist(&[fixture.plugin(&kubeconfig)]);
+    let conflist = fixture.node.conflist(&[plugin(&fixture.node, &kubeconfig)]);
     let target = Target { node: &fixture.node, manifests: &fixture.manifests, conflist, namespace: MESH };
     let watch = Watch::start(fixture.daemon.pid(), fixture.node.netns());
     println!("ADD of a pod of the mesh that is captured from within, on a node under attack; {BOUNDS}.");

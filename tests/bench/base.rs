@@ -116,6 +116,8 @@ fn rules() -> Value {
     rules.as_array_mut().unwrap().extend([
         json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": read}),
         json!({"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": read}),
+        json!({"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch", "update"]}),
+        json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}),
     ]);
     rules
 }

@@ -2,22 +2,33 @@
 //! again after a restart of the agent, and what looking after the pods' rules costs.
 
 mod add;
+mod agent;
+mod cluster;
 mod crowd;
 mod fixture;
 mod thousand;
 
-pub(crate) use fixture::{Fixture, MESH};
+pub(crate) use fixture::{Fixture, MESH, plugin};
 
-use crate::base::BenchNode;
+use crate::{base::BenchNode, peer::Peer};
 
 /// What can be asked for alone.
-pub(crate) const PARTS: [&str; 4] = ["in-pod-add", "in-pod-announce", "in-pod-rest", "in-pod-thousand"];
+pub(crate) const PARTS: [&str; 5] =
+    ["in-pod-add", "in-pod-agent", "in-pod-announce", "in-pod-rest", "in-pod-thousand"];
 
 /// Measures the parts for which `wanted` holds.
-pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str) -> bool) {
+pub(crate) fn run(
+    base: Option<&BenchNode>,
+    peer: Option<&Peer>,
+    rounds: usize,
+    wanted: impl Fn(&str) -> bool,
+) {
     println!("In-pod capture.\n");
     if let (true, Some(base)) = (wanted("in-pod-add"), base) {
-        add::run(base, rounds);
+        add::run(base, peer, rounds);
+    }
+    if let (true, Some(base)) = (wanted("in-pod-agent"), base) {
+        agent::run(base, peer, rounds);
     }
     let (announce, rest) = (wanted("in-pod-announce"), wanted("in-pod-rest"));
     if announce || rest {

@@ -66,7 +66,9 @@ fn main() -> ExitCode {
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
     // Ten minutes and more for what else is measured in one: by its name alone.
     let has_drift = !only.is_empty() && drift::PARTS.into_iter().any(wanted);
-    let base = if has_drift || ["daemon", "add", "ambient-add", "in-pod-add"].into_iter().any(wanted) {
+    let base = if has_drift
+        || ["daemon", "add", "ambient-add", "in-pod-add", "in-pod-agent"].into_iter().any(wanted)
+    {
         let Some(base) = BenchNode::set() else { return ExitCode::FAILURE };
         Some(base)
     } else {
@@ -90,7 +92,7 @@ fn main() -> ExitCode {
         ambient::run(base.as_ref(), rounds, wanted);
     }
     if inpod::PARTS.into_iter().any(wanted) {
-        inpod::run(base.as_ref(), rounds, wanted);
+        inpod::run(base.as_ref(), peer.as_ref(), rounds, wanted);
     }
     if debug::PARTS.into_iter().any(wanted) {
         debug::run(rounds, wanted);

@@ -6,7 +6,7 @@ use crate::{contest::Results, measure::Cost, peer::ISTIO, results::write_costs};
 pub(crate) fn print(table: &str, results: &[Results], rounds: usize) {
     print_rows(table, results, rounds);
     differences(results);
-    ratios(results);
+    print_ratios(results);
 }
 
 /// Prints one row per contest, and keeps the samples as those of this table.
@@ -60,7 +60,7 @@ fn differences(results: &[Results]) {
 }
 
 /// How many times as much Istio's programs take as ours, if they were measured: ratios of medians of the same run.
-fn ratios(results: &[Results]) {
+pub(crate) fn print_ratios(results: &[Results]) {
     let pairs = results.iter().filter_map(|theirs| {
         let name = theirs.name.strip_prefix(ISTIO)?;
         Some((theirs, results.iter().find(|ours| ours.name == name)?))

@@ -1,18 +1,22 @@
 //! ADD of a pod that is captured in-pod: the plugin, the agent, its tools and ztunnel, beside a bare restore.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, path::PathBuf, sync::Arc, thread, time::Duration};
 
-use kit::{Auth, Pod, istio};
+use kit::{Auth, InpodZtunnel, Node, Pod, WorkloadState, istio};
 use model::Family;
 use rules::{ChainSet, SavedTables, inpod};
 use serde_json::{Value, json};
 
-use super::fixture::{Fixture, MESH};
+use super::{
+    cluster::ClusterNode,
+    fixture::{self, Fixture, MESH},
+};
 use crate::{
     ambient::spread,
     base::BenchNode,
     contest::Results,
     measure::{self, BESIDE, Cost},
+    peer::Peer,
     table,
 };
 
@@ -23,13 +27,20 @@ const UPSTREAM_CPU: f64 = 27.0;
 /// What an ADD may take longer than the restore.
 const BOUND: f64 = 4.0;
 
-/// A fixture whose pods are new ones each time.
+/// A node whose pods are new ones each time.
 struct Ground<'a> {
     base: &'a BenchNode,
-    fixture: Fixture,
+    place: Place<'a>,
+    plugin: PathBuf,
     conf: Value,
     pods: Vec<Pod>,
     families: usize,
+}
+
+/// Where the agent reads pods.
+enum Place<'a> {
+    Manifests(Fixture),
+    Cluster(ClusterNode<'a>),
 }
 
 /// One row of the table.
@@ -40,20 +51,25 @@ enum Row<'a> {
     Add(&'static str, Box<Ground<'a>>),
 }
 
-pub(crate) fn run(base: &BenchNode, rounds: usize) {
+pub(crate) fn run(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
     let dual = Ground::new(base, &[], 2, rounds + UNTIMED);
     let single = Ground::new(base, &[("AMBIENT_IPV6", "false")], 1, rounds + UNTIMED);
     let v4 = restore(base, "iptables-nft-restore", Family::V4);
     let v6 = restore(base, "ip6tables-nft-restore", Family::V6);
     let side_by_side = [v4.clone(), vec![BESIDE.to_owned()], v6].concat();
     let empty = kit::binary("empty").to_string_lossy().into_owned();
-    let mut rows = [
+    let mut rows = vec![
         Row::Commands("an empty static program", vec![empty]),
         Row::Commands("iptables-nft-restore of the pod's rules", v4),
         Row::Add("ADD, IPv4 only", Box::new(single)),
         Row::Commands("both restores, side by side", side_by_side),
         Row::Add("ADD, dual stack", Box::new(dual)),
     ];
+    if peer.is_some() {
+        let ground = |node, peer| Box::new(Ground::in_cluster(base, node, peer, rounds + UNTIMED));
+        rows.push(Row::Add("ADD, ambient pod of the API server", ground("add-millrace", None)));
+        rows.push(Row::Add("Istio's ADD, ambient pod of the API server", ground("add-istio", peer)));
+    }
     let mut results: Vec<Results> = rows.iter_mut().map(|row| row.prepare(base)).collect();
     for _ in 0..rounds {
         for (row, result) in rows.iter_mut().zip(&mut results) {
@@ -64,19 +80,21 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
         "ADD of a pod of the mesh, ztunnel connected. Wall: with all that the agent and ztunnel do for it."
     );
     table::print_rows("in-pod-add", &results, rounds);
-    println!();
+    table::print_ratios(&results);
     differences(&results[1], &results[2]);
     differences(&results[3], &results[4]);
     let walls = |results: &Results| results.costs.iter().map(|cost| cost.wall).collect::<Vec<f64>>();
     let floor = spread(&walls(&results[0])).0;
     for (row, result) in rows.iter().zip(&results) {
-        if let Row::Add(name, ground) = row {
-            let (add, ztunnel) = (spread(&walls(result)).0, ground.ztunnel_time());
+        if let Row::Add(name, ground) = row
+            && let Place::Manifests(fixture) = &ground.place
+        {
+            let (add, ztunnel) = (spread(&walls(result)).0, ztunnel_time(fixture));
             println!(
                 "{name}: of its {add:.2} ms ztunnel takes {ztunnel:.2}; without these {:.2} times an empty program (bound 2.5)",
                 (add - ztunnel) / floor
             );
-            ground.print_phases(name);
+            print_phases(fixture, name);
         }
     }
     println!();
@@ -149,7 +167,8 @@ impl<'a> Ground<'a> {
         fixture.label(true);
         // Not under the daemon's name for its own.
         let text = base.api.kubeconfig(&Auth::Token(base.token.clone()));
-        let conf = fixture.plugin(&istio::write_file(&fixture.node, "kubeconfig-of-bench", &text));
+        let kubeconfig = istio::write_file(&fixture.node, "kubeconfig-of-bench", &text);
+        let conf = fixture::plugin(&fixture.node, &kubeconfig);
         let pods: Vec<Pod> = (0..pods).map(|number| Pod::new(MESH, &format!("new-{number}"))).collect();
         for pod in &pods {
             let mut manifest = pod.manifest(&[]);
@@ -157,7 +176,17 @@ impl<'a> Ground<'a> {
             fixture.manifests.put_pod(&manifest);
         }
         thread::sleep(Duration::from_secs(1)); // until the agent has read them
-        Ground { base, fixture, conf, pods, families }
+        let plugin = kit::binary("istio-cni");
+        Ground { base, place: Place::Manifests(fixture), plugin, conf, pods, families }
+    }
+
+    /// The same on a node of this name, with pods of both families that the API server knows; ours unless there is a peer.
+    fn in_cluster(base: &'a BenchNode, node: &'static str, peer: Option<&Peer>, pods: usize) -> Ground<'a> {
+        let place = ClusterNode::start(base, node, peer);
+        let pods = (0..pods).map(|number| place.create_pod(&format!("new-{number}"))).collect();
+        thread::sleep(Duration::from_secs(1)); // until the agent has seen them
+        let plugin = peer.map_or_else(|| kit::binary("istio-cni"), |peer| peer.plugin.clone());
+        Ground { base, conf: place.plugin(), place: Place::Cluster(place), plugin, pods, families: 2 }
     }
 
     /// ADD, and then DEL, which is not timed. `before`: what runs the plugin.
@@ -175,32 +204,53 @@ impl<'a> Ground<'a> {
             "interfaces": [{"name": "eth0", "sandbox": netns.path()}],
             "ips": ips,
         });
-        let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
-        let node = self.fixture.node.netns();
+        let plugin = self.plugin.to_string_lossy().into_owned();
+        let node = self.place.node().netns();
         let cost =
             measure::run(node, &[before, std::slice::from_ref(&plugin)].concat(), &env, &stdin.to_string());
+        self.place.ztunnel().wait_for_workload(&pod.uid);
         env.iter_mut()
             .filter(|(key, _)| key == "CNI_COMMAND")
             .for_each(|(_, value)| *value = "DEL".to_owned());
         let _ = measure::run(node, &[plugin], &env, &stdin.to_string());
-        self.fixture.manifests.remove_pod(MESH, &pod.name);
+        match &self.place {
+            Place::Manifests(fixture) => fixture.manifests.remove_pod(MESH, &pod.name),
+            Place::Cluster(node) => drop(self.base.api.admin().delete(&node.path(&pod.name))),
+        }
+        self.place.ztunnel().wait_for_state(&pod.uid, WorkloadState::Gone); // so that the next row has the machine to itself
         cost
     }
+}
 
-    /// The median of what ztunnel itself took for a pod, in milliseconds.
-    fn ztunnel_time(&self) -> f64 {
-        let times = self.fixture.ztunnel.answer_times();
-        spread(&times.iter().map(|time| time.as_secs_f64() * 1e3).collect::<Vec<f64>>()).0
+/// The median of what ztunnel itself took for a pod, in milliseconds.
+fn ztunnel_time(fixture: &Fixture) -> f64 {
+    let times = fixture.ztunnel.answer_times();
+    spread(&times.iter().map(|time| time.as_secs_f64() * 1e3).collect::<Vec<f64>>()).0
+}
+
+fn print_phases(fixture: &Fixture, name: &str) {
+    for phase in ["facts", "enrol", "total"] {
+        let metric = |kind: &str| {
+            let sample = format!("istio_cni_ambient_add_seconds_{kind}{{phase=\"{phase}\"}}");
+            fixture.daemon.metric(&sample).unwrap_or(0.0)
+        };
+        let millis = metric("sum") / metric("count") * 1e3;
+        println!("  within the agent, {name}, {phase:<6} {millis:>6.2} ms on average");
+    }
+}
+
+impl Place<'_> {
+    fn node(&self) -> &Arc<Node> {
+        match self {
+            Place::Manifests(fixture) => &fixture.node,
+            Place::Cluster(node) => &node.node,
+        }
     }
 
-    fn print_phases(&self, name: &str) {
-        for phase in ["facts", "enrol", "total"] {
-            let metric = |kind: &str| {
-                let sample = format!("istio_cni_ambient_add_seconds_{kind}{{phase=\"{phase}\"}}");
-                self.fixture.daemon.metric(&sample).unwrap_or(0.0)
-            };
-            let millis = metric("sum") / metric("count") * 1e3;
-            println!("  within the agent, {name}, {phase:<6} {millis:>6.2} ms on average");
+    fn ztunnel(&self) -> &InpodZtunnel {
+        match self {
+            Place::Manifests(fixture) => &fixture.ztunnel,
+            Place::Cluster(node) => &node.ztunnel,
         }
     }
 }

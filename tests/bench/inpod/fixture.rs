@@ -64,19 +64,6 @@ impl Fixture {
         self.manifests.put_namespace(MESH, if ambient { &[LABEL] } else { &[] });
     }
 
-    /// Entry of our plugin in a chain.
-    pub(crate) fn plugin(&self, kubeconfig: &Path) -> Value {
-        json!({
-            "cniVersion": "1.0.0",
-            "name": "kit",
-            "type": "istio-cni",
-            "log_level": "error",
-            "ambient_enabled": true,
-            "agent_socket": self.node.run_dir().join("agent.sock"),
-            "kubernetes": {"kubeconfig": kubeconfig, "exclude_namespaces": ["kube-system"]},
-        })
-    }
-
     /// A process of a pod.
     pub(crate) fn put_process(&self, pid: usize, pod: &Pod, netns: &Netns) {
         let directory = self.processes.path().join(pid.to_string());
@@ -88,4 +75,17 @@ impl Fixture {
         fs::write(directory.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
         symlink(Path::new("/var/run/netns").join(netns.name()), directory.join("ns/net")).unwrap();
     }
+}
+
+/// Entry of our plugin in a chain.
+pub(crate) fn plugin(node: &Node, kubeconfig: &Path) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "kit",
+        "type": "istio-cni",
+        "log_level": "error",
+        "ambient_enabled": true,
+        "agent_socket": node.run_dir().join("agent.sock"),
+        "kubernetes": {"kubeconfig": kubeconfig, "exclude_namespaces": ["kube-system"]},
+    })
 }
