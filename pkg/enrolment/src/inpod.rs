@@ -42,9 +42,9 @@ pub struct InPodAnnotations {
     dns: Option<bool>,
     bypass_inbound: bool,
     virtual_interfaces: Vec<IfName>,
-    /// What becomes of connections that the pod has when it joins; `None`: it does not say.
+    /// Treatment of connections that the pod has when it joins; `None`: not specified.
     pub existing: Option<ExistingConnections>,
-    /// What is not to be captured of its traffic.
+    /// Traffic that is not to be captured.
     pub exceptions: RequestedExceptions,
     /// Sentences on values that could not be parsed, at most one for each annotation. Such a value counts as absent.
     pub warnings: Vec<String>,

@@ -92,15 +92,16 @@ const PASS: Duration = Duration::from_secs(30);
 /// least.
 const SEARCH: Duration = Duration::from_secs(1);
 const SEARCH_RELIEF: u32 = 50;
+
 /// Repairs broken pods.
 pub struct RepairController {
     /// The API server.
     pub client: KubeClient,
-    /// What the operator chose.
+    /// The operator's choices.
     pub options: RepairOptions,
     /// Used in that mode only.
     pub in_place: InPlaceRepair,
-    /// What is counted.
+    /// Its metrics.
     pub metrics: RepairMetrics,
     /// For publisher and history.
     pub reports: Sender<RepairReport>,
