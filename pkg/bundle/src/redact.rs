@@ -1,19 +1,19 @@
-//! Takes out what looks like a credential. There should be none: this is for foreign lines that quote one.
+//! Redaction of credentials. There should be none: this is for foreign log lines that quote one.
 
 use serde::Serialize;
 use serde_json::Value;
 
 const REMOVED: &str = "[removed]";
-/// Names before whose values nobody should have to think.
+/// Names whose values are always redacted.
 const NAMES: [&str; 6] = ["token", "password", "passwd", "secret", "client-key-data", "authorization"];
 
-/// The text without credentials.
+/// Returns the text without credentials.
 pub fn text(text: &str) -> String {
     let text = without_keys(text);
     text.split_inclusive('\n').map(|line| redact_secrets(&redact_named_values(line))).collect()
 }
 
-/// Removes the credentials from each text of a value.
+/// Redacts each string of a value.
 fn value(value: &mut Value) {
     match value {
         Value::String(content) => *content = text(content),
@@ -23,7 +23,7 @@ fn value(value: &mut Value) {
     }
 }
 
-/// Returns a value as JSON, cleaned text by text, so that it is still JSON.
+/// Serialises a value to JSON, redacted string by string, so that it stays valid.
 pub fn json(document: &impl Serialize) -> String {
     let mut document = match serde_json::to_value(document) {
         Ok(document) => document,
@@ -33,7 +33,7 @@ pub fn json(document: &impl Serialize) -> String {
     format!("{document:#}\n")
 }
 
-/// Without private keys in PEM.
+/// Removes PEM private keys.
 fn without_keys(mut rest: &str) -> String {
     const BEGIN: &str = "-----BEGIN ";
     const KEY: &str = "PRIVATE KEY-----";
@@ -54,12 +54,12 @@ fn without_keys(mut rest: &str) -> String {
     text
 }
 
-/// `name: value` and `name=value`, quoted or not.
+/// Redacts `name: value` and `name=value`, quoted or not.
 fn redact_named_values(line: &str) -> String {
     let mut line = line.to_owned();
     for name in NAMES {
         let mut from = 0;
-        // The lower case of ASCII is as long as the text.
+        // ASCII lower case keeps the length of the text.
         while let Some(at) = line.to_ascii_lowercase().get(from..).and_then(|rest| rest.find(name)) {
             from += at + name.len();
             let Some(rest) = line.get(from..) else { break };
@@ -79,7 +79,7 @@ fn redact_named_values(line: &str) -> String {
     line
 }
 
-/// Words that are tokens by their form, or stand behind `Bearer`.
+/// Redacts words that are tokens by their form, or follow `Bearer`.
 fn redact_secrets(line: &str) -> String {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.+/=~".contains(c);
     let mut text = String::with_capacity(line.len());

@@ -1,30 +1,30 @@
-//! An archive in the format `ustar` (POSIX.1-1988), of plain files only.
+//! Archives in `ustar` format (POSIX.1-1988), of plain files only.
 
 use std::io::{self, Write as _};
 
 use flate2::{Compression, write::GzEncoder};
 
-/// Of headers and of padding.
+/// Block size of headers and padding.
 const BLOCK: usize = 512;
-/// The longest name that a header has room for, without its second part.
+/// Maximum length of a name in a header, without the prefix field.
 const MAX_NAME: usize = 100;
 
 /// Compressed archive of one directory.
 pub struct Archive {
     out: GzEncoder<Vec<u8>>,
     directory: String,
-    /// Of all files, in seconds since 1970.
+    /// Modification time of all files, in seconds since 1970.
     time: u64,
 }
 
 impl Archive {
-    /// Begins an archive of a directory whose files all are of this time, in seconds since 1970.
+    /// Returns an archive of a directory whose files all have this time, in seconds since 1970.
     pub fn new(directory: &str, time: u64) -> Archive {
         let out = GzEncoder::new(Vec::new(), Compression::default());
         Archive { out, directory: directory.to_owned(), time }
     }
 
-    /// Adds a file of mode 0600, which has this name in the directory.
+    /// Adds a file of mode 0600 with this name in the directory.
     ///
     /// # Errors
     /// The name is too long.
@@ -37,10 +37,10 @@ impl Archive {
         self.out.write_all(&vec![0; padding])
     }
 
-    /// Ends the archive.
+    /// Completes the archive.
     ///
     /// # Errors
-    /// It cannot be compressed.
+    /// The archive cannot be compressed.
     pub fn finish(mut self) -> io::Result<Vec<u8>> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         self.out.finish()
@@ -61,8 +61,8 @@ fn file_header(name: &str, size: usize, time: u64) -> io::Result<Vec<u8>> {
     field("0000000", 8); // group
     field(&format!("{size:011o}"), 12);
     field(&format!("{time:011o}"), 12);
-    field("        ", 8); // the checksum, for its own calculation
-    field("0", 1); // a plain file
+    field("        ", 8); // checksum field, blank while the checksum is computed
+    field("0", 1); // type: plain file
     field("", 100);
     field("ustar", 6);
     field("00", 2);

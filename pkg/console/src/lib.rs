@@ -1,6 +1,6 @@
-//! Output of commands: the forms in which a value is printed, standard output, and files that are made for people.
+//! Output of commands: formats of a value, standard output, and files for people.
 //!
-//! It must not know what is printed. Used by `millrace` and by the commands of `install-cni`.
+//! The crate must not know what is printed. Used by `millrace` and by the commands of `install-cni`.
 
 use std::{
     env, fs,
@@ -31,33 +31,33 @@ model::word_enum! {
 }
 
 impl OutputFormat {
-    /// Only checks have this form.
+    /// Whether only checks have this format.
     pub fn is_of_check(self) -> bool {
         matches!(self, OutputFormat::Junit | OutputFormat::Sarif)
     }
 }
 
-/// How to print.
+/// Output options of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
-    /// In which form.
+    /// Output format.
     pub format: OutputFormat,
-    /// With colours.
+    /// Whether to use colours.
     pub colour: bool,
 }
 
 impl Printer {
-    /// With colours unless the flag `no_color`, the variable `NO_COLOR` or the terminal forbids them.
+    /// Returns a printer with colours unless the flag `no_color`, the variable `NO_COLOR` or the terminal forbids them.
     pub fn new(format: OutputFormat, no_color: bool) -> Printer {
         let plain = no_color || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         Printer { format, colour: !plain && !dumb && io::stdout().is_terminal() }
     }
 
-    /// Prints a value: as text, which the function makes that is told whether all and whether colours are wanted, or as it is.
+    /// Prints a value: as text, rendered by a function of two flags (all, colours), or serialised.
     ///
     /// # Errors
-    /// It cannot be printed.
+    /// The value cannot be printed.
     pub fn print_value<T: Serialize + ?Sized>(
         self,
         value: &T,
@@ -74,10 +74,10 @@ impl Printer {
         write_stdout(text.as_bytes())
     }
 
-    /// Prints one of many values that follow each other: as a line of text, or as it is.
+    /// Prints one of a series of values: as a line of text, or serialised.
     ///
     /// # Errors
-    /// It cannot be printed.
+    /// The value cannot be printed.
     pub fn print_event(self, value: &Value, line: &str) -> Result<()> {
         let text = match self.format {
             OutputFormat::Json => format!("{value}\n"),
@@ -88,10 +88,10 @@ impl Printer {
     }
 }
 
-/// Writes to standard output; a reader that has gone, as `head` does, has what it wanted.
+/// Writes to standard output; a closed pipe, as with `head`, is no error.
 ///
 /// # Errors
-/// It cannot be written.
+/// The output cannot be written.
 pub fn write_stdout(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -102,10 +102,10 @@ pub fn write_stdout(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns whether standard output is a terminal, which an archive is not written to.
+/// Returns whether standard output is a terminal, to which an archive is not written.
 ///
 /// # Errors
-/// It is one, and the archive is to go there: `file` is `-`.
+/// Standard output is a terminal, and the archive is to be written there: `file` is `-`.
 pub fn check_terminal(file: &str) -> Result<bool> {
     let is_terminal = io::stdout().is_terminal();
     ensure!(
@@ -115,12 +115,11 @@ pub fn check_terminal(file: &str) -> Result<bool> {
     Ok(is_terminal)
 }
 
-/// Writes an archive to a new file that only its owner may read, and prints its name; `None`: to standard output. It is never
-/// written over another file, nor through a link that another user put there for root to follow. On Windows the directory decides
-/// who may read it.
+/// Writes an archive to a new file with mode 0600, and prints its name; `None`: to standard output. Never overwrites another file,
+/// nor follows a link that another user put there for root. On Windows the directory's permissions apply.
 ///
 /// # Errors
-/// It cannot be written.
+/// The archive cannot be written.
 pub fn write_archive(file: Option<&str>, archive: &[u8]) -> Result<()> {
     let Some(file) = file else { return write_stdout(archive) };
     let mut options = fs::OpenOptions::new();
@@ -132,7 +131,7 @@ pub fn write_archive(file: Option<&str>, archive: &[u8]) -> Result<()> {
     write_stdout(format!("{file}\n").as_bytes())
 }
 
-/// Prints a message of a program on standard error.
+/// Prints a program's message to standard error.
 #[expect(
     clippy::print_stderr,
     reason = "beside the answer on standard output, and where there may be no log yet"

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A duration as Go's programs take it, in whole numbers: `500ms`, `30s`, `1m30s`, `2h`. `None`: `text` is none, or is
-/// beyond what milliseconds in 64 bits hold.
+/// Parses a duration in the syntax of Go programs, in whole numbers: `500ms`, `30s`, `1m30s`, `2h`. `None`: `text` is none, or
+/// exceeds 64 bits of milliseconds.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut millis: u64 = 0;
@@ -28,7 +28,7 @@ fn millis_of(unit: &str) -> Option<u64> {
     }
 }
 
-/// As [`parse_duration`]; a number without a unit is in seconds.
+/// Parses like [`parse_duration`]; a number without a unit is in seconds.
 pub fn duration_or_seconds(text: &str) -> Option<Duration> {
     parse_duration(text).or_else(|| parse_duration(&format!("{text}s")))
 }

@@ -5,55 +5,55 @@ use std::fmt::{self, Write as _};
 /// One flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
-    /// The long name, which is the flag's key too.
+    /// Long name, which is the flag's key too.
     pub long: &'static str,
-    /// The short name.
+    /// Short name.
     pub short: Option<char>,
-    /// Environment variables that set it, the first that is there wins.
+    /// Environment variables that set it; the first one that is set takes effect.
     pub env: &'static [&'static str],
-    /// The value if nothing sets the flag.
+    /// Default value.
     pub default: &'static str,
-    /// True for a switch.
+    /// Whether it is a switch.
     pub switch: bool,
-    /// One line for `--help`.
+    /// Line for `--help`.
     pub help: &'static str,
 }
 
 impl Flag {
-    /// A flag with a value.
+    /// Returns a flag with a value.
     pub const fn with_value(default: &'static str, help: &'static str) -> Flag {
         Flag { long: "", short: None, env: &[], default, switch: false, help }
     }
 
-    /// A flag without a value, or with an optional one, which is off unless it is given.
+    /// Returns a flag without a value, or with an optional one, which is off by default.
     pub const fn new_switch(help: &'static str) -> Flag {
         Flag { switch: true, ..Flag::with_value("false", help) }
     }
 
-    /// A switch that is on unless it is set to false.
+    /// Returns a switch that is on by default.
     pub const fn new_switch_on(help: &'static str) -> Flag {
         Flag { switch: true, ..Flag::with_value("true", help) }
     }
 
-    /// The flag by this long name; in a [`flag_table`](crate::flag_table) it follows from the const's.
+    /// Sets the long name; in a [`flag_table`](crate::flag_table) derived from the const's.
     #[must_use]
     pub const fn long(self, long: &'static str) -> Flag {
         Flag { long, ..self }
     }
 
-    /// The flag with a short name, too.
+    /// Adds a short name.
     #[must_use]
     pub const fn short(self, short: char) -> Flag {
         Flag { short: Some(short), ..self }
     }
 
-    /// The flag with these variables; in a [`flag_table`](crate::flag_table) the default is one with the const's name.
+    /// Sets the variables; in a [`flag_table`](crate::flag_table) the default is one with the const's name.
     #[must_use]
     pub const fn env(self, env: &'static [&'static str]) -> Flag {
         Flag { env, ..self }
     }
 
-    /// The flag as a const of this name has it; for [`flag_table`](crate::flag_table) alone.
+    /// Sets names derived from the const's; for [`flag_table`](crate::flag_table) alone.
     #[doc(hidden)]
     #[must_use]
     pub const fn named_by_const(self, long: &'static [u8], variable: &'static [&'static str]) -> Flag {
@@ -65,7 +65,7 @@ impl Flag {
     }
 }
 
-/// The long name of a flag whose const has the name `constant`: `cni-net-dir` of `CNI_NET_DIR`.
+/// Returns the long name of a flag whose const is named `constant`: `cni-net-dir` for `CNI_NET_DIR`.
 #[doc(hidden)]
 #[expect(clippy::indexing_slicing, reason = "an iterator cannot be used in a const")]
 pub const fn long_name<const N: usize>(constant: &str) -> [u8; N] {
@@ -83,8 +83,8 @@ pub const fn long_name<const N: usize>(constant: &str) -> [u8; N] {
 
 /// Declares flags as consts, and the table of them.
 ///
-/// A const `CNI_NET_DIR` is the flag `--cni-net-dir`, which the variable `CNI_NET_DIR` sets, too, unless
-/// [`env`](Flag::env) names others. A name without a value is in the table as it was declared elsewhere.
+/// A const `CNI_NET_DIR` is the flag `--cni-net-dir`, which the variable `CNI_NET_DIR` sets, too, unless [`env`](Flag::env) names
+/// others. A name without a value refers to a flag declared elsewhere.
 #[macro_export]
 macro_rules! flag_table {
     ($table:ident, $($name:ident $(= $flag:expr)?),+ $(,)?) => {
@@ -100,14 +100,14 @@ macro_rules! flag_table {
     };
 }
 
-/// Prints the long name, without dashes.
+/// Formats the long name, without dashes.
 impl fmt::Display for Flag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.long)
     }
 }
 
-/// The text of `--help`.
+/// Returns the text of `--help`.
 pub fn help_text(usage: &str, table: &[Flag]) -> String {
     let mut text = format!("{usage}\n\nFlags:\n");
     for flag in table {

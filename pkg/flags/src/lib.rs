@@ -1,9 +1,9 @@
-//! Flags as Istio's programs take them: long with `=` or a blank, short with or without a blank, booleans with an
-//! optional `=value`; most also by an environment variable. A flag wins over the environment, and that over the
+//! Flags in the syntax of Istio's programs: long with `=` or a blank, short with or without a blank, booleans with an optional
+//! `=value`; most can also be set by an environment variable. A flag takes precedence over the environment, and that over the
 //! default.
 //!
-//! It reads words and gives texts. The program interprets them, with `duration` for what all of them take, and passes the
-//! environment. Called by the programs in `cmd/`.
+//! The crate parses words to texts. The program interprets them, with `duration` for a common type, and passes the environment.
+//! Called by the programs in `cmd/`.
 
 mod duration;
 mod flag;
@@ -22,10 +22,10 @@ pub use logging::{
     LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_STACKTRACE_LEVEL, LOG_TARGET, LOGGING,
 };
 
-/// Longer than any name, with mistakes.
+/// Maximum length of a mistyped name.
 const MAX_WORD: usize = 64;
 
-/// How a program takes its flags.
+/// How a program parses its flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlagStyle {
     /// Flags that are accepted, with a value or without, and have no effect.
@@ -34,49 +34,49 @@ pub struct FlagStyle {
     pub takes_operands: bool,
 }
 
-/// A word that cannot be understood.
+/// A word that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagError {
-    /// As the parser says.
+    /// Error of the parser.
     #[error("{0}")]
     Usage(#[from] lexopt::Error),
-    /// A word that is no flag.
+    /// A word that is not a flag.
     #[error("unexpected argument {0:?}")]
     Unexpected(String),
-    /// No such flag, and what was meant, if a name is similar.
+    /// An unknown flag, and the name that was probably meant, if any.
     #[error("unknown flag: {0}{hint}", hint = .1.map(|name| format!(" (did you mean --{name}?)")).unwrap_or_default())]
     Unknown(String, Option<&'static str>),
-    /// A value that is not text.
+    /// A value that is not UTF-8.
     #[error("the value of --{0} is not UTF-8")]
     NotText(&'static str),
 }
 
-/// All that is wrong with a command line: never empty. Prints one per line.
+/// All errors of a command line, never empty. Formats one per line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct FlagErrors(pub Vec<FlagError>);
 
-/// The action that a call asks for.
+/// Action requested by a call.
 #[derive(Debug)]
 pub enum ParseOutcome {
-    /// To explain itself.
+    /// Print help.
     Help,
-    /// To work with these values.
+    /// Run with these values.
     Run(FlagValues),
 }
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSource {
-    /// The table.
+    /// The default in the table.
     Default,
-    /// This variable.
+    /// An environment variable.
     Variable(&'static str),
     /// The command line.
     Flag,
 }
 
-/// The value of every flag.
+/// Values of all flags.
 #[derive(Clone, Debug, Default)]
 pub struct FlagValues {
     values: BTreeMap<&'static str, (String, ValueSource)>,
@@ -85,23 +85,23 @@ pub struct FlagValues {
 }
 
 impl FlagValues {
-    /// The text of a flag; the flag's own default when it is not in the command's table.
+    /// Returns the text of a flag; its own default if it is not in the command's table.
     pub fn flag_text(&self, flag: &Flag) -> &str {
         self.get(flag).0
     }
 
-    /// The text of a flag, and where it is from; its own default when it is not in the command's table.
+    /// Returns the text of a flag, and its source; its own default if it is not in the command's table.
     pub fn get(&self, flag: &Flag) -> (&str, ValueSource) {
         let found = self.values.get(flag.long);
         found.map_or((flag.default, ValueSource::Default), |(text, source)| (text.as_str(), *source))
     }
 
-    /// All flags with their texts, by name.
+    /// Returns all flags with their texts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, ValueSource)> {
         self.values.iter().map(|(long, (text, source))| (*long, text.as_str(), *source))
     }
 
-    /// Sets a flag that has its default, as if it were on the command line; other flags, and names of none, are left alone.
+    /// Sets a flag that has its default, as if it were on the command line; other flags, and unknown names, are unchanged.
     pub fn fill_default(&mut self, long: &str, text: &str) {
         if let Some((value, source)) = self.values.get_mut(long)
             && *source == ValueSource::Default
@@ -110,14 +110,14 @@ impl FlagValues {
         }
     }
 
-    /// Gives a flag the text that it has in other values, and the source of that.
+    /// Copies a flag's text and source from other values.
     pub fn copy_from(&mut self, other: &FlagValues, flag: &Flag) {
         if let Some(found) = other.values.get(flag.long) {
             self.values.insert(flag.long, found.clone());
         }
     }
 
-    /// Gives each switch that a variable sets to no boolean its default, and returns the variables with their values.
+    /// Resets each switch that a variable sets to no boolean to its default, and returns the variables with their values.
     pub fn reset_switches(
         &mut self,
         table: &[Flag],
@@ -135,7 +135,7 @@ impl FlagValues {
         reset
     }
 
-    /// The flags without effect that were given, on the command line or by a variable.
+    /// Returns the flags without effect that were given, on the command line or by a variable.
     pub fn ignored_flags(&self) -> impl Iterator<Item = &'static str> {
         self.ignored.iter().copied()
     }
@@ -146,13 +146,13 @@ impl FlagValues {
     }
 }
 
-/// Reads `arguments` (without the program's name) over the environment over the defaults.
+/// Parses `arguments` (without the program's name) over the environment over the defaults.
 ///
-/// An empty variable counts as unset: Helm renders a value that nobody set as `NAME: ""`, and means the default. A flag
-/// can be set to the empty text.
+/// An empty variable counts as unset: Helm renders an unset value as `NAME: ""`, meaning the default. A flag can be set to the
+/// empty text.
 ///
 /// # Errors
-/// Everything that cannot be understood, at once.
+/// All errors together.
 pub fn parse(
     table: &'static [Flag],
     style: FlagStyle,
@@ -195,9 +195,9 @@ fn from_environment(
     }
 }
 
-/// Returns the name that was most probably meant; `None`: none is similar.
+/// Returns the name that was probably meant; `None`: none is similar.
 pub fn nearest_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody mistypes a name so that it becomes much longer.
+    // A mistyped name is never much longer than the name.
     let word = Some(word).filter(|word| word.len() <= MAX_WORD)?;
     let distances = names.into_iter().map(|name| (strsim::damerau_levenshtein(word, name), name));
     let similar = distances.filter(|(distance, name)| *distance <= (name.len() / 3).max(1));
@@ -211,7 +211,7 @@ enum NextArg {
     End,
 }
 
-/// Takes one flag off the command line.
+/// Consumes one flag of the command line.
 fn next_argument(
     table: &'static [Flag],
     style: FlagStyle,
@@ -234,7 +234,7 @@ fn next_argument(
         Some(Arg::Value(word)) => return Ok(NextArg::Word(word.to_string_lossy().into_owned())),
     };
     let Some(known) = flag.or(ignored) else {
-        parser.optional_value(); // else it would be a second mistake
+        parser.optional_value(); // otherwise it would cause a second error
         let meant =
             shown.strip_prefix("--").and_then(|name| nearest_name(name, table.iter().map(|flag| flag.long)));
         return Err(FlagError::Unknown(shown, meant));

@@ -1,11 +1,11 @@
-//! The logging flags that every program of Istio takes. No variable sets them.
+//! Logging flags common to Istio's programs. No variable sets them.
 
 use crate::flag::Flag;
 
 /// Istio's `--log_target`.
 pub const LOG_TARGET: Flag =
     Flag::with_value("stdout", "comma-separated outputs: stdout, stderr, or file paths").long("log_target");
-/// Istio's `--log_rotate`, of a file that is not rotated.
+/// Istio's `--log_rotate`, without effect: files are not rotated.
 pub const LOG_ROTATE: Flag =
     Flag::with_value("", "path of another log file; never rotated").long("log_rotate");
 /// Istio's `--log_as_json`.
@@ -24,7 +24,7 @@ pub const LOG_STACKTRACE_LEVEL: Flag =
 pub const LOG_CALLER: Flag =
     Flag::with_value("", "comma-separated scopes whose lines include the source location").long("log_caller");
 
-/// The logging flags that every program of Istio takes, with its defaults.
+/// Logging flags common to Istio's programs, with its defaults.
 pub const LOGGING: &[Flag] = &[
     LOG_TARGET,
     LOG_ROTATE,

@@ -1,44 +1,44 @@
-//! Reads the response to one `GET` over HTTP/1.0 or 1.1 (RFC 9112).
+//! Parser of the response to one `GET` over HTTP/1.0 or 1.1 (RFC 9112).
 //!
-//! Called by `apiclient`, and by whatever asks an agent for its debug state. It must not open a connection or send a
-//! request. The plugin links it: it has no dependency of its own.
+//! Called by `apiclient`, and by clients of an agent's debug state. The crate must not open a connection or send a request. The
+//! plugin links it: it has no dependency of its own.
 
 use std::io::{self, ErrorKind, Read};
 
-/// The greatest sum of status line and headers, and of what is between chunks, in bytes.
+/// Maximum total size of status line and headers, and of the data between chunks, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
-/// 1xx answers before the real one.
+/// Maximum number of 1xx responses before the final one.
 const MAX_INTERIM: usize = 4;
 
 /// A complete response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HttpResponse {
-    /// The status code, from 200 to 599.
+    /// Status code, from 200 to 599.
     pub status: u16,
     headers: Vec<(String, String)>,
     /// The decoded body.
     pub body: Vec<u8>,
 }
 
-/// Why there is no response.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The connection failed, or ended before the response was complete.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Not HTTP/1.0 or 1.1, or too large.
+    /// The response is not HTTP/1.0 or 1.1, or too large.
     #[error("{0}")]
     Malformed(String),
 }
 
 impl HttpResponse {
-    /// The value of the first header of that name.
+    /// Returns the value of the first header with that name.
     pub fn header(&self, name: &str) -> Option<&str> {
         header_values(&self.headers, name).next()
     }
 }
 
-/// Reads the response to a request that asked for the connection to be closed, with a body of at most `MAX_BODY` bytes.
+/// Receives the response to a request with `Connection: close`, with a body of at most `MAX_BODY` bytes.
 ///
 /// # Errors
 /// See [`HttpError`].
@@ -48,7 +48,7 @@ pub fn receive<const MAX_BODY: usize>(stream: &mut impl Read) -> Result<HttpResp
         let status = parse_status(&incoming.read_line()?)?;
         let headers = read_headers(&mut incoming)?;
         match status {
-            // Switching protocols was not asked for.
+            // Switching protocols was not requested.
             101 => return Err(malformed_response("it answered 101")),
             100..=199 => {}
             _ => {
@@ -60,7 +60,7 @@ pub fn receive<const MAX_BODY: usize>(stream: &mut impl Read) -> Result<HttpResp
     Err(malformed_response("too many interim answers"))
 }
 
-/// `HTTP/1.x NNN reason` (RFC 9112, section 4).
+/// Parses `HTTP/1.x NNN reason` (RFC 9112, section 4).
 fn parse_status(line: &str) -> Result<u16, HttpError> {
     let code = line
         .strip_prefix("HTTP/1.1 ")
@@ -94,7 +94,7 @@ fn header_values<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterat
     headers.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-/// RFC 9112, section 6.3. A message with both a length and a coding is refused, as are lengths that differ.
+/// Reads the body (RFC 9112, section 6.3). A message with both a length and a coding is rejected, as are contradictory lengths.
 fn read_body<const MAX_BODY: usize>(
     incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
     status: u16,
@@ -126,7 +126,7 @@ fn content_length<const MAX_BODY: usize>(text: &str) -> Result<usize, HttpError>
     }
 }
 
-/// RFC 9112, section 7.1; extensions and trailers are skipped.
+/// Reads a chunked body (RFC 9112, section 7.1); extensions and trailers are skipped.
 fn read_chunks<const MAX_BODY: usize>(
     incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
 ) -> Result<Vec<u8>, HttpError> {
@@ -152,11 +152,11 @@ fn read_chunks<const MAX_BODY: usize>(
     }
 }
 
-/// Reader of a response, with the bytes that have been read and not yet used.
+/// Reader of a response, with a buffer of unprocessed bytes.
 struct ResponseReader<'s, const MAX_BODY: usize, S> {
     stream: &'s mut S,
     buffer: Vec<u8>,
-    /// Number of bytes that lines may still use.
+    /// Number of bytes left for lines.
     head_left: usize,
 }
 
@@ -165,7 +165,7 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
         ResponseReader { stream, buffer: Vec::new(), head_left: MAX_HEAD }
     }
 
-    /// Reads some bytes more; false at the end.
+    /// Reads more bytes; false at the end.
     fn fill(&mut self) -> io::Result<bool> {
         let mut part = [0; 8 * 1024];
         loop {
@@ -180,7 +180,7 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
         }
     }
 
-    /// A line without its end, which is CRLF or, leniently, LF.
+    /// Reads a line without its end, which is CRLF or, leniently, LF.
     fn read_line(&mut self) -> Result<String, HttpError> {
         let mut searched = 0;
         loop {
@@ -212,10 +212,10 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
         Ok(self.buffer.drain(..length).collect())
     }
 
-    /// Everything until the end of the connection.
+    /// Reads until the end of the connection.
     fn read_to_end(&mut self) -> Result<Vec<u8>, HttpError> {
         loop {
-            // What came with the headers counts, too.
+            // Including the part received with the headers.
             if self.buffer.len() > MAX_BODY {
                 return Err(too_large::<MAX_BODY>());
             }

@@ -1,8 +1,8 @@
-//! What a node was like before us: kernel settings as they were, and which built-in chains of nf_tables there were before our
-//! rules came, so that an uninstallation restores both.
+//! Journal of the node's state before us: previous kernel settings, and the built-in chains of nf_tables that existed before our
+//! rules, so that an uninstallation restores both.
 //!
-//! Every change reads the file anew, so that capture on the node and in-pod capture can share it during a migration. Only the
-//! agent that holds the node's lock may use it.
+//! Every change reads the file again, so that node-level capture and in-pod capture can share it during a migration. Only the agent
+//! that holds the node's lock may use it.
 
 mod section;
 
@@ -21,12 +21,12 @@ use section::{counterpart_section, is_ours, parse_entry, section_key, table_entr
 
 pub use section::{JournalSection, SectionOwner};
 
-/// A journal is small; a larger file is none.
+/// Maximum size of a journal, in bytes; a larger file is none.
 const MAX: usize = 1 << 20;
-/// One change at a time in this process.
+/// Serialises changes in this process.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// Why something could not be noted, or restored.
+/// Reason why a value could not be recorded or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file could not be written.
@@ -44,49 +44,49 @@ type JournalEntries = BTreeMap<String, BTreeMap<String, String>>;
 #[derive(Debug, Clone, Default, PartialEq)]
 struct JournalContents {
     entries: JournalEntries,
-    /// Notes of another version that mean nothing to us. They stay for that version.
+    /// Entries of another version, unknown to us, kept for that version.
     foreign: BTreeMap<String, Value>,
-    /// The file is none that we can read.
+    /// Whether the file could not be parsed.
     unread: bool,
 }
 
-/// Notes of what was there before us, in a file.
+/// Journal in a file.
 #[derive(Debug, Clone)]
 pub struct Journal {
     path: PathBuf,
 }
 
-/// Content of a journal when it was read.
+/// Content of a journal at one moment.
 #[derive(Debug, Clone)]
 pub struct JournalSnapshot(JournalEntries);
 
 impl JournalSnapshot {
-    /// Returns the notes in a section, by name.
+    /// Returns the entries of a section, by name.
     pub fn section_entries(&self, section: JournalSection) -> BTreeMap<String, String> {
         self.0.get(&section_key(section)).cloned().unwrap_or_default()
     }
 
-    /// Whether anything is.
+    /// Whether the section has entries.
     pub fn has_notes(&self, section: JournalSection) -> bool {
         self.0.contains_key(&section_key(section))
     }
 }
 
 impl Journal {
-    /// The journal in a file of ours, which exists as long as anything is noted.
+    /// Returns the journal in our file, which exists while it has entries.
     pub fn for_file(path: &Path) -> Journal {
         Journal { path: path.to_owned() }
     }
 
-    /// All that is noted now, for several questions after one look at the file.
+    /// Returns all entries at this moment, for several queries after one read of the file.
     pub fn read_snapshot(&self) -> JournalSnapshot {
         JournalSnapshot(self.read_contents().entries)
     }
 
-    /// Notes old values by name, except where an older one is noted: the first is what was there before us.
+    /// Records old values by name, except where an older one is recorded: the first is the value before us.
     ///
     /// # Errors
-    /// The file cannot be written; nothing is noted then.
+    /// The file cannot be written; nothing is recorded then.
     pub fn note_values(
         &self,
         section: JournalSection,
@@ -104,7 +104,7 @@ impl Journal {
         })
     }
 
-    /// Forgets what was noted under a name.
+    /// Removes the entry with this name.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -116,7 +116,7 @@ impl Journal {
         })
     }
 
-    /// Forgets the namespaces that are not among these: they have ended, and their numbers will be others'. The node's stays.
+    /// Removes the namespaces that are not among these: they have ended, and their numbers will be reused. The node's is kept.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -130,11 +130,11 @@ impl Journal {
         self.update_entries(|entries| entries.retain(|key, _| kept.contains(key) || !is_ours(key)))
     }
 
-    /// Notes which built-in chains the calling thread's namespace has in these tables, where it is not noted yet. What the
-    /// node's other capture mode has noted counts: its chains are ours, too.
+    /// Records which built-in chains the calling thread's namespace has in these tables, unless recorded before. Entries of the
+    /// node's other capture mode apply as well: its chains are ours, too.
     ///
     /// # Errors
-    /// The kernel refuses to answer, or the file cannot be written.
+    /// The kernel's query fails, or the file cannot be written.
     pub fn note_chains(&self, section: JournalSection, tables: &[(Family, &str)]) -> Result<(), Error> {
         let all = self.read_snapshot();
         let (noted, earlier) = (
@@ -156,10 +156,11 @@ impl Journal {
         if noticed.is_empty() { Ok(()) } else { self.note_values(section, noticed.into_iter()) }
     }
 
-    /// Removes the built-in chains that came since they were noted and that nobody uses, and forgets what was noted. In the
-    /// namespace that the section is about.
+    /// Removes unused built-in chains that were created since they were recorded, and the entries. To be called in the section's
+    /// namespace.
     ///
     /// # Errors
+    /// The kernel refuses, or the file cannot be written.
     /// The kernel refuses, or the file cannot be written.
     pub fn remove_chains(&self, section: JournalSection) -> Result<(), Error> {
         for (name, before) in self.read_snapshot().section_entries(section) {
@@ -171,8 +172,8 @@ impl Journal {
         Ok(())
     }
 
-    /// One that is missing or unreadable is empty, because nothing in it is worth stopping for. What cannot be read, as a newer
-    /// version may have written it before this one was put in its place, is kept.
+    /// Reads the file. A missing or unreadable one is empty, because its content does not justify a failure. An unreadable one,
+    /// which a newer version may have written before a downgrade, is kept.
     fn read_contents(&self) -> JournalContents {
         let text = hostfs::read(&self.path, MAX).unwrap_or_default();
         let all: Option<BTreeMap<String, Value>> = serde_json::from_slice(&text).ok();
@@ -188,7 +189,7 @@ impl Journal {
     }
 
     fn update_entries(&self, change: impl FnOnce(&mut JournalEntries)) -> Result<(), Error> {
-        let _lock = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
+        let _lock = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is always complete
         let JournalContents { entries: before, foreign, unread } = self.read_contents();
         let mut entries = before.clone();
         change(&mut entries);
@@ -205,12 +206,12 @@ impl Journal {
         }
         let ours = entries.into_iter().map(|(key, noted)| (key, json!(noted)));
         let all: BTreeMap<String, Value> = foreign.into_iter().chain(ours).collect();
-        let text = serde_json::to_vec(&all).unwrap_or_default(); // values with texts as keys always print
+        let text = serde_json::to_vec(&all).unwrap_or_default(); // maps with string keys always serialise
         let _ = hostfs::write(&self.path, &text, 0o600).map_err(Error::File)?;
         Ok(())
     }
 
-    /// Keeps a file that is not ours to read, beside the one that is.
+    /// Renames a file that we cannot parse, so that it is kept.
     fn set_aside(&self) -> Result<(), Error> {
         let text = hostfs::read(&self.path, MAX).unwrap_or_default();
         let _ = hostfs::write(&self.path.with_extension("unread"), &text, 0o600).map_err(Error::File)?;

@@ -1,15 +1,15 @@
-//! What the journal has a section for, and how the file names sections and the entries in them.
+//! Sections of the journal, and the names of sections and entries in the file.
 
 use model::Family;
 use netns::NetnsId;
 
-/// The node's own namespace in the file; others have their number.
+/// Name of the node's own namespace in the file; others have their number.
 const NODE: &str = "node";
 
-/// Owner of a section; `None` is the node.
+/// Owner of a section; `None`: the node.
 pub type SectionOwner = Option<NetnsId>;
 
-/// Section of notes about one namespace.
+/// Section of entries about one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalSection {
     /// Kernel settings.
@@ -20,13 +20,13 @@ pub enum JournalSection {
     ProbeChains,
 }
 
-/// Whether a key is of the form that ours have.
+/// Whether a key has the form of ours.
 pub(super) fn is_ours(key: &str) -> bool {
     let name = [" probe chains", " chains"].iter().find_map(|end| key.strip_suffix(end)).unwrap_or(key);
     name == NODE || name.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).is_some()
 }
 
-/// The section of the same tables in the other capture mode.
+/// Returns the section of these tables in the other capture mode.
 pub(super) fn counterpart_section(section: JournalSection) -> Option<JournalSection> {
     match section {
         JournalSection::Chains(None) => Some(JournalSection::ProbeChains),
@@ -44,7 +44,7 @@ pub(super) fn section_key(section: JournalSection) -> String {
     }
 }
 
-/// A table's name in the journal.
+/// Returns a table's name in the journal.
 pub(super) fn table_entry(family: Family, table: &str) -> String {
     format!("{family} {table}")
 }

@@ -1,4 +1,4 @@
-//! How metrics are registered and labelled, for all parts of the agent that count something.
+//! Registration and labels of metrics, for all parts of the agent.
 //!
 //! Pure: values only. The agent's HTTP server, in `telemetry`, prints them.
 
@@ -7,7 +7,7 @@ use prometheus_client::{
     registry::{Metric, Registry},
 };
 
-/// Labels of a sample: their names and values, all of them known to the program.
+/// Labels of a sample: names and values, all of them constants.
 pub type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// A metric with a sample for each value of one label.
@@ -49,7 +49,7 @@ pub fn histogram_family(new: fn() -> Histogram) -> Labelled<Histogram> {
     Family::new_with_constructor(new)
 }
 
-/// Returns a number of things as a gauge takes it.
+/// Converts a number to the type of a gauge.
 pub fn gauge_value(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

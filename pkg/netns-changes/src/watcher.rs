@@ -124,7 +124,7 @@ impl<K: Clone> ChangeWatcher<K> {
     /// Waits for changes and returns the pending ones, one [`Change`] for each watch; `None` after
     /// [`ChangeWatcher::close`]. The list is empty at the timeout, after a signal, and if what arrived was no change.
     ///
-    /// The work is limited: the remaining changes of a busy namespace, and of more than 32 at a time, follow at the
+    /// The work is limited: the remaining changes of a busy namespace, and of more than 64 sockets at a time, follow at the
     /// next call. A process in a pod can change its namespace all the time, so the caller must limit how often it calls
     /// this, or stop watching the namespace.
     ///

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::{SelectorError, selector::split_selector};
 
-/// The longest value of a key, in bytes.
+/// Maximum length of a key's value, in bytes.
 const MAX_TEXT: usize = 64 * 1024;
-/// The greatest number of selectors: each costs a watch.
+/// Maximum number of selectors: each costs a watch.
 const MAX_SELECTORS: usize = 32;
 
 /// Pods of which each node needs a ready one.
@@ -27,23 +27,23 @@ impl std::fmt::Display for PodRequirement {
     }
 }
 
-/// Requirements of each node. If empty, it only has to be ready itself.
+/// Requirements for each node. If empty, the node only has to be ready itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadinessConfig {
     requirements: Vec<PodRequirement>,
 }
 
-/// Why a ConfigMap cannot be used, and which key of it.
+/// The reason why a ConfigMap is invalid, and the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("key {key:?}: {mistake}")]
 pub struct ConfigError {
     /// The key in `data`.
     pub key: String,
-    /// The mistake in its value.
+    /// The error in its value.
     pub mistake: ConfigMistake,
 }
 
-/// A mistake in a value of the ConfigMap.
+/// An error in a value of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigMistake {
     /// The value is too long.
@@ -55,33 +55,33 @@ pub enum ConfigMistake {
     /// The value is not a list of entries.
     #[error("the value must be a list of entries with name, selector and namespace")]
     NotAList,
-    /// A member of an entry is not a text.
+    /// A member of an entry is not a string.
     #[error("{member} of entry {entry:?} must be a string")]
     NotText {
-        /// The entry's name or number.
+        /// The entry's name or index.
         entry: String,
         /// The member.
         member: &'static str,
     },
-    /// A selector cannot be used.
+    /// A selector is invalid.
     #[error("entry {entry:?}: {cause}")]
     Selector {
-        /// The entry's name or number.
+        /// The entry's name or index.
         entry: String,
-        /// Why.
+        /// The cause.
         cause: SelectorError,
     },
-    /// There are too many.
+    /// There are too many selectors.
     #[error("there are more than {MAX_SELECTORS} selectors")]
     TooMany,
 }
 
 impl ReadinessConfig {
-    /// Reads all keys of a ConfigMap's `data`. A value is a list of entries, or one entry, as before Istio 1.10.
+    /// Parses all keys of a ConfigMap's `data`. A value is a list of entries, or one entry, as before Istio 1.10.
     ///
     /// # Errors
-    /// The first mistake. A configuration with a mistake is rejected as a whole, because what it leaves out would let pods
-    /// start too early.
+    /// The first error. A configuration with an error is rejected as a whole, because a missing requirement would let pods start
+    /// too early.
     pub fn parse(data: &BTreeMap<String, String>) -> Result<ReadinessConfig, ConfigError> {
         let mut all = BTreeSet::new();
         for (key, text) in data {
@@ -94,7 +94,7 @@ impl ReadinessConfig {
         Ok(ReadinessConfig { requirements: all.into_iter().collect() })
     }
 
-    /// Returns the requirements of each node, each once.
+    /// Returns the requirements of each node, without duplicates.
     pub fn requirements(&self) -> &[PodRequirement] {
         &self.requirements
     }
@@ -132,7 +132,7 @@ fn requirements_of(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, 
     Ok(requirements.collect())
 }
 
-/// Empty where it is absent.
+/// Returns a member's text; empty if it is absent.
 fn text_of(entry_name: &str, entry: &Value, member: &'static str) -> Result<String, ConfigMistake> {
     match entry.get(member) {
         None | Some(Value::Null) => Ok(String::new()),

@@ -1,4 +1,4 @@
-//! The ConfigMap, which is polled: Istio's role allows no watch.
+//! Polls the ConfigMap: Istio's role does not allow a watch.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,23 +10,23 @@ use tracing::{error, info};
 
 use crate::{ConfigError, ReadinessConfig};
 
-/// Between two requests for the ConfigMap.
+/// Interval between two requests for the ConfigMap.
 const POLL: Duration = Duration::from_secs(10);
-/// For one request.
+/// Timeout of one request.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigReadError {
     /// The ConfigMap cannot be read.
     #[error(transparent)]
     Api(#[from] kubeio::Error),
-    /// The ConfigMap cannot be used.
+    /// The ConfigMap is invalid.
     #[error("cannot use ConfigMap {name}: {cause}")]
     Invalid {
         /// Namespace and name.
         name: String,
-        /// The mistake in it.
+        /// The error in it.
         cause: ConfigError,
     },
 }
@@ -38,7 +38,7 @@ struct ConfigMap {
     data: BTreeMap<String, String>,
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 pub(crate) struct ConfigSource<'a> {
     client: &'a KubeClient,
     namespace: &'a str,
@@ -51,7 +51,7 @@ impl<'a> ConfigSource<'a> {
         ConfigSource { client, namespace, name, last_error: LastError::default() }
     }
 
-    /// The configuration as it is now.
+    /// Reads the current configuration.
     pub(crate) async fn read_config(&self) -> Result<ReadinessConfig, ConfigReadError> {
         let name = format!("{}/{}", self.namespace, self.name);
         let path = format!("/api/v1/namespaces/{}/configmaps/{}", self.namespace, self.name);
@@ -59,8 +59,8 @@ impl<'a> ConfigSource<'a> {
         ReadinessConfig::parse(&map.data).map_err(|cause| ConfigReadError::Invalid { name, cause })
     }
 
-    /// The first configuration that is valid and not `known`. One that is invalid or cannot be read is logged, and the
-    /// known one remains in effect.
+    /// Returns the first configuration that is valid and differs from `known`. One that is invalid or cannot be read is logged, and
+    /// the known one remains in effect.
     pub(crate) async fn next_config(&mut self, known: Option<&ReadinessConfig>) -> ReadinessConfig {
         if known.is_some() {
             sleep_for(POLL).await;

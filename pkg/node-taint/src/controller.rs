@@ -1,4 +1,4 @@
-//! The controller: one pass for each configuration, or a single one.
+//! The controller: one pass per configuration, or a single pass.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::{
     pass::TaintPass,
 };
 
-/// For a single pass over all nodes.
+/// Time limit of a single pass over all nodes.
 const ONCE: Duration = Duration::from_secs(300);
-/// Nodes that an error names.
+/// Maximum number of nodes named in an error.
 const NAMED: usize = 10;
 
 /// The operator's options.
@@ -24,11 +24,11 @@ pub struct TaintOptions {
     pub config_namespace: String,
     /// Name of the ConfigMap.
     pub config_name: String,
-    /// Label selector of the nodes that it handles; empty: all.
+    /// Label selector of the nodes to handle; empty: all.
     pub node_selector: String,
 }
 
-/// Why a single pass is incomplete.
+/// The reason why a single pass is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
     /// There is no configuration.
@@ -40,9 +40,9 @@ pub enum OnceError {
     /// Taints could not be changed.
     #[error("cannot change the taints of {count} nodes within {} s: {names}", ONCE.as_secs())]
     Unsettled {
-        /// How many.
+        /// Number of nodes.
         count: usize,
-        /// Some of them.
+        /// Names of up to ten of them.
         names: String,
     },
 }
@@ -55,12 +55,12 @@ pub struct TaintController {
 }
 
 impl TaintController {
-    /// Does nothing yet.
+    /// Creates the controller without starting it.
     pub fn new(client: KubeClient, options: TaintOptions) -> TaintController {
         TaintController { client, options }
     }
 
-    /// Maintains the taints of all nodes for as long as it is polled. Without a valid configuration it changes none.
+    /// Maintains the taints of all nodes while it is polled. Without a valid configuration it changes none.
     pub async fn run(&self) {
         let mut source = self.config_source();
         let mut config = source.next_config(None).await;
@@ -75,7 +75,7 @@ impl TaintController {
         }
     }
 
-    /// Evaluates every node once, and returns when each has the taint that it should have, or none.
+    /// Evaluates every node once, and returns when the taints of all nodes are as desired.
     ///
     /// # Errors
     /// There is no valid configuration, or the pass took longer than five minutes.

@@ -1,4 +1,5 @@
-//! What each node lacks, from observed nodes and pods. Pure: state enters by [`NodeIndex::observe`].
+//! Computes the missing requirements of each node from observed nodes and pods. Pure computation; state is added by
+//! [`NodeIndex::observe`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,19 +11,19 @@ use model::PodName;
 
 use crate::{ObservedNode, PodRequirement, ReadinessConfig, ReadinessPod};
 
-/// An event of a watch.
+/// A watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeObservation {
-    /// Of the nodes.
+    /// Event of the node watch.
     Nodes(ListEvent<ObservedNode>),
-    /// Of the pods that a requirement selects, by its number in the configuration.
+    /// Event of the watch for the pods of a requirement, by its index in the configuration.
     Pods(usize, ListEvent<ReadinessPod>),
 }
 
 /// Whether pods may be scheduled to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeVerdict {
-    /// Nodes or pods have not all been listed yet, or there is no such node: it stays as it is.
+    /// Nodes or pods have not all been listed yet, or the node does not exist: its taint stays unchanged.
     Unknown,
     /// The node is ready, and so is a pod of each requirement.
     Pass,
@@ -41,7 +42,7 @@ struct RequiredPods {
     on: BTreeMap<String, usize>,
 }
 
-/// All that was observed.
+/// All observed state.
 #[derive(Debug)]
 pub struct NodeIndex {
     nodes: BTreeMap<String, ObservedNode>,
@@ -56,7 +57,7 @@ impl RequiredPods {
         RequiredPods { requirement, is_listed: false, node_of: BTreeMap::new(), on: BTreeMap::new() }
     }
 
-    /// Returns the nodes that it concerns.
+    /// Applies an event; returns the affected nodes.
     fn observe_pods(&mut self, event: ListEvent<ReadinessPod>) -> NodeNames {
         match event {
             ListEvent::Reset(pods) => {
@@ -94,13 +95,13 @@ impl RequiredPods {
 }
 
 impl NodeIndex {
-    /// Nothing is known yet.
+    /// Creates an index without observations.
     pub fn new(config: &ReadinessConfig) -> NodeIndex {
         let required = config.requirements().iter().cloned().map(RequiredPods::new).collect();
         NodeIndex { nodes: BTreeMap::new(), are_nodes_listed: false, required }
     }
 
-    /// Applies an observation. Returns the nodes whose verdict or taint it may have changed: all when the last list has
+    /// Applies an observation. Returns the nodes whose verdict or taint it may have changed: all of them when the last list has
     /// arrived.
     pub fn observe(&mut self, observation: NodeObservation) -> BTreeSet<String> {
         let was_complete = self.is_complete();
@@ -133,7 +134,7 @@ impl NodeIndex {
         }
     }
 
-    /// Everything has been listed once.
+    /// Whether everything has been listed once.
     pub fn is_complete(&self) -> bool {
         self.are_nodes_listed && self.required.iter().all(|pods| pods.is_listed)
     }
@@ -150,7 +151,7 @@ impl NodeIndex {
         lacking.map_or(NodeVerdict::Pass, |pods| NodeVerdict::Lacks(pods.requirement.clone()))
     }
 
-    /// The change that a node's taint needs; `None`: none, or it could not be determined.
+    /// Returns the change that a node's taint needs; `None` if it needs none, or the change cannot be determined.
     pub fn needed_change(&self, node: &str) -> Option<TaintChange> {
         let is_tainted = self.nodes.get(node)?.is_tainted;
         match (self.verdict(node), is_tainted) {
@@ -160,7 +161,7 @@ impl NodeIndex {
         }
     }
 
-    /// Number of nodes, and of those that have the taint.
+    /// Returns the number of nodes, and of tainted nodes.
     pub fn node_counts(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| node.is_tainted).count())
     }

@@ -1,4 +1,4 @@
-//! One replica at a time: Istio's Lease and its times.
+//! Leader election: Istio's Lease and its durations.
 
 use std::{future::Future, time::Duration};
 
@@ -9,14 +9,14 @@ use tracing::{info, warn};
 
 /// Namespace of the Lease.
 pub const LEASE_NAMESPACE: &str = "kube-system";
-/// How long other replicas wait when the leader stops renewing the Lease.
+/// Time that other replicas wait after the leader's last renewal of the Lease.
 const LEASE: Duration = Duration::from_secs(60);
-/// A leader that has not renewed the Lease for so long stops: long before another replica may begin.
+/// A leader that has not renewed the Lease for this long stops: long before another replica may begin.
 const RENEW_DEADLINE: Duration = Duration::from_secs(15);
-/// Between two attempts to take or renew it.
+/// Interval between two attempts to acquire or renew it.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The part of a replica in the election.
+/// Returns a replica's options for the election.
 pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
     LeaseOptions {
         namespace: LEASE_NAMESPACE.to_owned(),
@@ -26,8 +26,7 @@ pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
     }
 }
 
-/// Does `work` whenever and for as long as this replica leads. It never ends. After it is dropped, the caller
-/// releases the Lease.
+/// Runs `work` while this replica is the leader. Never returns. After it is dropped, the caller releases the Lease.
 pub async fn run_while_leading<W: Future<Output = ()>>(elector: &mut LeaseElector, work: impl Fn() -> W) {
     loop {
         let since = acquire_lease(elector).await;
@@ -39,7 +38,7 @@ pub async fn run_while_leading<W: Future<Output = ()>>(elector: &mut LeaseElecto
     }
 }
 
-/// Waits until the Lease is ours. Returns when the attempt began.
+/// Waits until this replica holds the Lease. Returns the time at which the attempt began.
 async fn acquire_lease(elector: &mut LeaseElector) -> Instant {
     let (mut last_error, mut leader) = (LastError::default(), String::new());
     loop {

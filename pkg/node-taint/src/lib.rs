@@ -1,9 +1,10 @@
 //! The node taint controller of Istio up to 1.17: a node has the taint [`TAINT`] until it is ready and every configured
 //! selector has a ready pod on it.
 //!
-//! [`ReadinessConfig`] defines which pods those are, [`NodeIndex`] what each node lacks, [`TaintQueue`] when each node is
-//! handled (these compute only). [`TaintController`] follows nodes, pods and the ConfigMap at the API server and changes
-//! taints; [`run_while_leading`] lets one replica at a time do so. Called by `install-cni` when it is started as `istio-cni-taint`.
+//! [`ReadinessConfig`] defines these pods, [`NodeIndex`] determines the missing requirements of each node, [`TaintQueue`] when each
+//! node is handled (all three are pure computation). [`TaintController`] watches nodes and pods, polls the ConfigMap at the API
+//! server and changes taints; [`run_while_leading`] lets one replica at a time do so. Called by `install-cni` when it is started as
+//! `istio-cni-taint`.
 
 mod config;
 mod config_source;

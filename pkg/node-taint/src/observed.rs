@@ -1,4 +1,4 @@
-//! What the API server shows of nodes and pods, as far as taints need it.
+//! The state of nodes and pods at the API server that taints depend on.
 
 use model::{Node, Pod, PodName, Taint};
 
@@ -22,19 +22,19 @@ pub struct ReadinessPod {
     pub name: PodName,
     /// The node that it was scheduled to; empty before.
     pub node: String,
-    /// Whether the pod's condition `Ready` is `True` and it is not being deleted: a pod that is may stop at any moment.
+    /// Whether the pod's condition `Ready` is `True` and it is not being deleted: a pod being deleted may stop at any moment.
     pub is_ready: bool,
 }
 
 impl ObservedNode {
-    /// A node as it is observed.
+    /// Creates an observed node.
     pub fn new(name: &str, is_ready: bool, is_tainted: bool) -> ObservedNode {
         ObservedNode { name: name.to_owned(), is_ready, is_tainted }
     }
 }
 
 impl ReadinessPod {
-    /// A pod as it is observed.
+    /// Creates an observed pod.
     pub fn new(name: PodName, node: &str, is_ready: bool) -> ReadinessPod {
         ReadinessPod { name, node: node.to_owned(), is_ready }
     }

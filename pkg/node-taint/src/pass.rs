@@ -1,4 +1,4 @@
-//! The work under one configuration: the watches, and the changes of taints.
+//! The work under one configuration: watches and taint changes.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::{
     TAINT, TaintQueue,
 };
 
-/// Changes at a time.
+/// Maximum number of concurrent changes.
 const MAX_CHANGES: usize = 8;
 
 type Observed = Result<NodeObservation, Error>;
@@ -61,21 +61,21 @@ impl<'a> TaintPass<'a> {
         }
     }
 
-    /// Follows nodes and pods for as long as it is polled.
+    /// Follows nodes and pods while it is polled.
     pub(crate) async fn run(&mut self) {
         loop {
             self.process_event().await;
         }
     }
 
-    /// Returns when every node was listed and has the taint that it should have, or none.
+    /// Returns when every node was listed and all taints are as desired.
     pub(crate) async fn reconcile_nodes(&mut self) {
         while !(self.index.is_complete() && self.queue.is_empty()) {
             self.process_event().await;
         }
     }
 
-    /// The nodes that need a change; `None`: unknown.
+    /// Returns the nodes that need a change; `None` if unknown.
     pub(crate) fn unsettled_nodes(&self) -> Option<Vec<&str>> {
         self.index.is_complete().then(|| self.queue.pending_nodes().collect())
     }
@@ -157,8 +157,8 @@ impl<'a> TaintPass<'a> {
         }
     }
 
-    /// After a change that was made: only the watch shows what a node has, because it may show a later change by another
-    /// component before the answer to ours arrives.
+    /// Handles a completed change. Only the watch shows a node's current taints, because it may show a later change by another
+    /// component before the response to ours arrives.
     fn observe_again(&mut self, node: &str, made: TaintChange) {
         match self.index.needed_change(node) {
             None => self.queue.record_success(node),
@@ -181,7 +181,7 @@ fn log_change(node: &str, change: TaintChange, verdict: &NodeVerdict) {
         (TaintChange::Add, NodeVerdict::NotReady) => {
             info!(target: "taint", node, taint, reason = "the node is not ready", "taint added");
         }
-        // It has become ready while the taint was being added.
+        // The node became ready while the taint was being added.
         (TaintChange::Add, _) => info!(target: "taint", node, taint, "taint added"),
     }
 }

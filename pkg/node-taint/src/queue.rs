@@ -1,4 +1,4 @@
-//! Which nodes are handled next, and when a failed one is handled again. Pure: the caller passes the time.
+//! Determines which nodes are handled next, and when a failed one is retried. Pure computation; the caller passes the time.
 
 use std::{
     collections::BTreeMap,
@@ -7,25 +7,24 @@ use std::{
 
 use retry::{Attempts, Backoff};
 
-/// The delay before the next attempt after a failure; it doubles with each further one, up to the last.
+/// The delay before the first retry after a failure; it doubles with each further one, up to the maximum.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 
-/// Nodes that are to be handled, each once however often it is marked.
+/// Nodes to handle, each once however often it is marked.
 #[derive(Debug, Default)]
 pub struct TaintQueue(BTreeMap<String, QueuedNode>);
 
 #[derive(Debug)]
 struct QueuedNode {
-    /// `None`: it is being handled.
+    /// `None`: the node is being handled.
     due: Option<Instant>,
     attempts: Attempts,
 }
 
 impl TaintQueue {
-    /// A node needs a change. One that waits after a failure continues to wait; one that is being handled is handled once
-    /// more.
+    /// Queues a node that needs a change, unless it is already waiting or being handled.
     pub fn mark_pending(&mut self, node: &str, now: Instant) {
         let new = || QueuedNode { due: Some(now), attempts: BACKOFF.start_attempts() };
         if !self.0.contains_key(node) {
@@ -33,7 +32,7 @@ impl TaintQueue {
         }
     }
 
-    /// The node that has been due for the longest time, from now on being handled.
+    /// Takes the node that has been due for the longest time, and marks it as being handled.
     pub fn take_due(&mut self, now: Instant) -> Option<String> {
         let due = self.0.iter_mut().filter_map(|(node, queued)| Some((queued.due?, node, queued)));
         let (due, node, queued) = due.min_by_key(|(due, ..)| *due)?;
@@ -44,29 +43,29 @@ impl TaintQueue {
         Some(node.clone())
     }
 
-    /// When the next node is due.
+    /// Returns when the next node is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.0.values().filter_map(|queued| queued.due).min()
     }
 
-    /// A node needs nothing more, or is gone.
+    /// Records that a node needs no further change, or was deleted.
     pub fn record_success(&mut self, node: &str) {
         self.0.remove(node);
     }
 
-    /// An attempt has failed, or a watch has not shown its result yet: the node is handled again later.
+    /// Records that an attempt failed, or that a watch has not shown its result yet: the node is handled again later.
     pub fn schedule_retry(&mut self, node: &str, now: Instant) {
         if let Some(queued) = self.0.get_mut(node) {
             queued.due = Some(now + queued.attempts.record_failure());
         }
     }
 
-    /// No node is waiting or being handled.
+    /// Whether no node is waiting or being handled.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The nodes that are waiting or being handled.
+    /// Returns the nodes that are waiting or being handled.
     pub fn pending_nodes(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

@@ -1,26 +1,26 @@
-//! The text of label selectors, as far as it must be checked before the API server is asked to evaluate it: a watch with an
-//! invalid one would fail permanently.
+//! Syntax of label selectors, as far as it must be checked before a request to the API server: a watch with an invalid selector
+//! would fail permanently.
 
 /// Longest selector, in bytes.
 const MAX_LENGTH: usize = 2048;
-/// Longest part of a label's key or value, in bytes: that of a DNS subdomain and a slash before a name.
+/// Longest part of a label's key or value, in bytes: a DNS subdomain and a slash before a name.
 const MAX_WORD: usize = 317;
 
-/// Why a text is no label selector.
+/// The reason why a text is not a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// The selector is empty, so that every pod would match.
+    /// The selector is empty, and would match every pod.
     #[error("the selector is empty")]
     Empty,
     /// The selector is too long.
     #[error("the selector has more than {MAX_LENGTH} bytes")]
     TooLong,
-    /// A part of it is no requirement.
+    /// A part of it is not a valid requirement.
     #[error("{0:?} is not a label requirement, such as app=web, tier!=db, app in (a,b), app or !app")]
     Invalid(String),
 }
 
-/// Splits a selector at its commas, as Istio does, but not within parentheses. Each part is a selector of its own.
+/// Splits a selector at its commas, as Istio does, except within parentheses. Each part is a separate selector.
 pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, SelectorError> {
     if text.len() > MAX_LENGTH {
         return Err(SelectorError::TooLong);
@@ -33,10 +33,10 @@ pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, SelectorError> {
     parts.into_iter().map(|part| check_part(part).map(|()| part.to_owned())).collect()
 }
 
-/// Checks a label selector whose parts must all hold, such as one of nodes; empty: everything matches.
+/// Checks a label selector whose parts must all match, such as one of nodes; an empty selector matches everything.
 ///
 /// # Errors
-/// It is too long, or a part of it is no requirement.
+/// It is too long, or a part of it is not a valid requirement.
 pub fn check_selector(text: &str) -> Result<(), SelectorError> {
     match split_selector(text) {
         Ok(_) | Err(SelectorError::Empty) => Ok(()),
@@ -74,7 +74,7 @@ fn is_requirement(part: &str) -> bool {
     is_key(part.strip_prefix('!').unwrap_or(part).trim())
 }
 
-/// Such as `app in (a,b`.
+/// Whether the text, without its closing parenthesis, is a set requirement, such as `app in (a,b`.
 fn is_set_requirement(text: &str) -> bool {
     let Some((head, values)) = text.split_once('(') else { return false };
     let mut fields = head.split_whitespace();
@@ -96,7 +96,7 @@ fn is_value(value: &str) -> bool {
     value.is_empty() || is_name(value, 63)
 }
 
-/// Letters, digits, `-`, `_` and `.`, the first and the last one a letter or digit.
+/// Whether the text consists of letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
 fn is_name(name: &str, most: usize) -> bool {
     let is_end =
         |character: Option<char>| character.is_some_and(|character| character.is_ascii_alphanumeric());

@@ -1,4 +1,4 @@
-//! Retrying: how long to wait between attempts, and which of their errors to log.
+//! Retries: delays between attempts, and selection of errors to log.
 
 mod pace;
 
@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 pub use pace::{ChangePace, FIRST_DELAY, LAST_DELAY};
 
-/// Delays between attempts: the first, then twice as long after each further failure in a row, up to the last.
+/// Delays between attempts: the first, doubled after each further consecutive failure, up to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -14,24 +14,24 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `first`: the delay after the first failure; `last`: no delay is longer.
+    /// Returns a back-off. `first`: delay after the first failure; `last`: maximum delay.
     pub const fn new(first: Duration, last: Duration) -> Backoff {
         Backoff { first, last }
     }
 
-    /// The delay after so many failures in a row; none counts as one.
+    /// Returns the delay after this number of consecutive failures; 0 counts as 1.
     pub fn delay_after(&self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.last)
     }
 
-    /// No failure yet.
+    /// Returns a series without failures.
     pub const fn start_attempts(self) -> Attempts {
         Attempts { backoff: self, failures: 0 }
     }
 }
 
-/// Failures in a row, and the delays after them.
+/// Consecutive failures, and the delays after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempts {
     backoff: Backoff,
@@ -39,29 +39,29 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// An attempt has failed: the delay until the next one.
+    /// Records a failure; returns the delay until the next attempt.
     pub fn record_failure(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         self.backoff.delay_after(self.failures)
     }
 
-    /// An attempt has succeeded.
+    /// Records a success.
     pub fn record_success(&mut self) {
         self.failures = 0;
     }
 
-    /// How many have failed in a row.
+    /// Returns the number of consecutive failures.
     pub const fn failure_count(&self) -> u32 {
         self.failures
     }
 }
 
-/// The error of the last attempt, so that one that persists is logged once, and its end too.
+/// Error of the last attempt, so that a persistent one is logged once, and its end too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastError(Option<String>);
 
 impl LastError {
-    /// Remembers an error. True if it says something else than the last one did, or if there was none.
+    /// Stores an error. Returns whether it differs from the last one.
     pub fn replace(&mut self, error: &dyn fmt::Display) -> bool {
         let error = error.to_string();
         let is_other = self.0.as_ref() != Some(&error);
@@ -69,7 +69,7 @@ impl LastError {
         is_other
     }
 
-    /// There is no error any more. True if there was one.
+    /// Clears the error. Returns whether there was one.
     pub fn clear(&mut self) -> bool {
         self.0.take().is_some()
     }

@@ -1,36 +1,36 @@
-//! How soon something is observed after a change was reported.
+//! Rate of observations after reported changes.
 
 use std::time::Duration;
 
 use crate::Backoff;
 
-/// The delay before the second observation of a series of changes; it doubles with each further one, up to the last.
+/// Delay before the second observation of a series of changes; doubled for each further one, up to the last.
 pub const FIRST_DELAY: Duration = Duration::from_millis(50);
-/// The longest delay.
+/// Maximum delay.
 pub const LAST_DELAY: Duration = Duration::from_secs(5);
 const DELAY: Backoff = Backoff::new(FIRST_DELAY, LAST_DELAY);
-/// A delay is halved after a time without changes that is so many times as long.
+/// A delay is halved after a time without changes that is this many times as long.
 const CALM: u32 = 8;
-/// The longest pause is reached by then.
+/// Number of steps after which the maximum delay is reached.
 const LAST_STEP: u32 = 8;
-/// So many observations may follow one another faster than one in [`LAST_DELAY`]; each such time makes room for one more.
+/// Number of observations that may follow one another faster than one in [`LAST_DELAY`]; each such time permits one more.
 const BURST: u32 = 60;
 
-/// The pace of observations: at once after a change that comes alone, and ever more slowly where changes do not end. Times are
-/// those of a clock of the caller, since any moment before the first change.
+/// Rate of observations: immediate after a single change, and ever slower while changes continue. Times are relative to any moment
+/// before the first change, by the caller's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangePace {
-    /// How often the pause was doubled, and one more; 0: there is none.
+    /// Number of doublings of the delay, plus one; 0: no delay.
     step: u32,
-    /// When the last observation was to begin.
+    /// Scheduled time of the last observation.
     last: Duration,
-    /// How much of [`BURST`] is used up, and since when that counts.
+    /// Used part of [`BURST`], and since when.
     used: u32,
     since: Duration,
 }
 
 impl ChangePace {
-    /// Returns when the observation that a change leads to begins.
+    /// Returns when to begin the observation that follows a change.
     pub fn next_observation(&mut self, now: Duration) -> Duration {
         let mut calm = now.saturating_sub(self.last);
         while self.step > 0 {
