@@ -31,7 +31,7 @@ const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes:
 /// Effect of a rule on a packet, as far as redirection is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
-    /// None that is relevant here, or a jump.
+    /// No effect that is relevant here, or a jump.
     #[default]
     None,
     /// Redirects to a local port.

@@ -128,9 +128,9 @@ pub enum RouteTo {
     Via(IpAddr, String),
     /// This host.
     Local(String),
-    /// None: packets are dropped silently.
+    /// No target: packets are dropped silently.
     Blackhole,
-    /// None: packets are rejected with an error.
+    /// No target: packets are rejected with an error.
     Unreachable,
     /// A target that we never use, as text.
     Other(String),
