@@ -1,6 +1,6 @@
 //! Capture modes: how pods of ambient mode are captured on the node's kernel.
 //!
-//! [`open`] creates the configured mode for the daemon, which passes it to `agent::Reconciler`. The reconciler drives
+//! [`open()`] creates the configured mode for the daemon, which passes it to `agent::Reconciler`. The reconciler drives
 //! the mode on its own thread through `agent::CaptureMode`:
 //!
 //! - `NodeCapture`, node-level capture: rules, sets, links and routes in the node's network namespace;
