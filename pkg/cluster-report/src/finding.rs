@@ -143,13 +143,13 @@ finding_codes! {
         "The agent repairs it; if it lasts, another component writes the same file, or its directory is not writable."
     /// The node's agent cannot capture pods.
     NodeDegraded "node-degraded" Nodes Error Check [Agents Answers Observations] "every node can capture pods"
-        "Run millrace explain on one of its pods: it says what to do."
+        "Run millrace explain on one of its pods: it shows the remedy."
     /// A check at the agent's start has a finding.
     NodePreflight "node-preflight" Nodes Warning Both [Nodes Agents Answers] "every node passed the check of what capture needs"
         "Run install-cni check in the agent's container."
     /// No ztunnel is ready on a node with ambient mode.
     ZtunnelNotReady "ztunnel-not-ready" Nodes Error Check [Agents Answers Observations] "every node of ambient mode has a ready ztunnel"
-        "Look at the node's ztunnel pod."
+        "Check the node's ztunnel pod."
     /// The node's network differs from the desired state.
     NodeDrift "node-drift" Nodes Error Check [Agents Answers Observations] "every node's network is as desired"
         "The agent repairs it; if it lasts, run millrace verify --node NODE."
@@ -203,7 +203,7 @@ finding_codes! {
         "Try the installation on one such node first: docs/upgrade.md; docs/platforms.md lists what is tested."
     /// Another agent is already installed.
     AgentInstalled "agent-installed" Cluster Warning Installation [DaemonSets] "no agent is installed yet"
-        "Replace it as docs/migrate.md says: two agents on a node would conflict."
+        "Replace it as described in docs/migrate.md: two agents on a node would conflict."
     /// Ambient mode has no ztunnel.
     NoZtunnel "no-ztunnel" Cluster Warning Installation [DaemonSets] "ztunnel is deployed, which ambient mode needs"
         "Install ztunnel before a namespace is labelled; sidecars need none."
@@ -218,7 +218,7 @@ finding_codes! {
         "For ambient mode, set Cilium's value bpf.hostLegacyRouting=true."
     /// Cilium has a ztunnel of its own.
     CiliumZtunnel "cilium-ztunnel" Networks Error Installation [CiliumConfig] "Cilium has no ztunnel of its own"
-        "Use one of both: unset Cilium's value encryption.type=ztunnel."
+        "Use only one of the two: unset Cilium's value encryption.type=ztunnel."
     /// Calico resolves services before the rules in a pod.
     CalicoConnectTime "calico-connect-time" Networks Error Installation [FelixConfiguration] "Calico resolves no service inside of pods"
         "Set bpfConnectTimeLoadBalancing: Disabled in the FelixConfiguration."

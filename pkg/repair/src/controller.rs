@@ -101,7 +101,7 @@ pub struct RepairController {
     pub options: RepairOptions,
     /// Used in that mode only.
     pub in_place: InPlaceRepair,
-    /// Its metrics.
+    /// Metrics of repair.
     pub metrics: RepairMetrics,
     /// For publisher and history.
     pub reports: Sender<RepairReport>,

@@ -32,7 +32,7 @@ preflight_codes! {
         "Use a kernel with CONFIG_IP_MULTIPLE_TABLES, and CONFIG_IPV6_MULTIPLE_TABLES for IPv6."
     /// The kernel refuses sets of addresses.
     AddressSets "address-sets" "the kernel has sets of addresses"
-        "Probes of captured pods could not be told from other traffic."
+        "Probes of captured pods could not be distinguished from other traffic."
         "Load the modules ip_set and ip_set_hash_ip, or use a kernel that has them."
     /// The kernel refuses the rules of the node.
     NodeRules "node-rules" "the kernel takes the node's rules"
@@ -40,7 +40,7 @@ preflight_codes! {
         "Load the modules nft_compat, xt_set, xt_socket, xt_mark, xt_connmark and nf_nat, or use a kernel that has them."
     /// The kernel does not list tracked connections.
     Tracking "connection-tracking" "the kernel shows tracked connections"
-        "Open connections of a pod that joins the mesh break, and prove cannot tell where packets were led."
+        "Open connections of a pod that joins the mesh break, and prove cannot show where packets are redirected."
         "Load the module nf_conntrack_netlink."
     /// The kernel refuses the rules of pods with a sidecar.
     SidecarRules "sidecar-rules" "the kernel takes the rules of a pod with a sidecar"
@@ -64,7 +64,7 @@ preflight_codes! {
         "Let the other component, such as a CNI plugin that runs before ours, use other marks and tables, or keep its pods out of ambient mode."
     /// The mount of the kernel's settings is read-only.
     KernelSettings "kernel-settings" "kernel settings can be written"
-        "By node-level capture no pod can be captured: the node would drop what ztunnel sends with the address of a pod."
+        "With node-level capture, no pod can be captured: the node would drop what ztunnel sends with the address of a pod."
         "Run the agent's container with privileged: true, which mounts /proc/sys for writing; the chart does so with ambientCapture=node."
     /// The source of probes is to be detected, and was not.
     ProbeSource "probe-source" "the source of the node's probes is known"
@@ -81,7 +81,7 @@ preflight_codes! {
     /// Another process serves a socket of the agent.
     SocketTaken "socket-taken" "no other agent serves the sockets"
         "The agent does not start: it would take the other agent's clients."
-        "Remove the other agent from the node: Istio's as docs/migrate.md says, or Cilium's ztunnel."
+        "Remove the other agent from the node: Istio's as described in docs/migrate.md, or Cilium's ztunnel."
     /// No inotify instances or watches are left.
     NoInotify "no-inotify" "the kernel reports changes of directories"
         "The agent polls its directories four times a second, which costs CPU."
@@ -92,7 +92,7 @@ preflight_codes! {
         "Raise the container runtime's limit of open files (LimitNOFILE) to 4096 or more."
     /// The agent's memory limit is too low.
     LittleMemory "little-memory" "the agent has enough memory"
-        "The kernel ends the agent when it needs more."
+        "The kernel kills the agent when it needs more."
         "Raise the container's memory limit: docs/sizing.md."
     /// The clock contradicts the service account's token.
     Clock "clock" "the node's clock agrees with the service account's token"
