@@ -63,7 +63,7 @@ fn page(fixture: &Fixture) {
     println!("  its answer {answer:.1} ms ({least:.1}, {most:.1}), the pause between two looks included");
     let looks: Vec<f64> = (0..30).map(|_| look(&fixture.node)).collect();
     let (median, least, most) = spread(&looks);
-    println!("  a look (seen.tookMs) {median:.1} ms ({least:.1}, {most:.1})");
+    println!("  an observation (observation.durationMs) {median:.1} ms ({least:.1}, {most:.1})");
     println!("  resident {:.2} MiB\n", fixture.daemon.resident_kib() as f64 / 1024.0);
 }
 

@@ -54,7 +54,8 @@ impl Fixture {
             .with_mount(run.path(), "/run") // the lock of the older backend's tools
             .with_mount(Path::new("/run/netns"), "/var/run/netns");
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
-        let mut daemon = container.start();
+        // The debug port, which an agent on the node's network keeps closed by default.
+        let mut daemon = container.start_with(&["--ctrlz_port=9876"], &[]);
         daemon.wait_until_ready();
         Fixture {
             daemon,
