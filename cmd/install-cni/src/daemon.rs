@@ -166,7 +166,7 @@ struct DaemonParts {
 /// Handle of the installer's thread.
 struct InstallerThread {
     handle: InstallerHandle,
-    /// Returns the installer when its loop has ended; an error when it panicked.
+    /// Yields the installer when its loop has ended; an error if it panicked.
     ended: oneshot::Receiver<Installer>,
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn remove_from_node(options: &AmbientOptions) -> Vec<String> {
 pub(crate) struct RunningAgent {
     /// Sends requests to the reconciler.
     pub(crate) handle: AgentHandle,
-    /// Returns the reconciler when its loop has ended.
+    /// Yields the reconciler when its loop has ended.
     pub(crate) ended: oneshot::Receiver<Reconciler>,
     /// Pods to annotate.
     pub(crate) marks: mpsc::Receiver<AnnotationUpdate>,

@@ -13,7 +13,7 @@ use crate::{
 /// Result of an operation on a pod; the error has the operation and its cause.
 pub type CaptureResult = Result<(), Reason>;
 
-/// Returns the result of an operation to the thread that requested it, which may have given up.
+/// Sends the result of an operation to the thread that requested it, which may have given up.
 pub type CaptureReply = Sender<CaptureResult>;
 
 /// A pod whose ADD is handled.

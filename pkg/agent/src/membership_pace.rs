@@ -50,7 +50,7 @@ pub(crate) enum SeriesNotice {
 #[derive(Debug, Default)]
 pub(crate) struct MembershipPace {
     pods: BTreeMap<PodUid, PacedPod>,
-    /// Returns when the next delayed change takes effect.
+    /// Time at which the next delayed change takes effect.
     pub(crate) due: Option<Instant>,
     round: u64,
 }

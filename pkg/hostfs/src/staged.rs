@@ -80,7 +80,7 @@ pub(crate) struct CompleteFile<'a> {
     target: &'a Path,
     directory: OpenDirectory,
     temporary: TempPath,
-    /// Returns a reader at the beginning of the content.
+    /// Reader at the beginning of the content.
     pub(crate) reader: File,
 }
 

@@ -28,7 +28,7 @@ pub(crate) enum TemplateUpdate {
 /// The last valid entry, and the last invalid text, so that each is reported once.
 #[derive(Debug, Default)]
 pub(crate) struct EntryCache {
-    /// Returns the last valid entry.
+    /// Last valid entry.
     pub(crate) current: Option<CurrentEntry>,
     refused: Option<String>,
 }

@@ -16,7 +16,7 @@ use crate::places::{Admission, Claim, Progress};
 pub(crate) struct HeldPlace {
     hub: Hub,
     id: u64,
-    /// Returns the network namespace from which the peer connected.
+    /// Network namespace from which the peer connected.
     pub(crate) netns: PeerNetns,
 }
 
