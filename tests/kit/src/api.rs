@@ -1,5 +1,5 @@
-//! A real API server with its etcd, started once per test process, in the sandbox's own namespace. Nodes
-//! reach it at [`ApiServer::url`]; it dies with the sandbox.
+//! A real API server with its etcd, started once per test process, in the sandbox's own namespace. Nodes connect to it at
+//! [`ApiServer::url`]; it ends with the sandbox.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,60 +21,60 @@ use crate::pki::{ISSUER, Pki};
 use crate::pod::fresh_uuid;
 use crate::wait::{found_within, until_within};
 
-/// The API server.
+/// An API server for tests.
 #[derive(Debug)]
 pub struct ApiServer {
     files: TempDir,
     admin: Client,
-    // Held, not waited for: they end with the sandbox.
+    // Held, not waited for: both end with the sandbox.
     _etcd: Child,
     _apiserver: Child,
 }
 
-/// Who a client is.
+/// Credential of a client.
 #[derive(Debug, Clone)]
 pub enum Auth {
-    /// The bearer of a token.
+    /// Bearer token.
     Token(String),
-    /// The bearer of the token in a file.
+    /// Bearer token from a file.
     TokenFile(PathBuf),
-    /// The holder of a certificate for this user and group.
+    /// Client certificate of this user and group.
     ClientCert {
         /// The user's name.
         user: String,
-        /// The only group.
+        /// The user's only group.
         group: String,
     },
-    /// The bearer of a token that does not check the server's certificate.
+    /// Bearer token; the client does not verify the server's certificate.
     Insecure(String),
-    /// Nobody.
+    /// No credential.
     Anonymous,
 }
 
-/// One request that the API server got, from its audit log.
+/// One request that the API server received, from its audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The user, empty if not authenticated.
     pub user: String,
-    /// The client's own name for itself.
+    /// The client's `User-Agent`.
     pub user_agent: String,
     /// The Kubernetes verb: get, list, watch, ...
     pub verb: String,
-    /// The resource, such as `pods`; empty for paths that are none.
+    /// The resource, such as `pods`; empty for a path that names none.
     pub resource: String,
     /// Path and query.
     pub uri: String,
 }
 
 impl Request {
-    /// A parameter of the query.
+    /// Value of a query parameter.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<String> {
         parameter(&self.uri, name)
     }
 }
 
-/// A parameter of a request's query, decoded; `request` is the path and the query, or the query alone.
+/// Value of a query parameter of a request, decoded; `request` is path and query, or the query alone.
 #[must_use]
 pub fn parameter(request: &str, name: &str) -> Option<String> {
     let query = request.split_once('?').map_or(request, |(_, query)| query);
@@ -89,7 +89,7 @@ pub fn parameter(request: &str, name: &str) -> Option<String> {
     Some(decoded)
 }
 
-/// Whether the path of a request names this resource, such as `pods`: it is one of its parts.
+/// Whether a segment of the request's path is this resource, such as `pods`.
 #[must_use]
 pub fn has_segment(request: &str, segment: &str) -> bool {
     let path = request.split('?').next().unwrap_or_default();
@@ -115,26 +115,26 @@ pub struct StoredPod {
     pub namespace: &'static str,
     /// Its name.
     pub name: String,
-    /// Where it runs.
+    /// Name of its node.
     pub node: String,
-    /// The value of its label `app`. `None` means that it has no label.
+    /// Value of its label `app`; `None` means no such label.
     pub app: Option<&'static str>,
 }
 
-/// When [`StoredPod`]s were created, in seconds: with the year 2026.
+/// Creation time of [`StoredPod`]s, in seconds since 1970: the start of 2026.
 const CREATED: u64 = 1_767_225_600;
-/// Where etcd listens.
+/// URL of etcd.
 const ETCD: &str = "http://127.0.0.1:2379";
-/// What [`hack/envtest`](../../../hack/envtest) builds.
+/// Version that [`hack/envtest`](../../../hack/envtest) builds.
 const VERSION: &str = "v1.34.4";
 const PORT: u16 = 6443;
 const ADMIN_TOKEN: &str = "kit-admin";
 const START_LIMIT: Duration = Duration::from_secs(90);
 
 impl ApiServer {
-    /// The API server of this process, started when first asked for.
+    /// The API server of this process, started by the first call.
     ///
-    /// `None` means that there is none here, and that the test is [skipped](skip): it shall return.
+    /// `None` means that this machine has none and that the test is [skipped](skip); the caller returns.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<ApiServer>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| assets().map(|assets| Self::start(&assets))).as_ref();
@@ -144,7 +144,7 @@ impl ApiServer {
         shared
     }
 
-    /// Address for every node, as a cluster's first service address would be, and port.
+    /// Address and port for every node; the address is what a cluster's first service would have.
     #[must_use]
     pub fn address() -> (IpAddr, u16) {
         (API_V4.into(), PORT)
@@ -156,19 +156,19 @@ impl ApiServer {
         format!("https://{API_V4}:{PORT}")
     }
 
-    /// The same over IPv6.
+    /// URL over IPv6 for every node.
     #[must_use]
     pub fn url_v6(&self) -> String {
         format!("https://[{API_V6}]:{PORT}")
     }
 
-    /// Certificate of the authority that signed the server's certificate.
+    /// PEM certificate of the CA that signed the server's certificate.
     #[must_use]
     pub fn ca_pem(&self) -> &'static str {
         Pki::shared().server_ca_pem()
     }
 
-    /// A client that may do everything.
+    /// A client with all permissions.
     #[must_use]
     pub fn admin(&self) -> &Client {
         &self.admin
@@ -185,27 +185,27 @@ impl ApiServer {
         self.admin.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))
     }
 
-    /// Creates a pod, in the namespace that it names, and returns it as stored.
+    /// Creates a pod in the namespace of its object, and returns it as stored.
     pub fn create_pod(&self, pod: &Value) -> Value {
         let namespace = pod["metadata"]["namespace"].as_str().expect("the pod names its namespace");
         self.admin.create(&format!("/api/v1/namespaces/{namespace}/pods"), pod)
     }
 
-    /// Puts many pods into the store, as they would be there had they been created: at a twentieth of what that costs.
+    /// Writes many pods to etcd as if they had been created, at a twentieth of the cost.
     ///
     /// # Panics
-    /// If etcd does not take them.
+    /// If etcd does not accept them.
     pub fn store_pods(&self, pods: impl IntoIterator<Item = StoredPod>) {
         let etcd = Client::new(ETCD, &Auth::Anonymous);
         let puts: Vec<Value> = pods.into_iter().map(|pod| put_of_pod(&pod)).collect();
-        // As many operations as etcd takes at a time.
+        // The most operations that etcd accepts in a transaction.
         for puts in puts.chunks(128) {
             let answer = etcd.request("POST", "/v3/kv/txn", Some(&json!({"success": puts})));
             assert_eq!(answer.status, 200, "{}", answer.body);
         }
     }
 
-    /// The smallest pod that is valid, to be filled in.
+    /// The smallest valid pod, for the caller to complete.
     #[must_use]
     pub fn pod(namespace: &str, name: &str) -> Value {
         json!({
@@ -215,8 +215,8 @@ impl ApiServer {
         })
     }
 
-    /// Creates a service account that may do what `rules` (of a ClusterRole) say, and returns a token of it
-    /// that is good for an hour. The rules are in force when this returns.
+    /// Creates a service account with these `rules` of a ClusterRole, and returns a token for it that is valid for an hour. The
+    /// rules are in force when this returns.
     pub fn service_account(&self, namespace: &str, name: &str, rules: &Value) -> String {
         let uid = self.create_account(namespace, name);
         let role = format!("kit:{namespace}:{name}");
@@ -248,19 +248,19 @@ impl ApiServer {
         kubeconfig(&self.url(), auth)
     }
 
-    /// All requests so far, as the audit log has them: each once, refused ones too.
+    /// All requests so far from the audit log, each once, refused ones included.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.requests_with("")
     }
 
-    /// Of those, the ones whose line in the audit log has `text` in it: quick to ask for again and again.
+    /// Requests whose line in the audit log contains `text`: cheap to poll.
     #[must_use]
     pub fn requests_with(&self, text: &str) -> Vec<Request> {
         let log = fs::read_to_string(self.files.path().join("audit.log")).unwrap_or_default();
         let mut seen = std::collections::BTreeSet::new();
         let lines = log.lines().filter(|line| line.contains(text));
-        // The server may be in the middle of the last line.
+        // The server may not have finished the last line.
         let events = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
         events
             .filter(|event| seen.insert(event["auditID"].to_string()))
@@ -268,7 +268,7 @@ impl ApiServer {
             .collect()
     }
 
-    /// Requests of this user that it refused (403), as verb and URI, without those of the kit in the user's name.
+    /// Requests of this user that were refused (403), as verb and URI, without those that the kit sent as this user.
     #[must_use]
     pub fn refused(&self, user: &str) -> Vec<String> {
         let log = fs::read_to_string(self.files.path().join("audit.log")).unwrap_or_default();
@@ -282,7 +282,7 @@ impl ApiServer {
         refused.map(|event| request(&event)).map(|one| format!("{} {}", one.verb, one.uri)).collect()
     }
 
-    /// Whether it streams lists (`sendInitialEvents`): with an etcd before 3.5 it refuses, and clients have to list.
+    /// Whether the server streams lists (`sendInitialEvents`): with an etcd before 3.5 it refuses, and clients have to list.
     #[must_use]
     pub fn streams_lists(&self) -> bool {
         let query =
@@ -338,14 +338,14 @@ impl ApiServer {
         format!("etcd:\n{}\nkube-apiserver:\n{}", tail("etcd.log"), tail("apiserver.log"))
     }
 
-    /// Creates the account and returns its UID.
+    /// Creates the service account and returns its UID.
     fn create_account(&self, namespace: &str, name: &str) -> String {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         let account = self.admin.create(&path, &json!({"metadata": {"name": name}}));
         account["metadata"]["uid"].as_str().expect("stored objects have a UID").to_owned()
     }
 
-    /// The authorizer learns of new rules from its own watch: a moment after they are stored.
+    /// Waits for new rules: the authorizer receives them from its own watch, a moment after they are stored.
     fn wait_until_allowed(&self, user: &str, rule: &Value) {
         let Some(resource) = rule["resources"][0].as_str() else { return };
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
@@ -361,7 +361,7 @@ impl ApiServer {
     }
 }
 
-/// A kubeconfig of one cluster, user and context, in the YAML that people write.
+/// A kubeconfig with one cluster, user and context, in block-style YAML.
 #[must_use]
 pub fn kubeconfig(url: &str, auth: &Auth) -> String {
     let trust = match auth {
@@ -389,7 +389,7 @@ fn local_url() -> String {
     format!("https://127.0.0.1:{PORT}")
 }
 
-/// The directory with both programs, if there is one: building is the business of `hack/envtest`.
+/// The directory with both programs, if it exists; only `hack/envtest` builds them.
 fn assets() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || {
@@ -406,9 +406,9 @@ fn assets() -> Option<PathBuf> {
     ["etcd", "kube-apiserver"].iter().all(|name| directory.join(name).is_file()).then_some(directory)
 }
 
-/// An operation of etcd's JSON API that stores a pod, with what the API server would have added to it.
+/// An operation of etcd's JSON API that stores a pod, with the fields that the API server would have added.
 ///
-/// In protobuf, as the API server stores pods: it decodes all for each list, and JSON takes it many times as long.
+/// In protobuf, as the API server stores pods: it decodes all of them for each list, and decoding JSON takes many times as long.
 fn put_of_pod(pod: &StoredPod) -> Value {
     let (namespace, name, labels) = (pod.namespace, pod.name.as_str(), pod.app.iter());
     let label = |app: &&str| field(11, &[field(1, b"app"), field(2, app.as_bytes())].concat());
@@ -429,7 +429,7 @@ fn put_of_pod(pod: &StoredPod) -> Value {
     json!({"requestPut": {"key": STANDARD.encode(key), "value": STANDARD.encode(value)}})
 }
 
-/// A field of a message in protobuf whose value has a length.
+/// A length-delimited field of a protobuf message.
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2], varint(value.len() as u64).as_slice(), value].concat()
 }
@@ -444,7 +444,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// Certificates, keys, tokens and the audit policy.
+/// Writes certificates, keys, tokens and the audit policy.
 fn write_files(directory: &Path) {
     let pki = Pki::shared();
     let addresses: [IpAddr; 4] =
@@ -499,13 +499,13 @@ fn start_apiserver(program: &Path, files: &Path) -> Child {
         &format!("--etcd-servers={ETCD}"),
         "--bind-address=::",
         &format!("--secure-port={PORT}"),
-        // Nothing of this address answers; without kube-proxy nobody asks for it either.
+        // Nothing answers at this address; without kube-proxy no client connects to it either.
         "--advertise-address=10.97.0.1",
         "--endpoint-reconciler-type=none",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--authorization-mode=RBAC",
         &format!("--service-account-issuer={ISSUER}"),
-        // Pods without a service account: there is no controller that would make one.
+        // Pods have no service account: no controller would create one.
         "--disable-admission-plugins=ServiceAccount",
         "--allow-privileged=true",
     ]);

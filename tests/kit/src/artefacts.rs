@@ -1,4 +1,4 @@
-//! What a test finds around it: the binaries under test, the sandbox, and the way to say "not here".
+//! A test's environment: the binaries under test, the sandbox, and the reasons for skipping a test.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -14,10 +14,10 @@ pub fn binary(name: &str) -> PathBuf {
     built(binary_dir().join(name))
 }
 
-/// Copies a program, whatever links lead to it, to where it will be run.
+/// Copies a program, following links, to the path from which it will be run.
 ///
-/// Not by this process: a child that another test starts at this moment would hold the copy open for writing until it
-/// runs its own program, and until then the copy cannot be run ("text file busy").
+/// In another process: a child that another test forks at this moment would hold the copy open for writing until its exec, and
+/// until then the copy cannot be run ("text file busy").
 ///
 /// # Panics
 /// If it cannot be copied.
@@ -31,7 +31,7 @@ pub fn copy_program(from: &Path, to: &Path) {
     );
 }
 
-/// Writes a script that will be run, as [`copy_program`] does.
+/// Writes a script that will be run, in another process as [`copy_program`] does.
 ///
 /// # Panics
 /// If it cannot be written.
@@ -47,8 +47,7 @@ pub fn write_script(path: &Path, text: &str) {
     assert!(written.is_ok_and(|status| status.success()), "cannot write {}", path.display());
 }
 
-/// Writes a script that runs a program and its children without sockets of IPv6, as on a kernel that was started with
-/// `ipv6.disable=1`.
+/// Writes a script that runs a program and its children without IPv6 sockets, as on a kernel that was booted with `ipv6.disable=1`.
 pub fn write_without_ipv6(path: &Path, program: &Path) {
     let text =
         format!("#!/bin/sh\nexec {} refuse ipv6 {} \"$@\"\n", kit_traffic().display(), program.display());
@@ -60,12 +59,12 @@ pub(crate) fn binary_dir() -> PathBuf {
     std::env::var_os("MILLRACE_BIN_DIR").map_or_else(cargo_dir, PathBuf::from)
 }
 
-/// The kit's own helper, which is never a release binary.
+/// Path of the kit's own helper, which is never a release binary.
 pub(crate) fn kit_traffic() -> PathBuf {
     built(cargo_dir().join("kit-traffic"))
 }
 
-/// Cargo's directory of binaries. Test programs lie in `target/<profile>/deps`, ordinary ones a level higher.
+/// Cargo's directory of binaries. Test programs are in `target/<profile>/deps`, ordinary ones in its parent.
 fn cargo_dir() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
     let dir = own.parent().expect("a file lies in a directory");
@@ -83,22 +82,21 @@ pub fn sandboxed() -> bool {
     std::env::var_os("MILLRACE_SANDBOX").is_some_and(|value| value == "1")
 }
 
-/// Whether processes can run as other users here, or the sandbox has only root, as it has for anyone who is
-/// not root outside.
+/// Whether processes can run as other users here; a sandbox started by a user other than root has only root.
 #[must_use]
 pub fn has_other_users() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc is mounted");
     map.split_whitespace().nth(2) != Some("1")
 }
 
-/// Stops before the machine's own network is touched.
+/// Panics outside the sandbox, before the machine's own network is changed.
 pub(crate) fn require_sandbox() {
     assert!(sandboxed(), "kit changes the network: run this through cargo, or as hack/sandbox COMMAND");
 }
 
-/// Says that a test cannot run here, and why. The caller then returns.
+/// Reports that a test cannot run here, and why. The caller then returns.
 ///
-/// The reason also goes to the file `$MILLRACE_SKIPS`, so that `hack/test` can count.
+/// The reason is also appended to the file `$MILLRACE_SKIPS`, from which `hack/test` counts.
 ///
 /// # Panics
 /// In CI (`CI=true`), where everything must run.

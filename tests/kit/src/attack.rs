@@ -1,4 +1,4 @@
-//! What neighbours of the agent can do to it without any access to it: hold a server's places, or a lock.
+//! Attacks on the agent by processes that have no access to it: exhausting a server's connections, holding a lock.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -13,14 +13,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::netns::Netns;
 
-/// What the header of a flood's request says again and again, so that it is never silent for long.
+/// Request header that a flood's connection repeats, so that it is never idle for long.
 const HALF: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ";
-/// How long one of a flood's connections waits until it is accepted.
+/// Connect timeout of one of a flood's connections.
 const DIAL: Duration = Duration::from_millis(300);
-/// Each of these has its share of the connections.
+/// Threads among which a flood's connections are divided.
 const THREADS: usize = 8;
 
-/// Connections to a server that never finish their request. Whatever the server ends is opened again at once.
+/// Connections to a server that never finish their request. A connection that the server closes is replaced immediately.
 #[derive(Debug)]
 pub struct HalfOpen {
     over: Arc<AtomicBool>,
@@ -29,7 +29,7 @@ pub struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// Opens so many connections from a namespace, and keeps that many until it is dropped.
+    /// Opens `count` connections from a namespace, and keeps that many open until drop.
     #[must_use]
     pub fn start(from: &Netns, target: SocketAddr, count: usize) -> Self {
         let (over, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -44,7 +44,7 @@ impl HalfOpen {
         Self { over, opened, threads }
     }
 
-    /// How many connections the server's host has accepted so far.
+    /// Number of connections that the server's host has accepted so far.
     #[must_use]
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Relaxed)
@@ -77,22 +77,22 @@ fn hold(target: SocketAddr, count: usize, over: &AtomicBool, opened: &AtomicUsiz
                 held.push(stream);
             }
         }
-        thread::sleep(Duration::from_millis(100)); // it has all it wants
+        thread::sleep(Duration::from_millis(100)); // the target is reached
     }
 }
 
-/// Who holds the lock that keeps tools of legacy tables out of a network namespace, as any process in there can,
-/// whoever it is: it is the namespace's own file. It is free again on drop.
+/// Holds the lock that excludes tools of legacy tables from a network namespace. Any process in the namespace can take it, whatever
+/// its user: the lock is on the namespace's own file. Drop releases it.
 #[derive(Debug)]
 pub struct LegacyLock {
     _file: File,
 }
 
 impl LegacyLock {
-    /// Takes it.
+    /// Takes the lock.
     ///
     /// # Panics
-    /// If somebody else has it.
+    /// If another process holds it.
     #[must_use]
     pub fn hold(netns: &Netns) -> Self {
         let file = File::open(netns.path()).expect("a namespace can be opened");
@@ -101,16 +101,16 @@ impl LegacyLock {
     }
 }
 
-/// A process in a network namespace that holds the lock of a file until this is dropped.
+/// A process in a network namespace that holds the lock of a file until drop.
 #[derive(Debug)]
 pub struct LockHolder(Child);
 
 impl LockHolder {
-    /// Starts it by way of `command`, which may take its privileges first, and returns when it has the lock. Nothing forks in
-    /// between: the process that takes the lock is the one that keeps it.
+    /// Starts the process with `command`, which may first drop its privileges, and returns when the lock is held. Nothing forks in
+    /// between: the process that takes the lock keeps it.
     ///
     /// # Panics
-    /// If it does not get the lock at once.
+    /// If the lock is not free.
     #[must_use]
     pub fn start(netns: &Netns, mut command: Command, file: &str) -> Self {
         command.args(["--no-fork", file, "sh", "-c", "echo held; exec cat"]);
@@ -122,7 +122,7 @@ impl LockHolder {
         holder
     }
 
-    /// Its number.
+    /// Process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()

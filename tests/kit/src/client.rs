@@ -1,4 +1,4 @@
-//! A small client of the API server, for tests to prepare what the code under test then finds.
+//! A small client of the API server, with which tests prepare the state that the code under test finds.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ureq::{Agent, AsSendBody, Body};
 use crate::api::Auth;
 use crate::pki::{Certificate, Pki};
 
-/// Speaks to one API server as one user.
+/// A client of one API server with one credential.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
@@ -19,17 +19,17 @@ pub struct Client {
     limit: Duration,
 }
 
-/// Status and body of an answer; the body is null if it is not JSON.
+/// Status and body of a response; the body is null if it is not JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// The body.
+    /// Response body.
     pub body: Value,
 }
 
 impl Client {
-    /// A client of this server. Where it is used is where it connects from.
+    /// A client of this server. It connects from the namespace of the calling thread.
     #[must_use]
     pub fn new(url: &str, auth: &Auth) -> Self {
         let token = match auth {
@@ -41,7 +41,7 @@ impl Client {
             Auth::ClientCert { user, group } => Some(Pki::shared().client(user, group)),
             _ => None,
         };
-        // The first to come sets it for the process; it is the same one.
+        // The first call sets the provider of the process; later ones would set the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let root = tls::Certificate::from_pem(Pki::shared().server_ca_pem().as_bytes()).expect("our own CA");
         let own = certificate.map(|certificate: Certificate| {
@@ -62,14 +62,14 @@ impl Client {
         Self { agent: config.into(), url: url.to_owned(), token, limit: Duration::from_secs(30) }
     }
 
-    /// With this limit for one request, in place of 30 seconds.
+    /// Sets the time limit for one request, in place of 30 seconds.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// One request. `Err` says why there was no answer at all.
+    /// Sends one request. `Err` is the reason why no response was received.
     pub fn try_request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer, String> {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let method = Method::from_bytes(method.as_bytes()).expect("an HTTP method");
@@ -88,7 +88,7 @@ impl Client {
         Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) })
     }
 
-    /// One request that must be answered, whatever the status.
+    /// Sends one request, which must receive a response of any status.
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         self.try_request(method, path, body).unwrap_or_else(|e| panic!("{method} {path}: {e}"))
     }
@@ -103,17 +103,17 @@ impl Client {
         self.must("POST", path, Some(object))
     }
 
-    /// Deletes the object at `path` at once, without a period of grace.
+    /// Deletes the object at `path` immediately, without a grace period.
     pub fn delete(&self, path: &str) -> Value {
         self.must("DELETE", &format!("{path}?gracePeriodSeconds=0"), None)
     }
 
-    /// Merges into the object at `path`.
+    /// Merge-patches the object at `path`.
     pub fn patch(&self, path: &str, patch: &Value) -> Value {
         self.must("PATCH", path, Some(patch))
     }
 
-    /// Merges into the status of the object at `path`.
+    /// Merge-patches the status of the object at `path`.
     pub fn patch_status(&self, path: &str, status: &Value) -> Value {
         self.must("PATCH", &format!("{path}/status"), Some(&serde_json::json!({"status": status})))
     }

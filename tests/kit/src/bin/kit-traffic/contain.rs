@@ -1,4 +1,4 @@
-//! Becomes a program in a container: in a mount namespace of its own, with a root that is made of mounts.
+//! Executes a program as in a container: in its own mount namespace, with a root made of mounts.
 
 use std::ffi::{CString, OsStr};
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::thread::UnshareFlags;
 
 use crate::Options;
 
-/// Never returns but with the reason why not. Sources of mounts are paths of the caller, targets those of the container.
+/// Returns only if it fails, with the error. Sources of mounts are paths of the caller, targets those of the container.
 pub(crate) fn run(options: &Options, mut command: impl Iterator<Item = String>) -> io::Error {
     match enter(options) {
         Ok(()) => Command::new(command.next().expect("a program")).args(command).exec(),
@@ -63,6 +63,6 @@ fn enter(options: &Options) -> io::Result<()> {
 #[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
 #[allow(unsafe_code, reason = "rustix offers unshare only as unsafe")]
 fn unshare(what: UnshareFlags) -> io::Result<()> {
-    // SAFETY: this process has one thread, and shares neither files nor a file system's state with another.
+    // SAFETY: this process has one thread, and shares neither descriptors nor file system state with another.
     Ok(unsafe { rustix::thread::unshare_unsafe(what) }?)
 }

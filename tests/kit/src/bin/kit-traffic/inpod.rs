@@ -1,18 +1,19 @@
-//! A stub of ztunnel for in-pod capture: dials the agent's ZDS socket and listens in the namespaces of pods
-//! that the agent hands to it. It is a strict peer: where the real one answers an error and ends or dials
-//! again, it says `protocol-error` and ends with status 1. Writes `{"ready": true}`, then
+//! A stub of ztunnel for in-pod redirection: connects to the agent's ZDS socket and listens in the network namespaces of pods that
+//! the agent sends. It is a strict peer: where ztunnel replies with an error and closes or reconnects, it reports `protocol-error`
+//! and exits with status 1. Writes `{"ready": true}`, then
 //!
 //! ```text
 //! {"event": "connected"|"disconnected"|"snapshot"}
-//! {"event": "message", "kind": "add"|"del"|"keep"|"snapshot", "uid": ..}    as it comes in
+//! {"event": "message", "kind": "add"|"del"|"keep"|"snapshot", "uid": ..}    as received
 //! {"event": "workload", "uid": .., "name": .., "namespace": .., "service_account": ..,
-//!  "state": "up"|"refused"|"gone", "error": null|".."}                     as it changes
+//!  "state": "up"|"refused"|"gone", "error": null|".."}                     on each change
 //! {"event": "protocol-error", "what": ".."}
 //! ```
 //!
 //! and for each connection what the node-level stub writes, with `"uid"`. With `--ready-port PORT` it accepts connections there
-//! as soon as it has its first whole snapshot, before which the real one is not ready. On stdin it takes `refuse UID` and
-//! `accept UID`, `disconnect`, after which it does not dial, and `connect`, and writes `{"event": "commanded"}` when that is done. SIGTERM ends it in the way of the real one: agent and listeners first, connections later.
+//! from its first complete snapshot on, before which ztunnel is not ready. Commands on stdin are `refuse UID` and `accept UID`,
+//! `disconnect`, after which it does not reconnect, and `connect`; each is acknowledged with `{"event": "commanded"}`. On SIGTERM
+//! it shuts down as ztunnel does: agent connection and listeners first, connections later.
 
 mod listeners;
 mod proxy;
@@ -38,9 +39,9 @@ use crate::{Options, read_lines, tell};
 const TERMINATE: u64 = 0;
 const STDIN: u64 = 1;
 const AGENT: u64 = 2;
-/// The first wait before it dials again, which doubles.
+/// First delay before reconnecting, which doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
-/// The longest; the real one goes up to 15 seconds, for which no test wants to wait.
+/// Maximum delay; ztunnel's is 15 seconds, too long for a test.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 enum Link {
@@ -52,10 +53,10 @@ struct Stub {
     poller: Poller,
     socket: PathBuf,
     mute: bool,
-    /// It does not dial.
+    /// Does not reconnect.
     idle: bool,
     drain: Duration,
-    /// Where it accepts connections from the first whole snapshot on: for a readiness probe.
+    /// Port that accepts connections from the first complete snapshot on, for a readiness probe.
     ready_port: Option<u16>,
     link: Link,
     workloads: Workloads,
@@ -65,7 +66,7 @@ struct Stub {
 pub(crate) fn run(options: &Options) -> io::Result<()> {
     crate::lift_file_limit();
     let poller = Poller::new()?;
-    // Before the first thread, which would get the signal in our place.
+    // Before the first thread, which would otherwise receive the signal.
     let terminate = termination()?;
     poller.add(&terminate, TERMINATE)?;
     poller.add(io::stdin(), STDIN)?;
@@ -125,7 +126,7 @@ impl Stub {
         }
     }
 
-    /// Reads commands; true at their end.
+    /// Reads commands; returns true at the end of input.
     fn listen(&mut self) -> io::Result<bool> {
         let (lines, ended) = read_lines(&mut self.input)?;
         for line in lines {
@@ -192,12 +193,12 @@ impl Stub {
     fn terminate(mut self) -> io::Result<()> {
         self.hang_up(self.drain);
         self.workloads.drain(self.drain);
-        // Whatever is still connected is closed by the kernel.
+        // The kernel closes remaining connections.
         std::process::exit(0);
     }
 }
 
-/// Until the process ends.
+/// Accepts probes until the process ends.
 fn accept_probes(port: u16) {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).expect("--ready-port is free");
     std::thread::spawn(move || listener.incoming().for_each(drop));
@@ -211,7 +212,7 @@ fn answer(channel: &Channel, outcome: Result<(), Refusal>) -> io::Result<()> {
     }
 }
 
-/// The agent broke the protocol: it hears so, and the process ends.
+/// Reports a protocol error to the agent and ends the process.
 fn broken(channel: &Channel, what: &str) -> io::Result<()> {
     tell(&json!({"event": "protocol-error", "what": what}));
     let _ = channel.acknowledge(Some(what));

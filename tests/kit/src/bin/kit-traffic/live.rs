@@ -1,13 +1,13 @@
-//! Long-lived connections to servers of `kit-traffic serve tcp`, all in one thread: on each, one numbered
-//! message every so often, and its echo. Takes lines on stdin:
+//! Long-lived connections to servers of `kit-traffic serve tcp`, all in one thread: on each, one numbered message per interval, and
+//! its echo. Commands on stdin:
 //!
 //! ```text
 //! open ID ADDR:PORT TIMEOUT_MS    writes {"id": .., "local": .., "seen": {..}} or {"id": .., "error": .., "kind": ..}
 //! report TAG                      writes {"report": TAG, "connections": [{"id": .., "exchanges": .., ..}]}
-//! pause                           no new messages; writes {"paused": true} when every echo is in
+//! pause                           no new messages; writes {"paused": true} when every echo has arrived
 //! ```
 //!
-//! A connection that breaks writes `{"broken": ID, "error": .., "at_us": .., "exchanges": ..}` (time since 1970).
+//! A broken connection is reported as `{"broken": ID, "error": .., "at_us": .., "exchanges": ..}` (microseconds since 1970).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,7 +25,7 @@ const STDIN: u64 = 0;
 const MESSAGE: usize = 16;
 
 enum State {
-    /// Until it has said who it is, the server is not there.
+    /// Until the server has sent its line, it counts as not connected.
     Opening {
         until: Instant,
         greeting: Vec<u8>,
@@ -50,7 +50,7 @@ struct Live {
     every: Duration,
     stall: Duration,
     connections: BTreeMap<u64, Connection>,
-    /// Of connections that are no more.
+    /// Figures of connections that were closed.
     past: Vec<Value>,
     input: Vec<u8>,
     pause: Pause,
@@ -92,14 +92,14 @@ impl Live {
             let now = Instant::now();
             if now >= tick {
                 self.tick(now);
-                // Behind by more than one turn, as on a machine that is busy: no catching up.
+                // More than one interval behind, as on a busy machine: skip, do not catch up.
                 tick = (tick + self.every).max(now + self.every / 2);
             }
             self.settle_pause();
         }
     }
 
-    /// Reads commands; true at their end.
+    /// Reads commands; returns true at the end of input.
     fn listen(&mut self) -> io::Result<bool> {
         let (lines, ended) = read_lines(&mut self.input)?;
         for line in lines {
@@ -141,7 +141,7 @@ impl Live {
         }
     }
 
-    /// Sends on every connection that has its last echo, and gives up on those that wait for too long.
+    /// Sends on every connection that has received its last echo, and breaks those that have waited too long.
     fn tick(&mut self, now: Instant) {
         let sending = matches!(self.pause, Pause::No);
         let mut broken = Vec::new();
@@ -187,7 +187,7 @@ impl Live {
 
 impl Connection {
     fn send(&mut self, now: Instant) -> io::Result<()> {
-        // Never more than one message is on its way, so it always fits.
+        // At most one message is in flight, so it always fits.
         let message = self.message();
         if self.stream.write(&message)? != message.len() {
             return Err(io::Error::new(ErrorKind::WriteZero, "a message of 16 bytes did not fit"));
@@ -238,7 +238,7 @@ impl Connection {
         Ok(())
     }
 
-    /// An echo that is not in yet counts with the time it takes so far.
+    /// Figures; a pending echo counts with its time so far.
     fn figures(&self) -> Value {
         let waiting = match &self.state {
             State::Waiting { since, .. } => since.elapsed(),

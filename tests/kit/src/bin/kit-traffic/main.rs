@@ -1,4 +1,4 @@
-//! One server, client or proxy, for tests; `kit` starts it in the namespace where it is wanted.
+//! One server, client or proxy, for tests; `kit` starts it in the namespace that a test chooses.
 //!
 //! ```text
 //! kit-traffic serve tcp|udp --bind ADDR:PORT... [--name N] [--uid N --gid N] [--transparent]
@@ -12,8 +12,8 @@
 //!             --started FILE -- PROGRAM [ARGUMENTS]
 //! ```
 //!
-//! The server writes `ready` when it listens, and answers with one line of JSON on what it saw; the client
-//! writes the line that it got, or `{"error": .., "kind": ..}`. What the others write, their files say.
+//! The server writes `ready` when it listens, and answers with one line of JSON that describes the connection; the client writes
+//! the line that it received, or `{"error": .., "kind": ..}`. The files of the others describe their output.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -55,7 +55,7 @@ fn main() {
         _ => String::new(),
     };
     let options = Options::parse(words);
-    // Before any socket: its owner is who makes it.
+    // Before any socket: the user that creates a socket owns it.
     options.change_user();
     match (verb.as_str(), proto.as_str()) {
         ("serve", "tcp") => serve(&options, serve_tcp),
@@ -103,21 +103,21 @@ impl Options {
         Duration::from_millis(self.get(key).unwrap_or(default))
     }
 
-    /// Becomes another user, but keeps what ports below 1024, marks and `IP_TRANSPARENT` need.
+    /// Changes the user, but keeps the capabilities that ports below 1024, marks and `IP_TRANSPARENT` need.
     fn change_user(&self) {
         let (Some(uid), Some(gid)) = (self.get("--uid"), self.get("--gid")) else { return };
         kit::become_user(uid, gid);
     }
 }
 
-/// A socket with its options set, bound if wanted.
+/// A socket with its options set, bound if requested.
 fn socket(options: &Options, kind: Type, near: &SocketAddr, bound: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(*near), kind, None)?;
     if near.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     if options.has("--transparent") {
-        // Serves IPv6 sockets, too: the kernel keeps one bit for both (`inet_sk(sk)->transparent`).
+        // Applies to IPv6 sockets, too: the kernel has one bit for both (`inet_sk(sk)->transparent`).
         socket.set_ip_transparent_v4(true)?;
     }
     if let Some(mark) = options.get("--mark") {
@@ -156,7 +156,7 @@ fn serve(options: &Options, one: fn(Socket, &str, u16)) {
 
 fn serve_tcp(socket: Socket, name: &str, port: u16) {
     for stream in TcpListener::from(socket).incoming() {
-        // A client that is gone again is its own affair.
+        // An error of one client that has disconnected.
         let Ok(stream) = stream else { continue };
         let name = name.to_owned();
         thread::spawn(move || answer_tcp(stream, &name, port));
@@ -233,14 +233,14 @@ fn kind(error: &io::Error) -> &'static str {
     }
 }
 
-/// One line for whoever started this process.
+/// Writes one line for the process that started this one.
 fn tell(line: &Value) {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).expect("somebody listens");
 }
 
-/// Reads from stdin what is there, after `input`, which keeps the beginning of an unfinished line. Returns whole
-/// lines, and whether it has ended.
+/// Reads the available data from stdin and appends it to `input`, which keeps the beginning of an unfinished line. Returns whole
+/// lines, and whether the input has ended.
 fn read_lines(input: &mut Vec<u8>) -> io::Result<(Vec<String>, bool)> {
     let (mut bytes, mut lines) = ([0; 4096], Vec::new());
     let length = rustix::io::read(io::stdin(), &mut bytes)?;
@@ -251,7 +251,7 @@ fn read_lines(input: &mut Vec<u8>) -> io::Result<(Vec<String>, bool)> {
     Ok((lines, length == 0))
 }
 
-/// As many open files as the machine lets this process have.
+/// Raises the limit of open files to the maximum.
 fn lift_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

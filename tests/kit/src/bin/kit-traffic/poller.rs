@@ -1,4 +1,4 @@
-//! An epoll of which each source is known by a number.
+//! An epoll instance whose sources are identified by numbers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,8 +16,8 @@ impl Poller {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// From now on, this source counts only for `wanted`; `known` is what it counted for so far. Without any
-    /// wish it is left out altogether, so that an error nobody wants to hear of does not keep us busy.
+    /// Changes the events of a source from `known` to `wanted`. A source without events is removed, so that an error that no caller
+    /// handles does not make the loop spin.
     pub(crate) fn change(
         &self,
         source: impl AsFd,
@@ -36,12 +36,12 @@ impl Poller {
         Ok(())
     }
 
-    /// Watches a source for input, for good.
+    /// Adds a source for input permanently.
     pub(crate) fn add(&self, source: impl AsFd, key: u64) -> io::Result<()> {
         self.change(source, key, &mut EventFlags::empty(), EventFlags::IN)
     }
 
-    /// What happened, by key; nothing if `until` came first.
+    /// Waits for events and returns them by key; none if `until` is reached first.
     pub(crate) fn wait(&self, until: Option<Instant>) -> io::Result<Vec<(u64, EventFlags)>> {
         let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         let mut events = Vec::with_capacity(256);

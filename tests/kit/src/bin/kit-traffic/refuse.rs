@@ -1,6 +1,6 @@
-//! Becomes another program, to which and to whose children the kernel refuses something: `ipv6`, sockets of IPv6, with
-//! `EAFNOSUPPORT`, as when it was started with `ipv6.disable=1`; `netfilter`, netlink sockets of netfilter, with
-//! `EPROTONOSUPPORT`, as when it has no nfnetlink; `netns`, new network namespaces, with `EPERM`, as without CAP_SYS_ADMIN.
+//! Executes another program, with a seccomp filter that makes system calls of it and its children fail: `ipv6`, IPv6 sockets, with
+//! `EAFNOSUPPORT`, as on a kernel booted with `ipv6.disable=1`; `netfilter`, netlink sockets of netfilter, with `EPROTONOSUPPORT`,
+//! as without nfnetlink; `netns`, new network namespaces, with `EPERM`, as without CAP_SYS_ADMIN.
 #![allow(unsafe_code, reason = "nothing that tests have offers seccomp")]
 
 use std::ffi::{c_int, c_ulong};
@@ -20,7 +20,7 @@ const NETLINK_NETFILTER: u32 = 12;
 const CLONE_NEWNET: u32 = 0x4000_0000;
 const ALLOW: u32 = 0x7fff_0000;
 const REFUSE: u32 = 0x0005_0000;
-/// In `struct seccomp_data`, the number of the call is at 0, and its arguments follow from here, 8 bytes each (little endian).
+/// Offset of the arguments in `struct seccomp_data`, 8 bytes each (little endian); the number of the call is at 0.
 const ARGUMENTS: u32 = 16;
 /// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JEQ | BPF_K`, `BPF_RET | BPF_K`.
 const LOAD: u16 = 0x20;
@@ -47,7 +47,7 @@ unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
 }
 
-/// The call, the number and the value of an argument, and the error.
+/// The call, the index and the value of an argument, and the error.
 fn refused(what: &str) -> (u32, u32, u32, u32) {
     let [socket, unshare] = CALLS;
     match what {
@@ -58,7 +58,7 @@ fn refused(what: &str) -> (u32, u32, u32, u32) {
     }
 }
 
-/// Never returns but with the reason why not.
+/// Returns only if it fails, with the error.
 pub(crate) fn run(mut words: impl Iterator<Item = String>) -> io::Error {
     let (call, argument, value, errno) = refused(&words.next().expect("something to refuse"));
     let step = |code, then, or_else, value| Instruction { code, then, or_else, value };
@@ -71,7 +71,7 @@ pub(crate) fn run(mut words: impl Iterator<Item = String>) -> io::Error {
         step(RETURN, 0, 0, ALLOW),
     ];
     let program = Program { length: 6, instructions: filter.as_ptr() };
-    // SAFETY: the kernel copies the program, which is as long as it says, before the call returns.
+    // SAFETY: the kernel copies the program, whose length is correct, before the call returns.
     if unsafe { prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program) } != 0 {
         return io::Error::last_os_error();
     }

@@ -1,4 +1,4 @@
-//! Two connections that are one to those at their ends.
+//! A relay between two connections that is transparent to their peers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,37 +8,37 @@ use socket2::SockRef;
 
 use crate::poller::{EventFlags, Poller};
 
-/// Bytes on their way from one end to the other.
+/// Bytes in flight from one end to the other.
 #[derive(Default)]
 struct Flow {
     pending: Vec<u8>,
-    /// The sender has said its last word.
+    /// The sender has shut down its side.
     ended: bool,
-    /// The receiver knows.
+    /// The shutdown was passed on to the receiver.
     told: bool,
 }
 
-/// The relay. End 0 is who connected to us, end 1 is whom we connected to.
+/// A relay. End 0 connected to us, we connected to end 1.
 pub(crate) struct Relay {
     ends: [TcpStream; 2],
-    /// Flow `i` comes from end `i`.
+    /// Flow `i` carries data from end `i`.
     flows: [Flow; 2],
     registered: [EventFlags; 2],
     key: u64,
 }
 
-/// Read at once; also the most that a flow holds.
+/// Size of one read; also the most that a flow buffers.
 const CHUNK: usize = 64 * 1024;
 
 impl Relay {
-    /// A relay whose end 1 is still connecting; its sources are known as `key` and `key + 1`.
+    /// A relay whose end 1 is still connecting; its sources have the keys `key` and `key + 1`.
     pub(crate) fn new(near: TcpStream, far: TcpStream, key: u64, poller: &Poller) -> io::Result<Self> {
         let mut registered = [EventFlags::empty(); 2];
         poller.change(&far, key + 1, &mut registered[1], EventFlags::OUT)?;
         Ok(Self { ends: [near, far], flows: Default::default(), registered, key })
     }
 
-    /// What became of the connection at end 1, now that something did.
+    /// Result of the connection to end 1, after an event on it.
     pub(crate) fn connected(&self) -> io::Result<()> {
         match self.ends[1].take_error()? {
             Some(error) => Err(error),
@@ -46,7 +46,7 @@ impl Relay {
         }
     }
 
-    /// Moves what can be moved. Returns whether anything is still to come.
+    /// Moves all available data. Returns whether more is to come.
     pub(crate) fn pump(&mut self, poller: &Poller, buffer: &mut Vec<u8>) -> io::Result<bool> {
         for from in 0..2 {
             self.pump_from(from, buffer)?;
@@ -58,7 +58,7 @@ impl Relay {
         Ok(!self.flows.iter().all(|flow| flow.told))
     }
 
-    /// Both ends get a reset: what is wrong with one is wrong with the other.
+    /// Resets both ends: an error of one end is passed on to the other.
     pub(crate) fn abort(self) {
         for end in &self.ends {
             let _ = SockRef::from(end).set_linger(Some(Duration::ZERO));
@@ -84,7 +84,7 @@ impl Relay {
             }
             if flow.ended {
                 flow.told = true;
-                // The receiver may be gone already, which it then said itself.
+                // The receiver may have closed already; reading from it reports that.
                 let _ = to.shutdown(Shutdown::Write);
                 return Ok(());
             }
@@ -94,7 +94,7 @@ impl Relay {
                 Ok(length) => {
                     let written = write_some(to, &buffer[..length])?;
                     flow.pending.extend_from_slice(&buffer[written..length]);
-                    // Less than fits: most likely there is no more, and if there is, we are told.
+                    // Less than fits: most likely nothing is left; if there is, epoll reports it.
                     if written == length && length < CHUNK {
                         return to.flush();
                     }
@@ -106,7 +106,7 @@ impl Relay {
     }
 }
 
-/// Writes until it would block; returns how much that was.
+/// Writes until it would block; returns the number of bytes.
 fn write_some(mut to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {

@@ -1,4 +1,4 @@
-//! The relays of one thread, and what every stub of ztunnel does alike with its sockets.
+//! The relays of one thread, and the socket operations common to all stubs of ztunnel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
@@ -12,14 +12,14 @@ use crate::poller::Poller;
 use crate::relay::Relay;
 use crate::tell;
 
-/// DSCP CS1 on all that our sockets send, so that a packet with a pod's address can be told from the pod's own.
+/// DSCP CS1 on all packets of our sockets, which distinguishes them from a pod's own packets with the same address.
 const TOS: u32 = 0x20;
-/// Keys of relays start here, two for each; below is room for those of others.
+/// First key of relays, which have two each; lower ones are for other sources.
 pub(crate) const FIRST_KEY: u64 = 16;
-/// An address and port may be taken for this destination, which only `connect` finds out.
+/// Attempts to find a source port: only `connect` detects that address and port are in use for a destination.
 const PORT_ATTEMPTS: usize = 50;
 
-/// A connection as it was meant.
+/// Addresses of a connection as the client intended it.
 pub(crate) struct Meant {
     pub(crate) via: &'static str,
     pub(crate) src: SocketAddr,
@@ -46,13 +46,13 @@ pub(crate) struct Relays {
     next_key: u64,
     relays: BTreeMap<u64, Relay>,
     connecting: BTreeMap<u64, Meant>,
-    /// When who must be connected; first things first, as all have the same time.
+    /// Connect deadlines, in order, as the timeout is the same for all.
     deadlines: VecDeque<(Instant, u64)>,
     buffer: Vec<u8>,
 }
 
 impl Relays {
-    /// A connection that is not made in the time `limit` has failed.
+    /// A connection that is not established within `limit` has failed.
     pub(crate) fn new(poller: Poller, limit: Duration) -> Self {
         Self {
             poller,
@@ -65,7 +65,7 @@ impl Relays {
         }
     }
 
-    /// Relays an accepted connection to what `connect` starts to connect to.
+    /// Relays an accepted connection to the one that `connect` starts.
     pub(crate) fn begin(
         &mut self,
         near: TcpStream,
@@ -83,7 +83,7 @@ impl Relays {
         }
     }
 
-    /// A key for the poller that no relay has, nor will have.
+    /// Reserves a key for the poller that no relay has or will have.
     pub(crate) fn take_key(&mut self) -> u64 {
         self.next_key += 2;
         self.next_key - 2
@@ -102,7 +102,7 @@ impl Relays {
         Relay::new(near, far, key, &self.poller)
     }
 
-    /// Something happened to the source of this key.
+    /// Handles an event on the source with this key.
     pub(crate) fn advance(&mut self, key: u64) {
         let key = key & !1;
         let Some(relay) = self.relays.get(&key) else { return };
@@ -118,12 +118,12 @@ impl Relays {
         }
     }
 
-    /// When [`Relays::expire`] is due.
+    /// Time at which [`Relays::expire`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    /// Gives up on connections whose time is up.
+    /// Resets connections whose deadline has passed.
     pub(crate) fn expire(&mut self) {
         let now = Instant::now();
         while let Some((_, key)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
@@ -133,17 +133,17 @@ impl Relays {
         }
     }
 
-    /// Whether there are none.
+    /// Whether no relay is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.relays.is_empty()
     }
 
-    /// Ends all of them with resets.
+    /// Resets all relays.
     pub(crate) fn abort_all(&mut self) {
         std::mem::take(&mut self.relays).into_values().for_each(Relay::abort);
     }
 
-    /// A connection is made, or never will be.
+    /// Handles the established or failed connection of a relay.
     fn settle(&mut self, key: u64, outcome: &io::Result<()>) {
         if let Some(meant) = self.connecting.remove(&key) {
             meant.tell(outcome);
@@ -160,7 +160,7 @@ impl Relays {
     }
 }
 
-/// Marks all that a socket will send as the stub's.
+/// Sets the stub's DSCP on all packets of a socket.
 pub(crate) fn set_tos(socket: &Socket, v6: bool) -> io::Result<()> {
     socket.set_tos_v4(TOS)?;
     if v6 { socket.set_tclass_v6(TOS) } else { Ok(()) }
@@ -175,7 +175,7 @@ pub(crate) fn onward(v6: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Gives it a source that need not be ours; port 0 means any.
+/// Binds to a source address that need not be local; port 0 means any.
 pub(crate) fn bind_as(socket: &Socket, src: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(true)?;
     if src.is_ipv6() {
@@ -188,7 +188,7 @@ pub(crate) fn bind_as(socket: &Socket, src: SocketAddr) -> io::Result<()> {
     socket.bind(&src.into())
 }
 
-/// Starts to connect a socket that `make` makes, with another one if its port turns out to be taken.
+/// Starts to connect a socket that `make` creates, with another one if its port is in use.
 pub(crate) fn connect(
     dst: SocketAddr,
     mut make: impl FnMut() -> io::Result<Socket>,
@@ -211,7 +211,7 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
 }
 
-/// Connects a non-blocking socket; what becomes of it shows later.
+/// Starts to connect a non-blocking socket; an event reports the result.
 pub(crate) fn begin_connect(socket: &Socket, dst: SocketAddr) -> io::Result<()> {
     match socket.connect(&dst.into()) {
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
@@ -221,12 +221,12 @@ pub(crate) fn begin_connect(socket: &Socket, dst: SocketAddr) -> io::Result<()> 
     }
 }
 
-/// The client of a connection that cannot be made gets a reset when its socket is closed.
+/// Makes closing the socket send a reset, for a client whose connection cannot be established.
 pub(crate) fn reset(near: &TcpStream) {
     let _ = SockRef::from(near).set_linger(Some(Duration::ZERO));
 }
 
-/// A dual-stack socket writes IPv4 addresses as IPv6.
+/// Converts an IPv4-mapped address of a dual-stack socket to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

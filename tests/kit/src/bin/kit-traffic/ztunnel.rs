@@ -1,8 +1,8 @@
-//! A stub of ztunnel: takes what TPROXY hands over and connects on, transparently, as the same source to the
-//! same destination. Writes `{"ready": true}`, then for each connection what became of it:
-//! `{"via": "outbound"|"inbound"|"hbone"|"dns", "src": .., "dst": .., "error": null|".."}`.
+//! A stub of ztunnel: accepts connections that TPROXY redirects and connects onwards, transparently, with the same source and
+//! destination. Writes `{"ready": true}`, then the outcome of each connection: `{"via": "outbound"|"inbound"|"hbone"|"dns", "src":
+//! .., "dst": .., "error": null|".."}`.
 //!
-//! One thread does the relaying; each DNS connection, of which there are few, has its own.
+//! One thread relays; each DNS connection, of which there are few, has its own.
 
 use std::io::{self, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -57,7 +57,7 @@ impl Stub {
     }
 
     fn accept(&mut self, index: usize) {
-        // An error is that of one client, which is gone again, or means: no more for now.
+        // The error concerns one client, which has disconnected, or means that nothing is left to accept.
         while let Ok((near, peer)) = self.listeners[index].accept() {
             let Ok(local) = near.local_addr() else { continue };
             let meant = meant(LISTENERS[index].0, peer, local);
@@ -95,7 +95,7 @@ fn onward_as(src: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Answers every question over UDP and TCP with the line that `kit-traffic serve` answers with.
+/// Answers every query over UDP and TCP with the line that `kit-traffic serve` sends.
 fn serve_dns(name: &str) -> io::Result<()> {
     let socket: UdpSocket = transparent(Type::DGRAM, DNS)?.into();
     let listener = listen(DNS)?;
@@ -128,6 +128,6 @@ fn dns_tcp(mut stream: TcpStream, name: &str) -> io::Result<()> {
     meant("dns", src, dst).tell(&outcome);
     outcome?;
     stream.shutdown(Shutdown::Write)?;
-    // To the client's end: closing before that would throw the answer away with the question.
+    // Until the client closes: closing first would discard the answer if unread data remains.
     io::copy(&mut stream, &mut io::sink()).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The sockets of a proxy in its pod's namespace: who calls this is inside.
+//! The sockets of a proxy in its pod's network namespace; callers have entered it.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::relays::{canonical, set_tos};
 
-/// The mark of all that ztunnel sends.
+/// Mark of ztunnel's sockets.
 pub(crate) const MARK: u32 = 0x539;
 pub(crate) const OUTBOUND: &str = "outbound";
 pub(crate) const INBOUND: &str = "inbound";
@@ -22,11 +22,11 @@ const LOOPBACK: &str = "00000000000000000000000000000001 ";
 
 pub(crate) enum Listener {
     Tcp(&'static str, TcpListener),
-    /// For DNS.
+    /// DNS.
     Udp(UdpSocket),
 }
 
-/// All listeners of a pod, or which of them could not be had.
+/// Opens all listeners of a pod; the error names those that failed.
 pub(crate) fn open(v6: bool, dns: bool) -> Result<Vec<Listener>, String> {
     // The file is missing where the kernel has no IPv6.
     let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6").ok().filter(|_| v6);
@@ -59,7 +59,7 @@ fn listen(via: &'static str, address: SocketAddr) -> Result<Listener, String> {
     listening.map(|socket| Listener::Tcp(via, socket.into())).map_err(|error| failed(address, &error))
 }
 
-/// As ztunnel prints it.
+/// Formats an error as ztunnel does.
 fn failed(address: SocketAddr, error: &io::Error) -> String {
     format!("Bind({address}, {error:?})")
 }
@@ -79,7 +79,7 @@ fn bound(kind: Type, address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Where a connection was meant to go, if that is not the listener that accepted it.
+/// Original destination of a connection, if it differs from the address of the listener that accepted it.
 pub(crate) fn original_dst(near: &TcpStream, local: SocketAddr) -> Option<SocketAddr> {
     let socket = SockRef::from(near);
     let original = if local.is_ipv6() { socket.original_dst_v6() } else { socket.original_dst_v4() };

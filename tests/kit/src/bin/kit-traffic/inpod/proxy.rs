@@ -1,4 +1,4 @@
-//! One pod's proxy: a thread that lives in the pod's namespace, with listeners and relays.
+//! One pod's proxy: a thread in the pod's network namespace, with listeners and relays.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -18,38 +18,38 @@ use crate::poller::Poller;
 use crate::relays::{FIRST_KEY, Meant, Relays, bind_as, canonical, connect, onward, reset};
 use crate::seen;
 
-/// Key of the orders; those of listeners are below.
+/// Poller key of the order channel; listeners have lower ones.
 const ORDERS: u64 = FIRST_KEY - 1;
-/// Ports of onward connections in the name of clients, below those that clients have themselves: in the pod's
-/// connection tracking, both go to the same place.
+/// Source ports of onward connections that keep the client's address, below the clients' own ephemeral ports: the pod's connection
+/// tracking sees both with the same destination.
 const PORTS: std::ops::Range<u16> = 16000..30000;
 
-/// What all proxies have in common.
+/// Settings common to all proxies.
 pub(crate) struct Settings {
     pub(crate) name: String,
     pub(crate) dns: bool,
     pub(crate) v6: bool,
-    /// An onward connection that is not made in this time has failed.
+    /// Connect timeout of onward connections.
     pub(crate) limit: Duration,
 }
 
 /// A running proxy.
 pub(crate) struct Proxy {
-    /// Device and inode of its namespace.
+    /// Device and inode of its network namespace.
     pub(crate) netns: (u64, u64),
-    /// One byte: drain. Its end: stop.
+    /// One byte means drain, end of file means stop.
     orders: UnixStream,
     thread: JoinHandle<()>,
 }
 
-/// What makes two descriptors the same namespace: device and inode.
+/// Identity of a network namespace: device and inode.
 pub(crate) fn netns_id(netns: &OwnedFd) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(netns)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
 impl Proxy {
-    /// Starts a proxy; its listeners are bound when this returns. It drops `end` when it has ended.
+    /// Starts a proxy; its listeners are bound when this returns. The proxy drops `end` when it ends.
     pub(crate) fn start(
         settings: &Arc<Settings>,
         uid: &str,
@@ -64,7 +64,7 @@ impl Proxy {
         let (reply, started) = mpsc::channel();
         let thread = thread::spawn(move || {
             let entered = enter(&netns);
-            drop(netns); // from here on, it is the thread that keeps it alive
+            drop(netns); // from here on, the thread keeps the namespace alive
             let work = entered.and_then(|()| Work::new(settings, uid, theirs));
             let _ = reply.send(work.as_ref().map(drop).map_err(Clone::clone));
             if let Ok(work) = work {
@@ -88,7 +88,7 @@ impl Proxy {
     }
 }
 
-/// Moves the calling thread into the namespace, for good.
+/// Moves the calling thread into the namespace permanently.
 #[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
 fn enter(netns: &OwnedFd) -> Result<(), String> {
     rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
@@ -101,7 +101,7 @@ struct Work {
     orders: UnixStream,
     listeners: Vec<Listener>,
     relays: Relays,
-    /// Connections that have their answer. Closing before the client does would throw it away with the question.
+    /// Connections that have been answered. Closing before the client does would discard the answer if unread data remains.
     answered: BTreeMap<u64, TcpStream>,
 }
 
@@ -150,7 +150,7 @@ impl Work {
     fn serve(&mut self, index: usize) {
         match self.listeners.get(index) {
             Some(Listener::Udp(socket)) => self.answer_datagrams(socket),
-            // An error is that of one client, which is gone again, or means: no more for now.
+            // The error concerns one client, which has disconnected, or means that nothing is left to accept.
             Some(Listener::Tcp(via, listener)) => {
                 let (via, accepted) = (*via, listener.accept());
                 if let Ok((near, peer)) = accepted {
@@ -220,14 +220,14 @@ impl Work {
     }
 }
 
-/// A socket for a connection of the pod's own.
+/// Creates a socket for a connection that the pod opened.
 fn own(dst: SocketAddr) -> io::Result<Socket> {
     let socket = onward(dst.is_ipv6())?;
     socket.set_mark(MARK)?;
     Ok(socket)
 }
 
-/// A socket for a connection to the pod in the name of a client; not if that is the pod itself.
+/// Creates a socket for a connection to the pod with the client's source address, unless the client is the pod itself.
 fn as_client(meant: &Meant) -> io::Result<Socket> {
     let socket = own(meant.dst)?;
     if meant.src.ip() != meant.dst.ip() {
@@ -236,7 +236,7 @@ fn as_client(meant: &Meant) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Two stubs in one pod start at different places.
+/// Next source port; two stubs in one pod start at different ones.
 fn next_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = PORTS.end - PORTS.start;

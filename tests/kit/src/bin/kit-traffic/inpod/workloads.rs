@@ -1,4 +1,4 @@
-//! Which pods are served, and what a message of the agent changes.
+//! The pods that are served, and the changes that the agent's messages make to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -11,14 +11,14 @@ use super::proxy::{Proxy, Settings, netns_id};
 use super::zds::{Info, Request};
 use crate::tell;
 
-/// How often it tries again to start what could not be started.
+/// Interval at which a failed start is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Why a request was not done.
+/// Reason why a request failed.
 pub(crate) enum Refusal {
-    /// The proxy cannot be started, for now.
+    /// The proxy cannot be started at present.
     Start(String),
-    /// No agent may ask for this here.
+    /// The request violates the protocol.
     Protocol(String),
 }
 
@@ -30,14 +30,14 @@ struct Pending {
 pub(crate) struct Workloads {
     settings: Arc<Settings>,
     refused: BTreeSet<String>,
-    /// Added or kept on this connection.
+    /// Pods added or kept on this connection.
     known: BTreeSet<String>,
     /// The snapshot of this connection is complete.
     snapshot: bool,
     pending: BTreeMap<String, Pending>,
     retry_at: Option<Instant>,
     proxies: BTreeMap<String, (Info, Proxy)>,
-    /// Every proxy holds a sender until it has ended.
+    /// Every proxy holds a sender until it ends.
     ends: (mpsc::Sender<()>, mpsc::Receiver<()>),
 }
 
@@ -55,7 +55,7 @@ impl Workloads {
         }
     }
 
-    /// A new connection: proxies run on, all else is to be told again.
+    /// Handles a new connection: proxies continue, and the agent has to send everything again.
     pub(crate) fn begin(&mut self) {
         self.known.clear();
         self.snapshot = false;
@@ -97,7 +97,7 @@ impl Workloads {
         self.pending.remove(uid);
         let id = netns_id(&netns).map_err(|error| Refusal::Start(error.to_string()))?;
         match self.proxies.get(uid) {
-            // What is known of the pod is not updated either.
+            // The pod's stored information is not updated either.
             Some((_, proxy)) if proxy.netns == id => return Ok(()),
             Some(_) => self.end(uid),
             None => {}
@@ -131,7 +131,7 @@ impl Workloads {
         if let Some(pending) = self.pending.remove(uid) {
             tell_state(uid, &pending.info, "gone", None);
         }
-        // Before the end of the snapshot, that is what ends it.
+        // Before the end of the snapshot, `purge` ends the proxy.
         if self.snapshot {
             self.end(uid);
         }
@@ -151,7 +151,7 @@ impl Workloads {
         }
     }
 
-    /// When [`Workloads::retry_if_due`] is.
+    /// Time at which [`Workloads::retry_if_due`] is due.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
@@ -167,28 +167,28 @@ impl Workloads {
 
     fn retry(&mut self, uid: &str) {
         if let Some(pending) = self.pending.remove(uid) {
-            let _ = self.start(uid, pending.info, pending.netns); // nobody waits for it any more
+            let _ = self.start(uid, pending.info, pending.netns); // the agent no longer waits for the result
         }
     }
 
-    /// From now on, this pod cannot be started.
+    /// Makes further starts of this pod fail.
     pub(crate) fn refuse(&mut self, uid: &str) {
         self.refused.insert(uid.to_owned());
     }
 
-    /// From now on, it can. If it waits for that, the next attempt happens to come now.
+    /// Allows starts of this pod again, and retries a pending one immediately.
     pub(crate) fn accept(&mut self, uid: &str) {
         self.refused.remove(uid);
         self.retry(uid);
     }
 
-    /// Closes all listeners, and waits for the end of all connections, but not longer than `limit`.
+    /// Closes all listeners and waits for all connections to end, at most `limit`.
     pub(crate) fn drain(self, limit: Duration) {
         for (_, proxy) in self.proxies.values() {
             proxy.drain();
         }
         drop(self.ends.0);
-        // Nobody sends anything: this ends when the last of them is gone.
+        // Nothing is ever sent: this returns when the last sender is dropped.
         let _ = self.ends.1.recv_timeout(limit);
     }
 }

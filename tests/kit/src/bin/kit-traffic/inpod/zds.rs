@@ -1,8 +1,6 @@
-//! The messages of ZDS, written and read byte by byte, and the socket on which they go. It is the peer of the
-//! agent and shares no code with it.
+//! Messages of ZDS, encoded and decoded byte by byte, and their socket. As the agent's peer, it shares no code with it.
 //!
-//! The real ztunnel skips fields that it does not know, and takes an empty uid: then nothing happens, and
-//! nobody says so. Here both are errors.
+//! Ztunnel skips unknown fields and accepts an empty UID, which then has no effect and is not reported. Here both are errors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,10 +14,10 @@ use rustix::net::{
 
 /// `ZdsHello` with version V1.
 const HELLO: [u8; 2] = [0x08, 0x01];
-/// Most that either side reads of a message.
+/// Maximum length of a message that either side reads.
 const LONGEST: usize = 1024;
 
-/// Who a pod is.
+/// Identity of a pod.
 #[derive(Clone, Default)]
 pub(crate) struct Info {
     pub(crate) name: String,
@@ -35,13 +33,13 @@ pub(crate) enum Request {
     Keep { uid: String },
 }
 
-/// What came.
+/// Result of a read.
 pub(crate) enum Received {
-    /// A message, or why it is none.
+    /// A message, or the reason why it is invalid.
     Message(Result<Request, String>),
-    /// No more for now.
+    /// Nothing to read at present.
     Nothing,
-    /// The agent is gone.
+    /// The agent closed the connection.
     End,
 }
 
@@ -49,7 +47,7 @@ pub(crate) enum Received {
 pub(crate) struct Channel(OwnedFd);
 
 impl Channel {
-    /// Connects without waiting, and says hello.
+    /// Connects without blocking and sends the hello.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -59,7 +57,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Answers a request; no error means success.
+    /// Acknowledges a request; no error means success.
     pub(crate) fn acknowledge(&self, error: Option<&str>) -> io::Result<()> {
         let text = error.map_or_else(Vec::new, |error| field(1, error.as_bytes()));
         self.send(&field(1, &text))
@@ -143,7 +141,7 @@ fn workload_info(payload: &[u8]) -> Result<Info, String> {
     Ok(info)
 }
 
-/// The uid of a message that has nothing else.
+/// UID of a message that has no other field.
 fn uid(message: &str, payload: &[u8], number: u64) -> Result<String, String> {
     let mut uid = String::new();
     for (_, value) in fields(message, payload, &[number])? {
@@ -160,7 +158,7 @@ fn text(what: &str, bytes: &[u8]) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| format!("{what} is not UTF-8"))
 }
 
-/// The fields of a message whose fields all have a length, as texts and messages do.
+/// Fields of a message whose fields are all length-delimited, as strings and messages are.
 fn fields<'bytes>(
     message: &str,
     mut bytes: &'bytes [u8],
@@ -181,7 +179,7 @@ fn fields<'bytes>(
     Ok(found)
 }
 
-/// Takes a varint from the front.
+/// Consumes a varint at the front.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -194,7 +192,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A field with a length.
+/// A length-delimited field.
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut length = value.len();
