@@ -1,5 +1,5 @@
-//! The agent's container, as the kubelet sets it up: a root of its own with the node's directories, the service account
-//! and the image's binaries mounted where the DaemonSet's manifest says, and the daemon in it.
+//! The agent's container as the kubelet creates it: its own root with the node's directories, the service account and the image's
+//! binaries mounted where the DaemonSet's manifest mounts them, and the agent in it.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -29,13 +29,13 @@ pub struct Container {
     program: PathBuf,
     /// A file below `/proc/sys/user` and its value.
     limit: Option<(String, u32)>,
-    /// Feature that the kernel refuses to it.
+    /// Feature that the kernel denies to the container.
     refused: Option<&'static str>,
-    /// Further directories of the node, and where they are in the container.
+    /// Further directories of the node, each with its mount point in the container.
     mounts: Vec<(PathBuf, String)>,
 }
 
-/// A running daemon. It gets SIGKILL on drop.
+/// A running agent. Drop sends SIGKILL.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -44,7 +44,7 @@ pub struct Daemon {
     netns: Arc<Netns>,
 }
 
-/// Entry of the plugin as our manifests have it.
+/// The plugin's conflist entry as in our manifests.
 pub const NETWORK_CONFIG: &str = r#"{
   "cniVersion": "0.3.1",
   "name": "istio-cni",
@@ -59,11 +59,11 @@ pub const NETWORK_CONFIG: &str = r#"{
   }
 }"#;
 
-/// What the image says of the allocator.
+/// The image's settings of the allocator.
 const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
 
-/// How long anything here may take that only depends on this machine.
+/// Time limit for everything that depends on this machine alone.
 const LIMIT: Duration = Duration::from_secs(20);
 
 impl Container {
@@ -95,8 +95,8 @@ impl Container {
         {
             symlink(target, at("root").join(link)).expect("cannot make a link");
         }
-        fs::write(at("root/install-cni"), "").expect("cannot write a file"); // where the daemon is mounted
-        fs::write(at("root/sys/fs/cgroup/memory.max"), "536870912\n").expect("cannot write a file"); // as our manifests limit it
+        fs::write(at("root/install-cni"), "").expect("cannot write a file"); // mount point of the agent
+        fs::write(at("root/sys/fs/cgroup/memory.max"), "536870912\n").expect("cannot write a file"); // limit in our manifests
         fs::write(at("root/etc/hosts"), "127.0.0.1 localhost\n").expect("cannot write a file");
         let container = Self {
             net_d: node.net_d(),
@@ -122,94 +122,94 @@ impl Container {
             .with_env("LOG_LEVEL", "debug")
     }
 
-    /// Sets a variable of the daemon.
+    /// Sets an environment variable of the agent.
     #[must_use]
     pub fn with_env(mut self, key: &str, value: &str) -> Self {
         self.set_env(key, value);
         self
     }
 
-    /// The same, of a container that is there: for the next daemon.
+    /// Sets an environment variable for the next agent in an existing container.
     pub fn set_env(&mut self, key: &str, value: &str) {
         self.env.retain(|(present, _)| present != key);
         self.env.push((key.to_owned(), value.to_owned()));
     }
 
-    /// Does not set a variable.
+    /// Removes an environment variable.
     #[must_use]
     pub fn without_env(mut self, key: &str) -> Self {
         self.env.retain(|(present, _)| present != key);
         self
     }
 
-    /// Puts the daemon into a user namespace of its own, of which a limit of `/proc/sys/user` has this value: such as
-    /// `max_inotify_instances`. Nobody else is limited.
+    /// Runs the agent in its own user namespace, in which a limit of `/proc/sys/user`, such as `max_inotify_instances`, has this
+    /// value. Other processes keep theirs.
     #[must_use]
     pub fn with_user_limit(mut self, limit: &str, value: u32) -> Self {
         self.limit = Some((limit.to_owned(), value));
         self
     }
 
-    /// The next daemon and its tools cannot make a socket of IPv6, as on a kernel that was started without; nothing else
-    /// of such a kernel is imitated.
+    /// The next agent and its tools cannot create IPv6 sockets, as on a kernel booted without IPv6; nothing else of such a kernel
+    /// is imitated.
     pub fn set_without_ipv6(&mut self) {
         self.set_refused("ipv6");
     }
 
-    /// The kernel refuses this to the next daemon and its tools: `ipv6`, `netfilter` or `netns`, see `kit-traffic refuse`.
+    /// The kernel denies this to the next agent and its tools: `ipv6`, `netfilter` or `netns`, see `kit-traffic refuse`.
     pub fn set_refused(&mut self, what: &'static str) {
         self.refused = Some(what);
     }
 
-    /// Another daemon.
+    /// Replaces the agent's program.
     #[must_use]
     pub fn with_program(mut self, program: &Path) -> Self {
         self.set_program(program);
         self
     }
 
-    /// The same, of a container that is there: for the next daemon.
+    /// Replaces the program for the next agent in an existing container.
     pub fn set_program(&mut self, program: &Path) {
         program.clone_into(&mut self.program);
     }
 
-    /// Mounts a directory of the node.
+    /// Mounts a directory of the node in the container.
     #[must_use]
     pub fn with_mount(mut self, from: &Path, at: &str) -> Self {
         self.add_mount(from, at);
         self
     }
 
-    /// The same, of a container that is there: for the next daemon.
+    /// Mounts a directory of the node in an existing container, for the next agent.
     pub fn add_mount(&mut self, from: &Path, at: &str) {
         fs::create_dir_all(self.root().join(at.trim_start_matches('/'))).expect("cannot make a directory");
         self.mounts.push((from.to_owned(), at.to_owned()));
     }
 
-    /// Adds a program to what the image brings.
+    /// Adds a program to the image's binaries.
     pub fn add_image_program(&self, name: &str) {
         copy_program(&binary(name), &self.source_dir().join(name));
     }
 
-    /// What the image brings: `/opt/cni/bin` in the container.
+    /// Directory of the image's binaries: `/opt/cni/bin` in the container.
     #[must_use]
     pub fn source_dir(&self) -> PathBuf {
         self.files.path().join("source")
     }
 
-    /// The node's directory of plugins: `/host/opt/cni/bin` in the container.
+    /// The node's CNI binary directory: `/host/opt/cni/bin` in the container.
     #[must_use]
     pub fn bin_dir(&self) -> PathBuf {
         self.files.path().join("bin")
     }
 
-    /// The node's directory of network configurations: `/host/etc/cni/net.d` in the container.
+    /// The node's CNI configuration directory: `/host/etc/cni/net.d` in the container.
     #[must_use]
     pub fn net_d(&self) -> PathBuf {
         self.net_d.clone()
     }
 
-    /// The container's own root, as far as it is not mounted from elsewhere.
+    /// The container's root, without its mounts.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.files.path().join("root")
@@ -221,17 +221,17 @@ impl Container {
         self.files.path().join("account")
     }
 
-    /// Moves the container to another network namespace: for the next daemon.
+    /// Moves the container to another network namespace, for the next agent.
     pub fn set_netns(&mut self, netns: &Netns) {
         self.netns = Arc::new(netns.second_handle());
     }
 
-    /// Replaces token and certificates as the kubelet does: a new directory, then one rename of a link.
+    /// Replaces token and certificates as the kubelet does: a new directory, then an atomic rename of a symlink.
     pub fn set_account(&self, token: &str, ca: &str) {
         self.set_account_in("kube-system", token, ca);
     }
 
-    /// The same for an account of another namespace.
+    /// As [`Container::set_account`], for a service account of another namespace.
     pub fn set_account_in(&self, namespace: &str, token: &str, ca: &str) {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let (account, version) =
@@ -253,13 +253,13 @@ impl Container {
         }
     }
 
-    /// Starts the daemon.
+    /// Starts the agent.
     #[must_use]
     pub fn start(&self) -> Daemon {
         self.start_with(&[], &[])
     }
 
-    /// Starts the daemon with these arguments, and with these paths of the container read-only.
+    /// Starts the agent with these arguments and these paths of the container read-only.
     #[must_use]
     pub fn start_with(&self, arguments: &[&str], read_only: &[&str]) -> Daemon {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
@@ -272,13 +272,13 @@ impl Container {
         Daemon { child, log, started, netns: Arc::clone(&self.netns) }
     }
 
-    /// Runs the program with these arguments beside the daemon, as `kubectl exec` does, to its end.
+    /// Runs the program with these arguments beside the agent to its end, as `kubectl exec` does.
     #[must_use]
     pub fn exec(&self, arguments: &[&str]) -> Output {
         self.exec_with(arguments, &[])
     }
 
-    /// The same with these paths of the container read-only.
+    /// As [`Container::exec`], with these paths of the container read-only.
     #[must_use]
     pub fn exec_with(&self, arguments: &[&str], read_only: &[&str]) -> Output {
         let started = self.files.path().join("exec-started");
@@ -322,32 +322,32 @@ impl Container {
 }
 
 impl Daemon {
-    /// Its process.
+    /// Process ID of the agent.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// When the container was set up and the daemon's turn came; none before.
+    /// Time at which the container was set up and the agent was executed; `None` before.
     #[must_use]
     pub fn started(&self) -> Option<SystemTime> {
         let micros = fs::read_to_string(&self.started).ok()?.parse().ok()?;
         Some(SystemTime::UNIX_EPOCH + Duration::from_micros(micros))
     }
 
-    /// Everything that it has printed so far.
+    /// Everything that the agent has printed so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).expect("a log can be read")
     }
 
-    /// Status and body of a GET; none when nobody listens.
+    /// Status and body of a GET; `None` if nothing listens.
     #[must_use]
     pub fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
         self.get_as(port, path, "")
     }
 
-    /// The same with further header lines, each with `\r\n` at its end.
+    /// As [`Daemon::get`], with further header lines, each ending in `\r\n`.
     #[must_use]
     pub fn get_as(&self, port: u16, path: &str, headers: &str) -> Option<(u16, String)> {
         self.netns.run(|| {
@@ -362,24 +362,24 @@ impl Daemon {
         })
     }
 
-    /// Whether `/readyz` says 200.
+    /// Whether `/readyz` returns 200.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.get(8000, "/readyz").is_some_and(|(status, _)| status == 200)
     }
 
-    /// Waits until it is ready.
+    /// Waits until the agent is ready.
     ///
     /// # Panics
-    /// It is not within 20 seconds, or has ended.
+    /// If it is not ready within 20 seconds, or exits.
     pub fn wait_until_ready(&mut self) {
         self.wait_for("it is ready", Daemon::is_ready);
     }
 
-    /// Waits until something holds, looking every few milliseconds.
+    /// Waits until a condition holds, which it polls every few milliseconds.
     ///
     /// # Panics
-    /// It does not within 20 seconds, or the daemon has ended.
+    /// If it does not hold within 20 seconds, or the agent exits.
     pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&Daemon) -> bool) {
         let held = found_within(LIMIT, || {
             if holds(self) {
@@ -392,19 +392,19 @@ impl Daemon {
         assert!(held.is_some(), "never: {what}:\n{}\n{:?}", self.log(), self.get(8000, "/readyz"));
     }
 
-    /// [`logged`] in its log.
+    /// [`logged`] for this agent's log.
     #[must_use]
     pub fn logged(&self, message: &str, field: &str) -> usize {
         logged(&self.log(), message, field)
     }
 
-    /// [`has_logged`](crate::has_logged) in its log.
+    /// [`has_logged`](crate::has_logged) for this agent's log.
     #[must_use]
     pub fn has_logged(&self, message: &str, fields: &[(&str, &str)]) -> bool {
         crate::has_logged(&self.log(), message, fields)
     }
 
-    /// The value of a sample of `/metrics`, by its whole name, such as `istio_cni_installs_total{result="SUCCESS"}`.
+    /// Value of a sample of `/metrics` by its full name, such as `istio_cni_installs_total{result="SUCCESS"}`.
     #[must_use]
     pub fn metric(&self, sample: &str) -> Option<f64> {
         let (_, text) = self.get(15014, "/metrics")?;
@@ -418,13 +418,13 @@ impl Daemon {
         self.memory_kib("VmRSS:")
     }
 
-    /// The most resident memory that it ever had, in KiB.
+    /// Peak resident memory in KiB.
     #[must_use]
     pub fn peak_kib(&self) -> u64 {
         self.memory_kib("VmHWM:")
     }
 
-    /// The part of it that is no file's, so that how the program was built counts little.
+    /// Anonymous part of the resident memory in KiB, which depends little on how the program was built.
     #[must_use]
     pub fn anonymous_kib(&self) -> u64 {
         self.memory_kib("RssAnon:")
@@ -444,14 +444,14 @@ impl Daemon {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         let others = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok());
         let all: u64 = others.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum();
-        // Threads that have ended are in the process's own count alone, which is in hundredths of a second.
+        // Only the process's own count includes threads that have ended; its unit is a hundredth of a second.
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
         let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
         Duration::from_nanos(all.max(main)).max(Duration::from_millis(ticks * 10))
     }
 
-    /// Processor time so far of its threads of this name.
+    /// CPU time so far of the threads with this name.
     #[must_use]
     pub fn thread_time(&self, name: &str) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
@@ -469,39 +469,39 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).expect("a running child can be signalled");
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM and returns the exit status and the log.
     ///
     /// # Panics
-    /// It does not end within 20 seconds.
+    /// If the agent does not exit within 20 seconds.
     pub fn terminate(mut self) -> (ExitStatus, String) {
         self.signal(Signal::TERM);
         let status = self.wait();
         (status, self.log())
     }
 
-    /// Whether it has ended.
+    /// Whether the agent has exited.
     ///
     /// # Panics
-    /// It cannot be asked.
+    /// If its status cannot be read.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child can be asked").is_some()
     }
 
-    /// Waits for its end.
+    /// Waits until the agent exits.
     ///
     /// # Panics
-    /// It does not end within 20 seconds.
+    /// If it does not exit within 20 seconds.
     pub fn wait(&mut self) -> ExitStatus {
         let status = found_within(LIMIT, || self.child.try_wait().expect("a child can be asked"));
         status.unwrap_or_else(|| panic!("it does not end:\n{}", self.log()))
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(mut self) {
         self.end();
     }
 
-    /// The same where another one takes its place.
+    /// Sends SIGKILL and waits, so that another agent can replace this one.
     pub fn end(&mut self) {
         self.child.kill().expect("a child can be killed");
         self.child.wait().expect("a child can be waited for");
@@ -515,7 +515,7 @@ impl Drop for Daemon {
     }
 }
 
-/// How many lines of a log have this message, whole, and this field, such as `pod=web`; an empty field: any.
+/// Number of lines of a log with this message, as a whole, and this field, such as `pod=web`; an empty field matches any.
 #[must_use]
 pub fn logged(log: &str, message: &str, field: &str) -> usize {
     let is_one = |line: &&str| line.split('\t').any(|column| column == message) && line.contains(field);

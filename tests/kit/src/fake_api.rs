@@ -1,4 +1,4 @@
-//! API servers that misbehave: slow, silent, redirecting, failing, talking nonsense.
+//! API servers that misbehave: slow, silent, redirecting, failing, sending invalid data.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::netns::Netns;
 use crate::pki::Pki;
 
-/// What a fake API server answers to a request.
+/// Reply of a fake API server to a request.
 #[derive(Debug, Clone)]
 pub enum FakeReply {
     /// This status and this JSON.
@@ -24,19 +24,19 @@ pub enum FakeReply {
     Redirect(String),
     /// Exactly these bytes, HTTP or not; then the end of the connection.
     Raw(Vec<u8>),
-    /// These bytes, one by one, with this pause after each.
+    /// These bytes one at a time, with this pause after each.
     Trickle(Vec<u8>, Duration),
-    /// That, but later.
+    /// A reply after a delay.
     Late(Duration, Box<FakeReply>),
-    /// What an API server answers to a watch: the head at once, and then the events that this waits for, and the end.
+    /// The reply to a watch: headers immediately, then the events that this closure waits for, then the end.
     Watch(FakeEvents),
-    /// Nothing, for as long as the client waits.
+    /// No reply until the client gives up.
     Hang,
-    /// The end of the connection.
+    /// Closes the connection.
     Close,
 }
 
-/// Returns the events of a watch, when there are any.
+/// Returns the events of a watch when they occur.
 #[derive(Clone)]
 pub struct FakeEvents(pub Arc<dyn Fn() -> Vec<Value> + Send + Sync>);
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for FakeEvents {
     }
 }
 
-/// A request that a fake API server got.
+/// A request that a fake API server received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeRequest {
     /// HTTP method.
@@ -68,7 +68,7 @@ pub struct FakeApi {
 type Handler = Arc<dyn Fn(&FakeRequest) -> FakeReply + Send + Sync>;
 
 impl FakeApi {
-    /// Listens at `address` in `netns` and answers every request with what `handler` says.
+    /// Listens at `address` in `netns` and answers every request with the reply of `handler`.
     #[must_use]
     pub fn start(
         netns: &Netns,
@@ -79,13 +79,13 @@ impl FakeApi {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (handler, journal): (Handler, _) = (Arc::new(handler), Arc::clone(&requests));
         let listener = listen(netns, address, move |stream| {
-            // Clients that give up are what these servers are for.
+            // Tests make clients give up on purpose.
             let _ = serve(stream, &config, &handler, &journal);
         });
         Self { address: listener.local_addr().expect("a bound socket"), listener, requests }
     }
 
-    /// Listens, accepts, sends these bytes if any in place of a TLS handshake, and then says nothing more.
+    /// Listens, accepts, sends these bytes, if any, in place of a TLS handshake, and then nothing more.
     #[must_use]
     pub fn without_tls(netns: &Netns, address: SocketAddr, bytes: Vec<u8>) -> Self {
         let listener = listen(netns, address, move |mut stream| {
@@ -95,19 +95,19 @@ impl FakeApi {
         Self { address, listener, requests: Arc::default() }
     }
 
-    /// Its URL.
+    /// URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// A kubeconfig for it.
+    /// A kubeconfig for this server.
     #[must_use]
     pub fn kubeconfig(&self, auth: &Auth) -> String {
         kubeconfig(&self.url(), auth)
     }
 
-    /// A client of it; it connects from where it is used.
+    /// A client of this server; it connects from the namespace of the calling thread.
     #[must_use]
     pub fn client(&self, auth: &Auth) -> Client {
         Client::new(&self.url(), auth)
@@ -122,18 +122,18 @@ impl FakeApi {
 
 impl Drop for FakeApi {
     fn drop(&mut self) {
-        // Wakes the thread that accepts, which then ends.
+        // Wakes the accepting thread, which then ends.
         let _ = SockRef::from(&self.listener).shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// Accepts in `netns`, each connection in a thread of its own.
+/// Accepts connections in `netns`, each in a thread of its own.
 fn listen(
     netns: &Netns,
     address: SocketAddr,
     serve: impl Fn(TcpStream) + Send + Sync + 'static,
 ) -> TcpListener {
-    // A socket belongs to the namespace in which it was made, wherever its user is.
+    // A socket belongs to the namespace in which it was created, whichever thread uses it.
     let listener = netns
         .run(|| TcpListener::bind(address).unwrap_or_else(|e| panic!("cannot listen at {address}: {e}")));
     let accepting = listener.try_clone().expect("a socket can be shared");
@@ -209,7 +209,7 @@ fn reply(stream: &mut (impl Read + Write), reply: FakeReply) -> io::Result<()> {
     }
 }
 
-/// Until the client closes.
+/// Reads until the client closes.
 fn wait_for_end(stream: &mut impl Read) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(drop)
 }

@@ -13,7 +13,7 @@ use crate::artefacts::kit_traffic;
 use crate::netns::Netns;
 use crate::wait::LIMIT;
 
-/// The process. It gets SIGKILL on drop.
+/// A helper process. Drop sends SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Helper {
     child: Child,
@@ -34,7 +34,7 @@ struct Written {
 }
 
 impl Helper {
-    /// Starts it, and waits until it says that it is ready.
+    /// Starts the process and waits until it reports that it is ready.
     pub(crate) fn start(netns: &Netns, arguments: &[&str]) -> Self {
         let mut command = Command::new(kit_traffic());
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -50,17 +50,17 @@ impl Helper {
         helper
     }
 
-    /// Writes one line to it.
+    /// Writes one line to the process.
     pub(crate) fn command(&mut self, line: &str) {
         writeln!(self.stdin, "{line}").unwrap_or_else(|e| panic!("kit-traffic does not take {line}: {e}"));
     }
 
-    /// Looks at all lines so far.
+    /// Passes all lines so far to `look`.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&[Value]) -> T) -> T {
         look(&self.lines.written.lock().unwrap_or_else(PoisonError::into_inner).values)
     }
 
-    /// Waits until `look` finds something in the lines; `None` when the time is up, or no more can come.
+    /// Waits until `look` finds a value in the lines; `None` at the timeout or when no more lines can arrive.
     pub(crate) fn wait<T>(&self, limit: Duration, look: impl Fn(&[Value]) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + limit;
         let mut written = self.lines.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +75,7 @@ impl Helper {
         }
     }
 
-    /// SIGKILL. All that it wrote is there when this returns.
+    /// Sends SIGKILL. All output of the process has been read when this returns.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -85,24 +85,24 @@ impl Helper {
         }
     }
 
-    /// SIGTERM, whatever that means to it.
+    /// Sends SIGTERM, which each helper handles in its own manner.
     pub(crate) fn terminate(&self) {
-        // Not yet waited for, so the id is still its own.
+        // Not yet waited for, so the process ID has not been reused.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
-    /// Whether more can come from it.
+    /// Whether the process can still write lines.
     pub(crate) fn alive(&self) -> bool {
         !self.lines.written.lock().unwrap_or_else(PoisonError::into_inner).ended
     }
 
-    /// Waits until it ends by itself, and says how; `None` when the time is up.
+    /// Waits until the process exits by itself and returns its status; `None` at the timeout.
     pub(crate) fn wait_end(&mut self, limit: Duration) -> Option<ExitStatus> {
         let _ = self.wait(limit, |_| None::<()>);
         if self.alive() { None } else { self.child.wait().ok() }
     }
 
-    /// Its process id, for those who want to know what it costs.
+    /// Process ID, for measurements.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -117,7 +117,7 @@ impl Drop for Helper {
 impl Lines {
     fn read(&self, stdout: ChildStdout) {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // A process that is killed may be in the middle of one.
+            // The last line of a killed process may be incomplete.
             let Ok(value) = serde_json::from_str(&line) else { continue };
             self.written.lock().unwrap_or_else(PoisonError::into_inner).values.push(value);
             self.more.notify_all();

@@ -1,5 +1,5 @@
-//! A ztunnel pod of today: its proxy is a stub that dials the agent's ZDS socket and listens in the namespaces
-//! of the pods that it gets from there. It tells what it got, and what it relayed.
+//! A ztunnel pod for in-pod redirection: its proxy is a stub that connects to the agent's ZDS socket and listens in the network
+//! namespaces of the pods that the agent sends. It reports messages of the agent and relayed connections.
 
 mod told;
 
@@ -19,20 +19,20 @@ use crate::pod::{Pod, PodSandbox};
 use crate::wait::LIMIT;
 use crate::ztunnel::{APP, NAMESPACE, Relayed, manifest, relayed};
 
-/// What an in-pod ztunnel shall be like.
+/// Settings of an in-pod ztunnel.
 #[derive(Debug, Clone)]
 pub struct InpodOptions {
-    /// It listens for DNS in every pod, and its manifest says so.
+    /// Listens for DNS in every pod, and its manifest sets the variable.
     pub dns_capture: bool,
-    /// It listens for both families; otherwise, for IPv4.
+    /// Listens on both families, else on IPv4 only.
     pub ipv6: bool,
-    /// UIDs of pods that it cannot start.
+    /// UIDs of pods that cannot be started.
     pub refuse: Vec<String>,
-    /// It says hello, and then nothing more.
+    /// Sends the hello and nothing more.
     pub mute: bool,
-    /// How long connections may go on after SIGTERM.
+    /// Drain time of connections after SIGTERM.
     pub drain: Duration,
-    /// An onward connection that is not made in this time has failed.
+    /// Connect timeout of onward connections.
     pub connect_limit: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Default for InpodOptions {
     }
 }
 
-/// A ztunnel pod with its proxy's process. Both go on drop.
+/// A ztunnel pod with its proxy's process. Drop ends both.
 #[derive(Debug)]
 pub struct InpodZtunnel {
     // Dropped in this order: containers end before their sandbox.
@@ -57,29 +57,30 @@ pub struct InpodZtunnel {
     sandbox: PodSandbox,
     socket: PathBuf,
     options: InpodOptions,
-    /// What processes before this one accepted.
+    /// Connections accepted by earlier processes.
     past: Vec<Relayed>,
-    /// How much of the past, and of what came since, nobody wants to hear of any more.
+    /// Number of connections, of earlier processes and this one, that [`InpodZtunnel::seen`] leaves out.
     forgotten: usize,
 }
 
 impl InpodZtunnel {
-    /// Starts a ztunnel pod of this name on a node, with only the primary plugin. It dials `socket` until
-    /// somebody listens there.
+    /// Starts a ztunnel pod with this name on a node, with the primary plugin alone. It retries `socket` until something listens
+    /// there.
     #[must_use]
     pub fn start(node: &Node, name: &str, socket: &Path, options: InpodOptions) -> Self {
         let pod = Pod::new(NAMESPACE, name).label("app", APP).label("istio.io/dataplane-mode", "none");
         Self::start_in(node.pod(pod, &[]), socket, options)
     }
 
-    /// The same in a sandbox made by the caller, who chose the chain; the pod shall be in `istio-system`.
+    /// As [`InpodZtunnel::start`], in a sandbox that the caller created with a chain of its own; the pod has to be in
+    /// `istio-system`.
     #[must_use]
     pub fn start_in(sandbox: PodSandbox, socket: &Path, options: InpodOptions) -> Self {
         let process = start_process(&sandbox, socket, &options);
         Self { process, sandbox, socket: socket.to_owned(), options, past: Vec::new(), forgotten: 0 }
     }
 
-    /// The pod's name, with which it answers DNS.
+    /// The pod's name, which is part of its DNS answers.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.sandbox.pod.name
@@ -91,13 +92,13 @@ impl InpodZtunnel {
         &self.sandbox
     }
 
-    /// All that it accepted since the start or [`InpodZtunnel::forget`].
+    /// All connections accepted since the start or [`InpodZtunnel::forget`].
     #[must_use]
     pub fn seen(&self) -> Vec<Relayed> {
         self.all_seen().split_off(self.forgotten)
     }
 
-    /// Leaves out of [`InpodZtunnel::seen`] what is in there now.
+    /// Removes all current connections from [`InpodZtunnel::seen`].
     pub fn forget(&mut self) {
         self.forgotten = self.all_seen().len();
     }
@@ -105,7 +106,7 @@ impl InpodZtunnel {
     /// Waits for the first connection of [`InpodZtunnel::seen`] for which `wanted` holds.
     ///
     /// # Panics
-    /// If none comes in 20 seconds.
+    /// If none is accepted within 20 seconds.
     pub fn wait_seen(&self, wanted: impl Fn(&Relayed) -> bool) -> Relayed {
         let known = self.forgotten;
         let look = |lines: &[Value]| {
@@ -116,10 +117,10 @@ impl InpodZtunnel {
         found.unwrap_or_else(|| panic!("{} has not seen it, but {:?}", self.name(), self.seen()))
     }
 
-    /// Waits until [`InpodZtunnel::seen`] has at least so many.
+    /// Waits until [`InpodZtunnel::seen`] has at least `count` connections.
     ///
     /// # Panics
-    /// If it has not in 20 seconds.
+    /// If it has fewer after 20 seconds.
     pub fn wait_seen_count(&self, count: usize) -> Vec<Relayed> {
         let wanted = (self.forgotten + count).saturating_sub(self.past.len());
         let enough = |lines: &[Value]| lines.iter().filter_map(relayed).nth(wanted.checked_sub(1)?);
@@ -134,14 +135,14 @@ impl InpodZtunnel {
         [self.past.clone(), new].concat()
     }
 
-    /// All pods that this process was ever told of, by UID.
+    /// State of all pods that the agent ever sent to this process, by UID.
     #[must_use]
     pub fn workloads(&self) -> BTreeMap<String, WorkloadState> {
         let all = self.process.look(workloads);
         all.into_iter().map(|(uid, workload)| (uid, workload.state)).collect()
     }
 
-    /// One of them.
+    /// The workload of one pod.
     #[must_use]
     pub fn workload(&self, uid: &str) -> Option<Workload> {
         self.process.look(workloads).remove(uid)
@@ -150,7 +151,7 @@ impl InpodZtunnel {
     /// Waits until a pod is served.
     ///
     /// # Panics
-    /// If it is not in 20 seconds.
+    /// If it is not within 20 seconds.
     pub fn wait_for_workload(&self, uid: &str) -> Workload {
         self.wait_for_state(uid, WorkloadState::Up)
     }
@@ -158,38 +159,38 @@ impl InpodZtunnel {
     /// Waits until a pod is in this state.
     ///
     /// # Panics
-    /// If it is not in 20 seconds.
+    /// If it is not within 20 seconds.
     pub fn wait_for_state(&self, uid: &str, state: WorkloadState) -> Workload {
         let wanted = |lines: &[Value]| workloads(lines).remove(uid).filter(|one| one.state == state);
         let found = self.process.wait(LIMIT, wanted);
         found.unwrap_or_else(|| panic!("{uid} does not get {state:?}: {self:#?}"))
     }
 
-    /// Waits until this holds for all that ztunnel was told, which is there for the closure to look at.
+    /// Waits until a condition holds for all messages that ztunnel received.
     ///
     /// # Panics
-    /// If it does not in 20 seconds.
+    /// If it does not hold within 20 seconds.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&[ZdsMessage]) -> bool) {
         let met = self.process.wait(LIMIT, |lines| holds(&messages(lines)).then_some(()));
         met.unwrap_or_else(|| panic!("{what} does not come: {self:#?}"));
     }
 
-    /// Waits until so many snapshots were completed and acted upon, of one connection each.
+    /// Waits until `count` snapshots, each of its own connection, were completed and applied.
     ///
     /// # Panics
-    /// If they are not in 20 seconds.
+    /// If they are not within 20 seconds.
     pub fn wait_for_snapshots(&self, count: usize) {
         let met = self.process.wait(LIMIT, |lines| (events(lines, "snapshot") >= count).then_some(()));
         met.unwrap_or_else(|| panic!("no {count} snapshots: {self:#?}"));
     }
 
-    /// Every message of the agent, as it came.
+    /// Messages of the agent in the order received.
     #[must_use]
     pub fn messages(&self) -> Vec<ZdsMessage> {
         self.process.look(messages)
     }
 
-    /// How long it took itself to answer each message about a new pod.
+    /// Time that the stub itself took to answer each message about a new pod.
     #[must_use]
     pub fn answer_times(&self) -> Vec<Duration> {
         let answered = |line: &Value| {
@@ -199,56 +200,56 @@ impl InpodZtunnel {
         self.process.look(|lines| lines.iter().filter_map(answered).collect())
     }
 
-    /// How many snapshots were completed.
+    /// Number of completed snapshots.
     #[must_use]
     pub fn snapshots(&self) -> usize {
         self.process.look(|lines| events(lines, "snapshot"))
     }
 
-    /// How often it reached the agent.
+    /// Number of successful connections to the agent.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.process.look(|lines| events(lines, "connected"))
     }
 
-    /// Whether it has a connection to the agent.
+    /// Whether it is connected to the agent.
     #[must_use]
     pub fn connected(&self) -> bool {
         self.process.look(|lines| events(lines, "connected") > events(lines, "disconnected"))
     }
 
-    /// What the agent did that no agent may do. The process has ended then, with status 1.
+    /// The agent's protocol violation, if any. The process has then exited with status 1.
     #[must_use]
     pub fn protocol_error(&self) -> Option<String> {
         let of = |line: &Value| (line["event"] == "protocol-error").then(|| line["what"].to_string());
         self.process.look(|lines| lines.iter().find_map(of))
     }
 
-    /// Whether its readiness probe succeeds, as that of the real one: it has a connection, has got the end of the snapshot
-    /// there, and no pod waits to be started.
+    /// Whether the readiness probe succeeds as ztunnel's does: it is connected, has received the end of the snapshot on this
+    /// connection, and no pod waits to be started.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.alive() && self.process.look(is_ready)
     }
 
-    /// Waits for that.
+    /// Waits until the readiness probe succeeds.
     ///
     /// # Panics
-    /// If it does not get ready in 20 seconds.
+    /// If it does not within 20 seconds.
     pub fn wait_ready(&self) {
         let ready = self.process.wait(LIMIT, |lines| is_ready(lines).then_some(()));
         ready.unwrap_or_else(|| panic!("{} does not get ready: {self:#?}", self.name()));
     }
 
-    /// Ends its connection to the agent, and makes no other.
+    /// Closes the connection to the agent and does not reconnect.
     pub fn disconnect(&mut self) {
         self.command("disconnect");
     }
 
-    /// Dials again, and waits until it has reached the agent.
+    /// Reconnects and waits until the connection is established.
     ///
     /// # Panics
-    /// If it does not in 20 seconds.
+    /// If it is not within 20 seconds.
     pub fn connect(&mut self) {
         let before = self.connections();
         self.command("connect");
@@ -256,22 +257,22 @@ impl InpodZtunnel {
         met.unwrap_or_else(|| panic!("{} does not reach the agent", self.name()));
     }
 
-    /// Waits until everything is known here that it has noted so far.
+    /// Waits until all events that the stub has reported so far have been read.
     pub fn catch_up(&mut self) {
-        self.command("connect"); // as it is already; what it notes comes in order
+        self.command("connect"); // already connected; its reports arrive in order
     }
 
-    /// From now on it cannot start this pod.
+    /// Makes starts of this pod fail.
     pub fn refuse(&mut self, uid: &str) {
         self.command(&format!("refuse {uid}"));
     }
 
-    /// From now on it can, and does so at once if it waits to.
+    /// Allows starts of this pod again, and retries a pending one immediately.
     pub fn accept(&mut self, uid: &str) {
         self.command(&format!("accept {uid}"));
     }
 
-    /// Waits until it is done: messages of the agent come another way, and could come first.
+    /// Sends a command and waits for its acknowledgement: messages of the agent arrive on another socket and could overtake it.
     fn command(&mut self, line: &str) {
         let before = self.process.look(|lines| events(lines, "commanded"));
         self.process.command(line);
@@ -285,39 +286,39 @@ impl InpodZtunnel {
         self.process.alive()
     }
 
-    /// SIGKILL for the process; the pod stays.
+    /// Sends SIGKILL to the process; the pod stays.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// SIGTERM for the process; it ends when its connections do, or their time is up.
+    /// Sends SIGTERM to the process, which exits with its last connection or after the drain time.
     pub fn stop(&self) {
         self.process.terminate();
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process has exited by itself.
     ///
     /// # Panics
-    /// If it does not in 20 seconds.
+    /// If it does not within 20 seconds.
     pub fn wait_end(&mut self) -> ExitStatus {
         let end = self.process.wait_end(LIMIT);
         end.unwrap_or_else(|| panic!("{} does not end", self.name()))
     }
 
-    /// SIGKILL, if it runs, and a new process in the same pod, as the kubelet would start one.
+    /// Sends SIGKILL to the process, if it runs, and starts a new one in the same pod, as the kubelet would.
     pub fn restart(&mut self) {
         self.process.kill();
         self.past = self.all_seen();
         self.process = start_process(&self.sandbox, &self.socket, &self.options);
     }
 
-    /// Process id of the proxy, for those who want to know what it costs.
+    /// Process ID of the proxy, for measurements.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The pod's object as the API has it; ready if the stub is.
+    /// The pod's API object; ready if the stub is.
     #[must_use]
     pub fn manifest(&self) -> Value {
         manifest(&self.sandbox, self.options.dns_capture, self.is_ready(), CREATED)

@@ -1,4 +1,4 @@
-//! What an Istio control plane puts into a cluster, as far as pods and the plugin's configuration show it.
+//! Objects and settings that an Istio control plane creates in a cluster, as far as pods and the plugin's configuration show them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub const OUTBOUND: u16 = 15001;
 /// Port of a proxy's inbound listener.
 pub const INBOUND: u16 = 15006;
 
-/// A pod as the injector leaves it: an `istio-proxy` beside the application, and the annotation that says so.
+/// A pod as the injector leaves it: an `istio-proxy` beside the application, and the annotation that reports it.
 #[must_use]
 pub fn injected_pod(namespace: &str, name: &str) -> Value {
     let mut pod = ApiServer::pod(namespace, name);
@@ -27,14 +27,14 @@ pub fn injected_pod(namespace: &str, name: &str) -> Value {
     pod
 }
 
-/// The same pod with one more annotation.
+/// Adds an annotation to a pod.
 #[must_use]
 pub fn annotated(mut pod: Value, key: &str, value: &str) -> Value {
     pod["metadata"]["annotations"][key] = json!(value);
     pod
 }
 
-/// The same pod with one more variable in its proxy's environment.
+/// Adds a variable to the environment of a pod's proxy.
 #[must_use]
 pub fn with_proxy_env(mut pod: Value, name: &str, value: &str) -> Value {
     let containers = pod["spec"]["containers"].as_array_mut().expect("a list");
@@ -44,25 +44,25 @@ pub fn with_proxy_env(mut pod: Value, name: &str, value: &str) -> Value {
     pod
 }
 
-/// What the plugin's account may do, as in the chart's ClusterRole.
+/// Permissions of the plugin's account, as in the chart's ClusterRole.
 #[must_use]
 pub fn plugin_rules() -> Value {
     json!([{"apiGroups": [""], "resources": ["pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"]}])
 }
 
-/// Writes a kubeconfig with this credential into the node's conf dir, as the installer would.
+/// Writes a kubeconfig with this credential into the node's CNI configuration directory, as the installer would.
 pub fn write_kubeconfig(node: &Node, api: &ApiServer, auth: &Auth) -> PathBuf {
     write_file(node, "ZZZ-istio-cni-kubeconfig", &api.kubeconfig(auth))
 }
 
-/// Writes a file into the node's conf dir.
+/// Writes a file into the node's CNI configuration directory.
 pub fn write_file(node: &Node, name: &str, text: &str) -> PathBuf {
     let path = node.net_d().join(name);
     std::fs::write(&path, text).expect("cannot write into the conf dir");
     path
 }
 
-/// The plugin's conflist entry, as the chart writes it, with the capability that spares requests.
+/// The plugin's conflist entry as the chart writes it, with the capability that saves API requests.
 #[must_use]
 pub fn plugin_entry(kubeconfig: &Path) -> Value {
     json!({

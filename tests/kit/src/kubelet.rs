@@ -1,10 +1,10 @@
-//! The kubelet of many nodes, as far as `pods/portforward` over WebSocket goes: what the API server connects to, and the debug
-//! endpoint of an agent behind it.
+//! The kubelets of all nodes, limited to `pods/portforward` over WebSocket: the endpoint to which the API server connects, and an
+//! agent's debug endpoint behind it.
 //!
-//! It demands what a real one does (k8s.io/kubelet, `pkg/cri/streaming/portforward/websocket.go`, and `wsstream` of
-//! k8s.io/apimachinery): a client certificate, the query parameter `port`, a protocol that it knows, masked frames on channels
-//! that exist. It sends what a real one sends: the port's number, two bytes, first on each of the two channels; data on the first,
-//! an error's text on the second; a close frame at the end.
+//! It requires what a kubelet does (k8s.io/kubelet, `pkg/cri/streaming/portforward/websocket.go`, and `wsstream` of
+//! k8s.io/apimachinery): a client certificate, the query parameter `port`, a supported protocol, masked frames on existing
+//! channels. It sends what a kubelet sends: first the port's number, two bytes, on each of the two channels; then data on the first
+//! and an error's text on the second; a close frame at the end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,12 +23,12 @@ use crate::pki::Pki;
 /// RFC 6455, section 1.3.
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const PROTOCOL: &str = "v4.channel.k8s.io";
-/// As a real one copies: 32 KiB at a time.
+/// Size of a kubelet's copy buffer: 32 KiB.
 const CHUNK: usize = 32 * 1024;
 const DATA: u8 = 0;
 const ERROR: u8 = 1;
 
-/// A request that came through a port-forward.
+/// A request that arrived through a port-forward.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
     /// The pod's namespace.
@@ -41,20 +41,20 @@ pub struct Forwarded {
     pub path: String,
 }
 
-/// How such a request goes on.
+/// Reply to a forwarded request.
 #[derive(Debug, Clone)]
 pub enum ForwardedReply {
-    /// The agent answers with status and body.
+    /// The agent replies with status and body.
     Http(u16, Vec<u8>),
-    /// It does so after a while.
+    /// A reply after a delay.
     Late(Duration, Box<ForwardedReply>),
-    /// Nothing comes.
+    /// No reply.
     Silence,
-    /// The agent begins to answer, and the connection breaks without a close frame.
+    /// The agent starts its reply, and the connection breaks without a close frame.
     Broken,
 }
 
-/// What happens before a request comes.
+/// Start of a port-forward, before any request.
 #[derive(Debug, Clone)]
 pub enum ForwardedStart {
     /// The port is connected.
@@ -68,17 +68,17 @@ pub enum ForwardedStart {
 type Starting = dyn Fn(&str) -> ForwardedStart + Send + Sync;
 type Answering = dyn Fn(&Forwarded) -> ForwardedReply + Send + Sync;
 
-/// Answers for every node whose status names its address and port.
+/// A kubelet for every node whose status has its address and port.
 #[derive(Debug)]
 pub struct SimulatedKubelet {
     address: SocketAddr,
     listener: TcpListener,
-    /// The most connections that were open at a time, and those that are.
+    /// The maximum number of connections at a time, and the current one.
     open: Arc<Mutex<(usize, usize)>>,
 }
 
 impl SimulatedKubelet {
-    /// Listens on the loopback of the sandbox, where the API server is. `start` gets the pod's name.
+    /// Listens on the loopback of the sandbox, where the API server is. `start` receives the pod's name.
     pub fn start(
         start: impl Fn(&str) -> ForwardedStart + Send + Sync + 'static,
         answer: impl Fn(&Forwarded) -> ForwardedReply + Send + Sync + 'static,
@@ -104,7 +104,7 @@ impl SimulatedKubelet {
         Self { address, listener, open }
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -119,7 +119,7 @@ impl SimulatedKubelet {
 
 impl Drop for SimulatedKubelet {
     fn drop(&mut self) {
-        // Wakes the thread that accepts, which then ends.
+        // Wakes the accepting thread, which then ends.
         let _ = SockRef::from(&self.listener).shutdown(std::net::Shutdown::Both);
     }
 }
@@ -144,7 +144,7 @@ impl Upgrade {
         found.map_or("", |(_, value)| value)
     }
 
-    /// Why a real kubelet refuses it.
+    /// Reason why a kubelet refuses the request.
     fn fault(&self) -> Option<&'static str> {
         let has = |name, word: &str| self.header(name).to_ascii_lowercase().contains(word);
         let protocols = self.header("sec-websocket-protocol").split(',');
@@ -249,13 +249,13 @@ fn read_upgrade(stream: &mut impl BufRead) -> io::Result<Upgrade> {
     Ok(Upgrade { method, namespace, pod, port: port.filter(|_| is_forward).unwrap_or(0), headers })
 }
 
-/// The head of an HTTP request from the data channel; `None`: the client closed before.
+/// Reads the head of an HTTP request from the data channel; `None` means that the client closed before its end.
 fn read_request(stream: &mut BufReader<impl Read + Write>) -> io::Result<Option<String>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match read_frame(stream)? {
             Frame::Close => return Ok(None),
-            // Nothing can be sent on the channel of errors, and there are two.
+            // Clients cannot send on the error channel, and there are only two channels.
             Frame::Data(bytes) if bytes.first() == Some(&DATA) => head.extend(bytes.get(1..).unwrap_or(&[])),
             Frame::Data(_) => return Err(io::ErrorKind::InvalidData.into()),
         }
@@ -268,7 +268,7 @@ enum Frame {
     Close,
 }
 
-/// A frame of a client; a client that does not mask is refused (RFC 6455, section 5.1). Pings are answered.
+/// Reads a frame of a client; an unmasked one is refused (RFC 6455, section 5.1). Pings are answered.
 fn read_frame(stream: &mut BufReader<impl Read + Write>) -> io::Result<Frame> {
     loop {
         let mut head = [0; 2];
@@ -328,7 +328,7 @@ fn write_frame(out: &mut impl Write, code: u8, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Status 1000, then the end of the connection.
+/// Sends a close frame with status 1000 and closes the connection.
 fn close(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> io::Result<()> {
     let out = stream.get_mut();
     write_frame(out, 8, &1000u16.to_be_bytes())?;

@@ -1,10 +1,9 @@
-//! What integration tests, demo and bench stand on: nodes and pods made of network namespaces, a container
-//! runtime that runs CNI chains the way containerd does, traffic that tells who answered, and a real API
-//! server. Everything touches the kernel for real, so it only works inside `hack/sandbox`, which cargo puts
-//! around every test and binary.
+//! The base of integration tests, demo and benchmarks: nodes and pods made of network namespaces, a container runtime that runs CNI
+//! chains as containerd does, traffic whose servers report what they saw, and a real API server. Everything uses the kernel, so it
+//! only works inside `hack/sandbox`, in which cargo runs every test and binary.
 //!
-//! It must not contain logic of Millrace: a test that asks the code under test what is right proves nothing.
-//! So namespaces are made here by hand, not by `pkg/netns`.
+//! It must not contain logic of Millrace: a test that takes its expectation from the code under test proves nothing. So namespaces
+//! are created here by hand, not by `pkg/netns`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Long-lived connections: what somebody notices of what is done to the network under them.
+//! Long-lived connections, which show how clients are affected by changes to the network.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use crate::netns::Netns;
 use crate::traffic::{Failure, Seen, outcome};
 use crate::wait::{LIMIT, found_within};
 
-/// How connections are kept busy.
+/// Load on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Live {
-    /// One message on each connection this often, unless its last echo is still to come.
+    /// Interval of messages on each connection; none is sent while an echo is pending.
     pub every: Duration,
-    /// A connection whose echo takes longer is broken.
+    /// Timeout of an echo, after which the connection counts as broken.
     pub stall: Duration,
 }
 
@@ -26,8 +26,8 @@ impl Default for Live {
     }
 }
 
-/// A client process in one namespace with any number of connections to [`Echo`](crate::Echo) servers. On each it
-/// exchanges numbered messages. It ends on drop.
+/// A client process in one namespace with any number of connections to [`Echo`](crate::Echo) servers. On each it exchanges numbered
+/// messages. Drop ends it.
 #[derive(Debug)]
 pub struct LiveConnections {
     helper: Helper,
@@ -36,47 +36,47 @@ pub struct LiveConnections {
     stall: Duration,
 }
 
-/// A connection that was made.
+/// An established connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
     /// Its number in this [`LiveConnections`].
     pub id: u64,
-    /// The client's end.
+    /// Local address of the client.
     pub local: SocketAddr,
-    /// What the server saw.
+    /// The connection as the server sees it.
     pub seen: Seen,
 }
 
-/// A connection that was made and broke.
+/// An established connection that broke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
     /// Its number.
     pub id: u64,
-    /// The operating system's words, or what was wrong with an echo.
+    /// The operating system's message, or the fault of an echo.
     pub error: String,
-    /// When.
+    /// Time at which it broke.
     pub at: SystemTime,
-    /// Exchanges up to then.
+    /// Exchanges until then.
     pub exchanges: u64,
 }
 
-/// What became of connections.
+/// Figures of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveReport {
-    /// Connections that were made, broken ones too.
+    /// Connections established, broken ones included.
     pub connections: usize,
-    /// Exchanges on all of them together.
+    /// Exchanges on all connections together.
     pub exchanges: u64,
-    /// Exchanges on the one with the fewest.
+    /// Exchanges on the connection with the fewest.
     pub fewest: u64,
-    /// The slowest exchange; one that is not done yet counts with its time so far.
+    /// The slowest exchange; a pending one counts with its time so far.
     pub slowest: Duration,
     /// Connections that broke.
     pub broken: Vec<Broken>,
 }
 
 impl LiveConnections {
-    /// A client in this namespace, without connections.
+    /// Starts a client in this namespace, without connections.
     #[must_use]
     pub fn start(netns: &Netns, live: Live) -> Self {
         let millis = |duration: Duration| duration.as_millis().to_string();
@@ -95,7 +95,7 @@ impl LiveConnections {
         opened.map(|one| one.unwrap_or_else(|e| panic!("cannot connect to {target}: {e}"))).collect()
     }
 
-    /// Starts to open connections, each of which gives up after `timeout`; returns their numbers.
+    /// Starts to open connections, each of which times out after `timeout`; returns their numbers.
     pub fn begin(&mut self, target: SocketAddr, count: usize, timeout: Duration) -> Vec<u64> {
         let ids = self.next..self.next + count as u64;
         self.next = ids.end;
@@ -105,10 +105,10 @@ impl LiveConnections {
         ids.collect()
     }
 
-    /// Waits for what becomes of a connection that was begun.
+    /// Waits for the result of a connection that [`LiveConnections::begin`] started.
     ///
     /// # Panics
-    /// If nothing does in a minute.
+    /// If there is none within a minute.
     pub fn outcome(&self, id: u64) -> Result<Opened, Failure> {
         let found = self.helper.wait(Duration::from_secs(60), |lines| found(lines, "id", &id.into()));
         let line = found.unwrap_or_else(|| panic!("nothing became of connection {id}"));
@@ -119,16 +119,16 @@ impl LiveConnections {
         Ok(Opened { id, local, seen: outcome(&line["seen"])? })
     }
 
-    /// Connections that broke so far.
+    /// Connections broken so far.
     #[must_use]
     pub fn broken(&self) -> Vec<Broken> {
         self.helper.look(|lines| lines.iter().filter_map(broken).collect())
     }
 
-    /// Waits until at least so many connections are broken; all that are.
+    /// Waits until at least `count` connections are broken and returns all broken ones.
     ///
     /// # Panics
-    /// If they do not break in 20 seconds, or in the time that [`Live::stall`] gives.
+    /// If fewer break within 20 seconds, or within the time that [`Live::stall`] allows.
     #[must_use]
     pub fn wait_broken(&self, count: usize) -> Vec<Broken> {
         let enough = |lines: &[Value]| {
@@ -139,16 +139,16 @@ impl LiveConnections {
         self.helper.wait(limit, enough).unwrap_or_else(|| panic!("not {count} broken: {:?}", self.broken()))
     }
 
-    /// Waits until every connection that is not broken has done an exchange that was begun after this call.
+    /// Waits until every unbroken connection has completed an exchange that began after this call.
     ///
     /// # Panics
-    /// If they do not in 20 seconds, or in the time that [`Live::stall`] gives.
+    /// If one has not within 20 seconds, or within the time that [`Live::stall`] allows.
     pub fn wait_round(&mut self) {
         let start = exchanges(&self.figures());
         let mut hanging = None;
         let passed = found_within(LIMIT.max(self.stall * 2), || {
             let (now, broken) = (exchanges(&self.figures()), self.broken());
-            // One that was on its way when we came, and one more.
+            // One that was in flight at the call, and one more.
             let behind = |id: &u64| now.get(id).is_none_or(|done| *done < start[id] + 2);
             let mut rest = start.keys().filter(|id| broken.iter().all(|one| one.id != **id));
             hanging = rest.find(|id| behind(id)).copied();
@@ -157,7 +157,7 @@ impl LiveConnections {
         assert!(passed.is_some(), "connection {hanging:?} hangs: {:?}", self.report());
     }
 
-    /// The state of things, while they go on.
+    /// Figures up to now, while the connections continue.
     pub fn report(&mut self) -> LiveReport {
         let line = self.figures();
         report(&line, self.broken())
@@ -171,8 +171,7 @@ impl LiveConnections {
         line.expect("kit-traffic reports")
     }
 
-    /// Sends nothing more, waits for the echoes that are still to come (a connection whose echo never comes is
-    /// broken in the end), and reports.
+    /// Stops sending, waits for pending echoes (a connection whose echo never arrives breaks at its timeout), and reports.
     #[must_use]
     pub fn finish(mut self) -> LiveReport {
         self.helper.command("pause");
@@ -181,7 +180,7 @@ impl LiveConnections {
         self.report()
     }
 
-    /// Process id of the client, for those who want to know what it costs.
+    /// Process ID of the client, for measurements.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.helper.pid()
@@ -208,7 +207,7 @@ fn broken(line: &Value) -> Option<Broken> {
     Some(Broken { id, error, at, exchanges: line["exchanges"].as_u64().expect("a number") })
 }
 
-/// Exchanges by connection.
+/// Number of exchanges by connection.
 fn exchanges(figures: &Value) -> BTreeMap<u64, u64> {
     let each = figures["connections"].as_array().into_iter().flatten();
     each.map(|one| (one["id"].as_u64().expect("an id"), one["exchanges"].as_u64().expect("a number")))

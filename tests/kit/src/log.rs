@@ -1,11 +1,11 @@
-//! Lines of the agent's log, read as the columns that they are.
+//! Lines of the agent's log, parsed into columns.
 
-/// One line of the log as text. Lines of another form, such as a program's last words, are none.
+/// One line of the log in text format. Other lines, such as a panic message, do not parse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Such as `warn`.
+    /// Level, such as `warn`.
     pub level: String,
-    /// Such as `cni`; empty for the default one.
+    /// Scope, such as `cni`; empty for the default one.
     pub scope: String,
     /// The message, without its fields.
     pub message: String,
@@ -36,14 +36,14 @@ impl LogLine {
         self.fields.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether it has this message and these fields, each of them whole.
+    /// Whether the line has this message and these fields, each compared as a whole.
     #[must_use]
     pub fn is(&self, message: &str, fields: &[(&str, &str)]) -> bool {
         self.message == message && fields.iter().all(|(name, value)| self.field(name) == Some(value))
     }
 }
 
-/// All of a column `key=value key="a value"`, or `None` when it is another column.
+/// All fields of a column `key=value key="a value"`, or `None` if it is another column.
 fn parse_fields(column: &str) -> Option<Vec<(String, String)>> {
     let (mut fields, mut rest) = (Vec::new(), column);
     while !rest.is_empty() {
@@ -66,19 +66,19 @@ fn parse_fields(column: &str) -> Option<Vec<(String, String)>> {
     (!fields.is_empty()).then_some(fields)
 }
 
-/// The lines of a log that are of the log's form.
+/// The lines of a log that parse.
 #[must_use]
 pub fn log_lines(log: &str) -> Vec<LogLine> {
     log.lines().filter_map(LogLine::parse).collect()
 }
 
-/// Whether a log has a line with this message and these fields, each of them whole.
+/// Whether a log has a line with this message and these fields, each compared as a whole.
 #[must_use]
 pub fn has_logged(log: &str, message: &str, fields: &[(&str, &str)]) -> bool {
     log_lines(log).iter().any(|line| line.is(message, fields))
 }
 
-/// Whether a text has this line, whole.
+/// Whether a text contains this whole line.
 #[must_use]
 pub fn has_line(text: &str, line: &str) -> bool {
     text.lines().any(|one| one == line)

@@ -12,22 +12,22 @@ use tempfile::TempDir;
 use crate::api::ApiServer;
 use crate::pod::{Pod, PodSandbox};
 
-/// Name of the node that manifests of pods name.
+/// Name of the node in the manifests of pods.
 pub const NODE_NAME: &str = "node-1";
 
 /// Creation time of application pods.
 pub(crate) const CREATED: &str = "2026-01-01T00:00:00Z";
 
-/// A directory with one file for each object. A file appears, changes and goes in one step. It goes on drop.
+/// A directory with one file for each object. Files appear, change and disappear atomically. Drop removes the directory.
 #[derive(Debug)]
 pub struct Manifests {
     files: TempDir,
-    /// How many files were staged: several threads may write at the same time.
+    /// Counter of staged files: several threads may write at the same time.
     staged: AtomicUsize,
 }
 
 impl Manifests {
-    /// An empty directory.
+    /// Creates an empty directory.
     #[must_use]
     pub fn new() -> Self {
         let files = tempfile::Builder::new().prefix("manifests").tempdir().expect("cannot make a temp dir");
@@ -58,28 +58,28 @@ impl Manifests {
         self.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
     }
 
-    /// Writes this node with these labels.
+    /// Writes this node's object with these labels.
     pub fn put_node(&self, labels: &[(&str, &str)]) {
         self.put(&json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata(NODE_NAME, labels)}));
     }
 
-    /// Writes a pod, such as [`PodSandbox::manifest`] gives.
+    /// Writes a pod, such as [`PodSandbox::manifest`] returns.
     pub fn put_pod(&self, manifest: &Value) {
         self.put(manifest);
     }
 
-    /// Takes a pod away.
+    /// Removes a pod.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it does not exist.
     pub fn remove_pod(&self, namespace: &str, name: &str) {
         self.remove("Pod", namespace, name);
     }
 
-    /// Takes a namespace away.
+    /// Removes a namespace.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it does not exist.
     pub fn remove_namespace(&self, name: &str) {
         self.remove("Namespace", "", name);
     }
@@ -88,7 +88,7 @@ impl Manifests {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &object["metadata"];
         let path = self.file(&text(&object["kind"]), &text(&metadata["namespace"]), &text(&metadata["name"]));
-        // Beside the directory, so that who watches it sees one event for one change.
+        // Outside the directory, so that a watch of it receives one event for one change.
         let number = self.staged.fetch_add(1, Ordering::Relaxed);
         let new = self.files.path().join(format!("new-{number}"));
         fs::write(&new, serde_json::to_vec_pretty(object).unwrap()).expect("cannot write a manifest");
@@ -113,7 +113,7 @@ impl Default for Manifests {
 }
 
 impl Pod {
-    /// The pod's object as the API has it while the pod runs with these addresses: ready, on [`NODE_NAME`].
+    /// The pod's API object while the pod runs with these addresses: ready, on [`NODE_NAME`].
     #[must_use]
     pub fn manifest(&self, ips: &[IpAddr]) -> Value {
         let mut manifest = ApiServer::pod(&self.namespace, &self.name);
@@ -130,14 +130,14 @@ impl Pod {
 }
 
 impl PodSandbox {
-    /// [`Pod::manifest`] with the addresses of this sandbox.
+    /// [`Pod::manifest`] with this sandbox's addresses.
     #[must_use]
     pub fn manifest(&self) -> Value {
         self.pod.manifest(&self.ips())
     }
 }
 
-/// `status` of a pod that runs, with one container.
+/// `status` of a running pod with one container.
 pub(crate) fn status(container: &str, ips: &[IpAddr], ready: bool, since: &str) -> Value {
     let told = |kind: &str, holds: bool| json!({"type": kind, "status": if holds { "True" } else { "False" }, "lastTransitionTime": since});
     json!({

@@ -1,4 +1,4 @@
-//! Network namespaces that live as long as a value does.
+//! Network namespaces that exist as long as a value.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,8 +17,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use crate::artefacts::require_sandbox;
 use crate::wait::until;
 
-/// A network namespace with `lo` up, bound to `/run/netns/<name>` (so that `ip -n <name>` works, too).
-/// It is removed on drop.
+/// A network namespace with `lo` up, bound to `/run/netns/<name>` (so that `ip -n <name>` works, too). Drop removes it.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -28,14 +27,14 @@ pub struct Netns {
 const DIRECTORY: &str = "/run/netns";
 
 impl Netns {
-    /// A new namespace. The name starts with `prefix` and is unique in the sandbox.
+    /// Creates a namespace. The name starts with `prefix` and is unique in the sandbox.
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         Self::named(format!("{prefix}-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// A new namespace of exactly this name.
+    /// Creates a namespace with exactly this name.
     #[must_use]
     pub fn named(name: String) -> Self {
         require_sandbox();
@@ -47,7 +46,7 @@ impl Netns {
         netns
     }
 
-    /// The namespace at a path such as `/proc/PID/ns/net`, without a name: it is not removed on drop.
+    /// The namespace at a path such as `/proc/PID/ns/net`, without a name: drop does not remove it.
     ///
     /// # Panics
     /// If it cannot be opened.
@@ -57,25 +56,25 @@ impl Netns {
         Self { name: String::new(), handle }
     }
 
-    /// A second handle, which has no name and removes nothing on drop.
+    /// A second handle without a name, whose drop removes nothing.
     #[must_use]
     pub fn second_handle(&self) -> Self {
         Self { name: String::new(), handle: self.handle.try_clone().expect("a file can be shared") }
     }
 
-    /// Its name below `/run/netns`.
+    /// Name below `/run/netns`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its path, as a runtime hands it to a plugin.
+    /// Path, as a runtime passes it to a plugin.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.name)
     }
 
-    /// Runs `work` in a thread of its own inside the namespace, and hands over its value or its panic.
+    /// Runs `work` in a new thread inside the namespace, and passes on its value or its panic.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             self.enter();
@@ -85,7 +84,7 @@ impl Netns {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Moves the calling thread into the namespace, for good: for threads that live in there.
+    /// Moves the calling thread into the namespace permanently.
     #[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
     pub fn enter(&self) {
         use std::os::fd::AsFd;
@@ -101,12 +100,12 @@ impl Netns {
         self.run(|| command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")))
     }
 
-    /// Runs a command inside the namespace to its end, whatever that is.
+    /// Runs a command inside the namespace to its end, whatever its exit status.
     pub fn output(&self, command: &mut Command) -> Output {
         self.run(|| command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")))
     }
 
-    /// Runs a command line (words separated by blanks) that must succeed; returns its stdout.
+    /// Runs a command line (words separated by blanks), which must succeed; returns its stdout.
     ///
     /// # Panics
     /// If it fails, with its stderr.
@@ -116,8 +115,8 @@ impl Netns {
         succeeded(line, &self.output(command.args(words)))
     }
 
-    /// Runs a command with `input` on stdin; it must succeed. Returns its stdout. For `iptables-restore`,
-    /// `ip -batch -` and the like, whose input is small enough for a pipe's buffer to matter not.
+    /// Runs a command with `input` on stdin; it must succeed. Returns its stdout. For `iptables-restore`, `ip -batch -` and the
+    /// like: the input must fit into a pipe's buffer.
     pub fn pipe(&self, line: &str, input: &str) -> String {
         self.run(|| pipe_here(line, input))
     }
@@ -136,7 +135,7 @@ impl Netns {
         text.unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display())).trim().to_owned()
     }
 
-    /// Global addresses of all links but `lo`, as the kernel reports them.
+    /// Global addresses of all links except `lo`, as the kernel reports them.
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
         let links: serde_json::Value =
@@ -148,7 +147,7 @@ impl Netns {
             .collect()
     }
 
-    /// Whether a tool such as `iptables-save` shows this rule, to the letter.
+    /// Whether the output of a tool such as `iptables-save` has exactly this rule.
     ///
     /// # Panics
     /// If the tool fails.
@@ -157,10 +156,10 @@ impl Netns {
         self.sh(save).lines().any(|line| line == rule)
     }
 
-    /// Numbers of packets that the counters of an nft table show, in the order of its rules.
+    /// Packet counts of an nft table, in the order of its rules.
     ///
     /// # Panics
-    /// If there is no such table.
+    /// If the table does not exist.
     #[must_use]
     pub fn packets(&self, table: &str) -> Vec<u64> {
         let shown = self.sh(&format!("nft list table {table}"));
@@ -169,8 +168,8 @@ impl Netns {
         counters.map(|pair| pair[1].parse().expect("nft counts in numbers")).collect()
     }
 
-    /// Waits until a link that was set up carries packets. The kernel gets to that a while after both ends are
-    /// up (`net/core/link_watch.c`); until then it drops what is sent, and a lost SYN costs a second.
+    /// Waits until a link that was set up carries packets. The kernel starts to forward a while after both ends are up
+    /// (`net/core/link_watch.c`); until then it drops packets, and a lost SYN costs a second.
     ///
     /// # Panics
     /// If it takes longer than 20 seconds.
@@ -185,7 +184,8 @@ impl Netns {
         });
     }
 
-    /// Waits until the kernel has checked every address for duplicates: a worker does that when it gets the lock of all namespaces.
+    /// Waits until the kernel has finished duplicate address detection: a worker does it, under the RTNL lock that all namespaces
+    /// share.
     ///
     /// # Panics
     /// If it takes longer than 20 seconds.
@@ -195,12 +195,12 @@ impl Netns {
         });
     }
 
-    /// The defaults of a namespace depend on the machine's; tests shall not.
+    /// Sets sysctls: a namespace's defaults depend on the machine's, which tests must not.
     fn settle(&self) {
         self.run(set_loopback_up);
         for scope in ["all", "default"] {
             self.sysctl(&format!("net/ipv4/conf/{scope}/rp_filter"), "0");
-            // Duplicate address detection holds every address back for a second or more.
+            // Duplicate address detection keeps every address tentative for a second or more.
             self.sysctl(&format!("net/ipv6/conf/{scope}/accept_dad"), "0");
             self.sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "0");
         }
@@ -210,7 +210,7 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         if self.name.is_empty() {
-            return; // the sandbox's own
+            return; // the sandbox's own namespace
         }
         let path = self.path();
         let _ = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH);
@@ -218,19 +218,19 @@ impl Drop for Netns {
     }
 }
 
-/// Moves the calling thread, which must end soon, into a new namespace, and binds that to `path`.
+/// Moves the calling thread, which must end soon, into a new namespace, and binds the namespace to `path`.
 #[allow(clippy::disallowed_methods, reason = "kit does not use pkg/netns, which it helps to test")]
 #[allow(unsafe_code, reason = "rustix offers unshare only as unsafe")]
 fn bind_new_namespace(path: &Path) {
-    // SAFETY: NEWNET changes nothing but this thread's network namespace; the hazards that make the function
-    // unsafe come from FILES and FS, which are not asked for.
+    // SAFETY: NEWNET changes only this thread's network namespace; the hazards that make the function unsafe are those of FILES and
+    // FS, which are not requested.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("cannot unshare the network");
     rustix::mount::mount_bind("/proc/thread-self/ns/net", path).expect("cannot bind a netns");
 }
 
 nix::ioctl_write_ptr_bad!(set_link_flags, libc::SIOCSIFFLAGS, libc::ifreq);
 
-/// Sets `lo` of the calling thread's namespace up (`netdevice(7)`). Without `ip`: there are thousands of namespaces.
+/// Sets `lo` of the calling thread's namespace up (`netdevice(7)`), without running `ip`: there are thousands of namespaces.
 #[allow(unsafe_code, reason = "nothing that tests have offers this call")]
 fn set_loopback_up() {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("cannot make a socket");
@@ -241,12 +241,12 @@ fn set_loopback_up() {
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;
     }
-    // SAFETY: the request is initialised and of the type that this call reads; the socket is open.
+    // SAFETY: the request is initialised and of the type that this ioctl reads; the socket is open.
     unsafe { set_link_flags(socket.as_raw_fd(), &request) }.expect("cannot set lo up");
 }
 
-/// Runs `work` in the sandbox's own namespace, wherever the caller is: threads enter others, but never the
-/// first thread of the process.
+/// Runs `work` in the sandbox's own namespace, whichever namespace the caller is in: threads enter others, but the first thread of
+/// the process never does.
 pub(crate) fn in_sandbox<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     sandbox().run(work)
 }
@@ -270,7 +270,7 @@ pub(crate) fn pipe_here(line: &str, input: &str) -> String {
     text
 }
 
-/// Stdout of a command that must have succeeded.
+/// Stdout of a command, which must have succeeded.
 fn succeeded(line: &str, output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "`{line}` failed ({}): {stderr}", output.status);

@@ -1,4 +1,4 @@
-//! A node: a namespace with an uplink to a host outside, a way to the API server, and a pod range.
+//! A node: a namespace with an uplink to an external host, a link to the API server, and a pod CIDR for each family.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -26,27 +26,27 @@ pub enum Families {
 }
 
 impl Families {
-    /// Whether IPv4 is among them.
+    /// Whether IPv4 is included.
     #[must_use]
     pub fn v4(self) -> bool {
         self != Self::V6
     }
 
-    /// Whether IPv6 is among them.
+    /// Whether IPv6 is included.
     #[must_use]
     pub fn v6(self) -> bool {
         self != Self::V4
     }
 }
 
-/// What a node shall be like.
+/// Settings of a node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeOptions {
-    /// Families of the pods; the node itself always has both.
+    /// Address families of the pods; the node itself always has both.
     pub families: Families,
 }
 
-/// A node of a cluster, alone in its world: nodes neither see nor disturb each other.
+/// A node of a cluster, isolated from all others.
 #[derive(Debug)]
 pub struct Node {
     netns: Arc<Netns>,
@@ -56,18 +56,18 @@ pub struct Node {
     files: TempDir,
 }
 
-/// The node on its uplink; the same in every node.
+/// Address of the node on its uplink, equal in every node.
 const NODE_V4: Ipv4Addr = Ipv4Addr::new(10, 10, 0, 2);
 const NODE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0, 0, 0, 0, 0, 2);
-/// The host at the other end of the uplink, and the node's default gateway.
+/// Address of the external host at the other end of the uplink, the node's default gateway.
 const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 10, 0, 1);
 const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0, 0, 0, 0, 0, 1);
-/// Address of the API server, on `lo` of the sandbox, as a cluster's first service address would be.
+/// Address of the API server, on `lo` of the sandbox, as a cluster's first service would have it.
 pub(crate) const API_V4: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 pub(crate) const API_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1);
 
 impl Node {
-    /// Makes a node.
+    /// Creates a node.
     #[must_use]
     pub fn new(options: NodeOptions) -> Self {
         static COUNTER: AtomicU16 = AtomicU16::new(1);
@@ -94,31 +94,31 @@ impl Node {
         &self.netns
     }
 
-    /// A host beyond the node, reached through the uplink `eth0`.
+    /// A host outside the node, reached through the uplink `eth0`.
     #[must_use]
     pub fn outside(&self) -> &Netns {
         &self.outside
     }
 
-    /// Address of the host outside.
+    /// Address of the external host.
     #[must_use]
     pub fn outside_ip(&self, v6: bool) -> IpAddr {
         if v6 { OUTSIDE_V6.into() } else { OUTSIDE_V4.into() }
     }
 
-    /// The node's own address, on its uplink.
+    /// The node's own address on its uplink.
     #[must_use]
     pub fn ip(&self, v6: bool) -> IpAddr {
         if v6 { NODE_V6.into() } else { NODE_V4.into() }
     }
 
-    /// Directory for conflists, as `/etc/cni/net.d` is.
+    /// Directory for conflists, as `/etc/cni/net.d`.
     #[must_use]
     pub fn net_d(&self) -> PathBuf {
         self.files.path().join("net.d")
     }
 
-    /// Directory for sockets, as `/var/run/istio-cni` is.
+    /// Directory for sockets, as `/var/run/istio-cni`.
     #[must_use]
     pub fn run_dir(&self) -> PathBuf {
         self.files.path().join("run")
@@ -130,20 +130,19 @@ impl Node {
         self.files.path().join("log")
     }
 
-    /// The node's directory of files, which goes with it.
+    /// The node's directory of files; drop removes it.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.files.path()
     }
 
-    /// A runtime on this node that finds plugins where Debian puts the reference plugins and where cargo
-    /// puts ours.
+    /// A runtime on this node that searches plugins in the directory of Debian's reference plugins and in cargo's.
     #[must_use]
     pub fn runtime(&self) -> Runtime {
         Runtime::new(Arc::clone(&self.netns))
     }
 
-    /// Entry of the primary plugin: ptp, with pod addresses from this node's own ranges.
+    /// Entry of the primary plugin: ptp, with pod addresses from this node's CIDRs.
     #[must_use]
     pub fn primary(&self) -> Value {
         let families = self.options.families;
@@ -177,7 +176,7 @@ impl Node {
         path
     }
 
-    /// Starts a pod's sandbox: makes its netns, and runs the chain of `conflist` with `runtime`.
+    /// Starts a pod's sandbox: creates its network namespace and runs the chain of `conflist` with `runtime`.
     pub fn add_pod(
         &self,
         runtime: &Runtime,
@@ -185,13 +184,13 @@ impl Node {
         pod: Pod,
     ) -> Result<PodSandbox, Box<ChainError>> {
         let sandbox = PodSandbox::start(runtime, conflist, pod)?;
-        // What nodes have in common here no real nodes do.
+        // All nodes share `/var/run/netns` here, unlike real ones.
         let link = self.netns_dir().join(sandbox.netns.name());
         std::os::unix::fs::symlink(sandbox.netns_path(), link).expect("cannot make a link");
         Ok(sandbox)
     }
 
-    /// A directory with the namespaces of this node's pods, and of no other's; they lead to `/var/run/netns`.
+    /// A directory of symlinks into `/var/run/netns` for the namespaces of this node's pods alone.
     #[must_use]
     pub fn netns_dir(&self) -> PathBuf {
         self.files.path().join("netns")
@@ -200,13 +199,13 @@ impl Node {
     /// Starts a pod with the node's own runtime and only `plugins` after the primary plugin.
     ///
     /// # Panics
-    /// If that fails.
+    /// If it fails.
     #[must_use]
     pub fn pod(&self, pod: Pod, plugins: &[Value]) -> PodSandbox {
         self.add_pod(&self.runtime(), &self.conflist(plugins), pod).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Ranges of pod addresses, IPv4 and IPv6; no two nodes of a sandbox share any.
+    /// Pod CIDRs, IPv4 and IPv6, unique to this node in the sandbox.
     #[must_use]
     pub fn pod_ranges(&self) -> (String, String) {
         let [high, low] = self.number.to_be_bytes();
@@ -234,7 +233,7 @@ impl Node {
         self.netns.sysctl("net/ipv6/conf/all/forwarding", "1");
     }
 
-    /// A link to the sandbox's own namespace, where the API server is, with addresses no other node has.
+    /// Creates a link to the sandbox's own namespace, where the API server is, with addresses unique to this node.
     fn connect_api(&self) {
         let (node, number) = (self.netns.name(), self.number);
         let [high, low] = (number * 2).to_be_bytes();
@@ -265,7 +264,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Namespaces vanish a while after their last user; the link, whose name others could want, now.
+        // Namespaces are removed some time after their last user; the link, whose name may be reused, now.
         let link = format!("kit{}", self.number);
         let _ = in_sandbox(|| Command::new("ip").args(["link", "delete", &link]).output());
     }

@@ -29,7 +29,7 @@ pub struct Certificate {
     key_der: Vec<u8>,
 }
 
-/// The authorities of a cluster: for servers, for clients, and for service account tokens.
+/// The CAs of a cluster: for servers, for clients, and for service account tokens.
 pub struct Pki {
     server_ca: Authority,
     client_ca: Authority,
@@ -45,7 +45,7 @@ struct Authority {
 pub const ISSUER: &str = "https://kubernetes.default.svc";
 
 impl Pki {
-    /// That of this process. All its API servers, real or fake, share it.
+    /// The PKI of this process, common to all its API servers, real or fake.
     pub fn shared() -> &'static Self {
         static PKI: OnceLock<Pki> = OnceLock::new();
         PKI.get_or_init(|| Self {
@@ -55,19 +55,19 @@ impl Pki {
         })
     }
 
-    /// Certificate of the authority that signs servers, PEM.
+    /// Certificate of the CA that signs servers, PEM.
     #[must_use]
     pub fn server_ca_pem(&self) -> &str {
         &self.server_ca.pem
     }
 
-    /// Certificate of the authority that signs clients, PEM.
+    /// Certificate of the CA that signs clients, PEM.
     #[must_use]
     pub fn client_ca_pem(&self) -> &str {
         &self.client_ca.pem
     }
 
-    /// A server's certificate for these addresses and the names of an API server.
+    /// A server certificate for these addresses and the names of an API server.
     #[must_use]
     pub fn server(&self, addresses: &[IpAddr]) -> Certificate {
         let names = ["localhost", "kubernetes.default.svc", "kubernetes.default", "kubernetes"];
@@ -77,7 +77,7 @@ impl Pki {
         self.server_ca.sign(params, &[(DnType::CommonName, "kube-apiserver")])
     }
 
-    /// A client's certificate: its user, and one group.
+    /// A client certificate with a user and one group.
     #[must_use]
     pub fn client(&self, user: &str, group: &str) -> Certificate {
         let mut params = CertificateParams::default();
@@ -91,8 +91,7 @@ impl Pki {
         (self.token_key.public_key_pem(), self.token_key.serialize_pem())
     }
 
-    /// A service account token as the API server itself would sign it, that ends at `expiry`, which may be
-    /// in the past.
+    /// A service account token as the API server would sign it, which expires at `expiry`, possibly in the past.
     #[must_use]
     pub fn token(&self, namespace: &str, account: &str, uid: &str, expiry: SystemTime) -> String {
         let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
@@ -159,7 +158,7 @@ impl Certificate {
 }
 
 impl Certificate {
-    /// The same for a server that demands a client's certificate of this cluster.
+    /// Configuration of a TLS server that requires a client certificate of this cluster.
     pub(crate) fn server_config_for_clients(&self, pki: &Pki) -> Arc<ServerConfig> {
         let key = PrivateKeyDer::Pkcs8(self.key_der.clone().into());
         let provider = Arc::new(rustls::crypto::ring::default_provider());

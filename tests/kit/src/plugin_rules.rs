@@ -1,21 +1,20 @@
-//! Rule sets as versions of Istio's plugin leave them, by their structure: which chains there are, what leads to them, and
-//! where redirection happens.
+//! Rule sets of several versions of Istio's plugin, by structure: their chains, the jumps to them, and where traffic is redirected.
 
 use crate::netns::Netns;
 
-/// Whether the jumps of an IPv4 pod with a sidecar are there, to the letter, as this tool shows them.
+/// Whether this tool lists exactly the jumps of an IPv4 pod with a sidecar.
 #[must_use]
 pub fn is_redirected(netns: &Netns, save: &str) -> bool {
     [INBOUND, OUTBOUND].iter().all(|rule| netns.has_rule(save, &format!("-A {rule}")))
 }
 
-/// Whether a namespace has none of a sidecar's chains, as this tool shows them: not even a part of what makes a pod redirected.
+/// Whether a namespace has no chain of a sidecar in this tool's output, not even a part of what redirects a pod.
 #[must_use]
 pub fn is_bare(netns: &Netns, save: &str) -> bool {
     !netns.sh(save).lines().any(|line| line.starts_with(":ISTIO_"))
 }
 
-/// Chains and rules of `nat` that every version of 1.18 to 1.31 has in iptables, with what differs between them.
+/// Chains and rules of `nat` that iptables has in every version from 1.18 to 1.31, plus those that differ.
 fn nat(chains: &[&str], hooks: &[&str], rules: &[&str]) -> String {
     let declared = ["ISTIO_INBOUND", "ISTIO_REDIRECT", "ISTIO_IN_REDIRECT", "ISTIO_OUTPUT"];
     let declared = declared.iter().chain(chains).map(|chain| format!(":{chain} - [0:0]\n"));
@@ -33,12 +32,12 @@ fn nat(chains: &[&str], hooks: &[&str], rules: &[&str]) -> String {
 
 const INBOUND: &str = "PREROUTING -p tcp -j ISTIO_INBOUND";
 const OUTBOUND: &str = "OUTPUT -p tcp -j ISTIO_OUTPUT";
-/// Since DNS has a chain of its own, the jump takes every protocol.
+/// Since DNS has its own chain, the jump matches every protocol.
 const ANY_OUTBOUND: &str = "OUTPUT -j ISTIO_OUTPUT";
 const IN_REDIRECT: &str = "ISTIO_INBOUND -p tcp -j ISTIO_IN_REDIRECT";
 const TO_PROXY: &str = "ISTIO_OUTPUT -j ISTIO_REDIRECT";
 
-/// Version and setting, and the input of `iptables-restore`.
+/// Each version with its setting, and the input of `iptables-restore`.
 #[must_use]
 pub fn iptables() -> Vec<(&'static str, String)> {
     let tproxy = "*mangle\n:ISTIO_DIVERT - [0:0]\n:ISTIO_TPROXY - [0:0]\n:ISTIO_INBOUND - [0:0]\n\

@@ -1,4 +1,4 @@
-//! Pods: what a runtime knows of one, and one that has its network.
+//! Pods: as a container runtime knows them, and with their network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::netns::Netns;
 use crate::runtime::{Call, ChainError, Runtime};
 
-/// A pod's identity and what the runtime hands to plugins about it.
+/// Identity of a pod, and the data that a runtime passes to plugins.
 #[derive(Debug, Clone)]
 pub struct Pod {
     /// Kubernetes namespace.
@@ -30,7 +30,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A pod with a new UID and container id, and the annotation that kubelet gives to every pod that it starts.
+    /// Creates a pod with a new UID and container ID, and the annotation that the kubelet adds to every pod.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Pod {
         }
     }
 
-    /// The sandbox of a pod object of the API server: same names, UID, labels and annotations.
+    /// The sandbox of an API object: same names, UID, labels and annotations.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let metadata = &object["metadata"];
@@ -59,21 +59,21 @@ impl Pod {
         pod
     }
 
-    /// With this label.
+    /// Adds a label.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// With this annotation.
+    /// Adds an annotation.
     #[must_use]
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// With this UID.
+    /// Sets the UID.
     #[must_use]
     pub fn uid(mut self, uid: &str) -> Self {
         uid.clone_into(&mut self.uid);
@@ -81,7 +81,7 @@ impl Pod {
     }
 }
 
-/// A pod's sandbox: its network namespace, wired up by a chain. DEL runs, and the netns goes, on drop.
+/// A pod's sandbox: its network namespace, set up by a chain. Drop runs DEL and removes the namespace.
 #[derive(Debug)]
 pub struct PodSandbox {
     /// The pod.
@@ -90,7 +90,7 @@ pub struct PodSandbox {
     pub netns: Netns,
     /// Result of the chain's ADD.
     pub result: Value,
-    /// The calls of ADD.
+    /// Plugin calls of ADD.
     pub calls: Vec<Call>,
     runtime: Runtime,
     conflist: Value,
@@ -101,7 +101,7 @@ impl PodSandbox {
     pub(crate) fn start(runtime: &Runtime, conflist: &Value, pod: Pod) -> Result<Self, Box<ChainError>> {
         let netns = Netns::named(format!("cni-{}", fresh_uuid()));
         let added = runtime.add(conflist, &pod, &path_for_runtime(&netns))?;
-        // Containers start long after their network is there; tests do not wait that long.
+        // Containers start long after their network is set up; tests do not wait that long.
         for interface in added.result["interfaces"].as_array().into_iter().flatten() {
             let inside = interface["sandbox"].as_str().is_some_and(|sandbox| !sandbox.is_empty());
             let place = if inside { &netns } else { &**runtime.netns() };
@@ -118,14 +118,14 @@ impl PodSandbox {
         })
     }
 
-    /// All addresses of the pod, from the result.
+    /// All addresses of the pod in the result.
     #[must_use]
     pub fn ips(&self) -> Vec<IpAddr> {
         let ips = self.result["ips"].as_array().into_iter().flatten();
         ips.filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok()).collect()
     }
 
-    /// The pod's address of one family.
+    /// The pod's address of a family.
     ///
     /// # Panics
     /// If it has none.
@@ -140,29 +140,29 @@ impl PodSandbox {
         path_for_runtime(&self.netns)
     }
 
-    /// CHECK through the chain.
+    /// Runs CHECK through the chain.
     pub fn check(&self) -> Result<Vec<Call>, Box<ChainError>> {
         self.runtime.check(&self.conflist, &self.pod, &self.netns_path(), &self.result)
     }
 
-    /// ADD through the chain once more, for the same netns.
+    /// Runs ADD through the chain once more, for the same namespace.
     pub fn add_again(&self) -> Result<crate::Added, Box<ChainError>> {
         self.runtime.add(&self.conflist, &self.pod, &self.netns_path())
     }
 
-    /// One more call of a single plugin of the chain, with the chain's result as what came before.
+    /// Calls a single plugin of the chain once more, with the chain's result as `prevResult`.
     #[must_use]
     pub fn single(&self, command: &str, plugin: &str) -> Call {
         self.runtime.single(command, &self.conflist, plugin, &self.pod, &self.netns_path(), &self.result)
     }
 
-    /// DEL through the chain, with the result of ADD; it then no longer runs on drop.
+    /// Runs DEL through the chain, with the result of ADD; drop then does not run it.
     pub fn delete(&mut self) -> Result<Vec<Call>, Box<ChainError>> {
         self.deleted = true;
         self.runtime.del(&self.conflist, &self.pod, &self.netns_path(), &self.result)
     }
 
-    /// The DEL that containerd repeats when it collects a dead sandbox: no netns, no result.
+    /// Runs the DEL that containerd repeats when it collects a dead sandbox: no namespace, no result.
     pub fn delete_again(&self) -> Result<Vec<Call>, Box<ChainError>> {
         self.runtime.del(&self.conflist, &self.pod, "", &Value::Null)
     }
@@ -181,18 +181,18 @@ impl Drop for PodSandbox {
     }
 }
 
-/// containerd says `/var/run`, which is a link to `/run` on every distribution there is.
+/// Containerd passes `/var/run`, which is a symlink to `/run` on all current distributions.
 fn path_for_runtime(netns: &Netns) -> String {
     format!("/var/run/netns/{}", netns.name())
 }
 
-/// A UUID (version 4 in form) that repeats neither in this sandbox nor, most likely, anywhere.
+/// A UUID (version 4 in form), unique in this sandbox and, most likely, anywhere.
 pub(crate) fn fresh_uuid() -> String {
     let hex = fresh_hex(32);
     format!("{}-{}-4{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
 }
 
-/// Hex digits made of process id and a counter: unique, and the same in every run under one pid namespace.
+/// Hex digits of process ID and a counter: unique, and equal in every run in a PID namespace.
 fn fresh_hex(digits: usize) -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let seed = format!("{}/{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Runs one plugin process: stdin in, stdout and stderr out, time taken, and a limit to it.
+//! Runs one plugin process: stdin in, stdout and stderr out, with a time measurement and a limit.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
-/// How a plugin ended, what it wrote, and how long it took.
+/// Exit status, output and duration of a plugin.
 #[derive(Debug, Clone)]
 pub struct PluginOutput {
-    /// Exit status; a signal if it was killed.
+    /// Exit status, or the signal that killed it.
     pub status: ExitStatus,
     /// All of stdout.
     pub stdout: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct PluginOutput {
     pub stderr: Vec<u8>,
     /// From just before the start of the process to its end.
     pub wall: Duration,
-    /// Whether it was killed because its time was up.
+    /// Whether it was killed at the time limit.
     pub killed: bool,
 }
 
@@ -46,8 +46,8 @@ impl PluginOutput {
     }
 }
 
-/// Runs a plugin binary once, in the caller's network namespace, with `/` as its working directory and `env`
-/// added to the caller's environment. It gets SIGKILL after `limit`.
+/// Runs a plugin binary once in the caller's network namespace, with `/` as its working directory and `env` added to the caller's
+/// environment. It is killed with SIGKILL after `limit`.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -61,13 +61,13 @@ pub fn exec_plugin(binary: &Path, env: &[(String, String)], stdin: &[u8], limit:
     converse(child, stdin, started, limit)
 }
 
-/// Feeds stdin and drains both outputs at the same time, so that no full pipe can hang either side.
+/// Writes stdin and reads both outputs concurrently, so that no full pipe can block either side.
 fn converse(mut child: Child, stdin: &[u8], started: Instant, limit: Duration) -> PluginOutput {
     let mut input = child.stdin.take().expect("stdin is a pipe");
     let mut stdout = child.stdout.take().expect("stdout is a pipe");
     let mut stderr = child.stderr.take().expect("stderr is a pipe");
     thread::scope(|scope| {
-        // A plugin may end without reading: that is its right.
+        // A plugin may exit without reading stdin.
         scope.spawn(move || input.write_all(stdin).ok());
         let out = scope.spawn(move || drain(&mut stdout));
         let err = scope.spawn(move || drain(&mut stderr));
@@ -87,7 +87,7 @@ fn drain(pipe: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Waits for the end of a child, but not longer than `limit`.
+/// Waits at most `limit` for a child to exit.
 fn ended_within(child: &Child, limit: Duration) -> bool {
     let pid = Pid::from_child(child);
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("an unreaped child has a pidfd");

@@ -1,4 +1,4 @@
-//! A directory that looks like the `/proc` of a node, as far as the agent looks there for the processes of pods.
+//! A directory that imitates a node's `/proc`, as far as the agent reads processes of pods there.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,15 +10,16 @@ use crate::netns::Netns;
 use crate::node::Node;
 use crate::pod::PodSandbox;
 
-/// The processes of a node. Network namespaces are named as below `/var/run/netns`, which whoever follows them has to see.
+/// The processes of a node. Their network namespaces are symlinks into `/var/run/netns`, which a reader has to have in its mount
+/// namespace.
 #[derive(Debug)]
 pub struct ProcessTable(TempDir);
 
 impl ProcessTable {
-    /// With the node's first process.
+    /// Creates a table with the node's first process.
     ///
     /// # Panics
-    /// If there is no place for temporary files.
+    /// If no temporary directory can be created.
     #[must_use]
     pub fn new(node: &Node) -> Self {
         let table = Self(TempDir::new().expect("a temporary directory"));
@@ -26,21 +27,21 @@ impl ProcessTable {
         table
     }
 
-    /// Where it is.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Adds a process of a pod, in its sandbox.
+    /// Adds a process of a pod in its sandbox.
     pub fn add_pod(&self, pid: u32, sandbox: &PodSandbox) {
         self.add(pid, &format!("kubepods/burstable/pod{}/0123", sandbox.pod.uid), &sandbox.netns);
     }
 
-    /// Adds a process of this control group, in this network namespace.
+    /// Adds a process with this control group and this network namespace.
     ///
     /// # Panics
-    /// If it is there already.
+    /// If it already exists.
     pub fn add(&self, pid: u32, cgroup: &str, netns: &Netns) {
         let directory = self.0.path().join(pid.to_string());
         fs::create_dir_all(directory.join("ns")).expect("a directory");

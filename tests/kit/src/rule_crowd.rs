@@ -1,7 +1,7 @@
-//! Very many firewall rules of somebody else, as `iptables-nft` makes them, at the price of the kernel's part alone.
+//! Very many foreign firewall rules, as `iptables-nft` creates them, at the cost of the kernel's part alone.
 //!
-//! For 300,000 rules, `iptables-nft-restore` takes more than half a minute of a processor. Here it makes a few, which are read back as
-//! the kernel keeps them, and added again and again in one transaction, as a restore does.
+//! For 300,000 rules, `iptables-nft-restore` takes more than half a minute of CPU time. Here it creates a few, which are read back
+//! as the kernel stores them, and added repeatedly in one transaction, as a restore does.
 
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -29,12 +29,12 @@ const TABLE: u16 = 1;
 const CHAIN: u16 = 2;
 const EXPRESSIONS: u16 = 4;
 const NAME: u16 = 3;
-/// The attribute with the protocol that a rule's matches are for, which the kernel does not return: TCP, and no flags.
+/// The attribute with the protocol of a rule's matches, which the kernel does not return: TCP, no flags.
 const FOR_TCP: [u8; 20] = [20, 0, 5, 0x80, 8, 0, 1, 0, 0, 0, 0, 6, 8, 0, 2, 0, 0, 0, 0, 0];
 const TEMPLATE: &str = "TEMPLATE";
 
-/// Rules as kube-proxy makes them for a service, ten in each chain, in table `nat` of IPv4. Nothing jumps there: who is
-/// to suffer is whoever reads the table, not traffic.
+/// Rules as kube-proxy creates them for services, ten in each chain, in table `nat` of IPv4. Nothing jumps there: the load is on
+/// readers of the table, not on traffic.
 pub fn fill_with_services(netns: &Netns, count: usize) {
     const EACH: usize = 10;
     let rule = |rule: usize| {
@@ -45,16 +45,17 @@ pub fn fill_with_services(netns: &Netns, count: usize) {
     fill_table(netns, "nat", &rules, (0..count / EACH).map(|chain| (format!("KUBE-SVC-{chain:X}"), 1)));
 }
 
-/// The same rule so often in a new chain `FOREIGN` of a table of IPv4. Nothing jumps there.
+/// `count` copies of one rule in a new chain `FOREIGN` of an IPv4 table. Nothing jumps there.
 pub fn fill_with_rules(netns: &Netns, table: &str, count: usize) {
     let rule = "-s 10.97.1.2/32 -p tcp -j ACCEPT".to_owned();
     fill_table(netns, table, &[rule], std::iter::once(("FOREIGN".to_owned(), count)));
 }
 
-/// Makes chains in a table of IPv4, each with these rules (as `iptables -A CHAIN` takes them) as often as is said beside its name.
+/// Creates chains in an IPv4 table, each with these rules (as `iptables -A CHAIN` accepts them), as many times as the number beside
+/// its name.
 ///
 /// # Panics
-/// If the kernel does not take them.
+/// If the kernel does not accept them.
 fn fill_table(netns: &Netns, table: &str, rules: &[String], chains: impl Iterator<Item = (String, usize)>) {
     let mut text = format!("*{table}\n:{TEMPLATE} - [0:0]\n");
     rules.iter().for_each(|rule| writeln!(text, "-A {TEMPLATE} {rule}").unwrap());
@@ -81,7 +82,7 @@ fn fill_table(netns: &Netns, table: &str, rules: &[String], chains: impl Iterato
         .pipe("iptables-nft-restore --noflush", &format!("*{table}\n-F {TEMPLATE}\n-X {TEMPLATE}\nCOMMIT\n"));
 }
 
-/// The expressions of each rule of the template, as the attribute that the kernel returns.
+/// Expressions of each rule of the template, as the attribute that the kernel returns.
 fn read_expressions(socket: &OwnedFd, table: &str) -> Vec<Vec<u8>> {
     let place = [named(TABLE, table), named(CHAIN, TEMPLATE)].concat();
     send(socket, &message(GET_RULE, DUMP, &place), SendFlags::empty()).unwrap();
@@ -136,7 +137,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Parts that begin with their length and are padded to a multiple of four bytes; the padding belongs to them.
+/// Splits at parts that begin with their length and are padded to a multiple of four bytes, padding included.
 fn split(mut bytes: &[u8], length: impl Fn(&[u8]) -> usize) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let next =

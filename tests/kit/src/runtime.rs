@@ -1,5 +1,5 @@
-//! A container runtime as far as CNI sees one: runs the plugins of a conflist as containerd 1.6 and 2.1 do
-//! (recorded calls of both were the model), inside the node's network namespace.
+//! A container runtime, limited to CNI: runs the plugins of a conflist as containerd 1.6 and 2.1 do (modelled on recorded calls of
+//! both), inside the node's network namespace.
 
 use std::error::Error;
 use std::fmt;
@@ -19,13 +19,13 @@ use crate::process::{PluginOutput, exec_plugin};
 #[derive(Debug, Clone)]
 pub struct Runtime {
     netns: Arc<Netns>,
-    /// Where plugins are looked for, in this order; becomes `CNI_PATH`.
+    /// Plugin search path, in this order; becomes `CNI_PATH`.
     pub cni_path: Vec<PathBuf>,
-    /// Added to the environment that plugins inherit, such as another `PATH`.
+    /// Additions to the environment that plugins inherit, such as another `PATH`.
     pub env: Vec<(String, String)>,
-    /// A plugin that runs longer gets SIGKILL, and has failed.
+    /// Time limit of a plugin, after which it gets SIGKILL and counts as failed.
     pub limit: Duration,
-    /// ADD of the plugin of this type gets SIGKILL after this time.
+    /// Plugin type whose ADD gets SIGKILL after this time.
     pub kill: Option<(String, Duration)>,
 }
 
@@ -36,13 +36,13 @@ pub struct Call {
     pub command: String,
     /// The plugin's type.
     pub plugin: String,
-    /// The JSON it got on stdin.
+    /// JSON that the plugin received on stdin.
     pub stdin: Value,
-    /// What came of it.
+    /// Result of the call.
     pub output: PluginOutput,
 }
 
-/// A chain that was added.
+/// Result of a successful ADD of a chain.
 #[derive(Debug, Clone)]
 pub struct Added {
     /// Result of the last plugin.
@@ -56,7 +56,7 @@ pub struct Added {
 pub struct ChainError {
     /// The call that failed.
     pub failed: Call,
-    /// The error it reported on stdout; null if it wrote nothing that is JSON.
+    /// The error that it reported on stdout; null if that is not JSON.
     pub error: Value,
     /// All calls up to the failed one and, after a failed ADD, those of the DEL that followed.
     pub calls: Vec<Call>,
@@ -84,14 +84,14 @@ impl fmt::Display for ChainError {
 
 impl Error for ChainError {}
 
-/// Whom a chain is run for.
+/// The attachment for which a chain is run.
 struct Subject<'a> {
     pod: &'a Pod,
     netns: &'a str,
 }
 
 impl Runtime {
-    /// A runtime on the node with this namespace.
+    /// Creates a runtime on the node with this namespace.
     #[must_use]
     pub(crate) fn new(netns: Arc<Netns>) -> Self {
         let cni_path = vec![binary_dir(), "/usr/lib/cni".into(), "/opt/cni/bin".into()];
@@ -111,30 +111,29 @@ impl Runtime {
         self
     }
 
-    /// Kills plugins that run longer.
+    /// Sets the time limit of plugins.
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Kills the ADD of this plugin after this time, as if the machine had run out of memory; the DEL that
-    /// follows runs to its end.
+    /// Kills the ADD of this plugin after this time, as the OOM killer would; the DEL that follows is not limited.
     #[must_use]
     pub fn with_kill(mut self, plugin: &str, after: Duration) -> Self {
         self.kill = Some((plugin.to_owned(), after));
         self
     }
 
-    /// Looks for plugins in this directory first.
+    /// Adds a directory to the front of the plugin search path.
     #[must_use]
     pub fn with_plugins(mut self, directory: &Path) -> Self {
         self.cni_path.insert(0, directory.to_owned());
         self
     }
 
-    /// ADD through the chain. If a plugin fails, DEL goes through the whole chain at once, in reverse order
-    /// and without a `prevResult`, and the error is returned.
+    /// Runs ADD through the chain. If a plugin fails, DEL immediately runs through the whole chain, in reverse order and without a
+    /// `prevResult`, and the error is returned.
     pub fn add(&self, conflist: &Value, pod: &Pod, netns: &str) -> Result<Added, Box<ChainError>> {
         let subject = Subject { pod, netns };
         let mut result = Value::Null;
@@ -155,8 +154,8 @@ impl Runtime {
         Ok(Added { result, calls })
     }
 
-    /// DEL through the chain in reverse order, up to the first failure. `result` is that of ADD if the
-    /// runtime still has it, else null; `netns` is empty when it is gone.
+    /// Runs DEL through the chain in reverse order, up to the first failure. `result` is that of ADD if the runtime still has it,
+    /// else null; `netns` is empty if it no longer exists.
     pub fn del(
         &self,
         conflist: &Value,
@@ -164,12 +163,12 @@ impl Runtime {
         netns: &str,
         result: &Value,
     ) -> Result<Vec<Call>, Box<ChainError>> {
-        // Before 0.4.0, DEL had no prevResult.
+        // DEL has no prevResult before 0.4.0.
         let result = if version_of(conflist) < (0, 4, 0) { &Value::Null } else { result };
         self.pass("DEL", conflist, plugins(conflist).rev(), Some(&Subject { pod, netns }), result)
     }
 
-    /// CHECK through the chain, up to the first failure.
+    /// Runs CHECK through the chain, up to the first failure.
     pub fn check(
         &self,
         conflist: &Value,
@@ -180,13 +179,13 @@ impl Runtime {
         self.pass("CHECK", conflist, plugins(conflist), Some(&Subject { pod, netns }), result)
     }
 
-    /// STATUS through the chain, up to the first failure. All variables but `CNI_PATH` are empty.
+    /// Runs STATUS through the chain, up to the first failure. All variables except `CNI_PATH` are empty.
     pub fn status(&self, conflist: &Value) -> Result<Vec<Call>, Box<ChainError>> {
         self.pass("STATUS", conflist, plugins(conflist), None, &Value::Null)
     }
 
-    /// GC through the chain with the attachments, as (container id, interface), that are still in use.
-    /// Like libcni, asks every plugin, whatever another one says; returns the first failure.
+    /// Runs GC through the chain with the attachments, as (container ID, interface), that are still in use. Calls every plugin even
+    /// after a failure, as libcni does; returns the first failure.
     pub fn gc(&self, conflist: &Value, valid: &[(&str, &str)]) -> Result<Vec<Call>, Box<ChainError>> {
         let attachments: Vec<_> =
             valid.iter().map(|(id, ifname)| json!({"containerID": id, "ifname": ifname})).collect();
@@ -201,7 +200,7 @@ impl Runtime {
         first.map_or(Ok(calls), Err)
     }
 
-    /// Runs one plugin of the conflist, by its type, with this command; for single calls.
+    /// Runs one plugin of the conflist, given by its type, with this command.
     ///
     /// # Panics
     /// If the conflist has no such plugin.
@@ -252,8 +251,8 @@ impl Runtime {
         Ok(calls)
     }
 
-    /// Appends a call to the journal; its result is the plugin's, or the failure with all calls up to it.
-    /// Only ADD has a result; a runtime reads nothing else.
+    /// Appends a call to the journal; returns the plugin's result, or the failure with all calls so far. Only ADD has a result; a
+    /// runtime reads no other.
     fn note(call: Call, calls: &mut Vec<Call>) -> Result<Value, Box<ChainError>> {
         calls.push(call.clone());
         let parsed = serde_json::from_slice(&call.output.stdout);
@@ -324,7 +323,7 @@ fn version_of(conflist: &Value) -> (u32, u32, u32) {
     (next(), next(), next())
 }
 
-/// The plugin's entry with what the runtime adds to it.
+/// The plugin's entry with the runtime's additions.
 fn stdin(conflist: &Value, plugin: &Value, pod: Option<&Pod>, prev_result: &Value) -> Value {
     let mut config = plugin.clone();
     config["cniVersion"] = conflist["cniVersion"].clone();
@@ -339,7 +338,7 @@ fn stdin(conflist: &Value, plugin: &Value, pod: Option<&Pod>, prev_result: &Valu
     config
 }
 
-/// Of what the runtime could tell about a pod, that for which the entry declares a capability.
+/// The runtime's data about a pod for which the entry declares a capability.
 fn declared(plugin: &Value, pod: &Pod) -> Map<String, Value> {
     let mut offered: Map<String, Value> = pod.capability_args.clone().into_iter().collect();
     if !pod.annotations.is_empty() {
@@ -349,7 +348,7 @@ fn declared(plugin: &Value, pod: &Pod) -> Map<String, Value> {
     offered
 }
 
-/// `CNI_ARGS`, whose keys come in another order with each call, as containerd's do.
+/// `CNI_ARGS`, whose keys are in another order with each call, as containerd's are.
 fn cni_args(pod: &Pod) -> String {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let mut pairs = vec![
@@ -359,7 +358,7 @@ fn cni_args(pod: &Pod) -> String {
         ("K8S_POD_INFRA_CONTAINER_ID", &pod.container_id),
         ("K8S_POD_UID", &pod.uid),
     ];
-    // Every permutation of the five comes round: the call's number, read in the factorial number system.
+    // Cycles through every permutation of the five: the call's number in the factorial number system.
     let mut number = CALLS.fetch_add(1, Ordering::Relaxed);
     let mut shuffled = Vec::new();
     while !pairs.is_empty() {

@@ -1,4 +1,4 @@
-//! Services as kube-proxy makes them in each of its modes, each with one endpoint.
+//! Services as kube-proxy implements them in each of its modes, each with one endpoint.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ pub struct Service {
     mode: ProxyMode,
 }
 
-/// How kube-proxy makes services.
+/// Mode in which kube-proxy implements services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyMode {
-    /// By `iptables-nft`.
+    /// `iptables-nft`.
     Iptables,
-    /// By `iptables-legacy`.
+    /// `iptables-legacy`.
     LegacyIptables,
-    /// In tables of its own.
+    /// Its own nftables tables.
     Nftables,
-    /// By IPVS, which not every kernel has; whom a service is for, `iptables-nft` says, with sets.
+    /// IPVS, which not every kernel has; rules of `iptables-nft` with sets select the packets.
     Ipvs,
 }
 
-/// Whether tests about kube-proxy shall have services by IPVS instead of the other modes (`MILLRACE_KUBE_PROXY=ipvs`), on a kernel
-/// that has it: hack/test-kernels wants that.
+/// Whether tests of kube-proxy have to use IPVS instead of the other modes (`MILLRACE_KUBE_PROXY=ipvs`), on a kernel that has it:
+/// hack/test-kernels sets this.
 ///
 /// # Panics
-/// The variable has another value.
+/// If the variable has another value.
 #[must_use]
 pub fn wants_ipvs() -> bool {
     match std::env::var("MILLRACE_KUBE_PROXY").as_deref() {
@@ -44,20 +44,20 @@ pub fn wants_ipvs() -> bool {
 }
 
 impl Service {
-    /// A service at this address with this endpoint.
+    /// Creates a service with this address and this endpoint.
     #[must_use]
     pub fn new(address: SocketAddr, backend: SocketAddr) -> Self {
         Self { address, backend, masquerade: false, mode: ProxyMode::Iptables }
     }
 
-    /// What goes through it is masqueraded, as kube-proxy does for clients outside the cluster.
+    /// Masquerades all traffic through it, as kube-proxy does for clients outside the cluster.
     #[must_use]
     pub fn masqueraded(mut self) -> Self {
         self.masquerade = true;
         self
     }
 
-    /// Made in another mode.
+    /// Sets the mode.
     #[must_use]
     pub fn by(mut self, mode: ProxyMode) -> Self {
         self.mode = mode;
@@ -69,7 +69,7 @@ impl Service {
         format!("{family}-{}{suffix}", if self.mode == ProxyMode::LegacyIptables { "legacy" } else { "nft" })
     }
 
-    /// All that a service adds to the tables of its nftables mode; what services share is the same each time.
+    /// Additions of a service to the tables of nftables mode; the common part is equal each time.
     fn nftables(&self) -> String {
         let Self { address, backend, masquerade, .. } = self;
         let (family, address_type) =
@@ -118,7 +118,7 @@ table {family} kube-proxy {{
         )
     }
 
-    /// The service's own rules. Endpoints that come to themselves are masqueraded whatever was asked for.
+    /// The service's own rules. Hairpin connections are always masqueraded.
     fn rules(&self) -> String {
         let Self { address, backend, .. } = self;
         let (ip, port, backend_ip) = (address.ip(), address.port(), backend.ip());
@@ -141,7 +141,7 @@ table {family} kube-proxy {{
 }
 
 impl Service {
-    /// The virtual server, the sets' entries, and the address on the dummy link that makes the kernel take its packets in.
+    /// The virtual server, the sets' entries, and the address on the dummy link for which the kernel delivers packets locally.
     fn by_ipvs(&self, netns: &Netns) {
         let Self { address, backend, masquerade, .. } = self;
         let (ip, port) = (address.ip(), address.port());
@@ -163,7 +163,7 @@ impl Service {
         netns.sysctl("net/ipv4/vs/conntrack", "1");
         let mut rules = self.shared(netns).to_owned();
         if !rules.is_empty() {
-            // Endpoints that come to themselves are masqueraded whatever was asked for.
+            // Hairpin connections are always masqueraded.
             writeln!(rules, "-I KUBE-POSTROUTING -m set --match-set {loops} dst,dst,src -j MASQUERADE")
                 .unwrap();
         }
@@ -175,7 +175,7 @@ impl Service {
         netns.pipe(&format!("{} --noflush", self.tool("-restore")), &format!("*nat\n{rules}COMMIT\n"));
     }
 
-    /// [`SHARED`], if it is not there.
+    /// Returns [`SHARED`] if the rules do not exist yet.
     fn shared(&self, netns: &Netns) -> &'static str {
         let mut tool = Command::new(self.tool(""));
         let is_there = netns.output(tool.args(["-t", "nat", "-S", "KUBE-SERVICES"])).status.success();
@@ -183,7 +183,7 @@ impl Service {
     }
 }
 
-/// What all services share. kube-proxy's own words where there is a choice.
+/// Rules common to all services. Names are kube-proxy's where there is a choice.
 const SHARED: &str = r#":KUBE-SERVICES - [0:0]
 :KUBE-MARK-MASQ - [0:0]
 :KUBE-POSTROUTING - [0:0]
@@ -197,8 +197,7 @@ const SHARED: &str = r#":KUBE-SERVICES - [0:0]
 "#;
 
 impl Node {
-    /// Adds a service to this node's rules, and a route to its address to the host outside. It stays as long as
-    /// the node.
+    /// Adds a service to this node's rules, and a route to its address to the external host. It stays as long as the node.
     pub fn service(&self, service: &Service) {
         let netns = self.netns();
         let ip = service.address.ip();

@@ -1,5 +1,5 @@
-//! Real traffic, and who answered it. Servers and clients are processes of the small binary `kit-traffic`, so
-//! that they can run as another user (firewall rules look at the owner of a socket) and in any namespace.
+//! Real traffic, and reports of who answered it. Servers and clients are processes of the small binary `kit-traffic`, so that they
+//! can run as another user (firewall rules match a socket's owner) and in any namespace.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -31,30 +31,30 @@ impl Proto {
     }
 }
 
-/// What a server saw of one connection or datagram, in its own words.
+/// A connection or datagram as the server saw it and reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Name of the server that answered.
     pub server: String,
     /// Port on which it listens.
     pub listener: u16,
-    /// The client, as the server sees it.
+    /// The client's address as the server sees it.
     pub peer: SocketAddr,
-    /// The server's end of the connection; for UDP, the address it is bound to.
+    /// The server's address of the connection; for UDP, the address that it is bound to.
     pub local: SocketAddr,
-    /// `SO_ORIGINAL_DST`: where the client meant to go, as connection tracking knows it. `None` where it
-    /// knows nothing of the connection, and for UDP.
+    /// `SO_ORIGINAL_DST`: the destination that the client intended, from connection tracking. `None` for an untracked connection,
+    /// and for UDP.
     pub original_dst: Option<SocketAddr>,
 }
 
-/// Why a client got no answer.
+/// Reason why a client received no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The port is closed, or the packet was rejected so.
+    /// The port is closed, or a rule rejected the packet with a reset or a port unreachable.
     Refused,
-    /// Nothing came in time.
+    /// No answer in time.
     Timeout,
-    /// No route, or an ICMP message said so.
+    /// No route, or an ICMP error.
     Unreachable,
     /// The connection was reset or closed without an answer.
     Reset,
@@ -62,12 +62,12 @@ pub enum FailureKind {
     Other,
 }
 
-/// A client that got no answer.
+/// Error of a client that received no answer.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What kind of failure.
+    /// Kind of failure.
     pub kind: FailureKind,
-    /// The operating system's words.
+    /// The operating system's message.
     pub message: String,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a server shall be like; see [`Echo::start`].
+/// Settings of a server; see [`Echo::start`].
 #[derive(Debug, Clone)]
 pub struct Serve {
     proto: Proto,
@@ -96,28 +96,28 @@ impl Serve {
         Self { proto, port, addresses, name: "echo".into(), owner: None, transparent: false }
     }
 
-    /// Only on this address.
+    /// Listens on this address alone.
     #[must_use]
     pub fn on(mut self, address: IpAddr) -> Self {
         self.addresses = vec![address];
         self
     }
 
-    /// The name it answers with.
+    /// Sets the name with which it answers.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// Its sockets belong to this user and group.
+    /// Sets the user and group that own its sockets.
     #[must_use]
     pub fn owned_by(mut self, uid: u32, gid: u32) -> Self {
         self.owner = Some((uid, gid));
         self
     }
 
-    /// With `IP_TRANSPARENT`: accepts what TPROXY hands over.
+    /// Sets `IP_TRANSPARENT`, to accept connections that TPROXY redirects.
     #[must_use]
     pub fn transparent(mut self) -> Self {
         self.transparent = true;
@@ -125,15 +125,15 @@ impl Serve {
     }
 }
 
-/// A server that answers each connection or datagram with what it saw; see [`Seen`]. After that, a TCP
-/// connection echoes. It ends on drop.
+/// A server that answers each connection or datagram with a description of it; see [`Seen`]. After that, a TCP connection echoes.
+/// Drop ends it.
 #[derive(Debug)]
 pub struct Echo {
     child: Child,
 }
 
 impl Echo {
-    /// Starts a server; it listens when this returns.
+    /// Starts a server, which listens when this returns.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -156,13 +156,13 @@ impl Echo {
         Self { child }
     }
 
-    /// A TCP server on all addresses.
+    /// Starts a TCP server on all addresses.
     #[must_use]
     pub fn tcp(netns: &Netns, port: u16) -> Self {
         Self::start(netns, &Serve::new(Proto::Tcp, port))
     }
 
-    /// A UDP server on all addresses.
+    /// Starts a UDP server on all addresses.
     #[must_use]
     pub fn udp(netns: &Netns, port: u16) -> Self {
         Self::start(netns, &Serve::new(Proto::Udp, port))
@@ -176,7 +176,7 @@ impl Drop for Echo {
     }
 }
 
-/// How a client connects.
+/// Settings of a client.
 #[derive(Debug, Clone)]
 pub struct Client {
     proto: Proto,
@@ -187,41 +187,41 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of this protocol, with two seconds for everything.
+    /// A client of this protocol with a timeout of two seconds for everything.
     #[must_use]
     pub fn new(proto: Proto) -> Self {
         Self { proto, owner: None, source: None, mark: None, timeout: Duration::from_secs(2) }
     }
 
-    /// Its socket belongs to this user and group.
+    /// Sets the user and group that own its socket.
     #[must_use]
     pub fn owned_by(mut self, uid: u32, gid: u32) -> Self {
         self.owner = Some((uid, gid));
         self
     }
 
-    /// Its socket is bound to this address; port 0 means any.
+    /// Binds its socket to this address; port 0 means any.
     #[must_use]
     pub fn from(mut self, source: SocketAddr) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// Its socket has this mark.
+    /// Sets the mark of its socket.
     #[must_use]
     pub fn marked(mut self, mark: u32) -> Self {
         self.mark = Some(mark);
         self
     }
 
-    /// It gives up after this time.
+    /// Sets its timeout.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Connects (or sends a datagram) from a namespace, and says who answered.
+    /// Connects (or sends a datagram) from a namespace, and returns the server's answer.
     pub fn connect(&self, netns: &Netns, target: SocketAddr) -> Result<Seen, Failure> {
         let mut command = Command::new(kit_traffic());
         command.arg("connect").arg(self.proto.name()).args(["--to", &target.to_string()]);
@@ -240,12 +240,13 @@ impl Client {
     }
 }
 
-/// [`Client::connect`] with nothing special about the client.
+/// [`Client::connect`] with default settings.
 pub fn connect(netns: &Netns, proto: Proto, target: SocketAddr) -> Result<Seen, Failure> {
     Client::new(proto).connect(netns, target)
 }
 
-/// Makes the calling thread that user's, for good, but keeps what ports below 1024, marks and `IP_TRANSPARENT` need.
+/// Changes the user of the calling thread permanently, but keeps the capabilities that ports below 1024, marks and `IP_TRANSPARENT`
+/// need.
 ///
 /// # Panics
 /// If the thread is not root's.

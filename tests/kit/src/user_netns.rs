@@ -1,4 +1,4 @@
-//! A network namespace that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`.
+//! A network namespace owned by its own user namespace, as that of a pod with `hostUsers: false`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::thread;
 
 use crate::wait::until;
 
-/// The users in it, from 0 on, are these of the node, from this one on.
+/// User ID on the node to which user 0 of the namespace is mapped.
 const FIRST_USER: u32 = 100_000;
 
-/// Both namespaces, held by a process, with a name below `/run/netns`. They go on drop.
+/// Both namespaces, held by a process, with a name below `/run/netns`. Drop removes them.
 #[derive(Debug)]
 pub struct UserNetns {
     process: Child,
@@ -18,10 +18,10 @@ pub struct UserNetns {
 }
 
 impl UserNetns {
-    /// Makes them, without any link but `lo`; `label` is the beginning of the name.
+    /// Creates the namespaces, without any link except `lo`; the name begins with `label`.
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     #[must_use]
     pub fn new(label: &str) -> Self {
         let own = fs::read_link("/proc/self/ns/user").expect("this process has one");
@@ -40,25 +40,25 @@ impl UserNetns {
         made
     }
 
-    /// The name below `/run/netns`.
+    /// Name below `/run/netns`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file of that name.
+    /// The file with this name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.name)
     }
 
-    /// The process that holds them.
+    /// The process that holds the namespaces.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Runs `ip` with these words outside of them; returns its stdout.
+    /// Runs `ip` with these arguments outside the namespaces; returns its stdout.
     ///
     /// # Panics
     /// If it fails, with its stderr.

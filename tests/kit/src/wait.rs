@@ -1,21 +1,21 @@
-//! Waiting for a state of which nothing notifies: one of another process, of the kernel or of an API server.
+//! Polling for a state without notification: of another process, of the kernel or of an API server.
 
 use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything here may take that only depends on this machine.
+/// Time limit for everything that depends on this machine alone.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Between two looks, within these bounds: see [`pause_after`].
+/// Minimum and maximum interval between two polls: see [`pause_after`].
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
-/// An answer to the question whether something holds yet: yes or no, or what was found.
+/// Result of a poll: whether the condition holds yet, or the value found.
 pub trait Condition {
-    /// What is known when it holds.
+    /// Value known when it holds.
     type Found;
 
-    /// `None`: not yet.
+    /// `None` means not yet.
     fn found(self) -> Option<Self::Found>;
 }
 
@@ -35,20 +35,20 @@ impl<T> Condition for Option<T> {
     }
 }
 
-/// Waits until a condition holds, and returns what it found. `what` describes the condition; [`std::fmt::from_fn`] makes a description
-/// of what is known in the end, such as a log.
+/// Waits until a condition holds, and returns the value found. `what` describes the condition; [`std::fmt::from_fn`] defers a
+/// description until the failure, such as a log.
 ///
 /// # Panics
-/// It does not hold within 20 seconds; the message is the description.
+/// If it does not hold within 20 seconds; the message is the description.
 #[track_caller]
 pub fn until<C: Condition>(what: impl Display, ask: impl FnMut() -> C) -> C::Found {
     until_within(LIMIT, what, ask)
 }
 
-/// [`until`] with a limit of its own.
+/// [`until`] with its own limit.
 ///
 /// # Panics
-/// It does not hold within `limit`; the message is the description.
+/// If it does not hold within `limit`; the message is the description.
 #[track_caller]
 pub fn until_within<C: Condition>(limit: Duration, what: impl Display, ask: impl FnMut() -> C) -> C::Found {
     match found_within(limit, ask) {
@@ -57,7 +57,7 @@ pub fn until_within<C: Condition>(limit: Duration, what: impl Display, ask: impl
     }
 }
 
-/// The same for those who judge themselves what it means that it did not hold within `limit`: `None`.
+/// As [`until_within`], but returns `None` if the condition does not hold within `limit`, which the caller interprets.
 pub fn found_within<C: Condition>(limit: Duration, mut ask: impl FnMut() -> C) -> Option<C::Found> {
     let began = Instant::now();
     loop {
@@ -68,12 +68,12 @@ pub fn found_within<C: Condition>(limit: Duration, mut ask: impl FnMut() -> C) -
         if began.elapsed() >= limit {
             return None;
         }
-        thread::sleep(pause_after(began.elapsed(), asked.elapsed())); // between two looks: nothing notifies
+        thread::sleep(pause_after(began.elapsed(), asked.elapsed())); // between two polls: nothing notifies
     }
 }
 
-/// Pause after a look, `waited` since the first one and `took` for the last: a sixteenth of the wait, so that no test takes longer by
-/// more than that, and three times the look, so that those who wait leave the processors to those whom they wait for.
+/// Interval after a poll, `waited` since the first one and `took` for the last: a sixteenth of the wait, so that no test takes
+/// longer by more than that, and three times the poll, which leaves the CPUs to the processes that are waited for.
 fn pause_after(waited: Duration, took: Duration) -> Duration {
     let [shortest, longest] = PAUSES;
     (waited / 16).max(took * 3).clamp(shortest, longest)

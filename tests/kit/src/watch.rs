@@ -1,4 +1,4 @@
-//! Counts what crosses a link, by nftables in a namespace where nothing else depends on them.
+//! Counts the packets on a link, with nftables in a namespace where nothing else uses them.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -9,21 +9,21 @@ use serde_json::Value;
 use crate::netns::Netns;
 use crate::node::Node;
 
-/// TCP packets that crossed a link with an address.
+/// TCP packets on a link with a given address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// From the address, sent by a [`Ztunnel`](crate::Ztunnel) (which marks what it sends with DSCP CS1).
+    /// From the address, sent by a [`Ztunnel`](crate::Ztunnel) (which marks its packets with DSCP CS1).
     pub relayed: u64,
-    /// From the address, not sent by a ztunnel; no resets.
+    /// From the address, not sent by a ztunnel; without resets.
     pub direct: u64,
-    /// Resets from the address, not sent by a socket of a ztunnel: a kernel that knows nothing of a connection
-    /// sends them for whatever address was meant.
+    /// Resets from the address, not sent by a socket of a ztunnel: a kernel without a matching connection sends them from any
+    /// address.
     pub resets: u64,
     /// To the address.
     pub received: u64,
 }
 
-/// A watch on a link. It ends on drop.
+/// Counters on a link. Drop removes them.
 #[derive(Debug)]
 pub struct UplinkWatch<'a> {
     netns: &'a Netns,
@@ -33,13 +33,13 @@ pub struct UplinkWatch<'a> {
 const KINDS: usize = 4;
 
 impl<'a> UplinkWatch<'a> {
-    /// Watches a node's uplink for these addresses, from its far end.
+    /// Counts on a node's uplink for these addresses, at its far end.
     #[must_use]
     pub fn start(node: &'a Node, addresses: &[IpAddr]) -> Self {
         Self::on(node.outside(), "eth0", addresses)
     }
 
-    /// Watches a link of a namespace, such as a pod's own `eth0`, from this end. A namespace has one watch at most.
+    /// Counts on a link of a namespace, such as a pod's own `eth0`, at this end. A namespace has at most one watch.
     #[must_use]
     pub fn on(netns: &'a Netns, link: &str, addresses: &[IpAddr]) -> Self {
         netns.pipe("nft -f -", &table(link, addresses));
@@ -49,14 +49,14 @@ impl<'a> UplinkWatch<'a> {
     /// Counts of one of the addresses.
     ///
     /// # Panics
-    /// If it is not watched.
+    /// If it is not counted.
     #[must_use]
     pub fn counts(&self, address: IpAddr) -> Counts {
         let index = self.addresses.iter().position(|one| *one == address);
         self.read(&[index.unwrap_or_else(|| panic!("{address} is not watched"))])
     }
 
-    /// Counts of all addresses together.
+    /// Sum of the counts of all addresses.
     #[must_use]
     pub fn total(&self) -> Counts {
         self.read(&(0..self.addresses.len()).collect::<Vec<_>>())
@@ -103,7 +103,7 @@ impl Add for Counts {
     }
 }
 
-/// What came since.
+/// Counts since `earlier`.
 impl Sub for Counts {
     type Output = Self;
 
@@ -117,7 +117,7 @@ impl Sub for Counts {
     }
 }
 
-/// Counters `a<index>_<kind>`, kinds in the order of [`Counts`], and who fills them.
+/// Counters `a<index>_<kind>`, kinds in the order of [`Counts`], and the rules that fill them.
 fn table(link: &str, addresses: &[IpAddr]) -> String {
     let (mut counters, mut rules) = (String::new(), String::new());
     for (index, address) in addresses.iter().enumerate() {

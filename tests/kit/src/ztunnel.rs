@@ -1,5 +1,5 @@
-//! A ztunnel pod whose proxy is a stub: it relays transparently what TPROXY hands to it, and tells what that was.
-//! The rules that hand it over are not its business.
+//! A ztunnel pod whose proxy is a stub: it relays connections transparently that TPROXY redirects to it, and reports them. The
+//! rules that redirect are not part of it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,12 +13,12 @@ use crate::node::Node;
 use crate::pod::{Pod, PodSandbox};
 use crate::wait::LIMIT;
 
-/// What a ztunnel shall be like.
+/// Settings of a ztunnel.
 #[derive(Debug, Clone, Copy)]
 pub struct ZtunnelOptions {
-    /// It listens for DNS, and its manifest says so.
+    /// Listens for DNS, and its manifest sets the variable.
     pub dns_capture: bool,
-    /// An onward connection that is not made in this time has failed.
+    /// Connect timeout of onward connections.
     pub connect_limit: Duration,
 }
 
@@ -28,36 +28,36 @@ impl Default for ZtunnelOptions {
     }
 }
 
-/// Which listener a connection came to.
+/// Listener that accepted a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     /// Port 15001.
     Outbound,
     /// Port 15006.
     Inbound,
-    /// Port 15008. The stubs know no HBONE: it is relayed like the others, or, where the listener itself was meant
-    /// as it is in a pod, answered.
+    /// Port 15008. The stubs do not implement HBONE: a connection is relayed like the others, or answered where the listener itself
+    /// was the destination, as in a pod.
     Hbone,
-    /// Port 15053, UDP or TCP, which the stub answers itself.
+    /// Port 15053, UDP or TCP; the stub answers it itself.
     Dns,
 }
 
-/// A connection that a ztunnel accepted, told when it was connected on or could not be; or a DNS question.
+/// A connection that a ztunnel accepted, reported when the onward connection was established or failed; or a DNS query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relayed {
-    /// Where it came in.
+    /// Listener that accepted it.
     pub via: Via,
-    /// Its source, as ztunnel sees it.
+    /// Source as ztunnel sees it.
     pub src: SocketAddr,
-    /// Its destination, as ztunnel sees it; unspecified for DNS over UDP.
+    /// Destination as ztunnel sees it; unspecified for DNS over UDP.
     pub dst: SocketAddr,
-    /// Why it could not be connected on.
+    /// Error of the onward connection.
     pub error: Option<String>,
     /// UID of the pod in whose namespace it was accepted; `None` from a [`Ztunnel`], which listens in its own.
     pub uid: Option<String>,
 }
 
-/// A ztunnel pod with its proxy's process. Both go on drop.
+/// A ztunnel pod with its proxy's process. Drop ends both.
 #[derive(Debug)]
 pub struct Ztunnel {
     // Dropped in this order: containers end before their sandbox.
@@ -70,18 +70,18 @@ pub struct Ztunnel {
 /// Label, service account and namespace of ztunnel.
 pub(crate) const APP: &str = "ztunnel";
 pub(crate) const NAMESPACE: &str = "istio-system";
-/// Ports for onward connections, below those of pods.
+/// Source ports of onward connections, below those of pods.
 const PORTS: std::ops::Range<u16> = 16000..30000;
 const PORTS_EACH: u16 = 500;
 
 impl Ztunnel {
-    /// Starts a ztunnel pod of this name on a node, with only the primary plugin; it listens when this returns.
+    /// Starts a ztunnel pod with this name on a node, with the primary plugin alone; it listens when this returns.
     #[must_use]
     pub fn start(node: &Node, name: &str, options: ZtunnelOptions) -> Self {
         Self::start_in(node.pod(Pod::new(NAMESPACE, name).label("app", APP), &[]), options)
     }
 
-    /// The same in a sandbox made by the caller, who chose the chain; the pod shall be in `istio-system`.
+    /// As [`Ztunnel::start`], in a sandbox that the caller created with a chain of its own; the pod has to be in `istio-system`.
     #[must_use]
     pub fn start_in(sandbox: PodSandbox, options: ZtunnelOptions) -> Self {
         own_ports(&sandbox);
@@ -89,7 +89,7 @@ impl Ztunnel {
         Self { process, sandbox, options, past: Vec::new() }
     }
 
-    /// The pod's name, with which it answers DNS.
+    /// The pod's name, which is part of its DNS answers.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.sandbox.pod.name
@@ -101,31 +101,31 @@ impl Ztunnel {
         &self.sandbox
     }
 
-    /// Its address of one family.
+    /// The pod's address of a family.
     #[must_use]
     pub fn ip(&self, v6: bool) -> IpAddr {
         self.sandbox.ip(v6)
     }
 
-    /// All that it accepted so far.
+    /// All connections accepted so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Relayed> {
         let new = self.process.look(|lines| lines.iter().filter_map(relayed).collect::<Vec<_>>());
         [self.past.clone(), new].concat()
     }
 
-    /// Waits for the first connection for which `wanted` holds, of all that it ever accepted.
+    /// Waits for the first connection of all accepted ones for which `wanted` holds.
     ///
     /// # Panics
-    /// If none comes in 20 seconds.
+    /// If none is accepted within 20 seconds.
     pub fn wait_seen(&self, wanted: impl Fn(&Relayed) -> bool) -> Relayed {
         self.wait_seen_after(0, wanted)
     }
 
-    /// The same, but for the first `known` that it ever accepted.
+    /// As [`Ztunnel::wait_seen`], without the first `known` connections.
     ///
     /// # Panics
-    /// If none comes in 20 seconds.
+    /// If none is accepted within 20 seconds.
     pub fn wait_seen_after(&self, known: usize, wanted: impl Fn(&Relayed) -> bool) -> Relayed {
         if let Some(found) = self.past.iter().skip(known).find(|one| wanted(one)) {
             return found.clone();
@@ -136,10 +136,10 @@ impl Ztunnel {
         found.unwrap_or_else(|| panic!("{} has not seen it, but {:?}", self.name(), self.seen()))
     }
 
-    /// Waits until it has accepted at least so many in all: it notes a connection a moment after its client has it.
+    /// Waits until at least `count` connections were accepted in all: one is reported a moment after its client has it.
     ///
     /// # Panics
-    /// If it has not in 20 seconds.
+    /// If there are fewer after 20 seconds.
     pub fn wait_seen_count(&self, count: usize) -> Vec<Relayed> {
         let enough =
             |lines: &[Value]| lines.iter().filter_map(relayed).nth(count.checked_sub(self.past.len() + 1)?);
@@ -149,20 +149,20 @@ impl Ztunnel {
         self.seen()
     }
 
-    /// SIGKILL for the process; the pod stays.
+    /// Sends SIGKILL to the process; the pod stays.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// The kubelet's answer to that: a new process in the same pod.
+    /// Starts a new process in the same pod, as the kubelet does after [`Ztunnel::kill`].
     pub fn restart(&mut self) {
         self.process.kill();
         self.past = self.seen();
         self.process = start_process(&self.sandbox, self.options);
     }
 
-    /// Ends the pod as the kubelet does: the process gets killed, DEL runs, the namespace goes and its link with
-    /// it. Returns all that it accepted.
+    /// Ends the pod as the kubelet does: the process is killed, DEL runs, the namespace is removed with its link. Returns all
+    /// accepted connections.
     ///
     /// # Panics
     /// If DEL fails.
@@ -172,13 +172,13 @@ impl Ztunnel {
         self.seen()
     }
 
-    /// Process id of the proxy, for those who want to know what it costs.
+    /// Process ID of the proxy, for measurements.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The pod's object as the API has it, of a DaemonSet's pod created at this time (RFC 3339).
+    /// The API object of a pod of the DaemonSet, created at this time (RFC 3339).
     #[must_use]
     pub fn pod_manifest(&self, ready: bool, created: &str) -> Value {
         manifest(&self.sandbox, self.options.dns_capture, ready, created)
@@ -202,8 +202,8 @@ pub(crate) fn manifest(sandbox: &PodSandbox, dns_capture: bool, ready: bool, cre
     manifest
 }
 
-/// Onward connections of two ztunnels, or of a pod and a ztunnel, have the same source address and must not have
-/// the same port: the node's connection tracking would take them for one.
+/// Separates source ports: onward connections of two ztunnels, or of a pod and a ztunnel, have the same source address, and with
+/// the same port the node's connection tracking would take them for one.
 fn own_ports(sandbox: &PodSandbox) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let slots = (PORTS.end - PORTS.start) / PORTS_EACH;

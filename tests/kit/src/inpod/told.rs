@@ -1,32 +1,32 @@
-//! What an in-pod ztunnel tells of pods and of its agent.
+//! Reports of an in-pod ztunnel about pods and its agent.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// How a pod is served.
+/// State of a pod at ztunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkloadState {
-    /// Its listeners are there.
+    /// Its listeners are open.
     Up,
-    /// They cannot be had. It is tried again every five seconds.
+    /// Its listeners cannot be opened. The stub retries every five seconds.
     Refused,
-    /// No more: deleted, not in a snapshot, or forgotten with the connection before it was up.
+    /// No longer served: deleted, absent from a snapshot, or dropped with the connection before it was up.
     Gone,
 }
 
-/// A pod as ztunnel was told of it last.
+/// Last known state of a pod at ztunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// How it is served.
+    /// State of the pod.
     pub state: WorkloadState,
-    /// Its name.
+    /// Pod name.
     pub name: String,
-    /// Its Kubernetes namespace.
+    /// Kubernetes namespace.
     pub namespace: String,
-    /// Its service account.
+    /// Service account.
     pub service_account: String,
-    /// Why it is refused.
+    /// Reason of a refusal.
     pub error: Option<String>,
 }
 
@@ -43,12 +43,12 @@ pub enum ZdsMessage {
     SnapshotSent,
 }
 
-/// How many events of this kind are in the lines.
+/// Number of events of this kind in the lines.
 pub(super) fn events(lines: &[Value], event: &str) -> usize {
     lines.iter().filter(|line| line["event"] == event).count()
 }
 
-/// Whether the lines leave it ready.
+/// Whether ztunnel is ready after these lines.
 pub(super) fn is_ready(lines: &[Value]) -> bool {
     let (mut connected, mut snapshot) = (false, false);
     for line in lines {
@@ -63,7 +63,7 @@ pub(super) fn is_ready(lines: &[Value]) -> bool {
     connected && snapshot && !workloads(lines).values().any(waits)
 }
 
-/// Every pod, as it was told of last.
+/// Last state of every pod in the lines.
 pub(super) fn workloads(lines: &[Value]) -> BTreeMap<String, Workload> {
     let told = lines.iter().filter(|line| line["event"] == "workload");
     told.map(|line| (text(line, "uid"), workload(line))).collect()
@@ -84,7 +84,7 @@ fn workload(line: &Value) -> Workload {
     }
 }
 
-/// Every message of the agent.
+/// Messages of the agent in the lines.
 pub(super) fn messages(lines: &[Value]) -> Vec<ZdsMessage> {
     lines.iter().filter(|line| line["event"] == "message").map(message).collect()
 }
