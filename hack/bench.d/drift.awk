@@ -1,4 +1,4 @@
-# Rows of the figure of drift: median, 99th of 100 and the most of each kind.
+# Rows of the figure of drift: median, 99th percentile and maximum of each kind.
 END {
   print "title", "Time until drift is repaired (ms, logarithmic; dots: median, lines: to the 99th of 100, ticks: the longest)"
   print "unit", "ms"

@@ -1,5 +1,5 @@
-# Rows of the figure of packets: median and standard error of how much more they take than on the bare node, relative to before, when no
-# node had anything.
+# Rows of the figure of packets: median and standard error of the additional time compared with the bare node, relative to the
+# measurement before, when no node had any rules.
 END {
   print "title", "What packets of a pod outside of the mesh cost more with node-level capture (%; lines: standard error)"
   print "unit", "%"

@@ -1,4 +1,4 @@
-# Rows of the figure of ADDs beside Istio's: median and its standard error, ours as installed where that was measured.
+# Rows of the figure of ADDs beside Istio's: median and its standard error, for our plugin as installed where that was measured.
 END {
   print "title", "One ADD, from exec to exit (ms; medians, lines: standard error)"
   print "unit", "ms"

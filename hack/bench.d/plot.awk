@@ -1,6 +1,7 @@
-# Draws rows of a figure as SVG. Fields are separated by tabs. First come lines `title TEXT`, `unit TEXT`, `scale log`, `lines error`, `bound
-# NUMBER TEXT` and `colour OWNER COLOUR`; then, for each row: what was measured, whose it is, least, most. A bar ends in the middle between
-# them, and a line leads from one to the other; the middle is written beside it if these are errors, else both are. On a logarithmic scale: median, 99th of 100, most; a dot, a line and a tick.
+# Draws rows of a figure as SVG. Fields are separated by tabs. The first lines are `title TEXT`, `unit TEXT`, `scale log`, `lines
+# error`, `bound NUMBER TEXT` and `colour OWNER COLOUR`; then, for each row: measurement, owner, minimum, maximum. A bar ends in the
+# middle between them, and a line connects the two; the label is the middle if they are errors, else both. On a logarithmic scale:
+# median, 99th percentile, maximum, drawn as a dot, a line and a tick.
 
 function escape(text) { gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text); return text }
 function x_of(value) { return left + (is_log ? (log(value) - log(floor)) / (log(top) - log(floor)) : value / top) * width }

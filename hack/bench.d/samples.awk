@@ -1,5 +1,6 @@
-# Reads samples that `hack/bench --results` has written, for the awk program that makes rows of a figure from them: value[WHAT, COLUMN, N],
-# N from 1 to count[WHAT]; whats[1] to whats[what_count] are the names in their order, and run is the line that names the run.
+# Reads samples that `hack/bench --results` has written, for the awk program that computes rows of a figure: value[WHAT, COLUMN, N],
+# N from 1 to count[WHAT]; whats[1] to whats[what_count] are the names in order of appearance, and run is the line that describes
+# the run.
 
 BEGIN { FS = OFS = "\t" }
 FNR == 1 && /^# / { run = $0; next }
@@ -10,7 +11,7 @@ $1 == "what" && $2 == "round" { for (field = 3; field <= NF; field++) columns[fi
   for (field = 3; field <= NF; field++) value[$1, columns[field], count[$1]] = $field + 0
 }
 
-# Puts samples into sorted[1] to sorted[size]: those of one column, or what each is as a multiple of another column's.
+# Sorts samples into sorted[1] to sorted[size]: those of one column, or each as a multiple of another column's.
 function sort(what, column, of,    at, gap, hole, one) {
   size = count[what]
   for (at = 1; at <= size; at++) sorted[at] = value[what, column, at] / (of == "" ? 1 : value[what, of, at])
@@ -20,7 +21,7 @@ function sort(what, column, of,    at, gap, hole, one) {
     sorted[hole] = one
   }
 }
-# Of what is sorted: as tests/bench prints them.
+# Median and quantile of the sorted samples, as tests/bench prints them.
 function middle() { return sorted[int(size / 2) + 1] }
 function percentile(part,    at) { at = int((size * part + 99) / 100); return sorted[at < 1 ? 1 : at] }
 function lower(part) { return sorted[int((size - 1) * part) + 1] }

@@ -1,7 +1,8 @@
-# Prints the values of values.yaml, which are below its key `defaults`, as a table of Markdown. A comment describes the keys that follow it
-# in the same map, up to the next comment or empty line; in a map that has none, that of the map. Fails if a value has none at all.
+# Prints the values below the key `defaults` of values.yaml as a Markdown table. A comment describes the keys that follow it in the
+# same map, up to the next comment or empty line; in a map without comments, the comment of the map applies. Fails if a value has no
+# comment.
 
-# Writes the row of the values that a comment describes.
+# Writes the row of the values that share a comment.
 function finish(    names, defaults, at) {
   for (at = 1; at <= count; at++) {
     names = names (at > 1 ? ", " : "") "`" paths[at] "`"
@@ -12,7 +13,7 @@ function finish(    names, defaults, at) {
   count = 0
 }
 
-# A value; one without a comment belongs to the map it is in, or to one around that.
+# Adds a value; one without a comment belongs to its map's row, or to that of an outer map.
 function add(path, value,    at) {
   if (!count) {
     meaning = comment
@@ -22,7 +23,7 @@ function add(path, value,    at) {
   values[count] = value
 }
 
-# Decides about a key that ended its line, when it is known whether it is a map.
+# Handles a key at the end of a line, once it is known whether it is a map.
 function settle(is_map) {
   if (pending == "") return
   if (is_map) { finish(); about[depth] = comment; comment = inner; comment_indent = indent }
@@ -37,7 +38,7 @@ BEGIN { print "| Value | Default | Meaning |"; print "|---|---|---|" }
 { match($0, /^ */); indent = RLENGTH; text = substr($0, indent + 1) }
 text ~ /^#/ {
   sub(/^# ?/, "", text)
-  # Of the first key of a map, or of an item of a list, which needs none.
+  # Comment of the first key of a map, or of a list item, which needs none.
   if (pending != "" && indent > last) { inner = inner (inner == "" ? "" : " ") text; next }
   settle(0)
   if (!is_continued) { finish(); comment = "" }
@@ -47,7 +48,7 @@ text ~ /^#/ {
   next
 }
 { is_continued = 0 }
-# Items of a list; of those that are maps only that they are there.
+# List items; of items that are maps, only their presence counts.
 text ~ /^- / || list != "" && indent > last {
   if (text ~ /^- [^:]*$/) list = list (list == "" ? "" : ", ") substr(text, 3)
   else list = "..."
