@@ -1,5 +1,5 @@
-//! Pod authors who write as much into their pods' annotations and labels as the API allows: others' pods start as before, and
-//! neither memory nor the log of the agent grows by it.
+//! Pod authors who fill their pods' annotations and labels up to the API's limit: other pods start as before, and neither memory
+//! nor log of the agent grow.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::fixtures::inpod::InPod;
 const REROUTE: &str = "istio.io/reroute-virtual-interfaces";
 /// The API allows 256 KiB for all annotations of a pod.
 const BYTES: usize = 250_000;
-/// What the agent may use, whatever pod authors write, in KiB.
+/// Memory limit of the agent in KiB, whatever pod authors write.
 const MEMORY: u64 = 64 * 1024;
 
 /// Memory of a process and its children, in KiB.
@@ -39,7 +39,7 @@ fn hostile(name: &str, value: &str) -> Pod {
     pod
 }
 
-/// Eight such pods run, and are changed all the time; meanwhile five others start, one after the other.
+/// Eight such pods run and change continuously; meanwhile five other pods start, one after another.
 fn attack(value: &str) {
     let mut fixture = InPod::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
@@ -100,7 +100,7 @@ fn what_is_no_name_is_told_once() {
     attack("!,");
 }
 
-/// 250 such pods on one node: 62 MB of list, of which next to nothing is kept.
+/// 250 such pods on one node: a list of 62 MB, of which almost nothing is kept.
 fn list_of(pods: &[Value], streamed: bool) -> impl Fn(&FakeRequest) -> FakeReply + Send + Sync + use<> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
     let raw = |body: &str| format!("{head}content-length: {}\r\n\r\n{body}", body.len()).into_bytes();

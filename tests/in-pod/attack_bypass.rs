@@ -1,5 +1,5 @@
-//! What a pod of the mesh does to bypass it from within: with NET_ADMIN by rules of its own, which nothing can prevent and which
-//! are reported; with NET_RAW by ztunnel's mark, which leaves no trace and is why pods that have it are counted.
+//! Attempts of a pod of the mesh to bypass it: with NET_ADMIN by its own rules, which nothing can prevent and which are reported;
+//! with NET_RAW by ztunnel's mark, which leaves no trace, so that pods with this capability are counted.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -14,19 +14,19 @@ use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
 use crate::fixtures::inpod::{InPod, relayed};
 use crate::fixtures::tables::Tables;
 
-/// A change that the kernel reports is noticed within this time, however busy the machine is.
+/// Time within which a change that the kernel reports is observed, however busy the machine is.
 const SOON: Duration = Duration::from_secs(10);
-/// All pods are looked at within this time.
+/// Time within which all pods are observed.
 const MINUTE: Duration = Duration::from_secs(60);
 /// ztunnel's mark, and that of its connections to the application.
 const MARKS: [u32; 2] = [0x539, 0x111];
 
-/// Has the pod run a batch of nft, as a container with NET_ADMIN would.
+/// Runs an nft batch in the pod, as a container with NET_ADMIN would.
 fn nft(pod: &Peer, rules: &str) {
     pod.sandbox.netns.pipe("nft -f -", rules);
 }
 
-/// Runs a script in the pod's network namespace; its standard output.
+/// Runs a script in the pod's network namespace and returns its stdout.
 fn shell(pod: &Peer, script: &str) -> String {
     pod.sandbox.netns.pipe("sh -e -s", script)
 }
@@ -35,9 +35,10 @@ fn explain(fixture: &Ambient, pod: &str) -> Explanation {
     fixture.explain(&format!("{MESH}/{pod}"))
 }
 
-/// Whether a connection of the pod with this mark reaches the host outside past ztunnel: ztunnel's own has another port.
+/// Whether a connection of the pod with this mark reaches the external host without ztunnel, whose own connections have other
+/// ports.
 fn bypasses(fixture: &Ambient, pod: &Peer, mark: Option<u32>) -> bool {
-    /// Below those that the kernel gives out by itself.
+    /// Below the ephemeral ports.
     static PORTS: AtomicU16 = AtomicU16::new(20_000);
     let source = SocketAddr::new(pod.ip(false), PORTS.fetch_add(1, Ordering::Relaxed));
     let outside = SocketAddr::new(fixture.node.outside_ip(false), PORT);
@@ -50,7 +51,7 @@ fn has_said(fixture: &mut InPod, words: &str) -> bool {
     fixture.daemon().log().contains(words)
 }
 
-/// A pod that is captured, whose container has this security context.
+/// Starts a captured pod whose container has this security context.
 fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
     let peer = fixture.starting(Pod::new(MESH, name));
     fixture.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns);
@@ -61,7 +62,7 @@ fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
     peer
 }
 
-/// By attack: a name, what it does, and what is reported of it.
+/// An attack: name, action, and reported finding.
 type Attack = (&'static str, fn(&Peer), &'static str);
 
 const ATTACKS: [Attack; 13] = [
@@ -196,14 +197,14 @@ fn rules_of_others_that_precede_ours_are_reported() {
     for pod in pods.iter().chain([&honest]) {
         assert!(!bypasses(&fixture, pod, None), "{}", pod.sandbox.pod.name);
     }
-    // What pods have for reasons of their own is no bypass.
+    // Rules that pods have for their own purposes are no bypass.
     nft(
         &honest,
         "table inet own { chain out { type filter hook output priority -300; meta mark set 0x40000; ip daddr 192.0.2.1 drop; }; \
          chain late { type filter hook output priority 0; meta mark set 0x539; }; \
          chain post { type nat hook postrouting priority 100; oifname eth1 masquerade; }; }",
     );
-    // In a table with ours, what comes behind decides nothing; another one may come first.
+    // In a table with our chains, a rule after ours has no effect.
     if fixture.tables == Tables::Iptables {
         honest.sandbox.netns.sh(
             "iptables-nft -t nat -A OUTPUT -d 127.0.0.11/32 -p udp -j DNAT --to-destination 127.0.0.11:5353",
@@ -215,7 +216,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
         attack(pod);
     }
     for ((name, _, words), pod) in ATTACKS.iter().zip(&pods) {
-        // Those that only bypass with a mark of their own, or not at all, could.
+        // Attacks that need their own mark to bypass, or that only could.
         let marks = if name.starts_with("policy-rule") { Some(MARKS[1]) } else { None };
         if !["too-many", "too-many-chains", "nat-first", "route-ahead"].contains(name) {
             assert!(bypasses(&fixture, pod, marks), "{name} is no attack");
@@ -225,7 +226,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
         assert_eq!(state, ("overruled", Some(CaptureState::Bypassing), PodVerdict::Unhealthy), "{answer}");
         assert!(answer.message.contains(words), "{answer}");
     }
-    // Without being asked, the agent sees them with its regular look.
+    // The agent observes them in its regular pass, without a request.
     let wanted = f64::from(u32::try_from(ATTACKS.len()).unwrap());
     let began = Instant::now();
     fixture.within(MINUTE, "all are seen", |fixture| {
@@ -236,7 +237,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
     let listed = fixture.container.exec(&["list", "--bypassing", "-o", "json"]);
     let listed: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed.len(), ATTACKS.len(), "{listed:?}");
-    // Who takes the rules away is captured as before.
+    // Pods that remove the rules are captured as before.
     for pod in &pods {
         pod.sandbox.netns.output(Command::new("nft").args(["delete", "table", "ip", "evil"]));
     }
@@ -247,7 +248,7 @@ fn rules_of_others_that_precede_ours_are_reported() {
     assert!(!has_said(&mut fixture, "panicked"));
 }
 
-/// The agent notices both within moments, and the time that is shown is not the one of an earlier state.
+/// The agent observes both immediately, and reports the time of this state, not of an earlier one.
 #[test]
 fn since_when_rules_of_others_precede_ours_is_shown_and_recorded() {
     let mut fixture = InPod::new(&[]);
@@ -277,7 +278,7 @@ fn since_when_rules_of_others_precede_ours_is_shown_and_recorded() {
     assert!(has_said(&mut fixture, "rules of another component precede those of the pod"));
 }
 
-/// They would be compared with what is desired by nobody.
+/// No comparison with the desired state would cover them.
 #[test]
 fn rules_with_our_names_in_other_tables_are_removed() {
     let mut fixture = InPod::new(&[]);
@@ -301,7 +302,7 @@ fn rules_with_our_names_in_other_tables_are_removed() {
     ];
     for (name, of, attack, count) in attacks {
         if fixture.tables == of {
-            continue; // there, they are compared rule by rule
+            continue; // there, rules are compared one by one
         }
         let pod = captured_pod(&mut fixture, name, &admin);
         shell(&pod, attack);
@@ -313,7 +314,7 @@ fn rules_with_our_names_in_other_tables_are_removed() {
     }
 }
 
-/// The kernel lets whoever has NET_RAW set ztunnel's mark, and no rule can tell it from ztunnel's own.
+/// The kernel lets a process with NET_RAW set ztunnel's mark, and no rule can distinguish it from ztunnel's.
 #[test]
 fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
     let mut fixture = InPod::new(&[]);
@@ -348,7 +349,7 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
     assert!(bypasses(&fixture, pod, Some(MARKS[0])), "docs/security.md says so");
 }
 
-/// The kernel takes any bytes as a name.
+/// The kernel accepts any bytes as a name.
 #[test]
 fn a_name_that_is_not_utf_8_does_not_keep_rules_from_being_restored() {
     let mut fixture = InPod::new(&[]);
@@ -362,7 +363,7 @@ fn a_name_that_is_not_utf_8_does_not_keep_rules_from_being_restored() {
     assert!(!bypasses(&fixture, &pod, None));
 }
 
-/// Its rules stay as they are.
+/// The rules in it are unchanged.
 #[test]
 fn a_table_of_ours_that_the_kernel_does_not_evaluate_is_reported() {
     let mut fixture = InPod::new(&[]);

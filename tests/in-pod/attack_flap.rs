@@ -1,5 +1,5 @@
-//! Labels of a namespace and of its pods that change many times a second: pods join and leave at a bounded rate, whoever is not
-//! concerned is not delayed, and in the end the last labels count.
+//! Labels of a namespace and of its pods that change many times a second: pods join and leave at a bounded rate, other pods are not
+//! delayed, and the last labels win.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,7 +14,7 @@ const FLAPPING: &str = "flapping";
 const MODE: &str = "istio.io/dataplane-mode";
 const PODS: usize = 20;
 const ATTACK: Duration = Duration::from_secs(20);
-/// One change every 2 s, the first at once, and twice the changes that are counted: it joins, and it leaves.
+/// One change every 2 s, the first one immediately, and two counted changes for each: joining and leaving.
 const CHANGES: f64 = 12.0 * PODS as f64;
 
 #[test]
@@ -60,7 +60,7 @@ fn labels_that_flap_cost_a_bounded_amount_and_delay_nobody() {
             let one = Instant::now();
             let peer = fixture.starting(Pod::new(MESH, &format!("new-{}", adds.len())));
             adds.push((one.elapsed(), peer));
-            thread::sleep(Duration::from_millis(500)); // as a node has them
+            thread::sleep(Duration::from_millis(500)); // as on a real node
         }
         ends.store(true, Ordering::Relaxed);
         adds
@@ -75,7 +75,7 @@ fn labels_that_flap_cost_a_bounded_amount_and_delay_nobody() {
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     assert!(events <= CHANGES, "{events}");
     assert!(per_second < 8 * 1024, "{per_second}\n{}", fixture.log());
-    // The last labels count.
+    // The last labels win.
     for (at, peer) in peers.iter().enumerate() {
         let mut manifest = peer.sandbox.manifest();
         manifest["metadata"]["labels"][MODE] = if at % 2 == 0 { "ambient" } else { "none" }.into();

@@ -1,5 +1,5 @@
-//! Pods that pass for another one: by control groups of their own, by annotations, by addresses. ztunnel must never be given
-//! the attacker's network namespace as the victim's, nor the victim's as the attacker's.
+//! Pods that impersonate another one: with nested control groups, annotations or addresses. ztunnel must never receive the
+//! attacker's network namespace as the victim's, nor the reverse.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,12 +13,12 @@ use crate::fixtures::inpod::{InPod, relayed};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A running pod, without a process so far.
+/// A running pod without a process.
 fn quiet_pod(fixture: &InPod, pod: Pod) -> Peer {
     Peer::new(fixture.node.pod(pod, &[]))
 }
 
-/// The address of one pod is given to another one.
+/// Assigns the address of one pod to another one.
 fn give_addresses(victim: &Peer, attacker: &Peer) {
     for (family, length, rest) in [(false, 32, ""), (true, 128, " nodad")] {
         let ip = victim.ip(family);
@@ -26,7 +26,7 @@ fn give_addresses(victim: &Peer, attacker: &Peer) {
     }
 }
 
-/// The control group of a container of one pod that has made another one below, with the name of the victim's.
+/// Control group that a container of one pod created below its own, with the name of the victim's.
 fn nested(attacker: &Pod, victim: &Pod) -> String {
     format!("0::/kubepods/burstable/pod{}/ctr/pod{}/x\n", attacker.uid, victim.uid)
 }
@@ -47,8 +47,8 @@ fn assert_apart(fixture: &mut InPod, ztunnel: &mut InpodZtunnel, victim: &Peer, 
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// A container that may make control groups names one after the victim. It runs longer than the victim, which joins while it
-/// runs, and then the agent is restarted.
+/// A container that may create control groups names one after the victim. It runs longer than the victim, which joins meanwhile,
+/// and then the agent is restarted.
 #[test]
 fn a_control_group_inside_of_a_pod_gives_nobody_another_pods_identity() {
     let mut fixture = InPod::new(&[]);
@@ -76,7 +76,8 @@ fn a_control_group_inside_of_a_pod_gives_nobody_another_pods_identity() {
     }
 }
 
-/// The hash of a static pod's manifest is an annotation that anybody may write. The attacker's pod starts, and has no address.
+/// The hash of a static pod's manifest is an annotation that every pod author can write. The attacker's pod is starting and has no
+/// address.
 #[test]
 fn an_annotation_gives_nobody_another_pods_namespace() {
     let mut fixture = InPod::new(&[]);
@@ -111,7 +112,7 @@ fn an_annotation_gives_nobody_another_pods_namespace() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// The same by a pod that runs: the victim joins meanwhile, and is found all the same.
+/// The attack by a running pod: the victim joins meanwhile, and is found nevertheless.
 #[test]
 fn an_annotation_keeps_no_other_pod_out() {
     let mut fixture = InPod::new(&[]);
@@ -137,8 +138,8 @@ fn an_annotation_keeps_no_other_pod_out() {
     assert_apart(&mut fixture, &mut ztunnel, &victim, &attacker);
 }
 
-/// The victim's own process has entered another pod's namespace, which has the victim's address: nothing is guessed, and the
-/// pod is reported, until its own namespace is found.
+/// The victim's own process has entered another pod's namespace, which has the victim's address: the agent does not guess and
+/// reports the pod, until its own namespace is found.
 #[test]
 fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
     let mut fixture = InPod::new(&[]);
@@ -161,7 +162,7 @@ fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
     );
     assert!(fixture.is_bare(&other) && fixture.is_bare(&victim), "{}", fixture.log());
     assert!(ztunnel.workload(&victim.sandbox.pod.uid).is_none());
-    // Once that process has ended, there is nothing ambiguous any more.
+    // Once that process has ended, nothing is ambiguous any more.
     fixture.processes.remove(entered);
     wait_ambiguous(&mut fixture, 0.0);
     let _ = fixture.processes.add(&victim.sandbox.pod.uid, &other.sandbox.netns);

@@ -1,5 +1,5 @@
-//! An API server that lists what was before, or nothing, and tells the truth to whoever asks for one object: a cache that
-//! lags, a failover, a restored store. No pod leaves the mesh by that, and one that is really gone does.
+//! An API server that lists an earlier state, or nothing, but is correct about single objects: a stale cache, a failover, a
+//! restored store. No pod leaves the mesh because of that, but a pod that was deleted does.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ use crate::fixtures::inpod::{InPod, relayed};
 use crate::inpod_modern;
 
 const OWN: &str = "agent-x7k2p";
-/// Long enough for what must not come: without what is tested here it comes within 2 s.
+/// Time without a wrong reaction, which takes less than 2 s without the tested code.
 const WATCHED: Duration = Duration::from_secs(4);
 
-/// What an API server has in store: the fixture's directory of manifests. And what it lists instead.
+/// Store of the API server: the fixture's directory of manifests, and the objects that it lists instead.
 struct Store {
     directory: PathBuf,
     state: Mutex<State>,
@@ -31,24 +31,24 @@ struct Store {
 
 #[derive(Default)]
 struct State {
-    /// By file: content and version.
+    /// Content and version by file.
     versions: BTreeMap<PathBuf, (Value, u64)>,
     last: u64,
-    /// Lists in place of the true ones, by kind.
+    /// False lists by kind.
     lies: BTreeMap<&'static str, Vec<Value>>,
-    /// What was listed last, by kind.
+    /// Last list by kind.
     listed: BTreeMap<&'static str, Vec<Value>>,
     asked: Vec<String>,
-    /// The kind of which nothing may be listed or watched.
+    /// Kind that cannot be listed or watched.
     refused: Option<&'static str>,
 }
 
 impl Store {
-    /// All objects of a kind as they are, each with its version.
+    /// All objects of a kind in their current state, each with its version.
     fn truth(&self, kind: &str) -> Vec<Value> {
         let mut state = self.state.lock().unwrap();
         let State { versions, last, .. } = &mut *state;
-        // The fixture may be gone before the last question.
+        // The fixture may have removed it before the last request.
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
         let objects = files.filter_map(|path| {
             let mut object: Value = serde_json::from_slice(&fs::read(&path).ok()?).unwrap();
@@ -86,7 +86,7 @@ impl Store {
         self.state.lock().unwrap().lies.clear();
     }
 
-    /// The last list of a kind was that one.
+    /// Whether the last list of a kind was this one.
     fn has_listed(&self, kind: &'static str, list: &[Value]) -> bool {
         self.state.lock().unwrap().listed.get(kind).is_some_and(|listed| listed == list)
     }
@@ -119,7 +119,7 @@ impl Store {
         FakeReply::Json(200, list)
     }
 
-    /// When what would be listed is something else than before, the watch is too old to go on.
+    /// A changed list ends the watch with 410 (too old).
     fn watched(self: &Arc<Self>, kind: &'static str) -> FakeReply {
         let store = Arc::clone(self);
         FakeReply::Watch(FakeEvents(Arc::new(move || {
@@ -158,7 +158,7 @@ fn status(code: u16) -> Value {
         "reason": reason, "code": code})
 }
 
-/// Has the fixture's agent follow such an API server, which knows the agent's own pod.
+/// Makes the fixture's agent use such an API server, which knows the agent's own pod.
 fn serve(fixture: &mut Ambient) -> (FakeApi, Arc<Store>) {
     let mut own = Pod::new("istio-system", OWN).manifest(&[]);
     own["spec"]["hostNetwork"] = json!(true);
@@ -181,7 +181,7 @@ fn serve(fixture: &mut Ambient) -> (FakeApi, Arc<Store>) {
     (api, store)
 }
 
-/// Every list that is not to be believed: of which kind, and what it has.
+/// All false lists: kind, description and objects.
 fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
     let pods = store.truth("Pod");
     let but = |name: &str| {
@@ -212,14 +212,14 @@ fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
     ]
 }
 
-/// For some seconds after such a list.
+/// Asserts a state for several seconds after such a list.
 fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
     store.lie(kind, list.to_vec());
     kit::until("it is listed", || store.has_listed(kind, list));
     let end = Instant::now() + WATCHED;
     while Instant::now() < end {
         still();
-        std::thread::sleep(Duration::from_millis(100)); // between two looks
+        std::thread::sleep(Duration::from_millis(100)); // between two polls
     }
 }
 
@@ -227,18 +227,18 @@ fn unconfirmed(fixture: &Ambient) -> Option<f64> {
     fixture.daemon.as_ref().unwrap().metric("istio_cni_ambient_unconfirmed_objects")
 }
 
-/// The API server lists what is true again, and nothing is unconfirmed any more.
+/// The API server lists the true state again, and nothing is unconfirmed any more.
 fn recovers(fixture: &Ambient, store: &Store) {
     store.tell_the_truth();
     fixture.eventually("nothing is unconfirmed", |fixture| unconfirmed(fixture) == Some(0.0));
 }
 
-/// The agent has got a list of all that is true: what was only told by an ADD is kept anyhow.
+/// The agent has received a complete true list: a pod known only from its ADD is kept anyway.
 fn wait_listed(fixture: &Ambient, store: &Store) {
     fixture.eventually("all is listed", |_| store.has_listed("Pod", &store.truth("Pod")));
 }
 
-/// It was connected, and is served.
+/// Asserts that the pod, which was connected, is served.
 fn is_served(fixture: &InPod, ztunnel: &InpodZtunnel, peer: &Peer, what: &str) {
     let workload = ztunnel.workload(&peer.sandbox.pod.uid);
     let state = workload.map(|workload| workload.state);
@@ -271,9 +271,9 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
         recovers(&fixture, &store);
     }
     assert!(relayed(&ztunnel, one.ip(false), outside));
-    // Few questions: each pod that was lacking, and not again and again.
+    // Few requests: one for each missing pod, without repetition.
     assert!((1..30).contains(&store.asked_for("/pods/one")), "{}", store.asked_for("/pods/one"));
-    // One that is really gone, though its DEL never came: the list lacks all, the API server denies only this one.
+    // A deleted pod whose DEL never arrived: the list lacks all pods, the API server returns 404 for this one only.
     hold(&store, "Pod", &[], || is_served(&fixture, &ztunnel, &two, "before it is gone"));
     let told = fixture.explain("mesh/two");
     let doubt = "Not confirmed by the API server: the API server's list lacks it, or shows it as it was before, and the API server has not \
@@ -282,13 +282,13 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     fixture.manifests.remove_pod(MESH, "two");
     fixture.eventually("it is released", |_| is_released(&ztunnel, &two));
     is_served(&fixture, &ztunnel, &one, "the other one");
-    // An API server that denies our own pod, too, is not believed; a DEL is.
+    // An API server that also denies our own pod is not trusted; a DEL is.
     fixture.manifests.remove_pod("istio-system", OWN);
     fixture.manifests.remove_pod(MESH, "one");
-    let end = Instant::now() + Duration::from_secs(12); // it is asked after 10 s, once more
+    let end = Instant::now() + Duration::from_secs(12); // the next request is after 10 s
     while Instant::now() < end {
         is_served(&fixture, &ztunnel, &one, "an API server that lost everything");
-        std::thread::sleep(Duration::from_millis(100)); // between two looks
+        std::thread::sleep(Duration::from_millis(100)); // between two polls
     }
     one.sandbox.delete().unwrap();
     fixture.eventually("it is released", |_| is_released(&ztunnel, &one));
@@ -316,7 +316,7 @@ fn on_the_node_traffic_stays_captured_whatever_is_listed() {
     fixture.wait_enrolled(&one, false);
 }
 
-/// At a start nothing is known that a list could be compared with, but that we are here ourselves.
+/// At startup, a list can be compared with nothing except the agent's own pod.
 #[test]
 fn a_first_list_without_our_own_pod_is_not_used() {
     let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
@@ -341,7 +341,7 @@ fn a_first_list_without_our_own_pod_is_not_used() {
     assert!(fixture.is_captured(&one));
 }
 
-/// Istio's own plugin tells no UID, and the list may show a predecessor that runs still.
+/// Istio's own plugin sends no UID, and the list may contain a predecessor that still runs.
 #[test]
 fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
@@ -361,7 +361,7 @@ fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
     is_served(&fixture, &ztunnel, &old, "its predecessor, until it ends");
 }
 
-/// As by a role that somebody changed. What is known grows old without any event.
+/// As after a change of the role. The known state becomes stale without any event.
 #[test]
 fn a_watch_that_is_refused_is_reported_and_new_pods_are_decided_by_what_the_api_server_has() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &[]);

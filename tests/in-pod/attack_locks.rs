@@ -1,4 +1,4 @@
-//! A process of a pod, without any privilege, that locks whatever it can open: no work on legacy tables waits for it.
+//! An unprivileged process of a pod that locks every file that it can open: no operation on legacy tables waits for it.
 
 use std::{
     process::Command,
@@ -10,7 +10,7 @@ use kit::{InpodOptions, LockHolder, Netns};
 use crate::fixtures::ambient::PLAIN;
 use crate::fixtures::inpod::{InPod, ours};
 
-/// A process of a pod that holds the lock of its namespace's file until it is dropped.
+/// A process of a pod that holds the lock of its namespace's file until drop.
 fn hold(netns: &Netns) -> LockHolder {
     let mut command = Command::new("setpriv");
     command.args([
@@ -24,7 +24,7 @@ fn hold(netns: &Netns) -> LockHolder {
     LockHolder::start(netns, command, "/proc/self/ns/net")
 }
 
-/// Much less than a tool waits for a lock.
+/// Much less than a tool waits for the lock.
 const PROMPT: Duration = Duration::from_secs(5);
 
 #[test]

@@ -1,5 +1,5 @@
-//! A network neighbour of the node takes the source address of the node's probes, which captured pods trust: it must reach no
-//! pod, and no pod may reach it, past ztunnel.
+//! A neighbour of the node on the network uses the source address of the node's probes, which captured pods trust: it must reach no
+//! pod, and no pod may reach it, without ztunnel.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::fixtures::inpod::{InPod, wait_relayed};
 
 const PROBES: [&str; 2] = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
 
-/// The host outside takes the addresses. The node has the route of zeroconf, and checks sources strictly; for IPv6 the
-/// neighbour is its router already.
+/// Assigns the addresses to the external host. The node has the zeroconf route and strict reverse-path filtering; for IPv6 the
+/// neighbour already is its router.
 fn take(fixture: &Ambient, addresses: [&str; 2]) {
     let [v4, v6] = addresses;
     let (node, outside) = (fixture.node.netns(), fixture.node.outside());
@@ -39,7 +39,7 @@ fn attack(fixture: &Ambient, from: &str, pod: SocketAddr) -> Result<Seen, Failur
         .connect(fixture.node.outside(), pod)
 }
 
-/// A process of the pod connects to whoever has the address.
+/// A process of the pod connects to the owner of the address.
 fn flee(pod: &Peer, to: &str) -> Result<Seen, Failure> {
     let to = SocketAddr::new(to.parse::<IpAddr>().unwrap(), PORT);
     TrafficClient::new(Proto::Tcp).within(Duration::from_secs(1)).connect(&pod.sandbox.netns, to)
@@ -66,26 +66,26 @@ fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
             assert!(is_dropped(&attack(&fixture, from, pod.at(v6))), "{backend} {from}\n{}", fixture.dump());
             assert!(is_dropped(&flee(&pod, from)), "{backend} {from}\n{}", fixture.dump());
             assert_eq!(probe(&fixture, pod.at(v6)), from, "{backend}");
-            // Its other addresses reach the pod through ztunnel, as before. It may have asked who the node is from the address,
-            // which is dropped likewise; so it asks again.
+            // Its other addresses reach the pod through ztunnel, as before. It may have sent its neighbour solicitation from the
+            // address, which is dropped likewise; so it sends another one.
             fixture.node.outside().sh("ip neighbour flush dev eth0");
             let _ = kit::connect(fixture.node.outside(), Proto::Tcp, pod.at(v6)).unwrap();
             wait_relayed(&ztunnel, fixture.node.outside_ip(v6), pod.at(v6));
         }
-        // Without the guard both get through: else the above proves nothing.
+        // Without the guard both connections succeed: otherwise the above proves nothing.
         drop(fixture.daemon.take());
         for (v6, tool, from) in [(false, "iptables", PROBES[0]), (true, "ip6tables", PROBES[1])] {
             fixture.node.netns().sh(&format!("{tool}-{backend} -t mangle -F ISTIO_PROBES"));
             assert_eq!(attack(&fixture, from, pod.at(v6)).unwrap().peer.ip().to_string(), from);
             let _ = flee(&pod, from).unwrap();
         }
-        // It is repaired with everything else on the node.
+        // The guard is repaired with everything else on the node.
         fixture.start();
         for (v6, from) in [(false, PROBES[0]), (true, PROBES[1])] {
             assert!(is_dropped(&attack(&fixture, from, pod.at(v6))), "{backend} {from}\n{}", fixture.dump());
             assert!(is_dropped(&flee(&pod, from)), "{backend} {from}\n{}", fixture.dump());
         }
-        // The agent repairs it, and may be faster than the question.
+        // The agent repairs it, possibly before the check.
         let found = (0..20).find_map(|_| {
             fixture.node.netns().sh(&format!("iptables-{backend} -t mangle -F ISTIO_PROBES"));
             let shown = fixture.container.exec(&["verify", "-o", "json"]);
@@ -111,7 +111,7 @@ fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
         assert!(is_dropped(&attack(&fixture, from, pod.at(v6))), "{from}\n{}", fixture.dump());
         assert_eq!(probe(&fixture, pod.at(v6)), from);
     }
-    // Another component that insists on being first has its will: the guard works all the same.
+    // Another component that insists on the first place gets it: the guard works nevertheless.
     let tool = fixture.tables.iptables();
     let iptables = |words: &str| fixture.node.netns().sh(&format!("{tool} {words}"));
     iptables("-t mangle -I PREROUTING 1 -j MARK --set-xmark 0/0");
@@ -127,7 +127,8 @@ fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
     assert!(is_dropped(&attack(&fixture, own[0], pod.at(false))));
 }
 
-/// There a pod's traffic is led by its own address, and probes are told by their socket on the node: no address is trusted.
+/// Node-level capture redirects a pod's traffic by its own address and identifies probes by their socket on the node: it trusts no
+/// address of probes.
 #[test]
 fn capture_on_the_node_trusts_no_address_of_probes() {
     let mut fixture = Ambient::new(&[]);
@@ -136,7 +137,7 @@ fn capture_on_the_node_trusts_no_address_of_probes() {
     fixture.wait_enrolled(&pod, true);
     take(&fixture, PROBES);
     for (v6, from) in [(false, PROBES[0]), (true, PROBES[1])] {
-        // If it is answered at all, then by way of ztunnel.
+        // If it is answered at all, then through ztunnel.
         let seen = attack(&fixture, from, pod.at(v6));
         assert!(seen.is_err() || RELAYED.contains(&seen.unwrap().peer.port()), "{from}");
     }

@@ -1,5 +1,5 @@
-//! Records of ADDs that pod authors made as long and as many as they could: neither memory nor processor nor disk of the agent
-//! grows by them, and pods start as before.
+//! Records of ADDs that pod authors made as long and as many as possible: neither memory nor CPU time nor disk usage of the agent
+//! grow, and pods start as before.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
 
 const FILES: usize = 2000;
-/// Memory that they may cost the agent, at its peak, in KiB.
+/// Limit of the agent's peak memory for them, in KiB.
 const MEMORY: u64 = 12 * 1024;
-/// What may stay of them, in bytes.
+/// Limit of the records' size, in bytes.
 const DISK: u64 = 4 << 20;
 
-/// One that the version before this one wrote of a failed ADD, which nothing bounded.
+/// A record of a failed ADD as the previous version wrote it, without a limit.
 fn former(number: usize) -> (String, String) {
     let words = "\u{1}".repeat(10_000);
     let pod =
@@ -27,7 +27,7 @@ fn former(number: usize) -> (String, String) {
     (format!("failed_evil_x-{number}"), record.to_string())
 }
 
-/// One of a container that has no DEL, as long as this version writes any.
+/// A record of a container without a DEL, of the maximum length of this version.
 fn lost(number: usize) -> (String, String) {
     let record = wire::PodRecord {
         namespace: MESH.to_owned(),
@@ -55,7 +55,7 @@ fn attack(record: impl Fn(usize) -> (String, String)) {
     let calm = fixture.mesh_pod("calm");
     fixture.manifests.put_pod(&calm.sandbox.manifest());
     fixture.wait_captured(&calm);
-    // Most of it are pages of the program, as many as it was built with.
+    // Most of it is pages of the program, whose number depends on the build.
     let usual = fixture.daemon().peak_kib();
     let directory = fixture.node.run_dir().join(wire::RECORDS);
     for (name, text) in (0..FILES).map(record) {
@@ -63,7 +63,7 @@ fn attack(record: impl Fn(usize) -> (String, String)) {
     }
     fixture.restart();
     ztunnel.wait_for_snapshots(2);
-    // While it has no process, records are all that could show its namespace.
+    // While it has no process, only records could identify its namespace.
     let waiting = fixture.node.pod(Pod::new(MESH, "waiting"), &[]);
     fixture.manifests.put_pod(&waiting.manifest());
     let daemon = fixture.daemon();

@@ -1,5 +1,5 @@
-//! Very many firewall rules of others, in pods that may make them, or on the node: no pod waits for it to start, and a pod that
-//! has dropped ours among its own is captured again.
+//! Very many foreign firewall rules, in pods that may create them, or on the node: no pod's start is delayed, and a pod that has
+//! dropped our rules among its own is captured again.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use kit::{Echo, InpodOptions, Netns, fill_with_rules};
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
 use crate::fixtures::inpod::{InPod, wait_relayed};
 
-/// All pods are looked at within this time.
+/// Time within which all pods are observed.
 const MINUTE: Duration = Duration::from_secs(60);
-/// For one ADD among others' rules, on a machine that does other things meanwhile. It takes 15 ms on a quiet one.
+/// Time limit of one ADD among foreign rules on a busy machine. An idle one takes 15 ms.
 const ADD: Duration = Duration::from_secs(1);
 
-/// Starts pods for so long, and tells how long each took, the longest first.
+/// Starts pods for this time, and returns their durations, the longest first.
 fn adds(time: Duration, mut add: impl FnMut(usize) -> Peer) -> Vec<Duration> {
     let (began, mut took, mut peers) = (Instant::now(), Vec::new(), Vec::new());
     while began.elapsed() < time {
@@ -45,7 +45,7 @@ fn pods_with_very_many_rules_keep_no_other_pod_from_starting() {
         fill_with_rules(&peer.sandbox.netns, "nat", 150_000);
         peer.sandbox.netns.sh(&fixture.tables.flush_nat("ISTIO_OUTPUT"));
     }
-    // Each of them is looked at once, at least.
+    // Each of them is observed at least once.
     let took = adds(Duration::from_secs(45), |at| fixture.mesh_pod(&format!("pod-{at}")));
     assert!(took.len() >= 10 && took[0] < Duration::from_secs(3), "{took:?}\n{}", fixture.log());
 }
@@ -61,11 +61,11 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     fill_with_rules(netns, "nat", 50_000);
     let flushes =
         ["ISTIO_OUTPUT", "ISTIO_PRERT", "OUTPUT", "PREROUTING"].map(|chain| fixture.tables.flush_nat(chain));
-    // At once: between two of them, the agent would repair the first.
+    // In one process: between two of them, the agent would repair the first.
     let flushed = netns.run(|| Command::new("sh").args(["-c", &flushes.join(" && ")]).status().unwrap());
     assert!(flushed.success(), "{flushes:?}");
     let outside = (fixture.node.outside_ip(false), PORT).into();
-    // The tools take seconds to show so many rules: they are asked when the agent has said that it is done.
+    // The tools take seconds to list so many rules: they run when the agent has reported the repair.
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
     let began = Instant::now();
     fixture.within(MINUTE, "it is captured again", |fixture| {
@@ -75,20 +75,20 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     assert!(fixture.is_ruled(&pod), "{}", fixture.log());
     let _ = pod.tcp(outside).unwrap();
     wait_relayed(&ztunnel, pod.ip(false), outside);
-    // People are told at once.
+    // Readers see it immediately.
     let asked = Instant::now();
     let answer = fixture.explain(&format!("{MESH}/hostile"));
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     assert_eq!(answer.code, "captured", "{answer}");
 }
 
-/// One more foreign rule, as kube-proxy adds them all the time.
+/// Adds one more foreign rule, as kube-proxy does continuously.
 fn add_service(node: &Netns, at: usize) {
     let _ = node.sh(&format!("nft add rule ip nat FOREIGN ip daddr 10.255.{}.{} accept", at >> 8, at & 255));
 }
 
-/// Most of them, and none until the plugin's patience ends: other tests take the processors at times, and these times are with the
-/// pods' namespaces and chains of plugins. Every ADD would take seconds if it read the node's rules.
+/// Asserts that most ADDs are undelayed, and none takes as long as the plugin's timeout: other tests compete for CPU time, and the
+/// durations include pods' namespaces and chains of plugins. Every ADD would take seconds if it read the node's rules.
 fn assert_undelayed(took: &[Duration]) {
     assert!(took[took.len() / 4] < ADD, "{took:?}");
     assert!(took[0] < ADD * 5, "{took:?}");

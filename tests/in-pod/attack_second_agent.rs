@@ -1,5 +1,5 @@
-//! A second agent on a node, of another capture mode, as a changed environment or a predecessor that does not end makes one:
-//! it changes nothing.
+//! A second agent on a node with another capture mode, as after a change of the environment or beside a predecessor that does not
+//! end: it changes nothing.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn an_agent_that_captures_on_the_node_leaves_captured_pods_of_a_living_one_alone
 fn an_agent_that_captures_in_pods_leaves_the_node_path_of_a_living_one_alone() {
     let mut fixture = Ambient::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-a");
-    fixture.node.netns().wait_until_addresses_are_usable(); // else the dump shows which are still checked
+    fixture.node.netns().wait_until_addresses_are_usable(); // otherwise the dump has tentative addresses
     let node = dump_of(fixture.node.netns());
     let before = fs::read(fixture.config_file()).unwrap();
     fixture.container.set_env("AMBIENT_CAPTURE", "in-pod");

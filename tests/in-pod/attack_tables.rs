@@ -1,4 +1,4 @@
-//! What a pod with NET_ADMIN makes in its network namespace so that our rules can be read, changed or removed no more.
+//! Objects that a pod with NET_ADMIN creates in its network namespace to prevent our rules from being read, changed or removed.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, ours, wait_relayed};
 use crate::fixtures::tables::Tables;
 
-/// All pods are looked at within this time.
+/// Time within which all pods are observed.
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -53,7 +53,7 @@ fn very_many_rules_or_chains_beside_native_tables_keep_no_rules_from_being_resto
     }
 }
 
-/// Behind ours, ahead of it, and in our table, while the pod joins, is repaired, and leaves.
+/// After our rules, before them, and in our table, while the pod joins, is repaired, and leaves.
 #[test]
 fn very_many_policy_rules_or_routes_keep_nothing_from_working() {
     let mut fixture = InPod::new(&[]);
@@ -62,7 +62,7 @@ fn very_many_policy_rules_or_routes_keep_nothing_from_working() {
     let (outside, flush) =
         ((fixture.node.outside_ip(false), PORT).into(), fixture.tables.flush_nat("OUTPUT"));
     let soon = if fixture.tables == Tables::Legacy { MINUTE } else { Duration::from_secs(10) };
-    // The kernel compares each with all before it, so few and long ones; and the last is the first here.
+    // The kernel compares each with all before it, so few and long ones; the last one is the first here.
     let long = "iif no-such-device0 oif no-such-device0 fwmark 2/2 ipproto tcp sport 1-2 dport 1-2 \
                 uidrange 0-0 suppress_prefixlength 0";
     let rules = |priorities: Range<u32>| -> String {
@@ -163,7 +163,7 @@ fn a_table_that_another_process_owns_is_named() {
         let words = format!("nf_tables {table} is owned by another process");
         let name = format!("{MESH}/pod-{at}");
         fixture.within(MINUTE, table, |fixture| fixture.explain(&name).to_string().contains(&words));
-        // What is not in use keeps no pod from being captured.
+        // Unused tables do not prevent a pod from being captured.
         if fixture.tables != Tables::Legacy {
             let is_named = |fixture: &mut InPod| {
                 let verified = fixture.container.exec(&["verify"]);

@@ -1,5 +1,5 @@
-//! Processes of root that run in no ztunnel pod, and dial ztunnel's socket: they get nothing that the node's ztunnel should have,
-//! and keep it from nothing.
+//! Root processes outside ztunnel pods that connect to ztunnel's socket: they receive nothing that is meant for the node's ztunnel,
+//! and do not delay it.
 
 use std::io;
 use std::path::Path;
@@ -12,14 +12,14 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 use crate::fixtures::inpod::InPod;
 
-/// More than there are places.
+/// More than the maximum number of connections.
 const STRANGERS: usize = 60;
 /// `ZdsHello{version: V1}`.
 const HELLO: &[u8] = b"\x08\x01";
-/// How long each holds a connection that is not closed.
+/// Time for which each holds a connection that is not closed.
 const HELD: Duration = Duration::from_secs(20);
 
-/// Ends the strangers, also where the test fails.
+/// Ends the foreign processes even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -28,7 +28,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Says hello, and nothing more, until it is closed.
+/// Sends the hello, and nothing more, until the connection is closed.
 fn hold(socket: &Path) -> io::Result<()> {
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -57,7 +57,7 @@ fn silent_strangers_keep_no_ztunnel_from_its_place_and_fill_no_log() {
             let (over, dialled, socket) = (&over, &dialled, &socket);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let _ = hold(socket); // closed in whichever way
+                    let _ = hold(socket); // closed by either side
                     dialled.fetch_add(1, Ordering::Relaxed);
                 }
             });

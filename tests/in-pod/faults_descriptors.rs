@@ -1,5 +1,5 @@
-//! The agent has no file descriptor left, as with a low limit and many pods, or a leak: whoever asks gets an error in time,
-//! nothing spins or ends, and when there are some again all is made up for. And pods that have gone leave none behind.
+//! The agent has no file descriptor left, as with a low limit and many pods, or a leak: callers get an error in time, no thread
+//! spins or exits, and when descriptors are available again all pending work is done. Deleted pods leave no descriptor open.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use kit::{Daemon, InpodOptions, Pod};
 use crate::fixtures::ambient::{MESH, starting};
 use crate::fixtures::inpod::{IPTABLES, InPod};
 
-/// With the chain of plugins. Without an answer, the plugin would wait for 20 s.
+/// Time limit including the chain of plugins. Without an answer, the plugin would wait for 20 s.
 const ANSWER: Duration = Duration::from_secs(8);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -18,16 +18,16 @@ fn open_files(daemon: &Daemon) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
 }
 
-/// The fewest within a second: while the agent looks at a pod it has some more.
+/// The minimum within a second: the agent opens more while it observes a pod.
 fn open_files_at_rest(daemon: &Daemon) -> usize {
     let looks = (0..20).map(|_| {
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at another process
+        std::thread::sleep(Duration::from_millis(50)); // between two samples of another process
         open_files(daemon)
     });
     looks.min().unwrap()
 }
 
-/// The soft limit; whoever has as many open keeps them.
+/// Sets the soft limit; descriptors above it stay open.
 fn limit_files(daemon: &Daemon, most: usize) {
     let mut command = Command::new("prlimit");
     command.args(["--pid", &daemon.pid().to_string(), &format!("--nofile={most}:")]);
@@ -43,7 +43,7 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let daemon = fixture.daemon.as_ref().unwrap();
     let usual = open_files_at_rest(daemon);
     limit_files(daemon, usual);
-    // A pod that joins without an ADD, and some whose ADDs must fail, for nobody can be told of their namespaces.
+    // A pod that joins without an ADD, and several whose ADDs must fail, because no descriptor of their namespaces can be received.
     let sandbox = fixture.node.pod(Pod::new(MESH, "joining"), &[]);
     fixture.manifests.put_pod(&sandbox.manifest());
     let chain = fixture.node.conflist(&[fixture.plugin()]);
@@ -80,11 +80,11 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
     assert!(fixture.is_ruled(&first));
-    // It says so for half a minute, so that several probes see it.
+    // It reports this for half a minute, so that several probes fail.
     fixture.within(MINUTE, "it is ready again", |fixture| fixture.daemon().is_ready());
 }
 
-/// A few are left, so that one pod can start, but not many at the same time.
+/// A few are left: enough for one pod at a time, not for many.
 #[test]
 fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
     let mut fixture = InPod::new(&[]);
@@ -106,20 +106,20 @@ fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
     let daemon = fixture.daemon.as_ref().unwrap();
     println!("{failed} of 40 failed\n{}", daemon.log());
     assert!(failed > 0, "the limit is too high for this test");
-    limit_files(daemon, 4096); // those that started may have taken the last ones, and then no probe is answered
+    limit_files(daemon, 4096); // the started pods may have used the last ones, and then no probe is answered
     let (status, body) = daemon.get(8000, "/readyz").unwrap();
     let mut reasons = body.trim_end().split("; ");
     let no_descriptors = "an ADD failed less than 30 s ago: the agent has no file descriptors left";
     assert!(status == 503 && reasons.any(|reason| reason == no_descriptors), "{status} {body}");
 }
 
-/// Pods that start at the same time, and so often, after once to warm up.
+/// Number of pods that start at the same time, and of repetitions after one to warm up.
 const BURST: usize = 30;
 const BURSTS: usize = 4;
-/// The allocator keeps some of what the largest burst took.
+/// The allocator keeps part of the memory of the largest burst.
 const MOST_MEMORY_KIB: u64 = 1024;
 
-/// Starts pods of the mesh at the same time, and ends each once it runs.
+/// Starts pods of the mesh at the same time, and ends each one once it runs.
 fn churn(fixture: &InPod, chain: &serde_json::Value, burst: usize) {
     let pods: Vec<_> = (0..BURST).map(|at| Pod::new(MESH, &format!("churn-{burst}-{at}"))).collect();
     pods.iter().for_each(|pod| fixture.manifests.put_pod(&starting(pod)));
@@ -156,7 +156,7 @@ fn pods_that_come_and_go_leave_nothing_in_the_agent() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// Nothing can be looked at meanwhile; the next look that succeeds finds what changed since the last one that did.
+/// Nothing can be observed meanwhile; the next successful observation detects all changes since the last one.
 #[test]
 fn a_change_on_the_node_while_there_are_no_descriptors_is_repaired_when_there_are_again() {
     let mut fixture = InPod::new(&[IPTABLES]);
@@ -169,7 +169,7 @@ fn a_change_on_the_node_while_there_are_no_descriptors_is_repaired_when_there_ar
     let daemon = fixture.daemon.as_ref().unwrap();
     limit_files(daemon, 3);
     fixture.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
-    std::thread::sleep(Duration::from_secs(1)); // several looks fail
+    std::thread::sleep(Duration::from_secs(1)); // several observations fail
     assert_ne!(rules(), before, "it could be looked at");
     limit_files(daemon, 4096);
     let began = Instant::now();

@@ -1,5 +1,5 @@
-//! The kernel has no memory for what the agent asks it: every answer on a socket is lost (`ENOBUFS`). Whoever waits gets an error
-//! in time, nothing spins or ends, and when answers come again all is made up for.
+//! The kernel has no memory for answers to the agent: every one on a socket is lost (`ENOBUFS`). Callers get an error in time, no
+//! thread spins or exits, and when answers arrive again all pending work is done.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,11 @@ use kit::{Daemon, InpodOptions, Pod};
 use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
 
-/// What the plugin waits for the agent altogether.
+/// The plugin's timeout for the agent in total.
 const ANSWER: Duration = Duration::from_secs(20);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// As long as it lives, no thread of the process receives anything by `recvfrom`: netlink, and with it HTTP.
+/// While this exists, no thread of the process receives anything by `recvfrom`: netlink, and with it HTTP.
 struct NoBuffers(Child);
 
 impl NoBuffers {
@@ -35,14 +35,14 @@ impl NoBuffers {
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
         assert!(line.contains("attached"), "{line}");
-        // It says so of every thread that comes, and would wait for a reader.
+        // It prints a line for every new thread, and would block without a reader.
         std::thread::spawn(move || errors.read_to_end(&mut Vec::new()));
         NoBuffers(child)
     }
 }
 
 impl Drop for NoBuffers {
-    /// Killed, it lets go of the process.
+    /// Killing it detaches it from the process.
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -59,7 +59,7 @@ fn an_agent_whose_answers_from_the_kernel_are_lost_lives_and_catches_up() {
     let daemon = fixture.daemon.as_ref().unwrap();
     let (before, began) = (daemon.cpu_time(), Instant::now());
     let lost = NoBuffers::begin(daemon);
-    // A pod that joins without an ADD, and some whose ADDs must fail, for their rules cannot be put in place.
+    // A pod that joins without an ADD, and several whose ADDs must fail, because their rules cannot be applied.
     let sandbox = fixture.node.pod(Pod::new(MESH, "joining"), &[]);
     fixture.manifests.put_pod(&sandbox.manifest());
     fixture.processes.add(&sandbox.pod.uid, &sandbox.netns);

@@ -1,5 +1,5 @@
-//! A node whose agent was newer until now: files with members, versions and whole forms that this one does not know. It
-//! takes from them what it understands, and loses nothing of the rest.
+//! A node whose previous agent was newer: files with fields, versions and whole formats that this one does not know. It reads the
+//! parts that it knows, and loses nothing of the rest.
 
 use std::fs;
 use std::path::Path;
@@ -77,11 +77,11 @@ fn a_journal_and_a_shared_file_of_a_newer_version_do_no_harm() {
     for (name, old) in settings.as_object().unwrap() {
         assert_eq!(&now["node"][name], old, "{name}");
     }
-    // A file that is none to us is not written over.
+    // A file of unknown format is not overwritten.
     drop(fixture.daemon.take());
     fs::write(&path, "[9]").unwrap();
     fixture.start();
-    let _another = fixture.ztunnel("ztunnel-b"); // has links of its own, whose settings are noted
+    let _another = fixture.ztunnel("ztunnel-b"); // has links of its own, whose settings are recorded
     fixture.settle();
     let kept = [path.clone(), path.with_extension("unread")].map(|path| fs::read_to_string(path).ok());
     assert!(kept.contains(&Some("[9]".to_owned())), "{kept:?}\n{}", fixture.log());

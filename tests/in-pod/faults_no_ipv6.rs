@@ -1,7 +1,7 @@
-//! A kernel that was started with `ipv6.disable=1`, as far as that can be had on one that was not: neither the agent nor
-//! the plugin nor their tools can make a socket of IPv6 (a seccomp filter answers `EAFNOSUPPORT`, as that kernel does), the
-//! pods have no IPv6 (`disable_ipv6` everywhere in them), and no address of it. What such a kernel refuses by netlink, this
-//! one grants: policy rules and routes of IPv6.
+//! A kernel booted with `ipv6.disable=1`, as far as another one can imitate it: neither the agent nor the plugin nor their tools
+//! can create an IPv6 socket (a seccomp filter returns `EAFNOSUPPORT`, as that kernel does), and the pods have no IPv6
+//! (`disable_ipv6` on all their links) and no IPv6 address. Netlink requests that such a kernel refuses succeed here: IPv6 policy
+//! rules and routes.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::fixtures::plugin::{fake_api, injected, token};
 
 const ONLY_V4: NodeOptions = NodeOptions { families: Families::V4 };
 
-/// A plugin of the same name that has no IPv6, in a directory of its own.
+/// A plugin of the same name without IPv6, in its own directory.
 fn plugin_without_ipv6() -> TempDir {
     let directory = TempDir::new().unwrap();
     kit::write_without_ipv6(&directory.path().join("istio-cni"), &kit::binary("istio-cni"));
@@ -67,7 +67,7 @@ fn a_pod_is_captured_from_within() {
     let mut fixture = InPod::stopped(ONLY_V4, &[]);
     fixture.container.set_without_ipv6();
     fixture.start();
-    // Health and metrics are served by IPv4 then.
+    // Health and metrics are then served on IPv4.
     assert_eq!(fixture.daemon().metric("istio_cni_ambient_pods{state=\"enrolled\"}"), Some(0.0));
     let options = InpodOptions { ipv6: false, ..InpodOptions::default() };
     let ztunnel = fixture.ztunnel("ztunnel-a", options);
@@ -81,7 +81,7 @@ fn a_pod_is_captured_from_within() {
     fixture.wait_logged("pod captured", "pod=web");
     let _ = kit::connect(&sandbox.netns, Proto::Tcp, outside).unwrap();
     wait_relayed(&ztunnel, sandbox.ip(false), outside);
-    // Nothing is done for IPv6.
+    // Nothing is changed for IPv6.
     assert_eq!(sandbox.netns.sh("ip -6 rule").matches("0x111").count(), 0);
     assert_eq!(sandbox.netns.sh("ip6tables-nft-save"), "");
     sandbox.check().unwrap_or_else(|error| panic!("{error}"));

@@ -1,4 +1,4 @@
-//! Pods whose namespaces are not as most pods' are: captured in-pod like any other.
+//! Pods with unusual network namespaces: captured like any other by in-pod redirection.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::fixtures::inpod::{InPod, jumps};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Waits until all rules of both families are there: jumps into our two chains, and policy routes.
+/// Waits until all rules of both families exist: jumps to our two chains, and policy routes.
 fn wait_ruled(fixture: &mut InPod, inside: impl Fn(&str) -> String) {
     fixture.within(MINUTE, "all its rules are there", |fixture| {
         let routes = inside("ip -4 rule") + &inside("ip -6 rule");
@@ -20,8 +20,8 @@ fn wait_ruled(fixture: &mut InPod, inside: impl Fn(&str) -> String) {
     });
 }
 
-/// A device of its own, as a virtual function of SR-IOV is, or one on another's network: no link of it leads to the node.
-/// Here a veth pair whose other end is a machine outside, for a virtual function wants hardware.
+/// A device of its own, such as an SR-IOV virtual function, or one on another's network: none of its links leads to the node. Here
+/// a veth pair to an external machine, because a virtual function needs hardware.
 #[test]
 fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
     let mut fixture = InPod::new(&[]);
