@@ -1,4 +1,4 @@
-//! The capture mode that ztunnel speaks is found out, and changed under running pods.
+//! The agent detects the capture mode of ztunnel, and changes it under running pods.
 
 use kit::{Echo, InpodOptions, InpodZtunnel};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, dump_of};
 use crate::fixtures::inpod::{IPTABLES, InPod, ours, wait_relayed};
 
-/// A ztunnel of today, as its chart starts it: it is ready only when the agent speaks with it.
+/// Starts a ztunnel for in-pod redirection, as its chart does: it is ready only when connected to the agent.
 fn modern(fixture: &mut InPod, name: &str, created: &str) -> InpodZtunnel {
     let ztunnel = InpodZtunnel::start(&fixture.node, name, &fixture.socket(), InpodOptions::default());
     let mut manifest = ztunnel.manifest();
@@ -20,12 +20,12 @@ fn modern(fixture: &mut InPod, name: &str, created: &str) -> InpodZtunnel {
 fn reaches(fixture: &InPod, peer: &Peer) {
     for v6 in [false, true] {
         let target = (fixture.node.outside_ip(v6), PORT).into();
-        // A lost packet costs a second, and nothing here is about that.
+        // A lost packet costs a second, which is not the subject of this test.
         fixture.eventually("it gets through", |_| peer.tcp(target).is_ok());
     }
 }
 
-/// Whether the policy rules of capture on the node are there.
+/// Whether the policy rules of node-level capture exist.
 fn has_node_path(fixture: &Ambient) -> bool {
     let rules: Value = serde_json::from_str(&fixture.node.netns().sh("ip -json rule")).unwrap();
     rules.as_array().unwrap().iter().any(|rule| rule["fwmark"] == "0x1000")
@@ -35,13 +35,13 @@ fn has_node_path(fixture: &Ambient) -> bool {
 fn ztunnel_decides_and_may_change_its_mind() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    // A ztunnel of old: the node captures.
+    // A ztunnel for node-level capture.
     let old = fixture.ambient_ztunnel("ztunnel-old");
     let peer = fixture.running_pod(MESH, "app");
     fixture.wait_enrolled(&peer, true);
     assert!(fixture.is_captured(&peer));
     assert!(fixture.is_bare(&peer));
-    // It is replaced by one of today.
+    // It is replaced by one for in-pod redirection.
     let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
     new.wait_for_snapshots(1);
@@ -53,7 +53,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     fixture.wait_enrolled(&peer, false);
     let added = fixture.mesh_pod("added");
     reaches(&fixture, &added);
-    // And back.
+    // And in the reverse order.
     assert_eq!(new.protocol_error(), None);
     new.kill();
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
@@ -64,7 +64,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     drop(old);
 }
 
-/// Neither on the way there nor back does a packet of a captured pod leave the node other than through a ztunnel.
+/// During neither change does a packet of a captured pod leave the node except through a ztunnel.
 #[test]
 fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
@@ -86,11 +86,11 @@ fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
                     let mut attempts = 0_usize;
                     while !is_over() {
                         for target in targets {
-                            // It may be held, or refused, in between.
+                            // The connection may be delayed or refused meanwhile.
                             let within = std::time::Duration::from_millis(100);
                             let one = || std::net::TcpStream::connect_timeout(&target, within).is_ok();
                             attempts += usize::from(peer.sandbox.netns.run(one));
-                            // Not so often that ports run out.
+                            // Slow enough not to exhaust ports.
                             std::thread::sleep(std::time::Duration::from_millis(10));
                         }
                     }
@@ -98,7 +98,7 @@ fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
                 })
             })
             .collect();
-        // What fails in here must end the callers, too.
+        // A failure in here must end the callers, too.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
             peers.iter().for_each(|peer| {
@@ -126,9 +126,9 @@ fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
     assert_eq!(watch.counts(), [0, 0], "and back");
 }
 
-/// Counts what leaves the node from pods, and not from a ztunnel: packets that open a connection, and packets of open ones.
-/// Not those that only close one: the end of a connection from before the change, which nobody knows any more, is refused by
-/// the kernel of whoever gets it.
+/// Counts packets that leave the node from pods, not from a ztunnel: SYNs, and packets of established connections. Not those that
+/// only close one: a FIN for a connection from before the change, which no component tracks any more, is answered with a reset by
+/// its receiver's kernel.
 struct Direct<'a>(&'a kit::Node);
 
 impl<'a> Direct<'a> {
@@ -166,8 +166,8 @@ impl<'a> Direct<'a> {
     }
 }
 
-/// Stands before the tools, for one pod: its first save waits until the gate is opened. Work on its rules has begun by then,
-/// and has changed nothing.
+/// Wraps the tools for one pod: its first save blocks until the gate is opened. Work on its rules has begun by then, and has
+/// changed nothing.
 const GATE: &str = r#"#!/bin/bash
 tool=${0##*/}
 if [ "$(readlink /proc/self/ns/net)" != "$(cat /gate/pod 2>/dev/null)" ]; then exec "/usr/sbin/$tool" "$@"; fi
@@ -179,12 +179,12 @@ touch /gate/restored
 exit $status
 "#;
 
-/// Rules that were on their way when the capture mode changed would lead a pod's traffic to nobody.
+/// Rules that are being applied when the capture mode changes would redirect a pod's traffic to no listener.
 #[test]
 fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     let gate = kit::TempDir::new().unwrap();
     let at = |name: &str| gate.path().join(name);
-    // Legacy tables, because nothing can stop the engine half-way.
+    // Legacy tables, because nothing can pause the engine halfway.
     kit::write_script(&at("iptables-legacy-restore"), GATE);
     let env = [IPTABLES, ("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
     let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
@@ -204,14 +204,14 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     fixture.eventually("its rules are on their way", |_| at("shut").exists());
     new.kill();
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
-    // Long enough for what must not happen: that it goes on without them.
+    // Long enough to see it continue without them, which must not happen.
     std::thread::sleep(std::time::Duration::from_secs(1));
     std::fs::remove_file(at("shut")).unwrap();
     fixture.eventually("the restore has ended", |_| at("restored").exists());
     fixture.wait_logged("capture mode changed", "mode=node-level");
     fixture.wait_enrolled(&peer, true);
     fixture.eventually("they are removed", |_| fixture.is_bare(&peer));
-    // Long enough for what must not happen: that they come back.
+    // Long enough to see them reappear, which must not happen.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert!(fixture.is_bare(&peer), "{}\n{}", fixture.log(), dump_of(netns));
 }
@@ -226,7 +226,7 @@ fn selectors_mean_capture_from_within_before_any_ztunnel_is_there() {
     fixture.wait_served(&ztunnel, &peer);
 }
 
-/// Its image cannot be had, or it crashes before it connects.
+/// Its image cannot be pulled, or it crashes before it connects.
 #[test]
 fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
@@ -251,7 +251,7 @@ fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
     fixture.settle();
     assert!(fixture.is_captured(&peer));
     assert!(has_node_path(&fixture) && fixture.is_bare(&peer));
-    // It starts after all.
+    // It starts at last.
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
     let new = modern(&mut fixture, "ztunnel-newer", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
@@ -259,7 +259,7 @@ fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
     fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
 }
 
-/// Its successor starts in the other mode, and nothing else would take it away.
+/// Its successor starts in the other mode, and nothing else would remove the rules.
 #[test]
 fn what_an_agent_left_that_ended_in_the_other_mode_is_taken_over() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "node")]);
@@ -267,7 +267,7 @@ fn what_an_agent_left_that_ended_in_the_other_mode_is_taken_over() {
     let old = fixture.ambient_ztunnel("ztunnel-old");
     let peer = fixture.running_pod(MESH, "app");
     fixture.wait_enrolled(&peer, true);
-    // Istio's chart of today names selectors: the agent starts with rules in pods.
+    // Istio's current chart sets selectors: the agent starts with rules in pods.
     let selector = "- namespaceSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}";
     fixture.container.set_env("AMBIENT_CAPTURE", "auto");
     fixture.container.set_env("AMBIENT_ENABLEMENT_SELECTOR", selector);
@@ -280,7 +280,7 @@ fn what_an_agent_left_that_ended_in_the_other_mode_is_taken_over() {
     fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
     reaches(&fixture, &peer);
     wait_relayed(&new, peer.ip(false), (fixture.node.outside_ip(false), PORT).into());
-    // And the other way round.
+    // And in the reverse order.
     drop(fixture.daemon.take());
     new.kill();
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");

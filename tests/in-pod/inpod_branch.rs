@@ -1,5 +1,5 @@
-//! Probes of pods to which AWS's CNI plugin gave a branch network interface: its policy rules lead what node and pod send each
-//! other through the VPC.
+//! Probes of pods with a branch network interface of AWS's CNI plugin, whose policy rules route traffic between node and pod
+//! through the VPC.
 
 use std::net::SocketAddr;
 
@@ -23,8 +23,8 @@ fn stopped(env: &[(&str, &str)]) -> InPod {
     fixture
 }
 
-/// Does what AWS's plugin does: it is not the main table that leads to the pod, and what comes from its link meets a table
-/// of its own before the local one. Answers with the link.
+/// Does what AWS's plugin does: the main table has no route to the pod, and packets from its link are looked up in a separate table
+/// before the local one. Returns the link.
 fn lead_through_the_vpc(fixture: &InPod, peer: &Peer) -> String {
     let (netns, ip) = (fixture.node.netns(), peer.ip(false));
     let route = netns.sh(&format!("ip route show {ip}"));
@@ -46,7 +46,7 @@ fn is_probed(fixture: &Ambient, peer: &Peer) -> bool {
     kit::connect(fixture.node.netns(), Proto::Tcp, SocketAddr::new(peer.ip(false), PORT)).is_ok()
 }
 
-/// Whether a policy rule was made by the agent, by its protocol.
+/// Whether the agent created a policy rule, by its protocol.
 fn is_ours(rule: &str) -> bool {
     let words: Vec<&str> = rule.split_whitespace().collect();
     words.windows(2).any(|pair| pair == ["proto", "109"])
@@ -61,7 +61,7 @@ fn probes_of_a_pod_with_a_branch_interface_take_its_link() {
     let before = rules(&fixture);
     assert!(is_probed(&fixture, &peer));
     let link = lead_through_the_vpc(&fixture, &peer);
-    // The agent sees the pod once more with its next change.
+    // The agent observes the pod again after its next change.
     fixture.manifests.put_pod(&peer.sandbox.manifest());
     let ours = [
         format!("9: from all iif {link} lookup local proto 109"),

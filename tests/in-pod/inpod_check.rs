@@ -1,4 +1,4 @@
-//! CHECK of a pod that is captured from within: its rules decide, whoever is unavailable.
+//! CHECK of a pod with in-pod redirection: the result depends on its rules alone, whichever component is unavailable.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use kit::InpodOptions;
 use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
 
-/// In all, whoever is unavailable; the other plugins of the chain are called, too.
+/// Time limit in total, whichever component is unavailable; the other plugins of the chain run, too.
 const LIMIT: Duration = Duration::from_secs(2);
-/// All rules of a namespace, in whichever tables they are.
+/// Flushes all rules of a namespace, in all kinds of tables.
 const FLUSH: &str = "nft flush ruleset; for tool in iptables-legacy ip6tables-legacy; do \
                      for table in raw mangle nat; do $tool -t $table -F; done; done";
 
@@ -31,7 +31,7 @@ fn a_pod_that_its_rules_hold_is_in_order_without_ztunnel_and_agent() {
         };
         let succeeds = |what: &str| check(&held).unwrap_or_else(|error| panic!("{what}: {error}"));
         let bypasses = |what: &str, peer: &crate::fixtures::ambient::Peer| {
-            // The agent restores the rules; the more slowly, the more often they go.
+            // The agent restores the rules, with a longer delay the more often they are removed.
             let began = Instant::now();
             let error = loop {
                 peer.sandbox.netns.pipe("sh", FLUSH);

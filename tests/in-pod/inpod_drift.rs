@@ -1,4 +1,4 @@
-//! In-pod capture: what others change is put back, and a namespace that is replaced is captured again.
+//! In-pod redirection: foreign changes are repaired, and a replaced network namespace is captured again.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, dump_of};
 use crate::fixtures::inpod::{IPTABLES, InPod};
 
-/// All pods are looked at within this time.
+/// Time within which all pods are observed.
 const MINUTE: Duration = Duration::from_secs(60);
-/// The kernel reports a change at once; and what a busy machine may add.
+/// The kernel reports a change immediately; plus an allowance for a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
@@ -43,7 +43,7 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
     for (((what, _), peer), before) in damages.iter().zip(&peers).zip(&before) {
         let is_back = || {
             let now = dump_of(&peer.sandbox.netns);
-            // Somebody else's rule stays, behind ours.
+            // A foreign rule stays, after ours.
             let foreign = "-A OUTPUT -p tcp -j ACCEPT\n";
             let first = now
                 .find("-A OUTPUT -j ISTIO_OUTPUT")
@@ -57,9 +57,9 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
     }
     println!("all were put right within {:?}", began.elapsed());
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
-    // It is counted when the rules have been seen again.
+    // The repair is counted when the rules have been observed again.
     fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(8.0));
-    // Each by a notification, those of firewall rules with who changed them.
+    // Each by a notification, those of firewall rules with the process that changed them.
     let kinds = ["firewall", "policy_rules", "routes"].map(|kind| {
         let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
         fixture.daemon().metric(&count).unwrap_or_default()
@@ -70,7 +70,7 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
     assert!(kinds[0] >= 4.0 && writers.any(|writer| writer.starts_with("nft (process ")), "{kinds:?}");
 }
 
-/// Of these the kernel counts no changes; one of them leaves the table as long as it was.
+/// The kernel has no generation for these; one of the changes leaves the table's size unchanged.
 #[test]
 fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
     let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
@@ -101,7 +101,7 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
     }
     println!("all were put right within {:?}", began.elapsed());
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
-    // It is counted when the rules have been seen again.
+    // The repair is counted when the rules have been observed again.
     fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(3.0));
 }
 
@@ -112,7 +112,7 @@ fn drift_on_the_node_is_repaired_at_once() {
     let peer = fixture.mesh_pod("app");
     fixture.wait_captured(&peer);
     let (tool, ip) = (fixture.tables.iptables(), peer.ip(false));
-    // Of legacy tables the kernel counts no changes.
+    // The kernel has no generation for legacy tables.
     let rules_limit = if tool == "iptables-legacy" { MINUTE } else { SOON };
     let damages = [
         (format!("{tool} -t nat -F ISTIO_POSTRT"), rules_limit),
@@ -120,7 +120,7 @@ fn drift_on_the_node_is_repaired_at_once() {
         (format!("ipset del istio-inpod-probes-v4 {ip}"), SOON),
         ("ipset flush istio-inpod-probes-v6".to_owned(), SOON),
         ("ipset add istio-inpod-probes-v4 10.99.99.99".to_owned(), SOON),
-        // The number of members stays.
+        // The number of members does not change.
         (format!("del istio-inpod-probes-v4 {ip}\nadd istio-inpod-probes-v4 10.99.99.99"), SOON),
     ];
     let before = node_state(&fixture);
@@ -132,7 +132,7 @@ fn drift_on_the_node_is_repaired_at_once() {
         println!("{damage}: after {:?}", began.elapsed());
     }
     let count = |kind| format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
-    // A regular observation may have been faster with some.
+    // A regular observation may have detected some of them first.
     for kind in ["firewall", "sets"] {
         let metric = count(kind);
         fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(&metric) >= Some(1.0));
@@ -155,7 +155,7 @@ fn node_state(fixture: &InPod) -> String {
     ours.map(str::to_owned).chain(sets).collect::<Vec<_>>().join("\n")
 }
 
-/// The sandbox of a living pod was made anew, and nobody said so.
+/// The sandbox of a living pod was recreated without a notification.
 #[test]
 fn a_namespace_that_is_replaced_is_captured_again() {
     let mut fixture = InPod::new(&[]);
@@ -163,10 +163,10 @@ fn a_namespace_that_is_replaced_is_captured_again() {
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let first = fixture.running_pod(MESH, "app");
     fixture.wait_served(&ztunnel, &first);
-    // Processes of the pod in namespaces that are not its own mislead nobody.
+    // Processes of the pod in other namespaces do not mislead the agent.
     let other = fixture.running_pod(PLAIN, "other");
     let _ = fixture.processes.add(&first.sandbox.pod.uid, &other.sandbox.netns);
-    // The same pod, as the API knows it, lives elsewhere from now on, with another address.
+    // From now on the pod, unchanged in the API, has another namespace and another address.
     let sandbox = fixture.node.pod(kit::Pod::new(MESH, "elsewhere"), &[]);
     let second = crate::fixtures::ambient::Peer::new(sandbox);
     let uid = first.sandbox.pod.uid.clone();
@@ -185,8 +185,8 @@ fn a_namespace_that_is_replaced_is_captured_again() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// Processes in ten pods that make transactions without a pause, of which none concerns our rules: at most 2 % of a core in a
-/// release build. The rules of a pod among them that lost some are restored all the same.
+/// Processes in ten pods that make transactions without a pause, none of which concerns our rules: at most 2 % of a core in a
+/// release build. The rules of one of these pods that lost some are restored nevertheless.
 #[test]
 fn ten_pods_that_write_without_a_pause_cost_little() {
     let mut fixture = InPod::new(&[IPTABLES]);
@@ -214,7 +214,7 @@ fn ten_pods_that_write_without_a_pause_cost_little() {
     });
 }
 
-/// A process in a pod that removes rules without a pause, mostly before the agent has observed what it restored.
+/// A process in a pod that removes rules without a pause, mostly before the agent has observed the restored ones.
 #[test]
 fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift() {
     let mut fixture = InPod::new(&[IPTABLES]);

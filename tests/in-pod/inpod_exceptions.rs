@@ -1,4 +1,4 @@
-//! Traffic that annotations leave outside of capture, as far as the administrator allows it.
+//! Traffic that annotations exclude from redirection, as far as the administrator allows it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::InPod;
 
 const FAMILIES: [bool; 2] = [false, true];
-/// Ports of servers outside, and of the pod, that are excepted.
+/// Ports of external servers, and of the pod, that are excluded.
 const OUTBOUND: u16 = 9101;
 const INBOUND: u16 = 9102;
 const OUTBOUND_PORTS: &str = "cni.istio.io/excludeOutboundPorts";
@@ -47,7 +47,7 @@ impl Exceptions {
         Self { fixture, ztunnel, _servers: servers }
     }
 
-    /// A pod that starts through the plugin with these annotations.
+    /// Starts a pod with these annotations through the plugin.
     fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Peer {
         let pod =
             annotations.iter().fold(Pod::new(MESH, name), |pod, (key, value)| pod.annotation(key, value));
@@ -56,7 +56,7 @@ impl Exceptions {
         peer
     }
 
-    /// Gives a running pod these annotations, and no others.
+    /// Replaces the annotations of a running pod.
     fn annotate(&self, peer: &Peer, annotations: &[(&str, &str)]) {
         let mut manifest = peer.sandbox.manifest();
         manifest["metadata"]["annotations"] = json!(BTreeMap::from_iter(annotations.iter().copied()));
@@ -73,14 +73,14 @@ impl Exceptions {
         (self.fixture.node.outside_ip(v6), port).into()
     }
 
-    /// Whether the pod's connection to a server arrives there as it was made: ztunnel's own has another port.
+    /// Whether the pod's connection reaches a server with its own source port: ztunnel's connections have other ports.
     fn is_direct(&self, peer: &Peer, server: SocketAddr) -> bool {
         self.try_direct(peer, server).unwrap()
     }
 
-    /// Like `is_direct`, where there may be no connection.
+    /// As `is_direct`, where the connection may fail.
     fn try_direct(&self, peer: &Peer, server: SocketAddr) -> Result<bool, Failure> {
-        /// Below those that the kernel gives out by itself.
+        /// Below the ephemeral ports.
         static PORTS: AtomicU16 = AtomicU16::new(20_000);
         let is_second = SECOND.contains(&server.ip().to_string().as_str());
         let own = match is_second {
@@ -92,7 +92,7 @@ impl Exceptions {
         Ok(client.connect(&peer.sandbox.netns, server)?.peer == source)
     }
 
-    /// Waits until connections to this port outside are made directly, or by ztunnel, in both families.
+    /// Waits until connections to this external port are direct, or go through ztunnel, in both families.
     fn wait_outbound(&self, peer: &Peer, port: u16, direct: bool) {
         self.fixture.eventually(&format!("port {port} is reached directly: {direct}"), |_| {
             FAMILIES.iter().all(|v6| self.is_direct(peer, self.outside(*v6, port)) == direct)
@@ -103,7 +103,7 @@ impl Exceptions {
         self.fixture.explain(&format!("{MESH}/{}", peer.sandbox.pod.name))
     }
 
-    /// The results of all packets that the agent sends in the pod; `Err`: why it sends none.
+    /// Results of all packets that the agent sends in the pod; `Err` is the reason why it sends none.
     fn proof(&self, peer: &Peer) -> Result<Vec<ProofResult>, String> {
         let output = self.fixture.container.exec(&[
             "prove",
@@ -121,7 +121,7 @@ impl Exceptions {
     }
 }
 
-/// A second network of the pod, with a server at both of its addresses.
+/// Adds a second network to the pod, with a server at both of its addresses.
 fn second_network(peer: &Peer) -> (Netns, Echo) {
     let other = Netns::new("second");
     peer.sandbox.netns.sh(&format!("ip link add net1 type veth peer name eth0 netns {}", other.name()));
@@ -134,7 +134,7 @@ fn second_network(peer: &Peer) -> (Netns, Echo) {
     (other, echo)
 }
 
-/// What is said of exceptions.
+/// Messages about exceptions.
 fn said(answer: &Explanation) -> Vec<&str> {
     let about = ["Outside by intent", "Not applied"];
     let details = answer.details.iter().map(String::as_str);
@@ -148,7 +148,7 @@ fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     let web = mesh.pod("web", &[(OUTBOUND_PORTS, &outbound), (INBOUND_PORTS, &inbound), (DNS, "false")]);
     let _own = Echo::tcp(&web.sandbox.netns, INBOUND);
     for v6 in FAMILIES {
-        // From its first packet.
+        // From the first packet.
         assert!(mesh.is_direct(&web, mesh.outside(v6, OUTBOUND)), "{v6}");
         assert!(!mesh.is_direct(&web, mesh.outside(v6, PORT)), "{v6}");
         let node = mesh.fixture.node.outside();
@@ -172,10 +172,10 @@ fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     mesh.wait_excepted(1.0);
     assert!(mesh.proof(&web).unwrap().iter().all(|result| *result == ProofResult::Proven));
 
-    // Followed while the pod runs.
+    // Changes take effect while the pod runs.
     let nets =
         FAMILIES.map(|v6| format!("{}/{}", mesh.fixture.node.outside_ip(v6), if v6 { 128 } else { 32 }));
-    // With those that packets which prove something are sent to.
+    // Includes the destinations of the proof's packets.
     let nets = [nets.join(","), "192.0.2.0/24,2001:db8::/32".to_owned()].join(",");
     mesh.annotate(&web, &[(NETWORKS, &nets)]);
     mesh.wait_outbound(&web, PORT, true);
@@ -197,11 +197,11 @@ fn a_second_network_of_a_pod_can_stay_outside_as_a_whole() {
     for server in servers {
         assert!(!mesh.is_direct(&web, server), "{server}");
     }
-    // DNS is captured on all other interfaces.
+    // DNS is redirected on all other interfaces.
     mesh.annotate(&web, &[(INTERFACES, "net1"), (DNS, "true")]);
     mesh.fixture.eventually("it is outside", |_| servers.iter().all(|server| mesh.is_direct(&web, *server)));
     mesh.wait_outbound(&web, PORT, false);
-    // In the other direction, too, past ztunnel.
+    // Inbound connections, too, bypass ztunnel.
     let _own = Echo::tcp(&web.sandbox.netns, INBOUND);
     for (own, peer) in SECOND_OWN.iter().zip(SECOND) {
         let to = SocketAddr::new(own.parse().unwrap(), INBOUND);
@@ -214,7 +214,7 @@ fn a_second_network_of_a_pod_can_stay_outside_as_a_whole() {
         let seen = kit::connect(&web.sandbox.netns, Proto::Udp, server).unwrap();
         assert_ne!(seen.server, "ztunnel-a");
     }
-    // The cluster's own network cannot: the whole annotation has no effect.
+    // The cluster network cannot be excluded: the whole annotation has no effect.
     mesh.annotate(&web, &[(INTERFACES, "net1,eth0")]);
     mesh.fixture.eventually("it is in", |_| !servers.iter().any(|server| mesh.is_direct(&web, *server)));
     mesh.wait_outbound(&web, PORT, false);
@@ -243,7 +243,7 @@ fn dns_goes_to_ztunnel_unless_a_pod_or_its_namespace_leaves_it_outside() {
     });
 }
 
-/// What is not redirected is not closed, either.
+/// Traffic that is not redirected is not reset either.
 #[test]
 fn a_pod_that_joins_with_reset_keeps_its_connections_over_an_excepted_interface() {
     let env = [("AMBIENT_ALLOWED_EXCEPTIONS", "interfaces"), ("EXISTING_CONNECTIONS", "reset")];
@@ -308,7 +308,7 @@ fn without_the_administrators_word_a_pod_is_captured_as_a_whole() {
     ];
     assert_eq!((answer.code.as_str(), said(&answer)), ("captured", expected.to_vec()), "{answer}");
     mesh.wait_excepted(0.0);
-    // With the default, nothing is allowed.
+    // The default allows none.
     let mut fixture = InPod::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-b", InpodOptions { dns_capture: true, ..InpodOptions::default() });
     let servers = [Echo::tcp(fixture.node.outside(), PORT), Echo::tcp(fixture.node.outside(), OUTBOUND)];
@@ -348,13 +348,13 @@ fn a_pod_that_may_goes_on_without_ztunnel_and_is_captured_again_with_it() {
     assert_eq!(mesh.explain(&closed).code, "ztunnel-not-connected");
     let why = "no ztunnel is available, and the pod is not captured without one";
     assert_eq!(mesh.proof(&open), Err(why.to_owned()));
-    // Pods that start meanwhile, too.
+    // Also pods that start meanwhile.
     let late = mesh.pod("late", &[(WITHOUT, "open")]);
     assert!(goes_on(&mesh, &late));
     let conflist = mesh.fixture.node.conflist(&[mesh.fixture.plugin()]);
     assert!(mesh.fixture.add(Pod::new(MESH, "never"), &conflist).is_err());
 
-    // What is open when a ztunnel comes is kept, as by a pod that joins; everything later is captured.
+    // Connections open when a ztunnel connects are kept, as when a pod joins; later ones are redirected.
     let mut kept = LiveConnections::start(&open.sandbox.netns, Live::default());
     drop(kept.open(mesh.outside(false, PORT), 5));
     mesh.ztunnel.restart();
@@ -375,11 +375,11 @@ fn a_pod_that_may_goes_on_without_ztunnel_and_is_captured_again_with_it() {
     let causes: Vec<&str> = applied.filter_map(|change| change["cause"].as_str()).collect();
     assert_eq!(causes, ["ADD", "no ztunnel", "ztunnel is back"], "{history:#?}");
 
-    // A ztunnel that is gone for a moment only, as between two of them, opens nothing.
+    // A ztunnel that is unavailable for a moment, as between two of them, opens nothing.
     mesh.ztunnel.restart();
     mesh.ztunnel.wait_for_snapshots(1);
     assert!(FAMILIES.iter().all(|v6| !mesh.is_direct(&open, mesh.outside(*v6, PORT))));
-    // It is followed while there is none.
+    // Changes take effect while there is none.
     mesh.ztunnel.kill();
     mesh.fixture.eventually("it goes on", |_| goes_on(&mesh, &open));
     mesh.annotate(&open, &[]);

@@ -1,4 +1,4 @@
-//! Connections that a pod has when it joins the mesh, with a ztunnel that serves it.
+//! Existing connections of a pod that joins the mesh, with a ztunnel that serves it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::fixtures::ambient::{PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, RELAYED};
 
 const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
-/// Addresses of services, which the node translates to the pod's and to the one outside.
+/// Addresses of services, which the node translates to those of the pod and of the external server.
 const SERVICES: [[&str; 2]; 2] = [["10.96.0.10", "10.96.0.11"], ["fd96::10", "fd96::11"]];
 
-/// A running pod with connections in both directions, of both families, and by way of services.
+/// A running pod with connections in both directions, of both families, and through services.
 struct Busy {
     fixture: InPod,
     ztunnel: InpodZtunnel,
@@ -24,7 +24,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// With four times that many connections to addresses, and as many of `by_service`.
+    /// Opens four times `count` connections to addresses, and four times `by_service` through services.
     fn new(env: &[(&str, &str)], count: usize, by_service: usize) -> Busy {
         let mut fixture = InPod::new(env);
         let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
@@ -61,7 +61,7 @@ impl Busy {
         self.fixture.is_bare(&self.peer)
     }
 
-    /// Each of the connections has exchanged something from now on, and none is broken.
+    /// Asserts that each connection exchanges messages from now on, and none is broken.
     fn assert_alive(&mut self, count: usize) {
         for client in [&mut self.out, &mut self.inward] {
             client.wait_round();
@@ -70,7 +70,7 @@ impl Busy {
         }
     }
 
-    /// New connections in all four directions go through ztunnel.
+    /// Asserts that new connections in all four directions go through ztunnel.
     fn assert_in_mesh(&self) {
         for v6 in [false, true] {
             let outside = SocketAddr::new(self.fixture.node.outside_ip(v6), PORT);
@@ -82,7 +82,7 @@ impl Busy {
         }
     }
 
-    /// Number of connections that are older than the pod's capture, from the document of the node's state.
+    /// Number of connections older than the pod's capture, from the debug state.
     fn bypassing_connections(&self) -> usize {
         let output = self.fixture.container.exec(&["state", "-o", "json"]);
         let state: StateReport = serde_json::from_slice(&output.stdout).unwrap();
@@ -95,7 +95,7 @@ fn add_service(fixture: &InPod, service: IpAddr, target: SocketAddr) {
     let tool = if service.is_ipv4() { "iptables" } else { "ip6tables" };
     let rule = format!("-d {service} -p tcp --dport 80 -j DNAT --to-destination {target}");
     fixture.node.netns().sh(&format!("{tool} -t nat -A PREROUTING {rule}"));
-    // The host outside reaches services where it reaches pods.
+    // The external host reaches services through the node, as it does pods.
     let outside = fixture.node.outside();
     let way = outside.sh(&format!("ip route get {}", target.ip()));
     let words: Vec<&str> = way.split_whitespace().collect();
@@ -123,7 +123,7 @@ fn a_thousand_connections_survive_and_all_later_ones_are_in_the_mesh() {
     assert_eq!(busy.ztunnel.protocol_error(), None);
 }
 
-/// The pod's annotation wins over what holds for all.
+/// The pod's annotation overrides the setting for all.
 #[test]
 fn where_that_is_wanted_they_are_closed_at_once() {
     for (setting, annotation, is_kept) in

@@ -1,4 +1,4 @@
-//! In-pod capture: what was changed can be asked for later, also after a restart of the agent and without one.
+//! In-pod redirection: changes can be queried later, also after a restart of the agent and without one.
 
 use kit::InpodOptions;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::fixtures::ambient::{Ambient, MESH};
 use crate::fixtures::inpod::{IPTABLES, InPod};
 
-/// What `install-cni history` prints.
+/// Output of `install-cni history`.
 fn history(fixture: &Ambient, arguments: &[&str]) -> String {
     let shown = fixture.container.exec(&[&["history"], arguments].concat());
     assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
@@ -58,7 +58,7 @@ fn what_was_changed_outlives_the_agent() {
     assert_eq!(history(&fixture, &[]), before, "without an agent");
     fixture.start();
     assert!(history(&fixture, &[]).starts_with(&before), "the next agent goes on");
-    // The newest comes last.
+    // The newest is the last.
     let of_pod = history(&fixture, &[&pod]);
     let changes = changes(&fixture, &[&pod]);
     let first = |what: &str| changes.iter().position(|(_, action)| action.starts_with(what)).expect(what);

@@ -1,4 +1,4 @@
-//! In-pod capture beside kube-proxy, in each of its modes.
+//! In-pod redirection beside kube-proxy, in each of its modes.
 
 use std::net::SocketAddr;
 
@@ -9,14 +9,14 @@ use crate::fixtures::inpod::{InPod, RELAYED, relayed, wait_relayed};
 
 const FAMILIES: [bool; 2] = [false, true];
 
-/// A service, by the last part of its address.
+/// Service address with this last part.
 fn vip(v6: bool, last: u8) -> SocketAddr {
     let text = if v6 { format!("[fd00:97::{last}]:80") } else { format!("10.97.0.{last}:80") };
     text.parse().unwrap()
 }
 
-/// What a pod's ztunnel is told of is the service, which the node turns to its endpoint afterwards; and the node's probes are
-/// exempt, whoever else changes source addresses there.
+/// ztunnel sees the service as a pod's destination, which the node translates to its endpoint afterwards; and the node's probes are
+/// exempt, whichever component changes source addresses there.
 #[test]
 fn services_and_probes_work_in_each_mode_whoever_was_first() {
     let all = [ProxyMode::Iptables, ProxyMode::LegacyIptables, ProxyMode::Nftables];
@@ -33,7 +33,7 @@ fn services_and_probes_work_in_each_mode_whoever_was_first() {
         let (one, two, plain) =
             (fixture.mesh_pod("one"), fixture.mesh_pod("two"), fixture.pod(PLAIN, "plain"));
         for v6 in FAMILIES {
-            // kube-proxy goes on adding services after the agent has come.
+            // kube-proxy adds further services after the agent has started.
             fixture.node.service(&Service::new(vip(v6, 2), two.at(v6)).by(mode));
             for (last, endpoint) in [(1, outside(&fixture, v6)), (2, two.at(v6))] {
                 let service = vip(v6, last);
@@ -43,7 +43,7 @@ fn services_and_probes_work_in_each_mode_whoever_was_first() {
                 let _ = plain.tcp(service).unwrap_or_else(|error| panic!("{mode:?} {service}: {error}"));
                 assert!(!relayed(&ztunnel, plain.ip(v6), service), "{mode:?} {service}");
             }
-            // Who comes to the mesh by a service passes its ztunnel, too.
+            // A client that reaches the mesh through a service passes its ztunnel, too.
             assert!(RELAYED.contains(&plain.tcp(vip(v6, 2)).unwrap().peer.port()), "{mode:?}");
             let probe = kit::connect(fixture.node.netns(), Proto::Tcp, two.at(v6)).unwrap();
             assert!(!RELAYED.contains(&probe.peer.port()), "{mode:?} {probe:?}");

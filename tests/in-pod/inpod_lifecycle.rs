@@ -1,4 +1,4 @@
-//! In-pod capture: ztunnels and agents come, go and die.
+//! In-pod redirection: ztunnels and agents start, stop and are killed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn a_rollout_with_overlap_breaks_nothing_and_lets_nothing_out() {
     for round in 0..4 {
         let new = fixture.ztunnel(&format!("ztunnel-{round}"), options());
         assert_eq!(new.workloads().len(), 2, "the snapshot has all: {:?}", new.messages());
-        // Both run; a pod that comes now is told to the newer one only.
+        // Both run; a new pod is sent to the newer one only.
         let name = format!("late-{round}");
         let late = fixture.mesh_pod(&name);
         assert_eq!(old.workload(&late.sandbox.pod.uid), None);
@@ -124,7 +124,7 @@ fn the_survivor_of_two_ztunnels_gets_what_it_missed() {
     let _ = peer.tcp((fixture.node.outside_ip(false), OUTSIDE).into()).unwrap();
 }
 
-/// A new agent adopts what it finds: connections live on, ztunnel keeps its proxies and gets all pods again.
+/// A new agent adopts the existing state: connections continue, ztunnel keeps its proxies and receives all pods again.
 #[test]
 fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
     let mut fixture = InPod::new(&[]);
@@ -136,10 +136,10 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
     let node = Arc::clone(&fixture.node);
     let watch = UplinkWatch::start(&node, &addresses);
     for round in 0..6u64 {
-        // Each time a pod is on its way in, and one on its way out.
+        // Each time one pod is joining, and one leaving.
         let name = format!("joining-{round}");
         let joining = fixture.running_pod(MESH, &name);
-        std::thread::sleep(Duration::from_millis(round * 4)); // a moment within the work that this begins
+        std::thread::sleep(Duration::from_millis(round * 4)); // a moment within the work that this starts
         fixture.restart();
         ztunnel.wait_for_snapshots(usize::try_from(round).unwrap() + 2);
         fixture.wait_served(&ztunnel, &joining);
@@ -152,7 +152,7 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
         let mut manifest = joining.sandbox.manifest();
         manifest["metadata"]["labels"] = serde_json::json!({"istio.io/dataplane-mode": "none"});
         fixture.manifests.put_pod(&manifest);
-        std::thread::sleep(Duration::from_millis(round * 4)); // the same for the way out
+        std::thread::sleep(Duration::from_millis(round * 4)); // as above, while it leaves
         fixture.restart();
         fixture.eventually("it is let go", |_| fixture.is_bare(&joining));
         let _ = ztunnel.wait_for_state(&joining.sandbox.pod.uid, WorkloadState::Gone);
@@ -166,8 +166,8 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
     assert_eq!(ztunnel.protocol_error(), None, "{:?}", ztunnel.messages());
 }
 
-/// The agent restarts in the middle of a rollout, and the ztunnels dial it in the wrong order. A real ztunnel is not ready
-/// without its snapshot, and the rollout would stall for ever.
+/// The agent restarts during a rollout, and the ztunnels reconnect in the wrong order. A real ztunnel is not ready without its
+/// snapshot, and the rollout would stall forever.
 #[test]
 fn both_ztunnels_get_ready_in_whatever_order_they_come_back() {
     let mut fixture = InPod::new(&[]);
@@ -191,14 +191,14 @@ fn both_ztunnels_get_ready_in_whatever_order_they_come_back() {
     let two = fixture.mesh_pod("two");
     fixture.wait_served(&new, &two);
     assert_eq!(old.workload(&two.sandbox.pod.uid), None, "it is about to leave");
-    // The old one goes, as it does in every rollout.
+    // The old one ends, as in every rollout.
     drop(old);
     let three = fixture.mesh_pod("three");
     fixture.wait_served(&new, &three);
     assert_eq!(new.protocol_error(), None);
 }
 
-/// One that takes requests and never answers is not ready, whatever the agent thinks of itself.
+/// A ztunnel that receives requests and never answers is not ready, whatever the agent's own state is.
 #[test]
 fn a_ztunnel_without_its_snapshot_shows_in_readyz_after_a_while() {
     let mut fixture = InPod::new(&[]);
@@ -228,7 +228,7 @@ fn many_pods_are_announced_at_once() {
         let netns = Netns::new("many");
         let ip = format!("10.201.{}.{}", number / 250, number % 250 + 1);
         netns.sh("ip link set lo up");
-        netns.sh("ip rule add fwmark 0x111/0xfff pref 32764 lookup 100"); // as an earlier agent left it
+        netns.sh("ip rule add fwmark 0x111/0xfff pref 32764 lookup 100"); // as a previous agent left it
         netns.sh(&format!("ip address add {ip}/32 dev lo"));
         let pod = Pod::new(MESH, &format!("pod-{number}"));
         let mut manifest = pod.manifest(&[ip.parse().unwrap()]);
@@ -246,10 +246,10 @@ fn many_pods_are_announced_at_once() {
     let adds = ztunnel.messages().iter().filter(|message| matches!(message, kit::ZdsMessage::Add(_))).count();
     println!("{PODS} pods were announced, and served, within {took:?}");
     assert_eq!(adds, PODS);
-    assert!(took < Duration::from_secs(5), "{took:?}"); // with the start of the stub, and 250 times its listeners
+    assert!(took < Duration::from_secs(5), "{took:?}"); // including the start of the stub, and 250 times its listeners
 }
 
-/// Any process of root can dial ztunnel's socket.
+/// Any root process can connect to ztunnel's socket.
 #[test]
 fn a_ztunnel_that_runs_in_no_ztunnel_pod_is_counted_and_takes_no_new_pod() {
     let mut fixture = InPod::new(&[]);
@@ -267,7 +267,7 @@ fn a_ztunnel_that_runs_in_no_ztunnel_pod_is_counted_and_takes_no_new_pod() {
     fixture.daemon().wait_for("it is gone", |daemon| daemon.metric(unknown) == Some(0.0));
 }
 
-/// A runtime removes what is left of a sandbox long after the sandbox has ended, and calls DEL for it again.
+/// A runtime removes the rest of a sandbox long after its end, and calls DEL for it again.
 #[test]
 fn the_del_of_an_earlier_sandbox_ends_no_pod_that_joined_later() {
     let mut fixture = InPod::new(&[]);
@@ -280,7 +280,7 @@ fn the_del_of_an_earlier_sandbox_ends_no_pod_that_joined_later() {
     let earlier = Pod { container_id: "e".repeat(64), ..peer.sandbox.pod.clone() };
     let served = |fixture: &mut InPod, when: &str| {
         let _ = fixture.node.runtime().del(&conflist, &earlier, "", &Value::Null).unwrap();
-        // It is told of the next pod after whatever that DEL led to.
+        // It receives the next pod after everything that the DEL caused.
         let next = fixture.mesh_pod(when);
         fixture.wait_served(&ztunnel, &next);
         let state = ztunnel.workload(&peer.sandbox.pod.uid).map(|workload| workload.state);
@@ -294,7 +294,7 @@ fn the_del_of_an_earlier_sandbox_ends_no_pod_that_joined_later() {
     manifest["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     fixture.manifests.put_pod(&manifest);
     served(&mut fixture, "terminating");
-    // Its own sandbox is known by its network namespace.
+    // Its own sandbox is identified by its network namespace.
     let (runtime, sandbox) = (fixture.node.runtime(), &peer.sandbox);
     let _ = runtime.del(&conflist, &sandbox.pod, &sandbox.netns_path(), &sandbox.result).unwrap();
     let _ = ztunnel.wait_for_state(&sandbox.pod.uid, WorkloadState::Gone);

@@ -1,4 +1,4 @@
-//! The agent among parts of Istio 1.29 to 1.31: its plugin, and its chart.
+//! The agent beside components of Istio 1.29 to 1.31: its plugin, and its chart.
 
 mod alone;
 mod chart;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
 use crate::fixtures::inpod::{InPod, wait_relayed};
 
-/// What Istio's plugin waits for an answer.
+/// Timeout of Istio's plugin for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One request on a new connection, as Go's client makes it; status and body of the answer.
+/// Sends one request on a new connection, as Go's client does; returns status and body.
 fn request(socket: &Path, method: &str, path: &str, body: &[u8]) -> (u16, String) {
     let mut stream = UnixStream::connect(socket).unwrap();
     let head = format!(
@@ -27,7 +27,7 @@ fn request(socket: &Path, method: &str, path: &str, body: &[u8]) -> (u16, String
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // Who is refused before all of it was read may not get rid of the rest.
+    // A client that is refused early may fail to send the rest.
     let _ = stream.write_all(body);
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -35,7 +35,7 @@ fn request(socket: &Path, method: &str, path: &str, body: &[u8]) -> (u16, String
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// What Istio's plugin tells of a pod.
+/// Event that Istio's plugin sends about a pod.
 fn event(namespace: &str, name: &str, netns: &str, ips: &[IpAddr]) -> Value {
     let config = |ip: &IpAddr| {
         let mask = if ip.is_ipv4() { "////AA==" } else { "//////////8AAAAAAAAAAA==" };
@@ -49,7 +49,7 @@ fn post(socket: &Path, event: &Value) -> (u16, String) {
     request(socket, "POST", "/cmdadd", event.to_string().as_bytes())
 }
 
-/// The same for a pod whose sandbox has its addresses.
+/// Sends the event for a pod whose sandbox has its addresses.
 pub(crate) fn tell(socket: &Path, sandbox: &PodSandbox) -> (u16, String) {
     let Pod { namespace, name, .. } = &sandbox.pod;
     post(socket, &event(namespace, name, &sandbox.netns_path(), &sandbox.ips()))
@@ -59,7 +59,7 @@ pub(crate) fn socket(fixture: &InPod) -> PathBuf {
     fixture.node.run_dir().join("pluginevent.sock")
 }
 
-/// A pod whose runtime has called all plugins but Istio's.
+/// A pod for which the runtime has called all plugins except Istio's.
 pub(crate) fn unfinished(fixture: &InPod, namespace: &str, name: &str) -> Peer {
     let pod = Pod::new(namespace, name);
     fixture.manifests.put_pod(&starting(&pod));
@@ -90,7 +90,7 @@ fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
     fixture.wait_captured(&peer);
     // A second ADD of the same pod changes nothing.
     assert_eq!(tell(&socket(&fixture), &peer.sandbox), (200, String::new()));
-    // There is no DEL: it ends when the API shows it no more.
+    // There is no DEL: the pod ends when it disappears from the API.
     fixture.manifests.remove_pod(MESH, "one");
     ztunnel.wait_for_state(&peer.sandbox.pod.uid, WorkloadState::Gone);
     for ip in peer.sandbox.ips() {
@@ -168,7 +168,7 @@ fn what_is_no_event_is_refused() {
     assert_eq!(answered, Some(7.0), "those that were no events; other paths and methods are no requests");
 }
 
-/// Istio's agent with `NATIVE_NFTABLES` has a table of its own on the node.
+/// Istio's agent with `NATIVE_NFTABLES` has its own table on the node.
 #[test]
 fn the_native_table_of_istios_agent_on_the_node_is_removed() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &[("NATIVE_NFTABLES", "true")]);

@@ -1,4 +1,4 @@
-//! In-pod capture in native tables (`NATIVE_NFTABLES`): pods are captured, watched over and released as in those of iptables.
+//! In-pod redirection in native tables (`NATIVE_NFTABLES`): pods are captured, observed and released as in those of iptables.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::fixtures::ambient::{MESH, PORT, Peer, ruleset_of};
 use crate::fixtures::inpod::{InPod, ours, wait_relayed};
 
 const NATIVE: (&str, &str) = ("NATIVE_NFTABLES", "true");
-/// The kernel reports a change at once; and what a busy machine may add.
+/// The kernel reports a change immediately; plus an allowance for a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
-/// `nft` shows tables and chains in the order in which they were made.
+/// `nft` lists tables and chains in order of creation.
 fn lines(peer: &Peer) -> Vec<String> {
     let mut lines: Vec<_> = ruleset_of(&peer.sandbox.netns).lines().map(str::to_owned).collect();
     lines.sort();
@@ -70,7 +70,7 @@ fn pods_are_captured_kept_over_a_restart_and_released() {
             wait_relayed(&ztunnel, peer.ip(v6), target);
         }
     }
-    // The next agent finds what is right, and leaves it alone.
+    // The next agent finds the rules correct, and leaves them unchanged.
     let handles = |peer: &Peer| {
         let shown = peer.sandbox.netns.sh("nft --handle --stateless list ruleset");
         assert!(shown.contains("# handle "), "{shown}");

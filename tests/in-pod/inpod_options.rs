@@ -1,4 +1,4 @@
-//! In-pod capture: what annotations and settings change.
+//! In-pod redirection: effects of annotations and settings.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::fixtures::inpod::{InPod, RELAYED, relayed, wait_relayed};
 
 const FAMILIES: [bool; 2] = [false, true];
 
-/// A pod of the mesh with annotations, that starts through the plugin.
+/// Starts a pod of the mesh with annotations through the plugin.
 fn annotated(fixture: &InPod, name: &str, annotations: &[(&str, &str)]) -> Peer {
     let pod = annotations.iter().fold(Pod::new(MESH, name), |pod, (key, value)| pod.annotation(key, value));
     let peer = fixture.starting(pod);
@@ -17,7 +17,7 @@ fn annotated(fixture: &InPod, name: &str, annotations: &[(&str, &str)]) -> Peer 
     peer
 }
 
-/// Who answers a question for a name, over this protocol; `None`: it was asked of nobody.
+/// Name of the server that answers a DNS query over this protocol; `None` means that no server received it.
 fn asks(fixture: &InPod, peer: &Peer, proto: Proto, v6: bool) -> Option<String> {
     let server = SocketAddr::new(fixture.node.outside_ip(v6), 53);
     kit::connect(&peer.sandbox.netns, proto, server).ok().map(|seen| seen.server)
@@ -36,11 +36,11 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
             assert_eq!(asks(&fixture, &with, proto, v6).as_deref(), Some("ztunnel-a"), "{proto:?} {v6}");
             assert_ne!(asks(&fixture, &without, proto, v6).as_deref(), Some("ztunnel-a"), "{proto:?} {v6}");
         }
-        // Over TCP it is traffic as any other.
+        // Over TCP it is traffic like any other.
         wait_relayed(&ztunnel, without.ip(v6), (fixture.node.outside_ip(v6), 53).into());
     }
     let _ = ztunnel.wait_seen(|one| one.via == Via::Dns);
-    // The annotation is taken in while the pod runs.
+    // The annotation takes effect while the pod runs.
     let mut manifest = without.sandbox.manifest();
     manifest["metadata"]["annotations"]["ambient.istio.io/dns-capture"] = "true".into();
     fixture.manifests.put_pod(&manifest);
@@ -108,7 +108,7 @@ fn udp_ping_and_loopback_are_undisturbed() {
     assert_eq!(ztunnel.seen(), []);
 }
 
-/// What a virtual machine inside of a pod sends arrives on an interface of the pod.
+/// Traffic of a virtual machine inside a pod arrives on an interface of the pod.
 #[test]
 fn virtual_machines_inside_are_captured() {
     let mut fixture = InPod::new(&[]);
@@ -126,7 +126,7 @@ fn virtual_machines_inside_are_captured() {
     machine.sh("ip route add default via 10.123.0.1");
     let outside = SocketAddr::new(fixture.node.outside_ip(false), PORT);
     let connect = TrafficClient::new(Proto::Tcp).within(std::time::Duration::from_secs(5));
-    // That it is answered depends on the machine's network; that ztunnel got it does not.
+    // Whether it is answered depends on the machine's network; ztunnel receives it anyway.
     drop(connect.connect(&machine, outside));
     let seen = ztunnel.wait_seen(|one| one.src.ip().to_string() == "10.123.0.2");
     assert_eq!((seen.via, seen.dst), (Via::Outbound, outside));
@@ -157,7 +157,7 @@ fn without_ipv6_only_ipv4_is_captured_and_dual_stack_pods_start() {
     fixture.eventually("it is released", |_| !fixture.is_probed(peer.ip(false)));
 }
 
-/// The older backend, on the node and in pods.
+/// Legacy tables, on the node and in pods.
 #[test]
 fn the_older_backend_does_the_same() {
     let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);

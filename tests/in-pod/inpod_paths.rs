@@ -1,4 +1,4 @@
-//! In-pod capture: which way each packet takes.
+//! In-pod redirection: path of each packet.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
         assert!(RELAYED.contains(&plain.tcp(two.at(v6)).unwrap().peer.port()));
         let _ = one.tcp(plain.at(v6)).unwrap();
         wait_relayed(&ztunnel, one.ip(v6), plain.at(v6));
-        // plain -> outside is nobody's business
+        // plain -> outside is not concerned
         let _ = plain.tcp(outside).unwrap();
         assert!(!relayed(&ztunnel, plain.ip(v6), outside));
         // The pod's own addresses, and loopback.
@@ -52,7 +52,7 @@ fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
             explanation.details.into_iter().find(|detail| detail.starts_with("The kernel showed at "));
         kernel.unwrap().rsplit("; ").take(2).map(str::to_owned).collect::<Vec<_>>()
     };
-    // The kernel's own word, by another program.
+    // The kernel's own routing decision, from another program.
     let route = |pod: &Peer, v6: bool| {
         let shown = fixture.node.netns().sh(&format!("ip route get {}", pod.ip(v6)));
         shown.split_whitespace().skip_while(|word| *word != "src").nth(1).unwrap().to_owned()

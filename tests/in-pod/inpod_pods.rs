@@ -1,4 +1,4 @@
-//! In-pod capture: who comes into the mesh and leaves it, and what the agent says of it.
+//! In-pod redirection: pods join and leave the mesh, and the agent reports it.
 
 use kit::{Echo, InpodOptions, WorkloadState};
 use serde_json::json;
@@ -41,7 +41,7 @@ fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// Multus calls the plugin for a network that a pod names beside its own: without a result of other plugins.
+/// Multus calls the plugin for a further network that a pod names: without a result of other plugins.
 #[test]
 fn a_pod_that_names_our_network_is_captured_by_the_addresses_in_its_namespace() {
     let mut fixture = InPod::new(&[]);
@@ -128,7 +128,7 @@ fn an_add_ends_when_ztunnel_serves_the_pod_and_fails_with_the_reason() {
     let expected =
         "the node agent failed to handle pod mesh/early: no ztunnel is connected to the agent on this node";
     assert_eq!((error.code(), &error.error["msg"]), (Some(11), &expected.into()));
-    // One that refuses.
+    // A ztunnel that refuses the pod.
     let refused = kit::Pod::new(MESH, "refused");
     let mut ztunnel = fixture
         .ztunnel("ztunnel-a", InpodOptions { refuse: vec![refused.uid.clone()], ..InpodOptions::default() });
@@ -136,10 +136,10 @@ fn an_add_ends_when_ztunnel_serves_the_pod_and_fails_with_the_reason() {
     let why = "ztunnel refused it: failure to start proxy : the test wants it so";
     let expected = format!("the node agent failed to handle pod mesh/refused: {why}");
     assert_eq!((error.code(), &error.error["msg"]), (Some(11), &expected.into()));
-    // Another pod is not disturbed.
+    // Another pod is not affected.
     let fine = fixture.mesh_pod("fine");
     assert_eq!(ztunnel.workload(&fine.sandbox.pod.uid).unwrap().state, WorkloadState::Up);
-    // A running pod that is refused is tried again, and others with it.
+    // A refused running pod is retried, and others with it.
     let running = fixture.running_pod(PLAIN, "running");
     ztunnel.refuse(&running.sandbox.pod.uid);
     fixture.manifests.put_namespace(PLAIN, &AMBIENT);

@@ -1,5 +1,5 @@
-//! `install-cni check`, and the same at the agent's start: nothing is found on a healthy node, and what is taken or refused is found
-//! for what it is. What could not be tried is never good.
+//! `install-cni check`, and the checks at the agent's start: a healthy node has no findings, and a resource that is in use or
+//! denied is reported as such. A check that could not run never passes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn check(fixture: &InPod, arguments: &[&str]) -> (i32, Checks) {
     (output.status.code().unwrap(), checks_of(&answer["checks"]))
 }
 
-/// Those that did not pass.
+/// Checks that did not pass.
 fn failed(checks: &Checks) -> Vec<(&str, &str)> {
     let severities = checks.iter().map(|(code, (severity, _))| (code.as_str(), severity.as_str()));
     severities.filter(|(_, severity)| *severity != "ok").collect()
@@ -48,7 +48,7 @@ fn state_checks(fixture: &Ambient) -> Checks {
     checks_of(&serde_json::from_slice::<Value>(&state).unwrap()["preflight"])
 }
 
-/// A token as the API server issues them.
+/// Writes a token as the API server issues it.
 fn set_token(fixture: &InPod, issued: i64, expires: i64) {
     let claims = json!({"iat": issued, "exp": expires}).to_string();
     let mut encoded = String::new();
@@ -67,7 +67,7 @@ fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap()
 }
 
-/// Everything that the agent needs to make on the node: tables, sets, policy rules, routes.
+/// Everything that the agent has to create on the node: tables, sets, policy rules, routes.
 fn objects(fixture: &InPod) -> String {
     let netns = fixture.node.netns();
     ["nft list ruleset", "ipset list -n", "ip rule", "ip -6 rule", "ip address", "ip route show table all"]
@@ -93,7 +93,7 @@ fn a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes() {
         "selinux",
         "apparmor",
         "user-namespace",
-        // Of the agent's container, which this is.
+        // Of the agent's container, in which this runs.
         "port-taken",
         "few-files",
         "little-memory",
@@ -107,7 +107,7 @@ fn a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes() {
     assert_eq!(failed(&started), vec![], "{started:#?}\n{}", fixture.log());
     let (status, found) = check(&fixture, &["--fail-on", "warning"]);
     assert_eq!((status, failed(&found)), (0, vec![]), "{found:#?}");
-    // What only the agent's process knows comes from there.
+    // Checks that need the agent's process use its own result.
     for code in ["port-taken", "few-files", "little-memory"] {
         assert_eq!(found.get(code), started.get(code), "{code}");
         assert!(found.contains_key(code), "{code}");
@@ -142,7 +142,7 @@ fn addresses_ports_and_the_clock_that_contradict_are_found_at_the_start() {
     assert_eq!(found["port-taken"].1, "another process listens on TCP port 15014");
     assert_eq!(check(&fixture, &[]).0, 0, "nothing of it keeps pods from being captured");
     assert_eq!(check(&fixture, &["--fail-on", "warning"]).0, 1);
-    // The page and the commands show it.
+    // The page and the commands show the findings.
     let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
     let state: Value = serde_json::from_slice(&state).unwrap();
     let codes: Vec<&str> = state["findings"]
@@ -166,7 +166,7 @@ fn an_address_that_was_chosen_may_be_the_nodes_own() {
     assert_eq!(found["probe-address-taken"].0, "ok", "{found:#?}");
 }
 
-/// What a CNI plugin before ours does in each pod concerns us, and what is done on the node does not.
+/// Objects of an earlier CNI plugin in each pod concern us, those on the node do not.
 #[test]
 fn numbers_that_others_have_in_pods_are_found() {
     let fixture = InPod::stopped(NodeOptions::default(), &[]);
@@ -178,7 +178,7 @@ fn numbers_that_others_have_in_pods_are_found() {
         "ip rule add priority 100 fwmark 0x4000/0x4000 lookup 7",
         "ip -6 rule add priority 9 fwmark 0x200/0xf00 lookup 7",
         "ip rule add priority 50 from 192.0.2.1 lookup 101",
-        "ip -6 rule add priority 200 fwmark 0x539 lookup 133", // of a sidecar
+        "ip -6 rule add priority 200 fwmark 0x539 lookup 133", // rule of a sidecar
         "iptables-nft -t mangle -A OUTPUT -j MARK --set-xmark 0x4000/0x4000",
         "ip6tables-legacy -t mangle -A OUTPUT -j CONNMARK --set-xmark 0x10000/0xff0000",
     ];
@@ -234,7 +234,7 @@ fn numbers_that_others_have_in_pods_are_found() {
     assert_eq!(numbers(), found(1));
 }
 
-/// The page says that marks of the node do not matter: a veth pair takes them off, in both directions.
+/// The page says that marks of the node do not matter: a veth pair clears them, in both directions.
 #[test]
 fn marks_that_others_set_on_the_node_reach_no_pod_and_those_of_pods_not_the_node() {
     let mut fixture = InPod::new(&[]);
@@ -290,7 +290,7 @@ fn another_agents_socket_and_rules_in_legacy_tables_are_found() {
     assert_eq!((status, failed(&found)), (0, vec![]), "{found:#?}");
 }
 
-/// Legacy tables are to be used, and the image has no tools: no pod can be captured.
+/// Legacy tables are requested, but the image has no tools: no pod can be captured.
 #[test]
 fn an_error_keeps_the_agent_not_ready_while_the_installer_goes_on() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &[("FORCE_IPTABLES_BINARY", "legacy")]);
@@ -347,7 +347,7 @@ fn a_kernel_without_netfilter_and_one_that_cannot_be_asked_differ() {
     }
 }
 
-/// From within a user namespace the kernel does not show that of process 1, so nobody can say more.
+/// From within a user namespace the kernel does not show that of process 1, so the check has no result.
 #[test]
 fn a_user_namespace_of_the_agents_own_is_never_good() {
     let output = std::process::Command::new("unshare")

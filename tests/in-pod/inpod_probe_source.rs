@@ -1,4 +1,5 @@
-//! The source of the node's probes as the node's own routes say it, for networks that send the node's packets past its rules.
+//! The source of the node's probes as determined by the node's own routes, for networks whose packets from the node bypass its
+//! rules.
 
 use std::net::SocketAddr;
 
@@ -11,13 +12,14 @@ use crate::fixtures::inpod::{InPod, RELAYED, wait_relayed};
 const DETECT: [(&str, &str); 2] = [("HOST_PROBE_SNAT_IP", "detect"), ("HOST_PROBE_SNAT_IPV6", "detect")];
 const ISTIO: [&str; 2] = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
 
-/// What the node sends is not tracked, so no rule of `nat` changes its source: as with an eBPF program that sends it to pods.
+/// Packets from the node are not tracked, so no rule of `nat` changes their source: as with an eBPF program that sends them to
+/// pods.
 fn pass_node_rules(fixture: &Ambient) {
     let rules = "table inet network { chain out { type filter hook output priority -310; notrack; }; }";
     fixture.node.netns().pipe("nft -f -", rules);
 }
 
-/// Where the node's routes say that its packets to the pod come from, by another program.
+/// Source address of the node's packets to the pod by its routes, from another program.
 fn route_source(fixture: &Ambient, pod: &Peer, v6: bool) -> String {
     let shown = fixture.node.netns().sh(&format!("ip route get {}", pod.ip(v6)));
     shown.split_whitespace().skip_while(|word| *word != "src").nth(1).unwrap().to_owned()
@@ -73,7 +75,7 @@ fn a_detected_source_needs_no_rule_of_the_node() {
         }
         for v6 in [false, true] {
             assert_eq!(probe(&fixture, &pod, v6), (route_source(&fixture, &pod, v6), false), "{passes}");
-            // Everybody else's connections are the mesh's.
+            // Connections of other clients belong to the mesh.
             let _ = kit::connect(fixture.node.outside(), Proto::Tcp, pod.at(v6)).unwrap();
             wait_relayed(&ztunnel, fixture.node.outside_ip(v6), pod.at(v6));
         }
@@ -83,7 +85,7 @@ fn a_detected_source_needs_no_rule_of_the_node() {
     assert!(details.iter().any(|detail| detail.rsplit("; ").next() == Some(&probes)), "{details:?}");
 }
 
-/// Nothing tells the source before a pod runs; the next agent finds it, and corrects what the first one made.
+/// The source is unknown before a pod runs; the next agent determines it, and corrects the first one's rules.
 #[test]
 fn an_agent_on_an_empty_node_uses_istios_source_until_it_starts_again() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &DETECT);

@@ -1,4 +1,4 @@
-//! Proof by a packet: what the agent finds out of a pod by packets that it sends there, and that nobody else sees them.
+//! Proof by a packet: the results of the packets that the agent sends in a pod, which no other host receives.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, wait_relayed};
 use crate::fixtures::tables::Tables;
 
-/// Counts packets for documentation addresses and the probes' source that come to the node, and those that it would forward.
+/// Counts packets for documentation addresses and the probes' source that arrive at the node, and those that it would forward.
 const COUNTERS: &str = "table inet proof {
     counter arrived {}
     counter forwarded {}
@@ -31,7 +31,7 @@ const COUNTERS: &str = "table inet proof {
 }
 ";
 
-/// The proof of a pod by the command, whose exit status fits.
+/// Runs the proof of a pod by the command, and checks its exit status.
 fn prove(fixture: &Ambient, pod: &str) -> Proof {
     let output = fixture.container.exec(&["prove", pod, "-o", "json"]);
     let proof: Proof = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -39,7 +39,7 @@ fn prove(fixture: &Ambient, pod: &str) -> Proof {
     proof
 }
 
-/// The result of a path in both families, which are the same.
+/// Result of a path, which must be equal in both families.
 fn result(paths: &[ProofPath], name: &str) -> ProofResult {
     let found = |family| paths.iter().find(|path| path.name == name && path.family == family);
     let [v4, v6] = [4, 6].map(|family| found(family).unwrap_or_else(|| panic!("no {name}: {paths:?}")));
@@ -47,7 +47,7 @@ fn result(paths: &[ProofPath], name: &str) -> ProofResult {
     v4.result
 }
 
-/// The paths of what the pod sends.
+/// Paths of outbound packets.
 fn sent(proof: &Proof) -> impl Iterator<Item = &ProofPath> {
     proof.paths.iter().filter(|path| !path.name.starts_with("inbound-"))
 }
@@ -56,7 +56,7 @@ fn all_are(paths: &[ProofPath], expected: ProofResult) {
     assert!(!paths.is_empty() && paths.iter().all(|path| path.result == expected), "{paths:#?}");
 }
 
-/// Packets and their number, by the counter's name.
+/// Packet count of a counter.
 fn count(fixture: &Ambient, counter: &str) -> u64 {
     let shown = fixture.node.netns().sh(&format!("nft list counter inet proof {counter}"));
     let words: Vec<&str> = shown.split_whitespace().collect();
@@ -91,12 +91,12 @@ fn a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet(
     let found: Vec<&str> = proof.paths.iter().map(|path| path.name.as_str()).collect();
     assert_eq!(found, [names, names].concat(), "{proof:#?}");
     assert_eq!(ztunnel.seen(), []);
-    // Those of the proxy leave the pod, as they are to, and end at the node. Nothing answers those that arrived.
+    // The proxy's packets leave the pod, as intended, and end at the node. Those that arrived are not answered.
     assert_eq!((count(&fixture, "arrived"), count(&fixture, "forwarded")), (6, 0), "{proof:#?}");
     for documentation in ["192.0.2.", "2001:db8:", "169.254.7.127", "fd16:"] {
         assert!(!entries(&peer).contains(documentation), "{}", entries(&peer));
     }
-    // Its text is for people.
+    // The text output is for people.
     let shown = fixture.container.exec(&["prove", "mesh/app"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.starts_with("mesh/app: proven\n"), "{shown}");
@@ -104,14 +104,14 @@ fn a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet(
     let row = format!("application-tcp IPv4 192.0.2.1:80 proven {message}");
     let mut rows = shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     assert!(rows.any(|one| one == row), "{shown}");
-    // All pods of the node, and of a namespace.
+    // All pods of the node, and those of a namespace.
     for (arguments, pods) in [(&["prove", "--all"][..], 1), (&["prove", "--all", "-n", "other"], 0)] {
         let all = fixture.container.exec(&[arguments, &["-o", "json"]].concat());
         let all: (_, Vec<Proof>) = (all.status.code(), serde_json::from_slice(&all.stdout).unwrap());
         assert!(all.0 == Some(0) && all.1.len() == pods, "{all:?}");
     }
     assert_eq!(fixture.container.exec(&["prove", "--all", "mesh/app"]).status.code(), Some(2));
-    // Repeating it changes nothing.
+    // A repetition changes nothing.
     all_are(&prove(&fixture, "mesh/app").paths, ProofResult::Proven);
     assert_eq!(ztunnel.seen(), []);
 }
@@ -160,7 +160,7 @@ fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
     assert_eq!(proof.paths[0].message, dropped, "{proof:#?}");
 }
 
-/// Real connections from outside of the node, and the same by packets.
+/// Real connections from outside the node, and the proof's packets.
 #[test]
 fn what_arrives_takes_the_path_of_real_connections() {
     use ProofResult::{Bypasses, Held, NotTestable, Proven};
@@ -198,10 +198,10 @@ fn what_arrives_takes_the_path_of_real_connections() {
     nft(
         "delete table inet evil\ntable inet evil { chain in { type filter hook prerouting priority -310; tcp dport { 80, 8080 } notrack; }; }",
     );
-    // A connection is made. What the application answers counts as the beginning of another, which is redirected.
+    // An established connection. The application's answer counts as the first packet of another one, which is redirected.
     found([Bypasses, Proven, Proven]);
     nft("delete table inet evil");
-    // It discards what is for everybody on the link, which a real connection is not.
+    // The socket discards broadcasts and multicasts on the link, which a real connection is not.
     let discard = |value| {
         for parameter in ["ipv4.conf.all", "ipv6.conf.eth0"] {
             let parameter = format!("net.{parameter}.drop_unicast_in_l2_multicast");
@@ -228,14 +228,14 @@ fn a_periodic_sample_counts_paths_and_logs_a_pod_that_bypasses_once() {
     assert_eq!(counted(&fixture, "bypasses"), Some(0.0));
     let evil = "table inet evil { chain out { type nat hook output priority -150; tcp dport 80 redirect to :9999; }; }";
     drop(peers[1].sandbox.netns.pipe("nft -f -", evil));
-    // Two turns of each.
+    // Two proofs of each.
     fixture.eventually("it bypasses", |_| counted(&fixture, "bypasses") >= Some(4.0));
     assert_eq!(fixture.daemon().logged("a packet bypassed the proxy", "pod=other"), 1, "{}", fixture.log());
     peers[1].sandbox.netns.sh("nft delete table inet evil");
     fixture.wait_logged("packets no longer bypass the proxy", "namespace=mesh pod=other");
 }
 
-/// Without an agent, which would restore them at once.
+/// Without an agent, which would restore them immediately.
 #[test]
 fn a_pod_without_its_rules_bypasses() {
     let mut fixture = InPod::new(&[]);
@@ -251,7 +251,7 @@ fn a_pod_without_its_rules_bypasses() {
     let node = netns::Netns::open(fixture.node.netns().path()).unwrap();
     let prove_in = |netns: &kit::Netns| {
         let netns = netns::Netns::open(netns.path()).unwrap();
-        // As an agent that does not share the node's network namespace.
+        // As an agent in another network namespace than the node's.
         proof::prove(&netns, Some(&node), &spec).unwrap()
     };
     let prove = || prove_in(&peer.sandbox.netns);
@@ -283,7 +283,7 @@ fn a_pod_without_its_rules_bypasses() {
         let seen = kit::connect(fixture.node.outside(), Proto::Tcp, peer.at(v6)).unwrap();
         assert_eq!(seen.listener, PORT, "as its packets have shown");
     }
-    // A namespace that never had any.
+    // A namespace that never had rules.
     let blank = fixture.node.pod(Pod::new(PLAIN, "blank"), &[]);
     let found = prove_in(&blank.netns);
     for name in ["application-tcp", "inbound-tcp"] {

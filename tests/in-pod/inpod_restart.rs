@@ -1,5 +1,5 @@
-//! In-pod capture: the agent is killed at each step of each way of a pod into the mesh and out of it, and started
-//! again. It converges, nobody else notices, and no pod starts that is not captured.
+//! In-pod redirection: the agent is killed at each step while a pod joins or leaves the mesh, and started again. It converges,
+//! other pods are not affected, and no pod starts without being captured.
 
 mod starting;
 mod tracer;
@@ -15,7 +15,7 @@ use crate::fixtures::ambient::{MESH, PORT, Peer};
 use crate::fixtures::inpod::{InPod, ours};
 use tracer::{Point, Tracer};
 
-/// A node with two pods of the mesh whose connections must not break, and a third one that comes and goes.
+/// A node with two pods of the mesh whose connections must not break, and a third one that joins and leaves.
 struct Fixture {
     base: InPod,
     ztunnel: InpodZtunnel,
@@ -35,7 +35,7 @@ impl Fixture {
         fixture
     }
 
-    /// Takes the third pod into the mesh, or out of it.
+    /// Labels the third pod to join the mesh or leave it.
     fn label(&mut self, member: bool) {
         let mut manifest = self.third.sandbox.manifest();
         if !member {
@@ -57,7 +57,7 @@ impl Fixture {
         self.base.eventually(&format!("{what}: member={member}"), |_| self.is_led(member));
     }
 
-    /// A new agent, which has nothing to do any more. What was captured still is, and it has told ztunnel of all.
+    /// Starts a new agent, and waits until it has sent its snapshot and reports the pods as captured; ztunnel still serves them.
     fn restart(&mut self, what: &str) {
         self.assert_held(what);
         self.base.restart();
@@ -70,7 +70,8 @@ impl Fixture {
         }
     }
 
-    /// What must hold whenever the agent is killed: others are captured, and no pod's traffic is led to nobody.
+    /// Asserts what must hold whenever the agent is killed: other pods are captured, and no pod's traffic is redirected to no
+    /// listener.
     fn assert_held(&self, what: &str) {
         assert!(self.mesh.iter().all(|peer| self.base.is_ruled(peer)), "{what}");
         let [jumps, rules, routes] = ours(&self.third);
@@ -80,16 +81,16 @@ impl Fixture {
         );
     }
 
-    /// Where the third pod's way could be cut off.
+    /// The points at which the third pod's change can be interrupted.
     fn undisturbed(&mut self, member: bool) -> Vec<Point> {
         let tracer = Tracer::attach(self.base.daemon(), None);
         self.label(member);
         self.wait_led(member, "undisturbed");
-        std::thread::sleep(Duration::from_millis(300)); // what comes last leaves no trace in the kernel
+        std::thread::sleep(Duration::from_millis(300)); // the last step leaves no trace in the kernel
         tracer.points()
     }
 
-    /// Cuts it off there. False if it was done before.
+    /// Interrupts the change at a point. False if it was complete before.
     fn cut_off(&mut self, member: bool, at: usize, planned: &Point) -> bool {
         let tracer = Tracer::attach(self.base.daemon(), Some(at));
         self.label(member);
@@ -106,13 +107,13 @@ impl Fixture {
         self.base.add(pod.clone(), &self.base.node.conflist(&[self.base.plugin()]))
     }
 
-    /// A pod that was started runs: it has a process, and the API knows its addresses.
+    /// A started pod runs: it has a process, and the API knows its addresses.
     fn run(&mut self, peer: &Peer) -> u32 {
         self.base.manifests.put_pod(&peer.sandbox.manifest());
         self.base.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns)
     }
 
-    /// And ends.
+    /// Ends the pod.
     fn delete(&mut self, mut peer: Peer, process: u32) {
         let _ = peer.sandbox.delete().unwrap();
         self.base.processes.remove(process);
@@ -121,7 +122,7 @@ impl Fixture {
         let _ = self.ztunnel.wait_for_state(&peer.sandbox.pod.uid, WorkloadState::Gone);
     }
 
-    /// A pod that was started is captured, at once.
+    /// Asserts that a started pod is captured immediately.
     fn assert_started(&self, peer: &Peer, what: &str) {
         assert!(self.base.is_ruled(peer) && self.base.is_probed(peer.ip(false)), "{what}");
         let state = self.ztunnel.workload(&peer.sandbox.pod.uid).map(|workload| workload.state);
@@ -129,7 +130,7 @@ impl Fixture {
     }
 }
 
-/// Connections that must not notice anything, and a watch that nothing of these pods bypasses ztunnel.
+/// Connections that must not be affected, and a watch that no packet of these pods bypasses ztunnel.
 fn bystanders<'a>(fixture: &Fixture, node: &'a Arc<Node>) -> (LiveConnections, UplinkWatch<'a>) {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
     let [one, two] = &fixture.mesh;
@@ -156,12 +157,12 @@ fn a_running_pods_way_in_and_out_is_completed_wherever_the_agent_is_killed() {
     fixture.wait_led(false, "at first");
     fixture.restart("at first");
     let (crowd, watch) = bystanders(&fixture, &node);
-    // Tables that were used once stay, and another way leads into these.
+    // Tables that were used once stay, and another code path uses these.
     let _ = [true, false].map(|member| fixture.undisturbed(member));
     let ways = [true, false].map(|member| fixture.undisturbed(member));
     show("in", &ways[0]);
     show("out", &ways[1]);
-    // Two policy rules, two routes, two addresses, two restores and a message, at least.
+    // At least two policy rules, two routes, two addresses, two restores and a message.
     assert!(ways.iter().all(|points| points.len() >= 9), "{ways:?}");
     let (mut kills, mut missed) = (0, 0);
     for at in 0..ways.iter().map(Vec::len).max().unwrap() {
@@ -195,7 +196,7 @@ fn an_add_ends_in_a_captured_pod_or_none_wherever_the_agent_is_killed() {
     let (crowd, watch) = bystanders(&fixture, &node);
     let tracer = Tracer::attach(fixture.base.daemon(), None);
     let first = fixture.add(&Pod::new(MESH, "first")).unwrap();
-    std::thread::sleep(Duration::from_millis(300)); // what follows an ADD leaves no trace in the kernel
+    std::thread::sleep(Duration::from_millis(300)); // steps after an ADD leave no trace in the kernel
     let points = tracer.points();
     show("ADD", &points);
     assert!(points.len() >= 10, "{points:?}");
@@ -213,13 +214,13 @@ fn an_add_ends_in_a_captured_pod_or_none_wherever_the_agent_is_killed() {
             Some(_) => kills += 1,
             None => missed += 1,
         }
-        // What was started is captured, also while there is no agent. What was not is tried again, as runtimes do.
+        // A started pod is captured, even while there is no agent. A failed one is retried, as runtimes do.
         let (peer, process) = match added {
             Ok(peer) => {
                 started += 1;
                 fixture.assert_started(&peer, &what);
                 fixture.restart(&what);
-                // Of this pod neither the API nor a process has told yet.
+                // This pod is not yet known from the API or a process.
                 fixture.assert_started(&peer, &what);
                 let process = fixture.run(&peer);
                 (peer, process)

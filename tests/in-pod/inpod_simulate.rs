@@ -1,4 +1,4 @@
-//! `install-cni simulate`: what it says is what happens.
+//! `install-cni simulate`: its prediction matches the outcome.
 
 use std::{
     collections::BTreeMap,
@@ -15,11 +15,10 @@ use crate::fixtures::inpod::InPod;
 
 const MODE: &str = "istio.io/dataplane-mode";
 const OUTSIDE: u16 = 9000;
-/// A port outside that is excepted.
+/// An excluded external port.
 const EXCEPTED: u16 = 5432;
 
-/// Of each pod of the namespace, by name: its mode, `None` for one that does not belong to the mesh, and its exceptions, those that are
-/// refused after those that are applied.
+/// Pods of the namespace by name: mode, `None` for one outside the mesh, and exceptions, refused ones after applied ones.
 type Modes = BTreeMap<String, (Option<String>, [Vec<String>; 2])>;
 
 fn mode_of(pod: &Value, key: &str) -> (String, (Option<String>, [Vec<String>; 2])) {
@@ -114,7 +113,7 @@ fn what_is_simulated_is_what_happens() {
     let sources = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
     assert_eq!(answer["probeSources"], json!(sources));
     assert_eq!(actual(&fixture), before, "nothing was changed");
-    // Labels that nobody decides on change nothing.
+    // Labels on which no decision depends change nothing.
     assert_eq!(simulated(&fixture, "app=web").0, before);
 
     fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
@@ -129,7 +128,7 @@ fn what_is_simulated_is_what_happens() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// ztunnel cannot open a port that an application of the pod has.
+/// ztunnel cannot open a port that an application of the pod uses.
 #[test]
 fn a_pod_with_a_port_of_ztunnel_is_found_before_it_joins_and_explained_afterwards() {
     let mut fixture = InPod::new(&[]);
@@ -197,10 +196,10 @@ fn without_an_agent_or_a_label_nothing_is_simulated() {
     assert_eq!((code, error.as_str()), (Some(2), expected));
 }
 
-/// Whether the pod's connections to a server outside arrive there as they were made, in both families: ztunnel's own have other
-/// ports.
+/// Whether the pod's connections reach an external server with their own source ports, in both families: ztunnel's connections have
+/// other ports.
 fn is_direct(fixture: &Ambient, peer: &Peer) -> bool {
-    /// Below those that the kernel gives out by itself.
+    /// Below the ephemeral ports.
     static PORTS: AtomicU16 = AtomicU16::new(20_000);
     [false, true].into_iter().all(|v6| {
         let source = SocketAddr::new(peer.ip(v6), PORTS.fetch_add(1, Ordering::Relaxed));

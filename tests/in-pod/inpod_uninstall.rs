@@ -1,4 +1,4 @@
-//! In-pod capture: what is left when the agent goes.
+//! In-pod redirection: state that remains when the agent ends.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, dump_of};
 use crate::fixtures::inpod::InPod;
 
-/// Of a captured pod, as `ip rule` shows it.
+/// Policy rule of a captured pod, as `ip rule` lists it.
 const POLICY_RULE: &str = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
 
 #[test]
@@ -36,7 +36,7 @@ fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
         fixture.start();
         let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
         fixture.wait_captured(&one);
-        // As the plugin leaves it when no agent takes its lines.
+        // As the plugin leaves it when no agent reads its lines.
         fs::write(fixture.node.run_dir().join("istio-cni.log"), "a line").unwrap();
         assert!(fixture.is_ruled(&one) && fixture.is_probed(one.ip(false)));
         let (status, log) = fixture.daemon.take().unwrap().terminate();
@@ -56,7 +56,7 @@ fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
     }
 }
 
-/// The ztunnel's pod came meanwhile: its link, its route, and numbers of links.
+/// Removes the ztunnel pod, which started meanwhile: its link, its route, and link indexes.
 fn without_ztunnel(dump: &str) -> String {
     let mut lines: Vec<&str> =
         dump.lines().filter(|line| line.starts_with(['-', ':', '*']) || line.contains("lookup")).collect();
@@ -64,18 +64,18 @@ fn without_ztunnel(dump: &str) -> String {
     lines.join("\n")
 }
 
-/// What an agent has left that was killed while two pods were captured, and the node as it was before.
+/// State left by an agent that was killed while two pods were captured, and the node's state before.
 struct Killed {
     fixture: InPod,
     pods: [Peer; 2],
     before: Vec<String>,
     conflist: Vec<u8>,
-    /// Its debug state, as it writes it down after some seconds.
+    /// Its debug state, which it writes after several seconds.
     state: Vec<u8>,
 }
 
 impl Killed {
-    /// The variables that tell where directories are stay: without them, the directories of other tests would be meant.
+    /// The variables for directories stay: without them, the directories of other tests would be used.
     fn without_settings() -> Self {
         Self::with_tools(&[], None)
     }
@@ -97,7 +97,7 @@ impl Killed {
         for setting in ["AMBIENT_ENABLED", "AMBIENT_CAPTURE", "FORCE_IPTABLES_BINARY", "NATIVE_NFTABLES"] {
             killed.fixture.container.set_env(setting, "");
         }
-        // A shell on the node does not have what the kubelet gives a container.
+        // A shell on the node lacks the environment that the kubelet gives a container.
         killed.fixture.container.set_env("KUBERNETES_SERVICE_HOST", "");
         killed
     }
@@ -117,11 +117,11 @@ impl Killed {
         assert!(left.is_empty() && !self.fixture.socket().exists(), "{left:?}: {log}");
     }
 
-    /// Lets the command do its work, and kills it as soon as this holds. False if it has ended before.
+    /// Starts the command, and kills it as soon as the condition holds. False if it has ended before.
     fn interrupted(&self, holds: impl Fn(&Self) -> bool) -> bool {
         let mut command = self.fixture.container.start_with(&["uninstall"], &[]);
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Without a pause: the moment is what is tested.
+        // Without a pause: the exact moment is tested.
         while !holds(self) {
             if command.has_ended() {
                 return false;
@@ -181,7 +181,7 @@ fn the_command_completes_what_it_began_wherever_it_was_interrupted() {
     killed.assert_removed(&log);
 }
 
-/// The socket for ztunnel is where only the last agent's settings had it.
+/// Only the last agent's settings have the path of the socket for ztunnel.
 #[test]
 fn the_command_takes_what_it_is_not_given_from_the_last_agents_settings() {
     let mut killed = Killed::without_settings();
@@ -198,13 +198,13 @@ fn the_command_takes_what_it_is_not_given_from_the_last_agents_settings() {
     killed.assert_removed(&command.log());
 }
 
-/// Stands before the restore tools, which fail while they are broken.
+/// Wraps the restore tools, which fail while a file makes them.
 const BREAKABLE: &str = "#!/bin/sh
 [ ! -e /tools/broken ] || exit 4
 exec \"/usr/sbin/${0##*/}\" \"$@\"
 ";
 
-/// The sets show the next agent, and what is written down the next attempt, that something is left.
+/// The sets show the next agent that state remains, and the records show it to the next attempt.
 #[test]
 fn what_cannot_be_removed_keeps_the_evidence() {
     let tools = kit::TempDir::new().unwrap();
@@ -229,7 +229,7 @@ fn what_cannot_be_removed_keeps_the_evidence() {
     killed.assert_removed(&command.log());
 }
 
-/// An API server with one pod of the mesh, which notes whether that has its rules when its annotation is withdrawn.
+/// An API server with one pod of the mesh, which records whether the pod has its rules when its annotation is removed.
 fn with_one_pod(fixture: &InPod, pod: &PodSandbox, withdrawn: mpsc::Sender<bool>) -> FakeApi {
     let address = SocketAddr::from((fixture.node.outside_ip(false), 6443));
     let mut manifest = pod.manifest();

@@ -1,4 +1,4 @@
-//! Our plugin with the newer keys of its entry, while the agent is away.
+//! The plugin with the newer keys of its entry, while the agent is unavailable.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const OPT_OUT: (&str, &str) = ("ambient.istio.io/redirection", "disabled");
 
-/// An API server that knows every pod, as one that was opted out, and every namespace, as one that is labelled.
+/// An API server that returns every pod as opted out, and every namespace as labelled.
 fn answer(request: &FakeRequest) -> FakeReply {
     let words: Vec<&str> = request.path.split(['/', '?']).collect();
     let name = |place: usize| words.get(place).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The daemon in the place of Istio's, in the chart of Istio 1.30 with its `ambient` profile.
+//! The agent in place of Istio's, in the chart of Istio 1.30 with its `ambient` profile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
 use crate::fixtures::inpod::wait_relayed;
 use crate::fixtures::install::{self, InstallFixture, NETWORK};
 
-/// All that the chart sets: its ConfigMap, and the DaemonSet's own.
+/// Environment that the chart sets: its ConfigMap, and the DaemonSet's own variables.
 const CHART: &[(&str, &str)] = &[
     ("CURRENT_AGENT_VERSION", "1.30.3"),
     ("AMBIENT_ENABLED", "true"),
@@ -111,12 +111,12 @@ impl Chart {
             .with_mount(sockets.path(), "/var/run/ztunnel")
             .with_mount(proc.path(), "/host/proc")
             .with_mount(Path::new("/run/netns"), "/host/var/run/netns")
-            // Not the chart's: objects come from files, and the host of these tests has its own directory for sockets.
+            // Not from the chart: objects come from files, and the node of these tests has its own directory for sockets.
             .with_env("POD_SOURCE", "dir:/manifests/objects")
             .with_mount(manifests.path().parent().unwrap(), "/manifests")
             .with_env("CNI_AGENT_RUN_DIR", run_dir.to_str().unwrap())
             .with_mount(&run_dir, run_dir.to_str().unwrap());
-        fs::create_dir_all(container.root().join("run")).unwrap(); // the lock of the older backend's tools
+        fs::create_dir_all(container.root().join("run")).unwrap(); // the lock of the legacy tools
         let mut daemon = container.start_with(&["--log_output_level=info", "--log_as_json"], &[]);
         daemon.wait_until_ready();
         Self { daemon, manifests, node, sockets, _proc: proc, _container: container }
@@ -127,18 +127,18 @@ impl Chart {
         let ztunnel = InpodZtunnel::start(&self.node, "ztunnel-a", &socket, InpodOptions::default());
         ztunnel.wait_for_snapshots(1);
         let mut manifest = ztunnel.manifest();
-        // By this, which Istio's chart sets to this day, the agent knows what it speaks.
+        // By this variable, which Istio's current chart still sets, the agent detects ztunnel's capture mode.
         manifest["spec"]["containers"][0]["env"] = json!([{"name": "INPOD_ENABLED", "value": "true"}]);
         self.manifests.put_pod(&manifest);
         ztunnel
     }
 
-    /// The network as it is installed.
+    /// The conflist as installed.
     fn conflist(&self) -> Value {
         serde_json::from_slice(&fs::read(self.node.net_d().join(FILE)).unwrap()).unwrap()
     }
 
-    /// A pod that starts by it.
+    /// Starts a pod with the installed conflist.
     fn add(&self, pod: Pod) -> Result<PodSandbox, Box<kit::ChainError>> {
         self.manifests.put_pod(&starting(&pod));
         self.node.add_pod(&self.node.runtime(), &self.conflist(), pod)
@@ -162,7 +162,7 @@ fn with_the_charts_environment_our_plugin_works_by_the_entry_that_is_installed()
 
     let ztunnel = chart.ztunnel();
     let _echo = Echo::tcp(chart.node.outside(), PORT);
-    // What opts out in 1.20 means nothing here.
+    // The opt-out of 1.20 has no effect here.
     let opted_out = Pod::new(MESH, "one").annotation("ambient.istio.io/redirection", "disabled");
     let peer =
         Peer::new(chart.add(opted_out).unwrap_or_else(|error| panic!("{error}\n{}", chart.daemon.log())));
@@ -182,7 +182,7 @@ fn with_the_charts_environment_our_plugin_works_by_the_entry_that_is_installed()
     }
     let labelled = Pod::new(PLAIN, "five").label("istio.io/dataplane-mode", "ambient");
     assert!(Chart::is_ruled(&chart.add(labelled).unwrap_or_else(|error| panic!("{error}"))));
-    // The plugin found the log socket.
+    // The plugin reached the log socket.
     chart.daemon.wait_for("the plugin's lines", |daemon| {
         let log = daemon.log();
         let mut records = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_default());
@@ -203,7 +203,7 @@ fn istios_own_plugin_is_served_with_the_charts_mounts() {
     assert!(Chart::is_ruled(&sandbox));
     ztunnel.catch_up();
     assert!(ztunnel.workload(&sandbox.pod.uid).is_some());
-    // The node's own namespace, which is seen as that of another process.
+    // The node's own namespace, by the path of another process.
     let event = super::event(MESH, "one", "/proc/1/ns/net", &sandbox.ips());
     let (status, why) = super::post(&socket, &event);
     let expected = "pod mesh/one: /proc/1/ns/net is the network namespace of the node, or the agent's own";
@@ -219,7 +219,7 @@ fn the_credential_is_where_istio_has_it_now_and_nowhere_else() {
     assert_eq!(parsed["users"][0]["user"]["token"], "a.token.of-nobody", "{parsed}");
     let Chart { daemon, node, _container: container, .. } = chart;
     drop(daemon);
-    // A daemon with a template, and then one without, as after a change of the chart.
+    // An agent with a template, and then one without, as after a change of the chart.
     let former = node.net_d().join("ZZZ-istio-cni-kubeconfig");
     let mut daemon = container.start_with(&["--cni-network-config", kit::NETWORK_CONFIG], &[]);
     daemon.wait_until_ready();
@@ -228,7 +228,7 @@ fn the_credential_is_where_istio_has_it_now_and_nowhere_else() {
     let mut daemon = container.start();
     daemon.wait_until_ready();
     assert!(!former.exists() && kubeconfig.exists());
-    // A damage is repaired here, too.
+    // Damage is repaired here, too.
     fs::write(&kubeconfig, "nothing").unwrap();
     daemon
         .wait_for("it is put right", |_| fs::read_to_string(&kubeconfig).is_ok_and(|text| text != "nothing"));

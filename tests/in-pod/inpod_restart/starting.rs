@@ -1,5 +1,5 @@
-//! The agent is killed right after an ADD: the API shows no address of the pod yet, and no process of it exists. Only the
-//! plugin's record tells the next agent where the pod is.
+//! The agent is killed right after an ADD: the API shows no address of the pod yet, and it has no process. Only the plugin's record
+//! gives the next agent its network namespace.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
 use crate::fixtures::inpod::{InPod, wait_relayed};
 
-/// Spoils a record.
+/// Corrupts a record.
 type Change<'a> = &'a dyn Fn(&mut Value);
 
-/// A node with one pod that runs, and one that starts.
+/// A node with one running pod and one starting pod.
 struct Fixture {
     base: InPod,
     ztunnel: InpodZtunnel,
@@ -39,7 +39,7 @@ impl Fixture {
         self.ztunnel.workload(&self.late.sandbox.pod.uid).map(|workload| workload.state)
     }
 
-    /// Kills the agent, does something, starts another one, and waits for its snapshot.
+    /// Kills the agent, runs `meanwhile`, starts another agent, and waits for its snapshot.
     fn restart(&mut self, meanwhile: impl FnOnce(&Fixture)) {
         drop(self.base.daemon.take());
         meanwhile(self);
@@ -48,7 +48,7 @@ impl Fixture {
         self.ztunnel.wait_for_snapshots(self.snapshots);
     }
 
-    /// The one record there is of the pod that starts.
+    /// The only record of the starting pod.
     fn record(&self) -> PathBuf {
         let directory = self.base.node.run_dir().join("pods");
         let files = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
@@ -58,7 +58,7 @@ impl Fixture {
         file
     }
 
-    /// Both ways, by a ztunnel that has seen nothing of that before.
+    /// Asserts capture in both directions, by new connections that ztunnel reports.
     fn assert_captured(&mut self) {
         assert!(self.base.is_ruled(&self.late) && self.base.is_probed(self.late.ip(false)));
         self.ztunnel.forget();
@@ -132,12 +132,12 @@ fn the_del_of_such_a_pod_is_the_end_of_it() {
     let _ = fixture.ztunnel.wait_for_state(&fixture.late.sandbox.pod.uid, WorkloadState::Gone);
     fixture.base.eventually("nothing of it is exempt", |_| !fixture.base.is_probed(fixture.late.ip(false)));
     assert!(!file.exists());
-    // Its object stays for a while, and tells of no address.
+    // Its object stays for a while, without an address.
     fixture.restart(|_| {});
     assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
 }
 
-/// The agent is killed when it has answered; the next one looks before the plugin has written its record.
+/// The agent is killed after its answer; the next one reads records before the plugin has written this one.
 #[test]
 fn a_record_that_comes_after_the_snapshot_counts_too() {
     let mut fixture = Fixture::new();
@@ -187,7 +187,7 @@ fn a_record_that_does_not_fit_is_not_believed() {
 fn a_record_overrules_neither_facts_nor_other_pods() {
     let mut fixture = Fixture::new();
     let (late, file) = (fixture.late.sandbox.pod.clone(), fixture.record());
-    // It left the mesh while nobody was here: its rules are taken away, as no process of it will tell where it is.
+    // It left the mesh while no agent ran: its rules are removed, as no process of it will reveal its namespace.
     fixture.restart(|fixture| {
         let mut manifest = starting(&late);
         manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
@@ -195,10 +195,10 @@ fn a_record_overrules_neither_facts_nor_other_pods() {
     });
     fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
     assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
-    // It is gone, and nobody has removed its record.
+    // It was deleted, and its record was not.
     fixture.restart(|fixture| fixture.base.manifests.remove_pod(MESH, &late.name));
     assert!(file.exists() && fixture.state() == Some(WorkloadState::Gone));
-    // Its address is another's, as the API has it.
+    // Its address belongs to another pod, as the API reports.
     let heir = Pod::new(MESH, "heir");
     fixture.restart(|fixture| {
         fixture.base.manifests.put_pod(&heir.manifest(&fixture.late.sandbox.ips()));

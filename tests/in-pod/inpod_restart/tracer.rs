@@ -1,7 +1,7 @@
-//! Which system calls of the agent change something, whichever of its threads makes them, and kills at any one of them.
+//! Records the agent's system calls that change something, on any of its threads, and kills the agent at any one of them.
 //!
-//! Work in pods is done by threads that come and go, so all of the daemon is traced, and calls are counted across
-//! threads. First without harm: that tells the points. Then the same again, with SIGKILL at one of them.
+//! Short-lived threads work in pods, so the whole process is traced, and calls are counted across threads. The first run only
+//! records the points. The next runs send SIGKILL at one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Threads that change the kernel, or answer somebody.
+/// Threads that change kernel state, or answer requests.
 const THREADS: [&str; 5] = ["agent", "in-pod", "netns", "ztunnel", "plugin"];
 
 /// Just before a call that changes something, or just after it.
@@ -35,7 +35,7 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// Traces a daemon until it is dropped, or has killed it.
+/// Traces an agent until drop, or until it has killed the agent.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     shared: Arc<Shared>,
@@ -43,7 +43,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Attaches to all threads of the daemon. `kill_at`: the point at which it is killed, from 0 on.
+    /// Attaches to all threads of the agent. `kill_at` is the index of the point at which it is killed.
     pub(crate) fn attach(daemon: &Daemon, kill_at: Option<usize>) -> Self {
         let shared = Arc::new(Shared::default());
         let (attached, wait) = mpsc::channel();
@@ -58,13 +58,13 @@ impl Tracer {
         Self { shared, thread }
     }
 
-    /// Detaches, and tells what was done.
+    /// Detaches, and returns the recorded points.
     pub(crate) fn points(mut self) -> Vec<Point> {
         self.end();
         std::mem::take(&mut self.shared.points.lock().unwrap())
     }
 
-    /// Waits until it has killed the daemon: tells at what. None if that was over before.
+    /// Waits until it has killed the agent, and returns the point. `None` if the change was complete before.
     pub(crate) fn killed(mut self, mut is_over: impl FnMut() -> bool) -> Option<Point> {
         let has_ended = |tracer: &Self| tracer.thread.as_ref().is_none_or(JoinHandle::is_finished);
         kit::until("it is killed or done", || has_ended(&self) || is_over());
@@ -102,7 +102,7 @@ fn seize_all(pid: Pid) {
         }
         for task in new {
             seized.insert(task);
-            // One that has ended meanwhile, or is traced since its beginning, needs nothing.
+            // A thread that has ended meanwhile, or is already traced, needs nothing.
             if ptrace::seize(Pid::from_raw(task), options).is_ok() {
                 ptrace::interrupt(Pid::from_raw(task)).unwrap();
             }
@@ -110,18 +110,18 @@ fn seize_all(pid: Pid) {
     }
 }
 
-/// The tracer's own thread: all that it traces is let go when it ends.
+/// The tracer's own thread: the kernel detaches all its tracees when it ends.
 struct Trace {
     pid: Pid,
     kill_at: Option<usize>,
-    /// Calls that are on their way.
+    /// Pending calls.
     within: BTreeMap<Pid, String>,
     shared: Arc<Shared>,
 }
 
 impl Trace {
     fn run(&mut self) {
-        // Only what this thread traces: other children belong to others.
+        // Only tracees of this thread: other children belong to other threads.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
         while !self.shared.over.load(Ordering::Relaxed) {
             match waitpid(Pid::from_raw(-1), Some(flags)) {
@@ -134,14 +134,14 @@ impl Trace {
                 }
                 Ok(WaitStatus::PtraceEvent(thread, ..)) => resume(thread, None),
                 Ok(WaitStatus::Stopped(thread, signal)) => resume(thread, Some(signal)),
-                Ok(WaitStatus::StillAlive) => thread::sleep(Duration::from_micros(50)), // between two looks
+                Ok(WaitStatus::StillAlive) => thread::sleep(Duration::from_micros(50)), // between two polls
                 Ok(_) => {}
                 Err(error) => panic!("the daemon has ended by itself: {error}"),
             }
         }
     }
 
-    /// Notes where the thread is. True if that is where the daemon is to be killed.
+    /// Records the thread's position. True if the agent is to be killed there.
     fn strikes(&mut self, thread: Pid) -> bool {
         let is_entry =
             ptrace::syscall_info(thread).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY);
@@ -150,7 +150,7 @@ impl Trace {
             self.within.insert(thread, what.clone());
             (what, false)
         } else {
-            // What is sent to the kernel is done by then, and so is the same as before the next call.
+            // Netlink requests are complete by then, so this point equals the one before the next call.
             let Some(what) = self.within.remove(&thread).filter(|what| !what.contains("netlink")) else {
                 return false;
             };
@@ -162,7 +162,7 @@ impl Trace {
     }
 }
 
-/// One that was killed meanwhile needs nothing.
+/// A thread that was killed meanwhile needs nothing.
 fn resume(thread: Pid, signal: Option<Signal>) {
     let _ = ptrace::syscall(thread, signal);
 }
@@ -171,7 +171,7 @@ fn comm(thread: Pid) -> String {
     fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// What the call changes that a thread is about to make, if it changes something.
+/// Description of the change that a thread's next call makes, if any.
 fn change(thread: Pid) -> Option<String> {
     let line = fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
     let mut words = line.split_whitespace();
@@ -190,7 +190,7 @@ fn change(thread: Pid) -> Option<String> {
             let file = fs::read_link(format!("/proc/{thread}/fd/{}", arguments[0])).ok()?;
             file.to_str()?.starts_with("pipe:").then(|| "rules for a tool".to_owned())
         }
-        // The owner looks at the node's own rules from time to time.
+        // The thread observes the node's own rules at intervals.
         libc::SYS_clone3 if by == "netns" => child(u64_at(thread, arguments[0])?),
         libc::SYS_clone if by == "netns" => child(arguments[0]),
         _ => None,
@@ -201,9 +201,9 @@ fn child(flags: u64) -> Option<String> {
     (flags & u64::try_from(libc::CLONE_THREAD).unwrap() == 0).then(|| "a tool".to_owned())
 }
 
-/// By the beginning of a netlink message; what only asks changes nothing.
+/// By the header of a netlink message; queries change nothing.
 fn netlink_change(head: u64) -> Option<String> {
-    /// Commands of ipset that add and remove members. Sets are made at the start.
+    /// ipset commands that add and remove members. Sets are created at startup.
     const IPSET: [u8; 2] = [9, 10];
     let bytes = head.to_ne_bytes();
     let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
