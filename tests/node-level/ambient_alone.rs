@@ -1,4 +1,4 @@
-//! The plugin while the agent is away, hangs, or is kept busy.
+//! The plugin while the agent is unavailable, hangs, or is kept busy.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
 use crate::fixtures::plugin::tables;
 
-/// Namespaces of the API server that are this module's; the first one is labelled.
+/// Namespaces of this module in the API server; the first one is labelled.
 const AWAY: [&str; 2] = ["ambient-away", "ambient-away-plain"];
 
-/// A node with an agent that was there, and pods in the API server.
+/// A node whose agent has ended, and pods in the API server.
 struct Away {
     fixture: Ambient,
     api: &'static ApiServer,
@@ -36,7 +36,7 @@ impl Away {
             }
             api.service_account(&namespaces[0], "plugin", &istio::plugin_rules())
         };
-        // Not the agent's own, which has no credential.
+        // Not the agent's own kubeconfig, which has no credential.
         let kubeconfig = istio::write_file(&fixture.node, "kubeconfig", &api.kubeconfig(&Auth::Token(token)));
         let mut plugin = fixture.plugin();
         plugin["kubernetes"]["kubeconfig"] = json!(kubeconfig);
@@ -44,7 +44,7 @@ impl Away {
         Some(Self { fixture, api, plugin })
     }
 
-    /// A pod of the API server.
+    /// Creates a pod in the API server.
     fn create(&self, namespace: &str, name: &str) -> Pod {
         Pod::from_object(&self.api.create_pod(&ApiServer::pod(namespace, name)))
     }
@@ -104,7 +104,7 @@ fn a_pod_is_enrolled_without_the_agent_which_adopts_it_later() {
 #[test]
 fn without_agent_and_node_path_a_pod_of_the_mesh_does_not_start() {
     let Some(mut away) = Away::new("refused") else { return };
-    away.plugin["kubernetes"]["api_timeout_seconds"] = json!(1); // else each waits 8 s for an agent that does not come
+    away.plugin["kubernetes"]["api_timeout_seconds"] = json!(1); // otherwise each waits 8 s for an agent that does not start
     let [mesh, plain] = AWAY.map(|name| format!("{name}-refused"));
     away.fixture.daemon.take().unwrap().kill();
     let file = away.fixture.config_file();
@@ -174,8 +174,8 @@ fn sidecar_and_plain_pods_are_decided_by_the_agent_without_a_request() {
     drop(alone);
 }
 
-/// An agent that hangs is one that is away: after its time, the plugin does it alone. What it had asked is not done when
-/// the agent goes on.
+/// An agent that hangs is treated as unavailable: after a timeout, the plugin acts alone. Its earlier requests have no effect when
+/// the agent continues.
 #[test]
 fn an_agent_that_hangs_is_given_up_and_does_nothing_late() {
     let Some(mut away) = Away::new("hangs") else { return };
@@ -199,7 +199,7 @@ fn an_agent_that_hangs_is_given_up_and_does_nothing_late() {
     goes.sandbox.delete().unwrap();
     away.fixture.assert_free(&goes);
     away.fixture.daemon().signal(Signal::CONT);
-    // Its threads have the old requests before any new one.
+    // Its threads handle the old requests before any new one.
     away.fixture.daemon().wait_for("it goes on", |daemon| daemon.is_ready());
     away.fixture.settle();
     away.fixture.assert_owned(&stays);
@@ -217,7 +217,7 @@ fn hostile_clients_of_the_socket_disturb_nobody() {
     let socket = fixture.node.run_dir().join("agent.sock");
     let connect = |first: &[u8]| {
         let mut client = UnixStream::connect(&socket).unwrap();
-        // The agent may have enough of it already.
+        // The agent may have closed the connection already.
         let _ = client.write_all(first);
         client
     };
@@ -246,7 +246,7 @@ fn hostile_clients_of_the_socket_disturb_nobody() {
             let until = Instant::now() + Duration::from_secs(4);
             while Instant::now() < until {
                 clients.iter().for_each(|mut client| drop(client.write(b" ")));
-                std::thread::sleep(Duration::from_millis(100)); // that is what is slow about it
+                std::thread::sleep(Duration::from_millis(100)); // the delay of this slow client
             }
             clients.into_iter().map(answer).map(|text| text.len()).max()
         }

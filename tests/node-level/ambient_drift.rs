@@ -1,4 +1,4 @@
-//! Node-level capture: drift on the node, and in a ztunnel's network namespace, is repaired at once.
+//! Node-level capture: drift on the node, and in a ztunnel's network namespace, is repaired immediately.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH};
 
-/// A change is noticed within 100 ms; the rest is for repairs that follow one another, and for a busy machine.
+/// A change is detected within 100 ms; the rest is for consecutive repairs, and for a busy machine.
 const SOON: Duration = Duration::from_secs(10);
-/// Of legacy tables the kernel counts no changes.
+/// The kernel has no generation for legacy tables.
 const LATER: Duration = Duration::from_secs(60);
 
-/// Runs a command, or hands several lines to `ipset restore`.
+/// Runs a command, or passes several lines to `ipset restore`.
 fn damage_by(node: &kit::Netns, damage: &str) {
     let _ = if damage.contains('\n') { node.pipe("ipset restore", damage) } else { node.sh(damage) };
 }
@@ -32,7 +32,7 @@ fn assert_repaired(tool: &str) {
         (&node, "ipset flush ztunnel-pods-ips".to_owned(), SOON),
         (&node, format!("ipset del ztunnel-pods-ips-v6 {ip}"), SOON),
         (&node, "ipset add ztunnel-pods-ips 10.99.99.99".to_owned(), SOON),
-        // The number of members stays.
+        // The number of members does not change.
         (&node, format!("del ztunnel-pods-ips-v6 {ip}\nadd ztunnel-pods-ips-v6 fd99::99"), SOON),
         (&node, "ip -6 rule del pref 100".to_owned(), SOON),
         (&node, "ip route flush table 101".to_owned(), SOON),
@@ -63,7 +63,7 @@ fn assert_repaired(tool: &str) {
         let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
         fixture.daemon().metric(&count).unwrap_or_default()
     });
-    // A pass that began for another reason may have been faster with some.
+    // A pass that began for another reason may have detected some of them first.
     assert!(kinds.iter().all(|count| *count >= 1.0) && kinds.iter().sum::<f64>() >= 5.0, "{kinds:?}");
 }
 
@@ -82,7 +82,7 @@ fn a_watched_namespace_ends_with_its_ztunnel_and_takes_the_links_along() {
     let mut fixture = Ambient::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-a");
     fixture.settle();
-    // It can only be noticed by the kernel: nobody tells the agent that the pod has ended.
+    // Only the kernel shows it: no component notifies the agent that the pod has ended.
     ztunnel.delete();
     let is_there = |fixture: &Ambient| {
         let found = fixture.node.netns().output(Command::new("ip").args(["link", "show", "istioin0"]));
@@ -91,13 +91,13 @@ fn a_watched_namespace_ends_with_its_ztunnel_and_takes_the_links_along() {
     fixture.within(SOON, "the link is gone", |fixture| !is_there(fixture));
 }
 
-/// Whether the history names the process; once the rules are back.
+/// Whether the history names the process, once the rules are restored.
 fn is_named(env: &[(&str, &str)]) -> bool {
     let mut fixture = Ambient::new(env);
     let ztunnel = fixture.ztunnel("ztunnel-a");
     let _pod = fixture.pod(MESH, "web");
     fixture.settle();
-    // A pass that is under way would find the change before the kernel's notification is read, and not know whose it is.
+    // A pass in progress would find the change before the kernel's notification is read, and could not name the process.
     fixture.wait_quiet();
     let before = fixture.state(&[&ztunnel]);
     fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
@@ -128,7 +128,7 @@ fn pods_are_unknown_while_passes_fail() {
         fixture.daemon.as_ref().unwrap().metric(&sample)
     };
     fixture.eventually("it is counted", |fixture| counted(fixture, "captured") == Some(1.0));
-    // Another component takes all that is ours, which is not ours any more when the agent looks.
+    // Another component replaces all our objects before the agent observes them.
     fixture.daemon().signal(rustix::process::Signal::STOP);
     let tasks = format!("/proc/{}/task", fixture.daemon().pid());
     let is_stopped = |task: std::fs::DirEntry| {
@@ -148,21 +148,21 @@ fn pods_are_unknown_while_passes_fail() {
     fixture.eventually("it is unknown", |fixture| {
         (counted(fixture, "unknown"), counted(fixture, "captured")) == (Some(1.0), Some(0.0))
     });
-    // What was there once says nothing about a pod that starts now.
+    // A former object proves nothing about a pod that starts now.
     let late = fixture.add(Pod::new(MESH, "late"), &fixture.node.conflist(&[fixture.plugin()]));
     assert!(late.is_err());
     let _ = node.sh("ip rule del pref 100 fwmark 0x1 lookup 77");
     fixture.eventually("it is captured", |fixture| counted(fixture, "captured") == Some(1.0));
 }
 
-/// Returns a transaction that replaces the built-in chain of the node's rules in `filter`, and has the same jump in it.
+/// Returns a transaction that replaces the built-in chain of the node's rules in `filter` with one that has the same jump.
 fn replaced_forward(chain: &str) -> String {
     let chain_name = "chain ip filter FORWARD";
     let jump = "ip filter FORWARD meta mark & 0x3000 != 0 counter jump ztunnel-FORWARD";
     format!("nft flush {chain_name} ; delete {chain_name} ; add {chain_name} {chain} ; add rule {jump}")
 }
 
-/// Nothing of ours is changed, so nothing is repaired.
+/// None of our objects is changed, so nothing is repaired.
 fn assert_overruled(cases: &[(&str, &str, &str)]) {
     let mut fixture = Ambient::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a");
@@ -213,7 +213,7 @@ fn pods_bypass_the_mesh_while_the_kernel_does_not_evaluate_the_nodes_rules() {
 fn pods_bypass_the_mesh_while_policy_rules_or_routes_of_others_precede_ours() {
     assert_overruled(&[
         (
-            // As WireGuard's wg-quick makes it: ahead of the first rule but that for local addresses.
+            // As WireGuard's wg-quick creates it: before all rules except the one for local addresses.
             "ip rule add lookup main suppress_prefixlength 0",
             "ip rule del lookup main suppress_prefixlength 0",
             "rule 99: from all lookup main suppress_prefixlength 0",

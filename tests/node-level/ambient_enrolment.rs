@@ -1,4 +1,4 @@
-//! Who is captured, from when on, and until when.
+//! Which pods are captured, and from when to when.
 
 use std::{fs, net::SocketAddr, time::Duration};
 
@@ -59,7 +59,7 @@ fn running_pods_join_and_leave_with_the_label_of_their_namespace_or_their_own() 
     joins(&fixture);
 }
 
-/// The file is for pods that start while there is no agent.
+/// The file serves pods that start while there is no agent.
 #[test]
 fn an_agent_that_cannot_write_the_shared_configuration_enrols_pods_and_reports_it() {
     let mut fixture = Ambient::new(&[]);
@@ -68,7 +68,7 @@ fn an_agent_that_cannot_write_the_shared_configuration_enrols_pods_and_reports_i
     drop(fixture.daemon.take());
     let file = fixture.config_file();
     fs::remove_file(&file).unwrap();
-    fs::create_dir(&file).unwrap(); // no file can replace it, also for root
+    fs::create_dir(&file).unwrap(); // so that no file can replace it, even by root
     fixture.daemon = Some(fixture.container.start_with(&fixture.arguments, &[]));
     let error = "cannot write /etc/ambient-config/config.json: it is a directory, not a regular file";
     let reports = |daemon: &Daemon| daemon.has_logged("reconcile failed", &[("error", error)]);
@@ -81,7 +81,7 @@ fn an_agent_that_cannot_write_the_shared_configuration_enrols_pods_and_reports_i
     assert!(file.is_file());
 }
 
-/// Hears no attempt to connect to this port, and counts them.
+/// Drops and counts connection attempts to this port.
 fn deafen(netns: &Netns, port: u16) {
     let drops =
         ["ipv4", "ipv6"].map(|family| format!("meta nfproto {family} tcp dport {port} counter drop\n"));
@@ -90,13 +90,13 @@ fn deafen(netns: &Netns, port: u16) {
     netns.pipe("nft -f -", &format!("table inet kit_deaf {{\n{chain}\n}}\n"));
 }
 
-/// Whether something was dropped there, of each family.
+/// Whether attempts were dropped in each family.
 fn was_called(netns: &Netns) -> bool {
     let packets = netns.packets("inet kit_deaf");
     !packets.is_empty() && !packets.contains(&0)
 }
 
-/// The first packet is sent once more then. `nat` does not see it again.
+/// The SYN is then retransmitted. `nat` does not see it again.
 #[test]
 fn connections_that_are_unanswered_when_their_pod_joins_are_captured() {
     let mut fixture = Ambient::new(&[]);
@@ -177,7 +177,7 @@ fn pods_that_nothing_may_capture_are_left_alone() {
     }
     assert!(ztunnel.pod().ips().into_iter().all(|ip| !fixture.has_member(ip)));
     assert!(enrolled(&fixture, &fine));
-    // Those that ask for it and must not are counted by reason.
+    // Pods that request capture but must not have it are counted by reason.
     for reason in ["opted-out", "sidecar", "no-proxy", "host-network", "terminated", "agent-pod", "ztunnel"] {
         let sample = format!("istio_cni_ambient_refused_pods{{reason=\"{reason}\"}}");
         assert!(fixture.daemon().metric(&sample).is_some_and(|count| count >= 1.0), "{reason}");
@@ -208,7 +208,7 @@ fn a_new_pod_is_captured_from_its_first_packet_to_its_del() {
         fixture.assert_free(&pod);
         fixture.settle();
         fixture.assert_free(&pod);
-        // What the API tells of it is older than its end.
+        // The API's object is older than the pod's end.
         let mut manifest = pod.sandbox.manifest();
         manifest["metadata"]["annotations"]["touched.istio.io/late"] = json!("yes");
         fixture.manifests.put_pod(&manifest);
@@ -231,7 +231,7 @@ fn check_sees_what_somebody_took_away() {
         peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
     }
     let ip = pod.ip(true);
-    // The agent looks by itself, too, and may be faster than the question.
+    // The agent observes at intervals, too, and may repair before the check.
     let error = (0..20).find_map(|_| {
         fixture.node.netns().sh(&format!("ipset del -exist ztunnel-pods-ips-v6 {ip}"));
         pod.sandbox.check().err()
@@ -242,7 +242,7 @@ fn check_sees_what_somebody_took_away() {
     for part in ["pod mesh/web bypasses the mesh", &ip.to_string(), "enrolled addresses"] {
         assert!(text.contains(part), "no {part:?}: {text}");
     }
-    fixture.settle(); // any change makes the agent look
+    fixture.settle(); // any change starts a pass
     fixture.assert_owned(&pod);
     pod.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }
@@ -256,7 +256,7 @@ fn gc_releases_what_is_not_listed_and_status_does_not_wait_for_the_agent() {
     fixture.settle();
     let runtime = fixture.node.runtime();
     let chain = json!({"cniVersion": "1.1.0", "name": "kit", "plugins": [fixture.plugin()]});
-    // Another network that has our entry, too, and no container.
+    // Another network that also has our entry, and no container.
     let other = json!({"cniVersion": "1.1.0", "name": "other", "plugins": [fixture.plugin()]});
     runtime.gc(&other, &[]).unwrap_or_else(|error| panic!("{error}"));
     [&stays, &goes].into_iter().for_each(|pod| fixture.assert_owned(pod));
@@ -270,7 +270,7 @@ fn gc_releases_what_is_not_listed_and_status_does_not_wait_for_the_agent() {
 
     runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
     fixture.daemon.take().unwrap().kill();
-    // The agent's own pod would never start on a node that is not ready for want of it.
+    // Otherwise the agent's own pod would never start on a node that is not ready without the agent.
     runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
 }
 

@@ -1,5 +1,5 @@
-//! Who talks to whom through what, on a node with services, with each backend of the firewall, and with the strict
-//! check of source addresses.
+//! Connections between all kinds of peers and their paths, on a node with services, with each backend of the firewall, and with
+//! strict reverse-path filtering.
 
 mod dns;
 mod fixture;
@@ -14,14 +14,14 @@ use fixture::{Backend, Fixture, HBONE, OUTSIDE, VIP};
 
 const FAMILIES: [bool; 2] = [false, true];
 
-/// TCP by every way there is.
+/// TCP on every path.
 fn every_way(fixture: &Fixture, backend: Backend) {
     for v6 in FAMILIES {
         let Fixture { client, server, plain, base, .. } = fixture;
         let outside = fixture.outside(v6);
         let from_client = Some(client.ip(v6));
         let at = |via, dst| vec![(via, dst)];
-        // Out of the mesh's pods.
+        // From pods of the mesh.
         for (target, real) in [
             (outside, outside),
             (server.at(v6), server.at(v6)),
@@ -46,7 +46,7 @@ fn every_way(fixture: &Fixture, backend: Backend) {
                 from_client,
             );
         }
-        // Into them.
+        // To pods of the mesh.
         let tunnel = (server.ip(v6), HBONE).into();
         for (name, netns, ip) in [
             ("outside", base.node.outside(), base.node.outside_ip(v6)),
@@ -63,7 +63,7 @@ fn every_way(fixture: &Fixture, backend: Backend) {
             let vip = fixture.vip(v6, VIP.masqueraded);
             fixture.tcp(name, netns, vip, None, server.at(v6), &at(Via::Inbound, server.at(v6)), ip);
         }
-        // The node's own processes, such as the kubelet with its probes, and what the node offers.
+        // The node's own processes, such as the kubelet with its probes, and the node's servers.
         let node = base.node.netns();
         fixture.tcp("node", node, server.at(v6), None, server.at(v6), &[], None);
         fixture.tcp("node", node, fixture.vip(v6, VIP.mesh), None, server.at(v6), &[], None);
@@ -73,7 +73,7 @@ fn every_way(fixture: &Fixture, backend: Backend) {
     }
 }
 
-/// Its own service: kube-proxy masquerades what comes back to its sender.
+/// A pod's own service: kube-proxy masquerades hairpin connections.
 fn oneself(fixture: &Fixture, backend: Backend) {
     for v6 in FAMILIES {
         let (server, vip) = (&fixture.server, fixture.vip(v6, VIP.mesh));
@@ -82,7 +82,7 @@ fn oneself(fixture: &Fixture, backend: Backend) {
     }
 }
 
-/// What is not TCP.
+/// Protocols other than TCP.
 fn undisturbed(fixture: &Fixture) {
     for v6 in FAMILIES {
         let Fixture { client, server, plain, base, .. } = fixture;

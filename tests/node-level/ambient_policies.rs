@@ -1,4 +1,4 @@
-//! What happens to pods of the mesh while no ztunnel is ready, and when one dies.
+//! Pods of the mesh while no ztunnel is ready, and when one is killed.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +13,11 @@ use kit::{
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer, Watched};
 
 const OUTSIDE: u16 = 9000;
-/// Long enough for an answer, if there were one.
+/// Long enough for an answer, if any were to arrive.
 const HELD: Duration = Duration::from_millis(300);
 const FAMILIES: [bool; 2] = [false, true];
-/// Surely not held. The kernel's word that there is no way may come while `connect` still holds the socket; then it
-/// counts with the first repetition, after a second.
+/// Longer than any rejection takes. The kernel's unreachable error may arrive while `connect` still holds the socket; then only the
+/// one for the first retransmission counts, after a second.
 const SOON: Duration = Duration::from_secs(4);
 
 struct Fixture {
@@ -54,12 +54,12 @@ impl Fixture {
         (self.node.outside_ip(v6), OUTSIDE).into()
     }
 
-    /// From a pod of the mesh to everywhere.
+    /// Destinations of every kind for a pod of the mesh.
     fn targets(&self, v6: bool) -> [SocketAddr; 4] {
         [self.outside(v6), self.second.at(v6), self.plain.at(v6), vip(v6)]
     }
 
-    /// Probes of the kubelet, others' traffic and what is not TCP go on.
+    /// Asserts that the kubelet's probes, other pods' traffic and protocols other than TCP are not affected.
     fn others_go_on(&self) {
         for v6 in FAMILIES {
             kit::connect(self.node.netns(), Proto::Tcp, self.second.at(v6)).expect("a probe");
@@ -69,7 +69,7 @@ impl Fixture {
         }
     }
 
-    /// Everything from and to pods of the mesh fails so.
+    /// Asserts that all connections from and to pods of the mesh fail with one of these kinds.
     fn all_fail(&self, kinds: &[FailureKind], within: Duration) {
         let client = TrafficClient::new(Proto::Tcp).within(within);
         for v6 in FAMILIES {
@@ -113,7 +113,7 @@ impl Fixture {
         }
     }
 
-    /// Connections of every kind on which something happens all the time.
+    /// Connections of every kind with continuous traffic.
     fn live(&self, each: usize) -> Vec<LiveConnections> {
         let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
         let mut clients = [&self.first.sandbox.netns, self.node.outside(), &self.plain.sandbox.netns]
@@ -140,7 +140,7 @@ fn traffic_is_held_until_the_first_ztunnel_comes() {
     let watch = UplinkWatch::start(&node, &fixture.mesh());
     fixture.all_fail(&[FailureKind::Timeout], Duration::from_millis(1200));
     fixture.others_go_on();
-    // Attempts of every kind that a ztunnel comes in time for.
+    // Attempts of every kind for which a ztunnel is ready in time.
     let mut attempts = [&fixture.first.sandbox.netns, fixture.node.outside()]
         .map(|netns| LiveConnections::start(netns, Live::default()));
     let mut ids = Vec::new();
@@ -162,8 +162,8 @@ fn traffic_is_held_until_the_first_ztunnel_comes() {
     assert_eq!((watch.total().direct, watch.total().resets), (0, 0), "{:?}", watch.total());
 }
 
-/// The kernel tells one sender so a few times, and then once in two seconds (`icmp_ratelimit`, and `error_burst` of
-/// IPv4's routes from the same account): so each has one attempt.
+/// The kernel sends a sender only a few such errors, and then one in two seconds (`icmp_ratelimit`, and `error_burst` of IPv4's
+/// routes from the same bucket): so each has one attempt.
 #[test]
 fn traffic_is_rejected_where_that_is_wanted() {
     let mut fixture = Fixture::new(&[("NO_ZTUNNEL_POLICY", "reject")]);
@@ -232,7 +232,7 @@ fn the_policy_changes_while_the_agent_runs() {
             let described = std::fmt::from_fn(|f| write!(f, "{kind}: {} {}", shown(v6), fixture.base.log()));
             kit::until(described, || is_there(v6));
         }
-        // After the routes come the rules.
+        // Rules follow routes.
         fixture.base.wait_quiet();
         for v6 in FAMILIES {
             let limit = if wanted == Some(FailureKind::Timeout) { HELD } else { SOON };
@@ -241,7 +241,7 @@ fn the_policy_changes_while_the_agent_runs() {
             let found = client.connect(&who.sandbox.netns, fixture.outside(v6)).err().map(|f| f.kind);
             assert_eq!(found, wanted, "{kind}: {}", fixture.base.log());
         }
-        rejected.set(true); // the next time another pod asks, whose account is full
+        rejected.set(true); // the next attempt is another pod's, whose bucket is full
     };
     becomes("unreachable", Some(FailureKind::Unreachable));
     for (word, kind, wanted) in [
@@ -266,7 +266,7 @@ fn the_last_ztunnel_dies_without_warning_and_nothing_leaks() {
     live.iter_mut().for_each(LiveConnections::wait_round);
     ztunnel.delete();
     fixture.all_fail(&[FailureKind::Timeout], HELD);
-    // The agent has kept the namespace, and lets go of it when it is told.
+    // The agent has kept the namespace open, and closes it when the pod is removed.
     fixture.base.manifests.remove_pod("istio-system", "ztunnel-a");
     fixture.base.wait_said("no ztunnel is ready");
     fixture.all_fail(&[FailureKind::Timeout], HELD);
@@ -283,7 +283,7 @@ fn the_last_ztunnel_dies_without_warning_and_nothing_leaks() {
     }
     let seen = successor.wait_seen_count(8);
     assert_eq!(seen.len(), 8, "{seen:?}");
-    // Those of the dead one are told, in the end.
+    // Connections of the dead one are reset in the end.
     for client in &mut live {
         assert!(client.wait_broken(4).len() >= 4);
     }
@@ -302,7 +302,7 @@ fn a_ztunnel_whose_process_dies_leaks_nothing() {
     for client in &mut live {
         assert!(client.wait_broken(4).len() >= 4);
     }
-    // Nobody takes what is handed over: it is as if it were held.
+    // No process accepts redirected connections: they are held, in effect.
     fixture.all_fail(&[FailureKind::Timeout], HELD);
     let mut attempts = LiveConnections::start(&fixture.first.sandbox.netns, Live::default());
     let ids = FAMILIES.map(|v6| attempts.begin(fixture.outside(v6), 1, Duration::from_secs(10))[0]);
@@ -322,7 +322,7 @@ fn a_ztunnel_whose_process_dies_leaks_nothing() {
     assert_eq!(watch.total().direct, 0, "{:?}", watch.total());
 }
 
-/// Of a rollout, the old one or the new one: who has no connection there does not notice.
+/// During a rollout, either the old one or the new one is killed: clients without a connection through it are not affected.
 #[test]
 fn of_two_ztunnels_one_dies_without_warning() {
     for newest_dies in [false, true] {
@@ -338,7 +338,7 @@ fn of_two_ztunnels_one_dies_without_warning() {
             if newest_dies { (new, old, &mut on_new, on_old) } else { (old, new, &mut on_old, on_new) };
         dies.delete();
         if newest_dies {
-            // The agent learns of it by a failed switch, or the API.
+            // The agent detects it by a failed switch, or by the API.
             fixture.base.manifests.remove_pod("istio-system", "ztunnel-b");
             fixture.base.wait_active_again(&stays);
         }

@@ -1,4 +1,4 @@
-//! `install-cni check` for node-level capture: nothing is found on a healthy node, and numbers that another component has are.
+//! `install-cni check` for node-level capture: a healthy node has no findings, and numbers used by another component are reported.
 
 use std::{collections::BTreeMap, process::Output};
 
@@ -14,7 +14,7 @@ fn check(fixture: &Ambient) -> (i32, BTreeMap<String, (String, String)>) {
 
 fn failed_checks(output: &Output) -> (i32, BTreeMap<String, (String, String)>) {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // The token of the tests has no times, which is no finding.
+    // The tests' token has no times, which is no finding.
     (output.status.code().unwrap(), failed_among(&answer["checks"]))
 }
 
@@ -39,7 +39,7 @@ fn a_priority_and_a_table_that_are_taken_are_found_with_and_without_an_agent() {
     assert_eq!((status, failed), (1, BTreeMap::from([("numbers-taken".to_owned(), expected)])));
 }
 
-/// By default, the capture mode follows from the ztunnel that is there.
+/// By default, the capture mode follows from the present ztunnel.
 #[test]
 fn rules_in_the_namespace_of_ztunnel_are_not_taken_for_those_of_another_component() {
     let mut fixture = Ambient::new(&[]);
@@ -55,7 +55,7 @@ fn rules_in_the_namespace_of_ztunnel_are_not_taken_for_those_of_another_componen
     assert!(!failed.contains_key("pod-numbers-taken"), "{failed:?}");
 }
 
-/// As in a container that is not privileged.
+/// As in an unprivileged container.
 #[test]
 fn settings_that_cannot_be_written_are_found_where_they_are_needed() {
     let needed = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
@@ -69,7 +69,7 @@ fn settings_that_cannot_be_written_are_found_where_they_are_needed() {
     let why = "cannot set sysctl net/ipv4/conf/lo/accept_local to \"1\": Read-only file system (os error 30)";
     let expected = ("error".to_owned(), why.to_owned());
     assert_eq!(read_only(&needed), (1, BTreeMap::from([("kernel-settings".to_owned(), expected)])));
-    // Without a namespace to try it in, nobody knows.
+    // Without a namespace to try it in, the result is unknown.
     let mut denied = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
     denied.container.set_refused("netns");
     let (status, failed) = check(&denied);

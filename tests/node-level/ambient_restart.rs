@@ -1,4 +1,4 @@
-//! The agent is killed at each step of each kind of plan, and started again: it converges, and nobody notices.
+//! The agent is killed at each step of each kind of plan, and started again: it converges, and no traffic is affected.
 
 mod backend;
 mod ends;

@@ -1,4 +1,4 @@
-//! Whose an address is, when the API tells late, a DEL comes late, or the agent was started anew in between.
+//! Owner of an address when the API reports late, a DEL arrives late, or the agent was restarted in between.
 
 use kit::{Echo, Pod};
 use report::CaptureState;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, starting};
 
-/// A pod's object as the API has it, and `number` other from what it was.
+/// A pod's object as the API has it, with an annotation that `number` changes.
 fn touched(peer: &Peer, number: u32) -> Value {
     let mut manifest = peer.sandbox.manifest();
     manifest["metadata"]["annotations"]["touched.istio.io/times"] = json!(number.to_string());
@@ -18,7 +18,7 @@ fn newer(mut manifest: Value) -> Value {
     manifest
 }
 
-/// The second pod is what its own namespace says, in whatever state the first one's object is.
+/// Asserts that the labels of the second pod's own namespace decide, whatever the state of the first one's object.
 fn assert_second(fixture: &Ambient, second: &Peer, enrolled: bool) {
     if enrolled {
         fixture.assert_owned(second);
@@ -56,7 +56,7 @@ fn reuse(restart: bool, namespace: &str, enrolled: bool) {
     fixture.manifests.put_pod(&newer(second.sandbox.manifest()));
     fixture.settle();
     assert_second(&fixture, &second, enrolled);
-    // DEL of the first one's sandbox once more, with all that the runtime had kept of it.
+    // DEL of the first sandbox once more, with everything that the runtime kept of it.
     let late = first.sandbox.single("DEL", "istio-cni");
     assert!(late.output.status.success());
     assert_second(&fixture, &second, enrolled);
@@ -109,7 +109,7 @@ fn a_new_sandbox_of_the_same_pod_takes_over_whenever_the_old_one_is_deleted() {
             old.sandbox.delete().unwrap();
             fixture.assert_free(&old);
         }
-        // The API shows the old addresses until the kubelet tells of the new ones.
+        // The API shows the old addresses until the kubelet reports the new ones.
         let new = fixture.node.add_pod(&fixture.node.runtime(), &chain, pod).map(Peer::new).unwrap();
         assert!(fixture.is_captured(&new));
         if overlap {
@@ -129,7 +129,7 @@ fn a_new_sandbox_of_the_same_pod_takes_over_whenever_the_old_one_is_deleted() {
     }
 }
 
-/// As a kubelet does that has lost its pods: the address comes back to the same pod.
+/// As after a kubelet's loss of its pods: the same pod gets the address again.
 #[test]
 fn a_new_sandbox_of_the_same_pod_may_have_the_same_address() {
     let mut fixture = Ambient::new(&[]);
@@ -153,7 +153,7 @@ fn a_new_sandbox_of_the_same_pod_may_have_the_same_address() {
     let _ = starting;
 }
 
-/// The API shows the address of a ztunnel that was evicted until its object is deleted, and of any pod for a while after the node's
+/// The API shows the address of an evicted ztunnel until its object is deleted, and that of any pod for a while after the node's
 /// restart.
 #[test]
 fn a_pod_with_an_address_that_a_ztunnel_had_is_not_taken_for_it() {
@@ -177,7 +177,7 @@ fn a_pod_with_an_address_that_a_ztunnel_had_is_not_taken_for_it() {
     assert!(fixture.is_captured(&pod));
 }
 
-/// As while a cluster gets its second family.
+/// As while a cluster becomes dual-stack.
 #[test]
 fn a_pod_is_held_whose_ztunnel_lacks_one_of_its_families() {
     let mut fixture = Ambient::new(&[]);

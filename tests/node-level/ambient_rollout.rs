@@ -1,4 +1,4 @@
-//! A new ztunnel takes over, an old one ends: nobody notices.
+//! A new ztunnel takes over and the old one ends, without effect on traffic.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn twenty_switches_break_nothing_and_let_nothing_out() {
     assert_eq!(counts.direct, 0, "{counts:?}");
 }
 
-/// All that takes long is done before it is ready: what is left for the switch are routes.
+/// All slow steps are complete before it is ready: only routes are left for the switch.
 #[test]
 fn a_ztunnel_that_is_coming_finds_its_slot_made() {
     let made = |daemon: &Daemon, kind: &str| {
@@ -118,7 +118,7 @@ fn a_ztunnel_that_is_coming_finds_its_slot_made() {
     assert!(all_made(fixture.daemon()), "nothing more was made");
 }
 
-/// Restores that fail while the file `broken` lies beside them, in every namespace but that of whoever writes them.
+/// Restore tools that fail while the file `broken` is beside them, in every namespace except this node's.
 fn breakable_tools(node: &Netns) -> TempDir {
     let tools = TempDir::new().unwrap();
     let own = node.sh("readlink /proc/self/ns/net");
@@ -134,11 +134,11 @@ fn breakable_tools(node: &Netns) -> TempDir {
     tools
 }
 
-/// Its rules are made while other steps are done, and are part of the plan all the same.
+/// Its rules are applied while other steps run, and are part of the plan nevertheless.
 #[test]
 fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     let path = format!("/tools:{}", std::env::var("PATH").unwrap());
-    // Legacy tables: those are changed by tools, which can be made to fail.
+    // Legacy tables: they are changed by tools, which can be made to fail.
     let env = [("PATH", path.as_str()), ("FORCE_IPTABLES_BINARY", "legacy")];
     let mut fixture = Ambient::stopped(NodeOptions::default(), &env);
     let tools = breakable_tools(fixture.node.netns());
@@ -177,8 +177,8 @@ fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     next.wait_seen(|relayed| relayed.dst == outside);
 }
 
-/// Who gets a connection's first packet, and is gone before it answers, leaves it to the next one, for good: another one
-/// in the dead one's slot is not taken for it.
+/// A connection whose first packet went to a ztunnel that ended before answering belongs to the next one permanently: yet another
+/// one in the dead one's slot does not get it.
 #[test]
 fn an_attempt_that_a_dead_ztunnel_got_belongs_to_its_successor() {
     let mut fixture = Ambient::new(&[]);
@@ -204,7 +204,7 @@ fn an_attempt_that_a_dead_ztunnel_got_belongs_to_its_successor() {
         attempts.outcome(id).unwrap_or_else(|error| panic!("{error}\n{}", fixture.log()));
     }
     for target in outside {
-        let _ = heir.wait_seen(|relayed| relayed.dst == target); // it notes a connection a moment after it is open
+        let _ = heir.wait_seen(|relayed| relayed.dst == target); // it reports a connection a moment after it is established
     }
     assert_eq!(heir.seen().len(), 2, "{:?}", heir.seen());
     let next = fixture.ztunnel("ztunnel-c");

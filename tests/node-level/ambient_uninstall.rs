@@ -1,4 +1,4 @@
-//! What is left when the agent goes: everything, or nothing.
+//! State that remains when the agent ends: everything, or nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::fixtures::ambient::{Ambient, MESH, PLAIN, dump_of, ruleset_of};
 
 const OUTSIDE: u16 = 9000;
 
-/// What others have on the node; the first half before we come, the second while we are there.
+/// Adds foreign objects to the node; the first half before the agent starts, the second while it runs.
 fn foreign(netns: &Netns, tool: &str, part: u8) {
     for (ip, family, net, gateway) in
         [("ip -4", "", "10.77.0", "10.10.0.1"), ("ip -6", "6", "fd00:77:", "fd00:10::1")]
@@ -19,7 +19,7 @@ fn foreign(netns: &Netns, tool: &str, part: u8) {
         let iptables = format!("ip{family}tables-{tool}");
         let last = if family.is_empty() { format!("{net}.{part}/32") } else { format!("{net}:{part}/128") };
         for line in [
-            // In our tables and among our rules, too.
+            // Also in our tables and among our rules.
             format!("{ip} route add {last} via {gateway} dev eth0 table 100 metric 7"),
             format!("{ip} route add {last} via {gateway} dev eth0 table 13{part}"),
             format!("{ip} route add {last} via {gateway} dev eth0"),
@@ -35,7 +35,7 @@ fn foreign(netns: &Netns, tool: &str, part: u8) {
         }
     }
     if part == 1 {
-        // Others come with the other tool: what we have stays where it is.
+        // Other components use the other tool: our objects stay in their tables.
         netns.sh(&format!("iptables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
         netns.sh(&format!("ip6tables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
     }
@@ -47,7 +47,7 @@ fn other(tool: &str) -> &str {
     if tool == "nft" { "legacy" } else { "nft" }
 }
 
-/// A node, its ztunnels and pods that were there before the agent.
+/// A node with ztunnels and pods from before the agent.
 struct Fixture {
     ztunnels: Vec<Ztunnel>,
     base: Ambient,
@@ -59,7 +59,7 @@ impl Fixture {
         let base = Ambient::stopped(NodeOptions::default(), env);
         foreign(base.node.netns(), tool, 0);
         if tool == "legacy" {
-            // A look with the other tool leaves its tables there.
+            // Listing with the other tool creates its tables.
             base.dump();
         }
         let names = ["ztunnel-a", "ztunnel-b"];
@@ -79,7 +79,7 @@ impl Fixture {
         Self { ztunnels, base, tool }
     }
 
-    /// Of the node, and of each ztunnel.
+    /// Dumps of the node, and of each ztunnel.
     fn dumps(&self) -> Vec<String> {
         let inside = self.ztunnels.iter().map(|ztunnel| &ztunnel.pod().netns);
         let dumps = inside.clone().map(|netns| dump_of(netns) + &ruleset_of(netns));
@@ -95,7 +95,7 @@ impl Fixture {
     }
 }
 
-/// Shows only what differs.
+/// Prints only the differences.
 fn assert_same(found: &[String], expected: &[String], what: &str) {
     for (found, expected) in found.iter().zip(expected) {
         let only = |one: &str, other: &str| {
@@ -112,7 +112,7 @@ fn an_uninstallation_leaves_nothing_and_takes_nothing_of_others() {
         ["nft", "legacy"].into_iter().flat_map(|tool| [0, 1, 2].map(|count| (tool, count))).collect();
     every(&cases, |(tool, count)| {
         let mut fixture = Fixture::new(tool, *count, &[("CLEANUP_ON_EXIT", "always")]);
-        // Pods and their addresses stay, so they come before the first look.
+        // Pods and their addresses stay, so they start before the first dump.
         let pods =
             [fixture.base.pod_without_plugin(MESH, "one"), fixture.base.pod_without_plugin(PLAIN, "two")];
         let before = fixture.dumps();
@@ -129,7 +129,7 @@ fn an_uninstallation_leaves_nothing_and_takes_nothing_of_others() {
     });
 }
 
-/// All that others added meanwhile is there, and goes as it came.
+/// Foreign objects added meanwhile still exist; removes them as they were added.
 fn without_foreign(fixture: &Fixture) -> Vec<String> {
     let netns = fixture.base.node.netns();
     for (ip, family, last, via) in
@@ -155,7 +155,7 @@ fn without_foreign(fixture: &Fixture) -> Vec<String> {
         netns.sh(&format!("{family}-{} -t mangle -D FORWARD -j ACCEPT", other(fixture.tool)));
     }
     if fixture.tool == "legacy" {
-        // What the other tool has made by itself.
+        // Objects that the other tool has created by itself.
         for family in ["ip", "ip6"] {
             netns.sh(&format!("nft delete table {family} mangle"));
         }
@@ -174,7 +174,7 @@ fn tables_and_chains_that_came_with_our_rules_go_with_them() {
     let ztunnel = Ztunnel::start(&node, "ztunnel", dns);
     let inside = &ztunnel.pod().netns;
     let pod = base.pod_without_plugin(MESH, "one");
-    // Chains that others have are theirs, rules or not; and one that nobody of iptables made.
+    // Foreign chains stay, with rules or without; also one that no iptables created.
     netns.sh("iptables-nft -t nat -A OUTPUT -j ACCEPT");
     netns.sh("iptables-nft -t nat -F OUTPUT");
     netns.sh("nft add table ip6 nat");
@@ -191,7 +191,7 @@ fn tables_and_chains_that_came_with_our_rules_go_with_them() {
         let table = format!("table {family} mangle {{");
         assert!(kit::has_line(&rulesets()[ruleset], &table), "{:?}", rulesets());
     }
-    // Of what came with us, this is used by somebody else now.
+    // One object of ours is now used by another component.
     netns.sh("iptables-nft -t mangle -A FORWARD -j ACCEPT");
     netns.sh("ip6tables-nft -t mangle -P FORWARD DROP");
     let (status, log) = base.daemon.take().unwrap().terminate();
@@ -237,7 +237,7 @@ fn a_stop_leaves_all_in_place_and_traffic_flows_on() {
             fixture.ztunnels[1].wait_seen(|seen| seen.dst == outside);
         }
         assert_eq!(watch.total().direct, 0, "{:?}", watch.total());
-        // Pods end while nobody is there; the agent comes back for the rest.
+        // Pods end while there is no agent; the next agent handles the rest.
         fixture.base.start();
         fixture.base.daemon().wait_until_ready();
         assert_same(&fixture.dumps(), &before, &format!("{tool}, started again"));
@@ -263,9 +263,9 @@ fn the_command_takes_everything_away_unless_an_agent_runs() {
         "an agent runs on this node, and would put everything back (/var/run/istio-cni/debug.sock is served)";
     let advice = "delete its DaemonSet, which takes everything away by itself, or stop it first";
     assert!(status == Some(1) && kit::has_line(&log, &format!("install-cni: {served}: {advice}")), "{log}");
-    fixture.base.wait_enrolled(&pod, true); // nothing has happened
+    fixture.base.wait_enrolled(&pod, true); // nothing has changed
     fixture.base.daemon.take().unwrap().kill();
-    // Where a person calls it, none of the agent's settings are known, except from what that wrote down.
+    // Called by a person, it knows the agent's settings only from the last recorded state.
     std::fs::write(fixture.base.node.run_dir().join("last-state.json"), state).unwrap();
     for setting in ["AMBIENT_ENABLED", "AMBIENT_TABLES"] {
         fixture.base.container.set_env(setting, "");

@@ -1,5 +1,5 @@
-//! What users other than root can do with the agent's sockets and ports from the node's network namespace, where an agent
-//! with hostNetwork has its loopback; and what a plugin that goes mad can do as root.
+//! Actions of users other than root on the agent's sockets and ports from the node's network namespace, where an agent with
+//! hostNetwork has its loopback; and those of a misbehaving plugin as root.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
@@ -21,12 +21,12 @@ const DEBUG: u16 = 9876;
 const HEALTH: u16 = 8000;
 const NOBODY: u32 = 65534;
 
-/// Becomes another user, for good: on a thread that ends.
+/// Changes the thread's user permanently; the thread ends soon.
 fn become_nobody() {
     rustix::thread::set_thread_uid(rustix::thread::Uid::from_raw(NOBODY)).unwrap();
 }
 
-/// Does something as another user.
+/// Runs `act` as another user.
 fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let inside = || {
         become_nobody();
@@ -35,7 +35,7 @@ fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(inside).join().unwrap())
 }
 
-/// Sends a request, and reads all of the answer.
+/// Sends a request, and reads the whole response.
 fn exchange(mut stream: impl Read + Write, request: &str, body: &str) -> io::Result<String> {
     let length = body.len();
     write!(
@@ -52,7 +52,7 @@ fn request(netns: &Netns, port: u16, line: &str) -> (u16, String) {
     request_as(netns, port, line, || ())
 }
 
-/// The same by another user.
+/// As [`request`], by another user.
 fn request_of_nobody(netns: &Netns, port: u16, line: &str) -> (u16, String) {
     request_as(netns, port, line, become_nobody)
 }
@@ -86,7 +86,7 @@ fn another_user_of_the_node_reads_no_state() {
     }
 }
 
-/// User 0 in the node's network namespace, as in a container with hostNetwork that dropped every capability.
+/// Becomes user 0 in the node's network namespace, as in a container with hostNetwork that dropped every capability.
 fn drop_capabilities() {
     let none = rustix::thread::CapabilitySet::empty();
     let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -133,7 +133,7 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
 
 const CLOSED: &str = "debug port closed; the debug state is served on the Unix socket only";
 
-/// Its port would be one of the node's, which every container with hostNetwork reaches.
+/// It would be a port of the node, which every container with hostNetwork reaches.
 #[test]
 fn on_the_nodes_network_the_debug_port_is_closed_unless_it_is_asked_for() {
     let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);
@@ -162,7 +162,7 @@ fn another_user_learns_from_probes_neither_paths_nor_addresses() {
         let told = request_of_nobody(&netns, HEALTH, "GET /readyz");
         assert_eq!(told, (503, "NotInstalled\n".to_owned()));
     }
-    // The kubelet's probes, and those of any other machine.
+    // The kubelet's probes, and requests of any other machine.
     let (outside, node) = (fixture.node.outside(), fixture.node.ip(false));
     let told = outside.run(|| {
         let stream = TcpStream::connect((node, HEALTH)).unwrap();
@@ -171,7 +171,7 @@ fn another_user_learns_from_probes_neither_paths_nor_addresses() {
     assert!(told.starts_with("HTTP/1.1 503 ") && told.ends_with("\r\n\r\nNotInstalled\n"), "{told}");
 }
 
-/// Makes the way to a socket free for everybody, as the node's directories are on real nodes.
+/// Makes the directories of a socket accessible to all users, as the node's directories are on real nodes.
 fn open_the_way(node: &Node) {
     let set = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     set(node.dir());
@@ -197,7 +197,7 @@ fn another_user_writes_nothing_into_the_log() {
     let socket = fixture.node.run_dir().join("log.sock");
     let forge = || as_nobody(|| exchange(UnixStream::connect(&socket)?, "POST /log", &lines("mesh/a", 3)));
     assert_eq!(forge().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-    // An operator, or a tool, that opens it to all.
+    // An operator, or a tool, that makes it accessible to all users.
     fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
     let before = fixture.daemon().log().len();
     for _ in 0..100 {
@@ -209,13 +209,13 @@ fn another_user_writes_nothing_into_the_log() {
     assert!(log.len() - before < 1000, "the refusals fill the log themselves: {log}");
 }
 
-/// A plugin that posts as many lines as it can, until this is dropped.
+/// A plugin that posts as many lines as it can, until drop.
 struct Flood {
     over: AtomicBool,
     sent: AtomicUsize,
 }
 
-/// Ends it also when the test fails.
+/// Ends the flood even if the test fails.
 struct Ends<'a>(&'a Flood);
 
 impl Drop for Ends<'_> {
@@ -240,7 +240,7 @@ impl Flood {
     }
 }
 
-/// Does something during a flood of at least so many bytes. Answers with how much the log grew, and the seconds that it took.
+/// Runs an action during a flood of at least `least` bytes. Returns the growth of the log, and the duration in seconds.
 fn during_flood(
     fixture: &mut Ambient,
     pod: impl Fn(usize) -> String + Send,
@@ -286,7 +286,7 @@ fn a_plugin_that_goes_mad_fills_no_disk_and_silences_no_other() {
     drop((peers, ztunnel));
 }
 
-/// Names that are made up cost no memory and little disk.
+/// Invented names cost no memory and little disk space.
 #[test]
 fn a_plugin_that_makes_up_pods_is_bounded_as_well() {
     let mut fixture = Ambient::new(&[]);

@@ -1,5 +1,4 @@
-//! All attacks at the same time, on one node: pods that behave well start as if nothing were, the agent lives, and it
-//! stays small.
+//! All attacks at the same time on one node: well-behaved pods start undisturbed, the agent survives, and its memory stays small.
 
 mod attackers;
 mod measure;
@@ -15,11 +14,11 @@ use self::{
 use crate::{fixtures::ambient::MESH, fixtures::inpod::InPod};
 
 const ADDS: usize = 50;
-/// So that a node on which every ADD fails ends the test, too.
+/// Ends the test even on a node on which every ADD fails.
 const LIMIT: Duration = Duration::from_secs(90);
-/// 99th percentile of ADDs, which is all of so many.
+/// 99th percentile of ADDs, which is the maximum of so few.
 const SLOWEST: Duration = Duration::from_secs(1);
-/// Of the agent's own memory that is no file's.
+/// Limit of the agent's anonymous memory.
 const AGENT_KIB: u64 = 64 * 1024;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Pods start undisturbed while many ask for the debug state, and some of them badly.
+//! Pods start undisturbed while many clients request the debug state, several of which misbehave.
 
 mod clients;
 
@@ -18,16 +18,16 @@ use crate::fixtures::ambient::{Ambient, MESH, starting};
 const ENROLLED: u8 = 60;
 const REQUESTS: usize = 1000;
 const QUIET: usize = 9;
-/// What a probe of the kubelet waits for by default.
+/// Default timeout of the kubelet's probes.
 const PROBE: Duration = Duration::from_secs(1);
-/// What an ADD may take longer under load, whatever it takes without: far less than one look of all that wait.
+/// Additional duration allowed for an ADD under load: far less than one observation, for which all requests wait.
 const SLACK: Duration = Duration::from_millis(20);
-/// Of any ADD: beyond it the plugin would look for another way.
+/// Limit of any ADD: beyond it the plugin would act without the agent.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// Of resident memory, without the program's own file: that of a debug build alone is larger.
+/// Limit of anonymous memory: the file mapping of a debug build alone is larger.
 const ANONYMOUS_KIB: u64 = 12 * 1024;
 
-/// Starts a pod of the mesh through the plugin, and ends it; how long the plugin took.
+/// Starts a pod of the mesh through the plugin, and ends it; returns the plugin's duration.
 fn add(fixture: &Ambient, number: usize) -> Duration {
     let pod = Pod::new(MESH, &format!("pod-{number}"));
     fixture.manifests.put_pod(&starting(&pod));
@@ -44,7 +44,7 @@ fn add(fixture: &Ambient, number: usize) -> Duration {
     took
 }
 
-/// It is whole, of all pods, and of a look that began after the question.
+/// Asserts that the document is complete, has all pods, and is from an observation that began after the request.
 fn check(began: SystemTime, body: &str) {
     let state: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
     let began = i64::try_from(began.duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
@@ -53,7 +53,7 @@ fn check(began: SystemTime, body: &str) {
     assert!(state["pods"].as_array().unwrap().len() >= usize::from(ENROLLED));
 }
 
-/// Asks as the kubelet does until it is over; the slowest answer.
+/// Probes as the kubelet does until the flag is set; returns the slowest answer.
 fn probe(daemon: &Daemon, over: &AtomicBool) -> Duration {
     let mut slowest = Duration::ZERO;
     while !over.load(Ordering::Relaxed) {
@@ -63,12 +63,12 @@ fn probe(daemon: &Daemon, over: &AtomicBool) -> Duration {
             slowest = slowest.max(began.elapsed());
             assert_eq!(status, Some(200), "{path}");
         }
-        thread::sleep(Duration::from_millis(50)); // many probes, and still no load of their own
+        thread::sleep(Duration::from_millis(50)); // many probes, but no considerable load
     }
     slowest
 }
 
-/// Sets a flag at its end.
+/// Sets a flag on drop.
 struct Set<'a>(&'a AtomicBool);
 
 impl Drop for Set<'_> {
@@ -94,7 +94,7 @@ fn who_asks_does_not_disturb_pods_that_start() {
     let (over, daemon) = (AtomicBool::new(false), fixture.daemon.as_ref().unwrap());
     let (mut busy, mut anonymous) = (Vec::new(), 0);
     let slowest_probe = thread::scope(|scope| {
-        let end = Set(&over); // also when an ADD fails, or the probes would go on for ever
+        let end = Set(&over); // even if an ADD fails: otherwise the probes would never end
         let probes = scope.spawn(|| probe(daemon, &over));
         while !crowd.is_done() && !probes.is_finished() {
             busy.push(add(&fixture, QUIET + busy.len()));
@@ -114,7 +114,7 @@ fn who_asks_does_not_disturb_pods_that_start() {
         daemon.resident_kib()
     );
     assert_eq!(answered, REQUESTS);
-    // If pods waited for looks, all of them would; single ones wait for other tests' processes.
+    // If pods waited for observations, all of them would; single ones are delayed by other tests' processes.
     assert!(busy[busy.len() / 2] <= median * 4 + SLACK, "quiet {quiet:?}, then {busy:?}");
     assert!(slowest <= SLOWEST, "quiet {quiet:?}, then {busy:?}");
     assert!(slowest_probe < PROBE, "{slowest_probe:?}");

@@ -1,4 +1,4 @@
-//! Node-level capture, on the kernel. Each test makes its own node; see `kit`.
+//! Node-level capture, on the kernel. Each test creates its own node; see `kit`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,8 +1,8 @@
-//! The page as a real browser shows it. The screenshot in docs/ is made by
-//! `MILLRACE_UPDATE_SCREENSHOT=1 cargo test --workspace --test node-level -- a_screenshot_can_be_taken`.
+//! The page in a real browser. The screenshot in docs/ is created by `MILLRACE_UPDATE_SCREENSHOT=1 cargo test --workspace --test
+//! node-level -- a_screenshot_can_be_taken`.
 
 mod browser;
-// The nodes of the tests of `report`, so that both show the same.
+// The nodes of `report`'s tests, so that both show the same.
 #[path = "../../pkg/report/tests/page/fixtures.rs"]
 mod fixtures;
 #[path = "../../pkg/report/tests/page/picture.rs"]
@@ -18,7 +18,7 @@ use server::Server;
 
 use crate::fixtures::ambient::{Ambient, MESH};
 
-/// A browser that shows the state.
+/// Starts a browser that shows the state.
 fn showing(state: StateReport) -> Option<(Browser, Server)> {
     let browser = Browser::start()?;
     let server = Server::start(state);
@@ -32,7 +32,7 @@ fn open(browser: &Browser, url: &str) {
     browser.until("!!document.getElementById('headline-words')");
 }
 
-/// The text of an element, as it is in the document.
+/// Text content of an element.
 fn text(browser: &Browser, selector: &str) -> String {
     let text = browser.eval(&format!("document.querySelector('{selector}').textContent"));
     text.as_str().unwrap().to_owned()
@@ -59,8 +59,8 @@ fn complaints(browser: &Browser, server: &Server) -> Vec<Value> {
 #[test]
 fn a_node_of_250_pods_is_loaded_within_a_second() {
     let Some((browser, server)) = showing(fixtures::crowd(250)) else { return };
-    // Processor time, because other tests have the processors at times, and the least of three, because they share its caches.
-    // The page waits for nothing but the document.
+    // CPU time, because other tests compete for the CPUs, and the minimum of three, because they share its caches. The page waits
+    // for nothing except the document.
     let load = || {
         let before = browser.cpu_time();
         open(&browser, &server.url());
@@ -194,7 +194,7 @@ fn a_link_leads_to_the_explanation_of_a_pod() {
     assert_eq!(shown.as_str().unwrap(), expected.trim_end(), "as the command prints it");
     assert_eq!(browser.eval(&format!("{explanation}.closest('details').open")), true);
 
-    // The same for one who opens the link elsewhere.
+    // As above, for a user who opens the link in another tab.
     browser.open("about:blank");
     open(&browser, &format!("{}#explain/shop/web", server.url()));
     browser.until("document.getElementById('explain/shop/web').textContent.includes('What to do:')");
@@ -210,7 +210,7 @@ fn a_change_that_was_repeated_shows_since_when() {
     assert_eq!(shown, "7 times since 2026-11-20 09:00:00 UTC (42 h ago): Enrolled it.");
 }
 
-/// A node on which everything that others write is this.
+/// A node on which every text from outside is this one.
 fn saying(words: &str) -> StateReport {
     let mut state = fixtures::in_pod();
     state.network = fixtures::bypassing().network;
@@ -313,7 +313,7 @@ fn a_difference_shows_by_itself_and_disturbs_nobody() {
     is("document.getElementById('pod/shop/zebra').hidden && !row.hidden");
     is("Math.abs(scrollY - was) < 200 && scrollY > 0");
 
-    // What has gone goes from the page, and the order is the server's.
+    // A removed pod disappears from the page, and the order is the server's.
     server.show(fixtures::well());
     browser.until("!document.getElementById('pod/shop/zebra') && row.dataset.state === 'captured'");
     is("document.querySelectorAll('#pods-table tr[data-state]')[5] === row");
@@ -523,7 +523,7 @@ fn the_page_of_a_running_agent_shows_a_drift_that_somebody_causes() {
     let row = format!("document.getElementById('pod/{MESH}/web')");
     browser.until(&format!("{row}.dataset.state === 'captured'"));
     browser.until("document.getElementById('headline-words').textContent.includes('captured')");
-    // The agent puts it back within seconds, and the page asks every five: so somebody keeps at it until the page has it all.
+    // The agent restores it within seconds, and the page polls every five: so the damage is repeated until the page shows it.
     let ip = web.ip(false);
     let shown = [
         format!("{row}.dataset.state === 'bypassing'"),

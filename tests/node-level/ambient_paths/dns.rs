@@ -1,4 +1,4 @@
-//! DNS, captured or not.
+//! DNS, with and without capture.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use super::fixture::{Backend, Fixture, every};
 
 const DNS: u16 = 53;
 
-/// A service for DNS that is answered outside, as a cluster's is by pods elsewhere.
+/// A DNS service with an external endpoint, as a cluster's has pods elsewhere.
 fn resolver(fixture: &Fixture, v6: bool) -> SocketAddr {
     let text = if v6 { "[fd00:97::a]:53" } else { "10.97.0.10:53" };
     let address = text.parse().unwrap();

@@ -7,12 +7,12 @@ use kit::{Echo, Netns, NodeOptions, Proto, ProxyMode, Service, TrafficClient, Zt
 
 use crate::fixtures::ambient::{Ambient, Legs, MESH, PLAIN, Peer, Watched};
 
-/// Port of the servers outside and on the node.
+/// Port of the servers on the external host and on the node.
 pub(super) const OUTSIDE: u16 = 9000;
-/// Port of tunnels.
+/// Port of HBONE.
 pub(super) const HBONE: u16 = 15008;
 
-/// Last part of the addresses of services, by what they lead to.
+/// Last part of services' addresses, by endpoint.
 pub(super) struct Vips {
     pub(super) mesh: u8,
     pub(super) plain: u8,
@@ -22,22 +22,22 @@ pub(super) struct Vips {
 
 pub(super) const VIP: Vips = Vips { mesh: 1, plain: 2, masqueraded: 3, outside: 4 };
 
-/// Whose tables hold the services, and what the agent was told to use.
+/// Tables of the services, and the agent's setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
     Nft,
     Legacy,
-    /// Services are in tables of kube-proxy's own, and nobody uses those of iptables.
+    /// Services are in kube-proxy's own tables; those of iptables are unused.
     Nftables,
-    /// Services are forwarded by IPVS.
+    /// IPVS forwards services.
     Ipvs,
-    /// Both have tables; the agent was told whose to use.
+    /// Both backends have tables; the agent's setting selects one.
     ForcedNft,
     ForcedLegacy,
 }
 
 impl Backend {
-    /// Those that are asked for.
+    /// The requested backends.
     pub(super) fn all() -> Vec<Backend> {
         if kit::wants_ipvs() {
             return vec![Backend::Ipvs];
@@ -54,13 +54,14 @@ impl Backend {
         }
     }
 
-    /// Masqueraded services work from and to pods of the mesh. Those in tables of kube-proxy's own do not with node-level
-    /// capture (docs/ambient.md): what goes to ztunnel is masqueraded, too.
+    /// Masqueraded services work from and to pods of the mesh. In kube-proxy's own tables they do not with node-level capture
+    /// (docs/ambient.md): connections redirected to ztunnel are masqueraded, too.
     pub(super) fn can_masquerade(self) -> bool {
         self != Backend::Nftables
     }
 
-    /// Where ztunnel sees a pod's connection to a service go: tables of kube-proxy's own have turned it to the endpoint by then.
+    /// Destination that ztunnel sees for a pod's connection to a service: kube-proxy's own tables have translated it to the
+    /// endpoint by then.
     pub(super) fn seen_at(self, service: SocketAddr, endpoint: SocketAddr) -> SocketAddr {
         if matches!(self, Backend::Nftables | Backend::Ipvs) { endpoint } else { service }
     }
@@ -87,7 +88,7 @@ pub(super) struct Fixture {
     pub(super) base: Ambient,
 }
 
-/// One fixture after the other would be slow: most of each is waiting.
+/// Runs cases concurrently: most of each is waiting.
 pub(crate) fn every<T: Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
     thread::scope(|scope| {
         let running: Vec<_> = cases.iter().map(|case| scope.spawn(|| test(case))).collect();
@@ -102,7 +103,7 @@ impl Fixture {
         Self::made(backend, &[], false, false)
     }
 
-    /// Every link, there and to come, on the node and in ztunnel's namespace, accepts only sources that it leads to.
+    /// Every present and future link on the node and in ztunnel's namespace has strict reverse-path filtering.
     pub(super) fn strict(backend: Backend) -> Self {
         Self::made(backend, &[], true, false)
     }
@@ -121,7 +122,7 @@ impl Fixture {
         if strict {
             check_sources(base.node.netns());
         }
-        // kube-proxy was here before us.
+        // kube-proxy was set up before the agent.
         put(&base, backend, false, 99, (base.node.outside_ip(false), OUTSIDE).into(), false);
         if backend.forced().is_some() {
             let other = if backend.is_legacy() { "nft" } else { "legacy" };
@@ -198,7 +199,7 @@ impl Fixture {
         crate::fixtures::ambient::ping(netns, ip);
     }
 
-    /// Our rules are where they should be, and only there.
+    /// Asserts that our rules are in the expected backend, and in no other.
     pub(super) fn is_in_its_backend(&self, backend: Backend) {
         for family in ["iptables", "ip6tables"] {
             let save = |kind: &str| self.base.node.netns().sh(&format!("{family}-{kind}-save"));

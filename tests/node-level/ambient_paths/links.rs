@@ -1,4 +1,4 @@
-//! Other tables, other places of rules, and links that cannot be made.
+//! Other tables, other positions of rules, and links that cannot be created.
 
 use kit::{
     FailureKind, Live, LiveConnections, NodeOptions, Proto, TrafficClient, Via, Ztunnel, ZtunnelOptions,

@@ -1,10 +1,10 @@
-//! Who is not enrolled notices nothing.
+//! Pods that are not enrolled are not affected.
 
 use kit::{Live, LiveConnections, Proto, UplinkWatch, connect};
 
 use super::fixture::{Backend, Fixture, OUTSIDE, every};
 
-/// But for the bits that say "new" on the first packet of a connection, which choose no route for it.
+/// Except for the mark that means "new" on the first packet of a connection, which selects no route for it.
 #[test]
 fn a_pod_that_is_not_enrolled_is_never_touched() {
     every(&[Backend::Nft, Backend::Legacy], |backend| {
@@ -48,7 +48,7 @@ fn marks(fixture: &Fixture) -> String {
     )
 }
 
-/// As clouds do it that give pods addresses of further links: a rule for their source chooses the link.
+/// As in clouds that give pods addresses of further links: a rule for their source selects the link.
 #[test]
 fn the_policy_rules_of_others_hold_for_who_is_not_enrolled() {
     let fixture = Fixture::new(Backend::Nft);

@@ -1,4 +1,4 @@
-//! An agent that is told to use another iptables than the one before.
+//! An agent whose setting selects another iptables backend than the previous agent's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::fixtures::ambient::{Ambient, MESH, PORT};
 
 const FORCED: &str = "FORCE_IPTABLES_BINARY";
 
-/// Whether both families of a namespace have rules of ours by this backend.
+/// Whether both families of a namespace have our rules in this backend.
 fn has_rules(netns: &Netns, backend: &str) -> bool {
     let [v4, v6] = ["", "6"].map(|family| {
         netns

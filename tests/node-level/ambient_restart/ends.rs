@@ -1,4 +1,4 @@
-//! The first build on a node and the removal from it, cut off.
+//! The first setup of a node and its cleanup, interrupted.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Fixture {
         self.base.manifests.path().with_extension("hidden")
     }
 
-    /// SIGTERM, after which nothing of ours is there.
+    /// Sends SIGTERM, after which none of our objects exists.
     fn uninstall(&mut self, clean: &str, what: &str) {
         let (status, log) = self.base.daemon.take().unwrap().terminate();
         assert!(status.success(), "{what}: {log}");
@@ -79,7 +79,7 @@ fn a_first_build_and_a_removal_cut_off_are_completed_by_the_next_agent() {
     fixture.base.daemon().signal(Signal::TERM);
     let _ = fixture.base.daemon().wait();
     let removing = every(tracer.calls(), 4);
-    // iptables leaves its own chains, which are empty.
+    // iptables leaves its own empty chains.
     let clean = fixture.state();
     let left = difference(&before, &clean);
     assert!(
@@ -117,7 +117,7 @@ fn a_first_build_and_a_removal_cut_off_are_completed_by_the_next_agent() {
     println!("{:?}", began.elapsed());
 }
 
-/// Every so many of them.
+/// Every `step`th of the points.
 fn every(points: Vec<Point>, step: usize) -> Vec<Point> {
     points.into_iter().step_by(step).collect()
 }

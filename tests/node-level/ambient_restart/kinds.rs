@@ -1,4 +1,4 @@
-//! Every kind of plan, cut off at every step.
+//! Every kind of plan, interrupted at every step.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::steps::{Point, Tracer, some_of};
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
 
-/// A node with pods, two ztunnels of which the first one is known, and a file with the policy.
+/// A node with pods, two ztunnels of which the agent knows the first one, and a file with the policy.
 struct Fixture {
     base: Ambient,
     ztunnels: [Ztunnel; 2],
@@ -20,12 +20,12 @@ struct Fixture {
     policy: kit::TempDir,
 }
 
-/// Changes something, from which a plan follows.
+/// A change that results in a plan.
 type Change = fn(&mut Fixture);
-/// A kind of plan: its name, what makes it, and whether pods of the mesh can make connections all the time.
+/// A kind of plan: its name, the change, and whether pods of the mesh can connect at all times.
 type Kind = (&'static str, Change, bool);
 
-/// In this order they lead back to where they begin.
+/// In this order they end in the initial state.
 const KINDS: [Kind; 8] = [
     ("a pod joins", |fixture| fixture.label(Some("ambient")), true),
     ("a pod leaves", |fixture| fixture.label(None), true),
@@ -36,9 +36,9 @@ const KINDS: [Kind; 8] = [
     ("the last ztunnel goes", |fixture| fixture.retire(1), false),
     ("the first ztunnel comes", |fixture| fixture.announce(0, "2026-01-01T00:00:01Z"), false),
 ];
-/// Kinds that undo each other.
+/// Kinds that revert each other.
 const PAIRS: [[usize; 2]; 2] = [[0, 1], [3, 4]];
-/// From this kind on, connections through the first ztunnel are not what they were.
+/// From this kind on, connections through the first ztunnel are affected.
 const FIRST_AFFECTED: usize = 5;
 
 impl Fixture {
@@ -63,12 +63,12 @@ impl Fixture {
         self.base.manifests.put_pod(&self.ztunnels[ztunnel].pod_manifest(true, created));
     }
 
-    /// A ztunnel that was never used comes.
+    /// Writes the object of a ztunnel that was never used.
     fn announce(&mut self, ztunnel: usize, created: &str) {
         let netns = &self.ztunnels[ztunnel].pod().netns;
         for family in ["-4", "-6"] {
             for what in ["rule del pref 20000", "rule del pref 20003", "route flush table 100"] {
-                // It is not there the first time.
+                // It does not exist the first time.
                 let _ = netns.output(Command::new("ip").arg(family).args(what.split(' ')));
             }
         }
@@ -108,7 +108,7 @@ impl Fixture {
         kit::until_within(Duration::from_secs(10), described, || self.state() == wanted);
     }
 
-    /// Makes a change, and tells where its plan could be cut off, and what it leads to.
+    /// Makes a change; returns the points at which its plan can be interrupted, and the resulting state.
     fn undisturbed(&mut self, name: &str, change: Change) -> (Vec<Point>, String) {
         self.base.restart();
         let tracer = Tracer::attach(self.base.daemon(), "agent", None);
@@ -122,14 +122,14 @@ impl Fixture {
         (some_of(points), self.wait_quiet())
     }
 
-    /// Waits until the agent has nothing to do any more.
+    /// Waits until the agent is idle.
     fn wait_quiet(&mut self) -> String {
         self.base.settle();
         self.state()
     }
 }
 
-/// When a plan has been made: the agent has told steps, and then no more for a while.
+/// Detects the end of a plan: the agent has logged steps, and then none for a while.
 struct PlanEnd {
     told: usize,
     began: Instant,
@@ -139,7 +139,7 @@ struct PlanEnd {
 impl PlanEnd {
     /// Far longer than any step takes.
     const QUIET: Duration = Duration::from_millis(300);
-    /// Then there is none to wait for.
+    /// After this time there is no plan to wait for.
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn after(base: &Ambient) -> Self {
@@ -160,7 +160,7 @@ fn steps_told(base: &Ambient) -> usize {
     base.log().matches("\tdebug\tambient\t").count()
 }
 
-/// Lines of one text that are not in the other.
+/// Lines of either text that are not in the other.
 pub(super) fn difference(wanted: &str, found: &str) -> String {
     let only = |sign: &'static str, these: &str, those: &str| {
         let those: std::collections::BTreeSet<&str> = those.lines().collect();
@@ -170,7 +170,7 @@ pub(super) fn difference(wanted: &str, found: &str) -> String {
     only("-", wanted, found) + &only("+", found, wanted)
 }
 
-/// One connection of each way, which must not notice anything.
+/// One connection on each path, which must not be affected.
 fn crowd(from: &Netns, targets: &[std::net::SocketAddr]) -> LiveConnections {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
     let mut client = LiveConnections::start(from, live);
@@ -200,7 +200,7 @@ fn a_plan_cut_off_at_any_step_is_completed_by_the_next_agent() {
     let watch =
         UplinkWatch::start(&node, &fixture.mesh.iter().flat_map(|pod| pod.sandbox.ips()).collect::<Vec<_>>());
 
-    // Twice: what a retired ztunnel's namespace keeps is there from the second time on.
+    // Twice: objects that a retired ztunnel's namespace keeps exist from the second time on.
     let plans = [(); 2]
         .map(|()| KINDS.map(|(name, change, _)| fixture.undisturbed(name, change)))
         .into_iter()
@@ -212,7 +212,7 @@ fn a_plan_cut_off_at_any_step_is_completed_by_the_next_agent() {
         let mut crowds = Some(mesh_crowd(&fixture));
         for (at, ((name, change, connects), (points, wanted))) in KINDS.iter().zip(&plans).enumerate() {
             let point = points.get(round);
-            // These undo each other: when they have been cut off everywhere, they are not needed any more.
+            // These revert each other: once both were interrupted everywhere, they are done.
             let over = |kind: usize| plans[kind].0.len() <= round;
             if PAIRS.iter().any(|pair| pair.contains(&at) && pair.iter().all(|kind| over(*kind))) {
                 continue;

@@ -1,8 +1,8 @@
-//! Which system calls a plan makes, and kills at any one of them.
+//! Records the system calls of a plan, and kills the agent at any one of them.
 //!
-//! strace is attached to the one thread that does the steps, while it waits for what will make the plan. First without
-//! harm: that tells the calls, each step's between the log line of the step before and its own. Then the same again,
-//! with SIGKILL in the place of one of them.
+//! strace is attached to the thread that applies the steps, while it waits for the change that results in the plan. The first run
+//! only records the calls, those of each step between the log line of the previous step and its own. The next runs replace one of
+//! the calls by SIGKILL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,28 +14,28 @@ use std::time::Duration;
 use kit::{Daemon, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A system call, and the how many-th of its name since strace was attached.
+/// A system call, and its index among the calls of the same name since strace was attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) call: String,
     pub(crate) number: usize,
     /// The step during or after which it is made.
     pub(crate) step: String,
-    /// The step is done and has been told: the kill falls between two steps.
+    /// The step is complete and was logged: the kill happens between two steps.
     pub(crate) between: bool,
 }
 
-/// What changes something, or starts somebody who does; and what writes the log.
+/// Calls that change state, or start a process that does; and writes to the log.
 const CALLS: &str = "sendto,sendmsg,write,clone3,clone,vfork,rename,renameat,renameat2,unlink,unlinkat";
 
-/// strace at work on one thread. It is detached on drop.
+/// strace attached to one thread. Drop detaches it.
 pub(crate) struct Tracer {
     strace: Child,
     files: TempDir,
 }
 
 impl Tracer {
-    /// Attaches to the daemon's thread of this name.
+    /// Attaches to the agent's thread with this name.
     pub(crate) fn attach(daemon: &Daemon, name: &str, kill_at: Option<&Point>) -> Self {
         let files = TempDir::new().unwrap();
         let mut command = Command::new("strace");
@@ -52,24 +52,24 @@ impl Tracer {
         command.args(["-p", &thread_of(daemon, name).to_string()]);
         let mut strace = command.stderr(Stdio::null()).spawn().expect("strace is installed");
         let traced = format!("/proc/{}/task/{}/status", daemon.pid(), thread_of(daemon, name));
-        // Seized is not enough: from its first stop on every call is seen.
+        // Being attached is not enough: every call is seen from the thread's first stop on.
         let is_traced =
             || fs::read_to_string(&traced).is_ok_and(|text| !kit::has_line(&text, "TracerPid:\t0"));
         kit::until("strace has got hold of the thread", || {
             assert!(strace.try_wait().unwrap().is_none(), "strace has ended");
             is_traced()
         });
-        thread::sleep(Duration::from_millis(5)); // it lets the thread go on after that
+        thread::sleep(Duration::from_millis(5)); // strace resumes the thread after that
         Self { strace, files }
     }
 
-    /// Detaches, and tells the calls of the plan.
+    /// Detaches, and returns the plan's calls.
     pub(crate) fn points(mut self) -> Vec<Point> {
         self.detach();
         points(&self.files.path().join("calls"))
     }
 
-    /// Detaches, and tells every call that could change something, whatever it is for.
+    /// Detaches, and returns every call that could change state, whatever its purpose.
     pub(crate) fn calls(mut self) -> Vec<Point> {
         self.detach();
         let text = fs::read_to_string(self.files.path().join("calls")).unwrap();
@@ -83,7 +83,7 @@ impl Tracer {
         all.collect()
     }
 
-    /// Waits until the kill has happened; false if the thread got by without that call.
+    /// Waits until the kill has happened; false if the thread completed without that call.
     pub(crate) fn killed(mut self, mut is_over: impl FnMut() -> bool) -> bool {
         let killed = kit::until("it is killed or done", || {
             let has_ended = self.strace.try_wait().unwrap().is_some();
@@ -119,7 +119,7 @@ fn thread_of(daemon: &Daemon, name: &str) -> u32 {
     found.unwrap_or_else(|| panic!("no thread {name}"))
 }
 
-/// Whether a step changes more than one thing. Within one that does not, a kill is one before it or after it.
+/// Whether a step changes more than one object. Within one that does not, a kill is equivalent to one before or after it.
 fn has_parts(step: &str) -> bool {
     ["addresses to the sets", "addresses from the sets", "firewall", "node: set"]
         .iter()
@@ -131,8 +131,8 @@ fn is_firewall(step: &str) -> bool {
     step.split(' ').any(|word| word == "firewall:")
 }
 
-/// Calls of steps: of the first one the last only, for the thread has looked around before it; then what tells of the
-/// end.
+/// Calls of steps: only the last one of the first step, as the thread has observed state before it; then the calls that notify
+/// the plugin.
 fn points(file: &Path) -> Vec<Point> {
     let text = fs::read_to_string(file).unwrap();
     let mut counts = BTreeMap::<&str, usize>::new();
@@ -159,7 +159,7 @@ fn points(file: &Path) -> Vec<Point> {
     found
 }
 
-/// The first and the last one of each sort of step, and all within steps of more than one part; within a change of the firewall, whose
+/// The first and the last call of each kind of step, and all within steps of several parts; within a change of the firewall, whose
 /// calls mostly read, the first and the last of each call.
 pub(crate) fn some_of(points: Vec<Point>) -> Vec<Point> {
     let mut sorts: BTreeMap<String, Vec<Point>> = BTreeMap::new();

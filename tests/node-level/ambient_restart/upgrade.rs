@@ -1,4 +1,4 @@
-//! Stop and start, as an upgrade does it, and starts in odd moments: nothing of ours is missing at any time.
+//! Stop and start as in an upgrade, and starts at unusual moments: none of our objects is missing at any time.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, Pod, UplinkWatch};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, starting};
 
-/// What of ours a namespace holds: rules of the firewall, policy rules, routes, members.
+/// Our objects in a namespace: firewall rules, policy rules, routes, set members.
 fn ours(netns: &Netns) -> BTreeSet<String> {
     let commands = ["iptables-nft-save", "ip6tables-nft-save", "ip -4 rule", "ip -6 rule", "ipset save"];
     let more = ["ip -4 route show table 100", "ip -6 route show table 100", "ip -4 route show table 101"];
@@ -26,7 +26,7 @@ fn ours(netns: &Netns) -> BTreeSet<String> {
     netns.run(|| commands.iter().chain(&more).flat_map(show).collect())
 }
 
-/// Looks again and again, each time at one of the kernel's listings, and tells what was ever missing.
+/// Reads one of the kernel's listings after another, repeatedly, and returns the objects that were ever missing.
 fn watch_over(netns: &Netns, wanted: &BTreeSet<String>, over: &AtomicBool) -> (u32, Vec<String>) {
     let (mut looks, mut missing) = (0, Vec::new());
     while !over.load(Ordering::Relaxed) {
@@ -37,7 +37,7 @@ fn watch_over(netns: &Netns, wanted: &BTreeSet<String>, over: &AtomicBool) -> (u
     (looks, missing)
 }
 
-/// Ends the watch, also when the test fails.
+/// Ends the watch even if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -46,7 +46,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// `ip monitor` and `nft monitor` tell every change: no sampling can overlook one.
+/// `ip monitor` and `nft monitor` report every change, which sampling could miss.
 struct Monitors(Vec<std::process::Child>, kit::TempDir);
 
 impl Monitors {
@@ -59,13 +59,13 @@ impl Monitors {
             netns.spawn(Command::new(words[0]).args(&words[1..]).stdout(out))
         };
         let children = lines.into_iter().enumerate().map(start).collect();
-        std::thread::sleep(Duration::from_millis(100)); // until they listen
+        std::thread::sleep(Duration::from_millis(100)); // until they have subscribed
         Self(children, files)
     }
 
-    /// All that was removed.
+    /// Returns all removed objects.
     fn removed(mut self) -> Vec<String> {
-        std::thread::sleep(Duration::from_millis(50)); // what they have been told is written
+        std::thread::sleep(Duration::from_millis(50)); // until pending notifications are written
         for child in &mut self.0 {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -84,7 +84,7 @@ fn an_upgrade_removes_nothing_and_breaks_nothing() {
     let _outside = Echo::tcp(fixture.node.outside(), PORT);
     let (first, second, plain) =
         (fixture.pod(MESH, "first"), fixture.pod(MESH, "second"), fixture.pod(PLAIN, "plain"));
-    // The API knows nothing of this one's address, before and after.
+    // The API has no address of this pod, before and after.
     let pending = fixture.starting(Pod::new(MESH, "pending"));
     fixture.settle();
     let node = Arc::clone(&fixture.node);
@@ -142,7 +142,7 @@ fn an_agent_that_starts_in_the_middle_of_a_rollout_goes_on_with_it() {
     let of_new = crowd();
     let is_of = |count: usize, ztunnel: &kit::Ztunnel| ztunnel.seen().len() >= count;
     fixture.eventually("it has accepted all of them", |_| is_of(8, &new));
-    fixture.announce(&old, true); // back to the first one, so that each has connections
+    fixture.announce(&old, true); // back to the first one, so that both have connections
     fixture.wait_switches(1);
     let of_old = crowd();
     fixture.eventually("it has accepted all of them", |_| is_of(8, &old));
@@ -154,7 +154,7 @@ fn an_agent_that_starts_in_the_middle_of_a_rollout_goes_on_with_it() {
         assert!(fixture.is_captured(&pod));
         assert_eq!(new.seen().len(), seen, "new connections go where they went");
     }
-    // The ztunnel that is not used any more goes while there is no agent.
+    // The retired ztunnel ends while there is no agent.
     of_new.finish().assert_unbroken();
     fixture.daemon.take().unwrap().kill();
     fixture.manifests.remove_pod("istio-system", new.name());
@@ -181,7 +181,7 @@ fn a_start_that_knows_pods_without_addresses_releases_nothing() {
         for pod in &pods {
             fixture.assert_owned(pod);
         }
-        // One of them is not known at all for a while: the first list is older than it is.
+        // One of them is unknown for a while: the first list is older than the pod.
         if round == 1 {
             fixture.manifests.remove_pod(MESH, "three");
         }

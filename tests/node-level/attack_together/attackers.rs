@@ -1,5 +1,5 @@
-//! Eight pods whose authors and processes do what they can, on a node with a large firewall of others, while a host of
-//! the network holds the places of the agent's server. None of them has any right on the node.
+//! Eight hostile pods on a node with a large foreign firewall, while a host on the network exhausts the connections of the agent's
+//! server. None of them has any right on the node.
 
 use std::{
     net::SocketAddr,
@@ -15,36 +15,36 @@ use std::{
 use kit::{HalfOpen, LegacyLock, Manifests, Netns, Node, Pod, PodSandbox, fill_with_services};
 use serde_json::{Value, json};
 
-/// Rules of others on the node.
+/// Foreign rules on the node.
 pub(crate) const NODE_RULES: usize = 50_000;
-/// Rules that a pod makes in its own namespace.
+/// Rules that a pod creates in its own namespace.
 pub(crate) const POD_RULES: usize = 300_000;
-/// More than all places that the agent's server has.
+/// More than the maximum number of connections of the agent's server.
 const CONNECTIONS: usize = 400;
-/// Of the probes.
+/// Port of the probes.
 pub(crate) const PORT: u16 = 8000;
-/// Of a pod's annotations altogether the API server takes 256 KiB.
+/// The API server accepts at most 256 KiB of a pod's annotations in total.
 const ANNOTATION: usize = 250_000;
-/// Pods that start again and again with such an annotation.
+/// Pods that start repeatedly with such an annotation.
 const STARTING: usize = 4;
 /// Pods with `CAP_NET_ADMIN`.
 const FLUSHED: usize = 2;
-/// Pods in which somebody holds the lock of legacy tables.
+/// Pods in which a process holds the lock of legacy tables.
 const LOCKED: usize = 2;
-/// From the end of a try to the next one: as kubelet starts a sandbox again.
+/// Delay before the next attempt: as the kubelet retries a sandbox.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What they do it to.
+/// Target of the attacks.
 pub(crate) struct Target<'a> {
     pub(crate) node: &'a Arc<Node>,
     pub(crate) manifests: &'a Manifests,
-    /// The chain that pods of the mesh start with.
+    /// Chain with which pods of the mesh start.
     pub(crate) conflist: Value,
     /// The namespace of the mesh.
     pub(crate) namespace: &'a str,
 }
 
-/// The eight pods, and the host outside. They end on drop.
+/// The eight pods, and the external host. Drop ends the attacks.
 pub(crate) struct Attack {
     over: Arc<AtomicBool>,
     tries: Arc<AtomicUsize>,
@@ -54,12 +54,12 @@ pub(crate) struct Attack {
     live: Vec<PodSandbox>,
 }
 
-/// A value of `istio.io/reroute-virtual-interfaces` as long as an author can make it.
+/// Sets `istio.io/reroute-virtual-interfaces` to a value of the maximum length.
 fn annotated(pod: Pod) -> Pod {
     pod.annotation("istio.io/reroute-virtual-interfaces", &"a,".repeat(ANNOTATION / 2))
 }
 
-/// Its object while its sandbox is made.
+/// The pod's object while its sandbox is created.
 pub(crate) fn starting(pod: &Pod) -> Value {
     let mut manifest = pod.manifest(&[]);
     manifest["status"] = json!({"phase": "Pending"});
@@ -67,7 +67,7 @@ pub(crate) fn starting(pod: &Pod) -> Value {
 }
 
 impl Attack {
-    /// Starts the live pods as any pod starts, and then begins. `runs`: tells the agent of a pod's process.
+    /// Starts the long-running pods like any pod, and then the attacks. `runs` adds a pod's process for the agent.
     pub(crate) fn begin(target: &Target<'_>, mut runs: impl FnMut(&Pod, &Netns)) -> Attack {
         let over = Arc::new(AtomicBool::new(false));
         let mut attack = Attack {
@@ -107,7 +107,7 @@ impl Attack {
         attack
     }
 
-    /// A pod that is to start, and is started anew whatever came of it.
+    /// Starts a pod repeatedly, whatever the result.
     fn start_again_and_again(&mut self, target: &Target<'_>, number: usize) {
         let pod = annotated(Pod::new(target.namespace, &format!("starting-{number}")));
         target.manifests.put_pod(&starting(&pod));
@@ -117,28 +117,28 @@ impl Attack {
             while !over.load(Ordering::Relaxed) {
                 drop(node.add_pod(&node.runtime(), &conflist, pod.clone()));
                 tries.fetch_add(1, Ordering::Relaxed);
-                thread::sleep(PAUSE); // as kubelet waits
+                thread::sleep(PAUSE); // the kubelet's delay
             }
         }));
     }
 
-    /// How often a hostile pod was started, and how many connections were opened.
+    /// Number of starts of hostile pods, and of opened connections.
     pub(crate) fn effort(&self) -> (usize, usize) {
         (self.tries.load(Ordering::Relaxed), self.flood.as_ref().map_or(0, HalfOpen::opened))
     }
 }
 
-/// Empties what leads to the mesh, again and again.
+/// Flushes the chains with our rules repeatedly.
 fn flush(netns: &Netns, over: &Arc<AtomicBool>) -> JoinHandle<()> {
     const CHAINS: [&str; 4] = ["nat ISTIO_OUTPUT", "nat OUTPUT", "mangle ISTIO_PRERT", "nat PREROUTING"];
     let (netns, over) = (netns.second_handle(), Arc::clone(over));
     thread::spawn(move || {
         while !over.load(Ordering::Relaxed) {
-            // One by one: a chain that is not there fails the whole command.
+            // One by one: a missing chain fails the whole command.
             for chain in CHAINS {
                 let _ = netns.output(Command::new("nft").arg(format!("flush chain ip {chain}")));
             }
-            thread::sleep(PAUSE); // faster would cost more of the machine than of the agent
+            thread::sleep(PAUSE); // a shorter pause would load the machine more than the agent
         }
     })
 }

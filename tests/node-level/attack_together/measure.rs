@@ -1,4 +1,4 @@
-//! What pods that behave well, the kubelet and the node's memory feel meanwhile.
+//! Effects on well-behaved pods, the kubelet and the node's memory.
 
 use std::{
     collections::BTreeMap,
@@ -17,19 +17,19 @@ use kit::{Netns, Pod};
 
 use super::attackers::{PORT, Target, starting};
 
-/// What the kubelet waits for a liveness probe by our manifests.
+/// Timeout of the kubelet's liveness probe in our manifests.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// ADDs of pods that behave well, one after the other.
+/// ADDs of well-behaved pods, one after another.
 pub(crate) struct Adds {
-    /// What the plugin took, least first, of those that failed, too.
+    /// Durations of the plugin in ascending order, failed calls included.
     took: Vec<Duration>,
-    /// What the plugin said of those that failed.
+    /// Errors of the plugin.
     pub(crate) failed: Vec<String>,
 }
 
 impl Adds {
-    /// So many, or as many as there are in this time, and at least one.
+    /// Measures `count` ADDs, or as many as end within `limit`, at least one.
     pub(crate) fn measure(target: &Target<'_>, count: usize, limit: Duration) -> Adds {
         let (began, mut adds) = (Instant::now(), Adds { took: Vec::new(), failed: Vec::new() });
         while adds.took.is_empty() || (adds.took.len() < count && began.elapsed() < limit) {
@@ -62,7 +62,7 @@ impl Adds {
         self.took[self.took.len() / 2]
     }
 
-    /// The smallest time that 99 of 100 did not exceed.
+    /// The 99th percentile.
     pub(crate) fn p99(&self) -> Duration {
         self.took[(self.took.len() * 99).div_ceil(100) - 1]
     }
@@ -72,24 +72,24 @@ impl Adds {
     }
 }
 
-/// Looks at an agent and its children until it is dropped, and probes it as the kubelet does.
+/// Samples an agent and its children until drop, and probes it as the kubelet does.
 pub(crate) struct Watch {
     over: Arc<AtomicBool>,
     seen: Arc<Mutex<Seen>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The greatest of all looks.
+/// Maximum of all samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Memory of the agent that is no file's, in KiB.
+    /// Anonymous memory of the agent, in KiB.
     pub(crate) agent_kib: u64,
-    /// Of all its children together.
+    /// Anonymous memory of all its children together.
     pub(crate) children_kib: u64,
-    /// Answers of `/healthz`, and how long the slowest took.
+    /// Number of answers of `/healthz`, and the slowest one.
     pub(crate) probes: usize,
     pub(crate) slowest_probe: Duration,
-    /// Probes without the answer 200 within the kubelet's time.
+    /// Probes without status 200 within the kubelet's timeout.
     pub(crate) failed_probes: usize,
 }
 
@@ -123,7 +123,7 @@ impl Watch {
         Watch { over, seen, threads: vec![memory, probes] }
     }
 
-    /// All since the last time.
+    /// Maximum since the last call.
     pub(crate) fn take(&self) -> Seen {
         std::mem::take(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -138,7 +138,7 @@ impl Drop for Watch {
     }
 }
 
-/// Whether `/healthz` says 200 in the kubelet's time.
+/// Whether `/healthz` returns 200 within the kubelet's timeout.
 fn probe() -> io::Result<bool> {
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -148,14 +148,14 @@ fn probe() -> io::Result<bool> {
     Ok(text.starts_with("HTTP/1.1 200 "))
 }
 
-/// Memory of a process that is no file's; 0 when it is gone.
+/// Anonymous memory of a process; 0 if it has ended.
 fn anonymous_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// All processes whose parent, or its parent, is this one.
+/// All children and grandchildren of a process.
 fn descendants(of: u32) -> Vec<u32> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: BTreeMap<u32, u32> = pids

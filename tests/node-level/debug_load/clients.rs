@@ -1,4 +1,4 @@
-//! Clients of the debug state: many who ask, and some who behave badly.
+//! Clients of the debug state: many that only request it, and several that misbehave.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -13,19 +13,19 @@ use std::{
 
 use kit::Netns;
 
-/// Where the daemon serves by default.
+/// The agent's default debug port.
 const PORT: u16 = 9876;
-/// Of the daemon's own limits the longest is 40 s; whoever waits longer has been forgotten.
+/// The agent's longest timeout is 40 s; a client that waits longer was forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ASKING: usize = 8;
 const NEVER_READING: usize = 4;
 const GARBAGE: usize = 4;
 const SLOW: usize = 2;
 
-/// Looks at an answer: when its request was about to be sent, and its body.
+/// Checks an answer: the time just before its request, and its body.
 pub(crate) type Check = fn(SystemTime, &str);
 
-/// Eight clients that ask, four that never read, four that send garbage, two that read a byte at a time.
+/// Eight clients that send requests, four that never read, four that send garbage, two that read one byte at a time.
 pub(crate) struct Crowd {
     shared: Arc<Shared>,
     asking: Vec<JoinHandle<()>>,
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 impl Crowd {
-    /// Starts them in the daemon's network namespace. Those who ask end with the last of so many requests.
+    /// Starts the clients in the agent's network namespace. Requesting clients end after `requests` requests.
     pub(crate) fn start(netns: &Arc<Netns>, requests: usize, check: Check) -> Crowd {
         let shared = Arc::new(Shared {
             netns: Arc::clone(netns),
@@ -73,12 +73,12 @@ impl Crowd {
         self.asking.iter().all(JoinHandle::is_finished)
     }
 
-    /// How many have.
+    /// Number of answered requests.
     pub(crate) fn answered(&self) -> usize {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// Ends all; a failed check panics here.
+    /// Ends all clients; a failed check panics here.
     pub(crate) fn end(mut self) {
         self.stop();
         let all = self.asking.drain(..).chain(self.others.drain(..));
@@ -93,7 +93,7 @@ impl Crowd {
     }
 }
 
-/// A test that fails leaves nobody behind.
+/// A failing test leaves no client behind.
 impl Drop for Crowd {
     fn drop(&mut self) {
         self.stop();
@@ -113,7 +113,7 @@ fn connect() -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Status line and headers, and the body, of a GET on a connection of its own.
+/// Status line with headers, and the body, of a GET on its own connection.
 pub(crate) fn get(path: &str) -> io::Result<(String, String)> {
     let mut stream = connect()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -133,14 +133,14 @@ fn asks(shared: &Shared) {
     }
 }
 
-/// Asks again and again on a connection of which it takes nothing, until it is cut off; then it connects anew.
+/// Sends requests on a connection without reading, until it is closed; then reconnects.
 fn never_reads(shared: &Shared) {
     while !shared.is_over() {
         let Ok(mut stream) = connect() else { continue };
         while !shared.is_over()
             && write!(stream, "GET /debug/state HTTP/1.1\r\nHost: localhost\r\n\r\n").is_ok()
         {
-            thread::sleep(Duration::from_millis(50)); // it has nothing else to do
+            thread::sleep(Duration::from_millis(50)); // nothing else to do
         }
     }
 }
@@ -159,7 +159,7 @@ fn sends_garbage(shared: &Shared) {
             return;
         }
         let Ok(mut stream) = connect() else { continue };
-        // Whatever comes of it, a reset for instance, is the daemon's right.
+        // Any result, such as a reset, is allowed.
         if stream.write_all(head).is_ok() {
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read_to_end(&mut Vec::new());
@@ -172,7 +172,7 @@ fn reads_slowly(shared: &Shared) {
         let Ok(mut stream) = connect() else { continue };
         let asked = write!(stream, "GET /debug/state HTTP/1.1\r\nHost: localhost\r\n\r\n");
         while asked.is_ok() && !shared.is_over() && stream.read(&mut [0]).is_ok_and(|read| read > 0) {
-            thread::sleep(Duration::from_millis(5)); // that is what it is here for
+            thread::sleep(Duration::from_millis(5)); // the behaviour of this client
         }
     }
 }

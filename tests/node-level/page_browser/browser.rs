@@ -1,4 +1,4 @@
-//! A headless Chromium, driven by its DevTools protocol over a pipe, with one tab.
+//! A headless Chromium with one tab, controlled by its DevTools protocol over a pipe.
 
 use std::cell::RefCell;
 use std::fs;
@@ -14,13 +14,13 @@ use kit::TempDir;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-/// For one answer. Chromium takes seconds to start beside other tests.
+/// Time limit of one answer. Chromium takes seconds to start beside other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What it must not do beside the test: ask its makers for news, or share memory where a container has little.
+/// Disables requests to its vendor, and shared memory, of which a container has little.
 const ARGUMENTS: [&str; 10] = [
     "--headless=new",
-    "--no-sandbox", // it refuses to run as root with one
+    "--no-sandbox", // with a sandbox it refuses to run as root
     "--remote-debugging-pipe",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -31,12 +31,12 @@ const ARGUMENTS: [&str; 10] = [
     "--no-proxy-server",
 ];
 
-/// A browser with one tab. It ends with this value.
+/// A browser with one tab. Drop ends it.
 pub(crate) struct Browser {
     child: Child,
     commands: RefCell<ChildStdin>,
     messages: Receiver<Value>,
-    /// What came while an answer was waited for.
+    /// Events received while waiting for an answer.
     events: RefCell<Vec<Value>>,
     last: RefCell<u64>,
     tab: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// A new one; `None`: there is no Chromium here, and the test is skipped.
+    /// Starts a browser; `None` means that Chromium is not installed, and the test is skipped.
     pub(crate) fn start() -> Option<Self> {
         let Some(program) = program() else {
             kit::skip("no chromium: run hack/setup");
@@ -64,7 +64,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// One command and its result.
+    /// Sends a command and returns its result.
     pub(crate) fn call(&self, method: &str, parameters: Value) -> Value {
         let id = self.last.replace_with(|last| *last + 1) + 1;
         let mut command = json!({"id": id, "method": method});
@@ -87,7 +87,7 @@ impl Browser {
         self.messages.recv_timeout(PATIENCE).expect("Chromium answers")
     }
 
-    /// Waits for an event, be it one that has come already.
+    /// Waits for an event, or returns if it was received before.
     pub(crate) fn wait(&self, method: &str) {
         while !self.events.borrow().iter().any(|event| event["method"] == method) {
             let message = self.message();
@@ -95,9 +95,9 @@ impl Browser {
         }
     }
 
-    /// The parameters of all events of that name so far.
+    /// Parameters of all events of that name so far.
     pub(crate) fn events(&self, method: &str) -> Vec<Value> {
-        self.eval("0"); // what was sent before the answer has come by then
+        self.eval("0"); // events sent before the answer have been received by then
         let events = self.events.borrow();
         events.iter().filter(|event| event["method"] == method).map(|event| event["params"].clone()).collect()
     }
@@ -113,21 +113,21 @@ impl Browser {
         self.wait("Page.loadEventFired");
     }
 
-    /// The processor time of all its processes so far, in steps of 10 ms.
+    /// CPU time of all its processes so far, in steps of 10 ms.
     pub(crate) fn cpu_time(&self) -> Duration {
         let group = self.child.id().to_string();
         let all = fs::read_dir("/proc").unwrap();
         let ticks = all.filter_map(|entry| {
             let stat = fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
             let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-            // Counted from the state: its process group, then what it used and what children that have ended did.
+            // Indexes start at the state: the process group, then the process's own times and those of its ended children.
             (fields[2] == group)
                 .then(|| fields[11..15].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>())
         });
         Duration::from_millis(ticks.sum::<u64>() * 10)
     }
 
-    /// The value of an expression, or of the promise that it is.
+    /// Value of an expression, awaited if it is a promise.
     pub(crate) fn eval(&self, expression: &str) -> Value {
         let how = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let answer = self.call("Runtime.evaluate", how);
@@ -140,7 +140,7 @@ impl Browser {
         self.until_while(expression, || ());
     }
 
-    /// The same; before each look something is done once more, since somebody else undoes it.
+    /// As [`Browser::until`], but repeats an action before each poll, as another component undoes it.
     pub(crate) fn until_while(&self, expression: &str, again: impl Fn()) {
         kit::until_within(PATIENCE, expression, || {
             again();
@@ -158,12 +158,12 @@ impl Browser {
         }
     }
 
-    /// Types into whatever has the focus.
+    /// Types into the focused element.
     pub(crate) fn type_text(&self, text: &str) {
         self.call("Input.insertText", json!({"text": text}));
     }
 
-    /// Sets what `prefers-color-scheme` is.
+    /// Sets `prefers-color-scheme`.
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
@@ -178,7 +178,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its own children, too: they are of its group.
+        // Also its own children: they are in its process group.
         let group = Pid::from_child(&self.child);
         let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
@@ -190,7 +190,7 @@ fn program() -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join("chromium")).find(|program| program.is_file())
 }
 
-/// The process, and what it says. It takes commands at descriptor 3 and answers at 4, which a shell can arrange.
+/// Starts the process, and returns its messages. It reads commands from descriptor 3 and answers on 4, which a shell sets up.
 fn spawn(program: &Path, profile: &Path) -> (Child, Receiver<Value>) {
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "sh"]).arg(program).args(ARGUMENTS);

@@ -7,14 +7,14 @@ use std::thread;
 
 use report::StateReport;
 
-/// What it answers with, and what it was asked.
+/// Its answer, and the requests that it received.
 struct Shared {
-    /// None: it answers 503.
+    /// `None` means that it answers 503.
     state: Mutex<Option<StateReport>>,
     requests: Mutex<Vec<String>>,
 }
 
-/// It serves until the test program ends.
+/// A server that runs until the test program ends.
 pub(crate) struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -28,7 +28,7 @@ impl Server {
         let theirs = shared.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // One thread each: browsers open connections that they do not use.
+                // One thread each: browsers open connections without using them.
                 let shared = theirs.clone();
                 thread::spawn(move || answer(&stream, &shared));
             }
@@ -50,7 +50,7 @@ impl Server {
         *self.shared.state.lock().unwrap() = None;
     }
 
-    /// First lines of all requests.
+    /// Request lines of all requests.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.shared.requests.lock().unwrap().clone()
     }
@@ -71,7 +71,7 @@ fn answer(mut stream: &TcpStream, shared: &Shared) {
     };
     let kind = format!("Content-Type: {kind}; charset=utf-8\r\nCache-Control: no-store\r\nConnection: close");
     let head = format!("HTTP/1.1 {status}\r\n{kind}\r\nContent-Length: {}\r\n\r\n", body.len());
-    // A browser that has gone is none of the server's business.
+    // An error means that the browser has disconnected.
     let _ = stream.write_all((head + &body).as_bytes());
 }
 
