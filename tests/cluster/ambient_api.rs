@@ -1,4 +1,4 @@
-//! The agent and the real API server: what it follows, asks and tells there.
+//! The agent with the real API server: watches, requests and patches.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::install_api::fixture::{ClusterFixture, DAEMON_SET, our_rules};
 const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
 
-/// A node of a real cluster; all of its objects are in one namespace.
+/// A node of a real cluster, with all its objects in one namespace.
 pub(crate) struct Cluster {
     pub(crate) fixture: ClusterFixture,
     config: kit::TempDir,
@@ -27,7 +27,7 @@ impl Cluster {
         Self::allowed(name, &rules)
     }
 
-    /// With these permissions.
+    /// A cluster whose agent has these permissions.
     pub(crate) fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
         let config = kit::TempDir::new().unwrap();
         let mut fixture = ClusterFixture::allowed(name, rules)?;
@@ -52,7 +52,7 @@ impl Cluster {
         self.fixture.path("v1", "pods", name)
     }
 
-    /// Creates a pod of this node, or of none.
+    /// Creates a pod on this node, or an unscheduled one.
     pub(crate) fn create(&self, name: &str, bound: bool, change: impl FnOnce(&mut Value)) -> Pod {
         let mut pod = ApiServer::pod(self.fixture.name, name);
         if bound {
@@ -62,7 +62,7 @@ impl Cluster {
         Pod::from_object(&self.fixture.api.create_pod(&pod))
     }
 
-    /// Tells that it runs, as its kubelet does.
+    /// Reports the pod as running, as its kubelet does.
     pub(crate) fn tell(&self, name: &str, manifest: &Value) {
         self.fixture.api.admin().patch_status(&self.path(name), &manifest["status"]);
     }
@@ -101,7 +101,7 @@ impl Cluster {
         self.add(pod).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Each family's set changes at a moment of its own.
+    /// Whether both families' sets have the pod: each changes at a different moment.
     pub(crate) fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
         kit::until_within(Duration::from_secs(5), "both families are alike", || {
             let sets = self.fixture.node.netns().sh("ipset save");
@@ -132,7 +132,7 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     let mut daemon = cluster.fixture.daemon();
     let _outside = Echo::tcp(cluster.fixture.node.outside(), PORT);
     let _ztunnel = cluster.ztunnel(&mut daemon);
-    // It runs before anybody wants it in the mesh.
+    // It runs before it is labelled.
     let web = cluster.started(cluster.create("web", true, |_| {}));
     cluster.tell("web", &web.manifest());
     let out = cluster.started(cluster.create("out", true, |pod| {
@@ -157,7 +157,7 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
         assert!(!cluster.is_captured(&web), "{round}");
     }
     cluster.label("ambient");
-    // A new pod: captured at once, and marked when the API knows its addresses.
+    // A new pod: captured immediately, and annotated when the API knows its addresses.
     let new = cluster.started(cluster.create("new", true, |_| {}));
     assert!(cluster.is_enrolled(&new) && cluster.is_captured(&new));
     cluster.tell("new", &new.manifest());
@@ -165,7 +165,7 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     kit::until("the mark of the other", || cluster.mark_of("web") == json!("enabled"));
     assert_eq!(cluster.mark_of("out"), json!("disabled"));
     assert!(!cluster.is_enrolled(&out) && !cluster.is_captured(&out));
-    // The user changes their mind: the word is theirs.
+    // The user overwrites the annotation.
     let word = |word: Value| json!({"metadata": {"annotations": {MARK: word}}});
     cluster.fixture.api.admin().patch(&cluster.path("web"), &word(json!("disabled")));
     kit::until("it leaves", || !cluster.is_enrolled(&web));
@@ -173,12 +173,12 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     kit::until("it joins", || cluster.is_enrolled(&out));
     kit::until("its mark", || cluster.mark_of("out") == json!("enabled"));
     assert_eq!(cluster.mark_of("web"), json!("disabled"));
-    // Somebody takes a mark away: it comes again.
+    // An annotation that is removed is restored.
     cluster.fixture.api.admin().patch(&cluster.path("new"), &word(Value::Null));
     kit::until("the mark of the new one again", || cluster.mark_of("new") == json!("enabled"));
     let log = daemon.log();
     assert!(!kit::has_logged(&log, "cannot annotate the pod", &[]), "{log}");
-    // Of pods on other nodes it knows nothing.
+    // It does not know pods on other nodes.
     let watches = cluster.fixture.requests();
     let of_pods: Vec<_> =
         watches.iter().filter(|one| one.verb == "watch" && one.resource == "pods").collect();
@@ -203,8 +203,8 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
         cluster.fixture.api.admin().delete(&cluster.path("probe"));
         cluster.is_enrolled(&pod)
     });
-    // Seen by the watch: no request, however short the time since it was created. Only a watch that takes longer than that
-    // is not waited for, as on a machine that does other things.
+    // Shown by the watch: no request, however young the pod is. Only a watch that takes longer, as on a busy machine, is not waited
+    // for.
     const WAITED: &str = "istio_cni_ambient_add_seconds_sum{phase=\"facts\"}";
     let mut unasked = false;
     for number in 0..30 {
@@ -223,7 +223,7 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
         }
     }
     assert!(unasked, "{}", daemon.log());
-    // Never seen by it.
+    // Never shown by it.
     let before = daemon.metric(WAITED).unwrap();
     let unseen = cluster.started(cluster.create("unseen", false, |_| {}));
     let waited = daemon.metric(WAITED).unwrap() - before;
@@ -237,14 +237,14 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
     let redirect = "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001";
     assert!(kit::has_line(&rules, redirect), "{rules}\n{}", daemon.log());
     assert!(!cluster.is_enrolled(&sidecar), "{}", daemon.log());
-    // Nor does it become a member by a pass over all pods, while the watch has not shown it.
+    // A pass over all pods does not make it a member either, while the watch has not shown it.
     let later = cluster.started(cluster.create("later", true, |_| {}));
     assert!(cluster.is_enrolled(&later));
     let leaves = json!({"metadata": {"labels": {MODE: "none"}}});
     cluster.fixture.api.admin().patch(&cluster.path("later"), &leaves);
     kit::until("it leaves", || !cluster.is_enrolled(&later));
     assert!(!cluster.is_enrolled(&sidecar), "{}", daemon.log());
-    // Known to nobody.
+    // A pod that does not exist.
     let error = cluster.add(Pod::new(cluster.fixture.name, "nobody")).unwrap_err();
     assert_eq!(error.code(), Some(11), "{error}");
     let pod = format!("{}/nobody", cluster.fixture.name);
@@ -265,7 +265,7 @@ fn while_the_api_server_is_away_what_is_known_goes_on() {
     let known = cluster.create("known", true, |_| {});
     let gone = cluster.started(cluster.create("gone", true, |_| {}));
     assert!(cluster.is_enrolled(&gone));
-    // Seen, for its successors in the order of the watch are.
+    // Shown, as later events of the watch have arrived.
     let marker = cluster.started(cluster.create("marker", true, |_| {}));
     assert_eq!(cluster.asked("/pods/marker"), 0);
     cluster.fixture.cut_off("REJECT --reject-with tcp-reset");
@@ -299,7 +299,7 @@ fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go
     kit::until("it is marked", || cluster.mark_of("web") == json!("enabled"));
     let netns = cluster.fixture.node.netns();
     assert!(kit::has_line(&netns.sh("ip rule"), "105:\tfrom all fwmark 0x100/0x100 lookup 101"));
-    // An upgrade leaves all of it; here the operator switches it off instead.
+    // An upgrade leaves everything; here the operator disables it instead.
     let off = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "install-cni", "image": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});
     cluster.fixture.api.admin().patch(&cluster.fixture.daemon_set(), &off);

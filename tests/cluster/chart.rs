@@ -1,4 +1,4 @@
-//! Our Helm chart: it renders what Istio's charts render for the same values, and nothing that a cluster refuses.
+//! Our Helm chart: it renders what Istio's charts render for the same values, and nothing that a cluster rejects.
 
 mod agent;
 mod api;

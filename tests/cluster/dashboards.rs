@@ -1,5 +1,5 @@
-//! Alert rules and dashboard of `deploy/`: every expression can be evaluated on what the daemon really exports, with the
-//! labels and values that it has there.
+//! Alert rules and dashboard of `deploy/`: every expression can be evaluated on the agent's actual metrics, with their labels and
+//! values.
 
 mod catalogue;
 mod expression;

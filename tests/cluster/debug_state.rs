@@ -1,4 +1,4 @@
-//! The debug state against the kernel's own tools.
+//! The debug state compared with the kernel's own tools.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer, starting};
 use crate::fixtures::inpod::InPod;
 
-/// Asks a daemon through its socket, and answers with status and body.
+/// Sends a request to an agent's socket, and returns status and body.
 pub(crate) fn ask(socket: &Path, path: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(socket).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -25,7 +25,7 @@ pub(crate) fn ask(socket: &Path, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// The state of a fixture's daemon.
+/// The debug state of a fixture's agent.
 pub(crate) fn state(fixture: &Ambient) -> Value {
     let (status, body) = ask(&fixture.node.run_dir().join("debug.sock"), "/debug/state");
     assert_eq!(status, 200, "{body}");
@@ -44,7 +44,7 @@ fn json(netns: &Netns, command: &str) -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command}: {error}: {text}"))
 }
 
-/// The observed objects of a kind in a place, each as this tells.
+/// The observed objects of a kind in a place, each formatted by `tell`.
 fn observed(state: &Value, kind: &str, place: &str, tell: impl Fn(&Value) -> String) -> BTreeSet<String> {
     let all = state["network"][kind]["observed"].as_array().unwrap_or_else(|| panic!("{kind}: {state:#}"));
     let here = |found: &&Value| found.get("netns").is_none_or(|at| at == place);
@@ -55,7 +55,7 @@ fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Policy rules by the tool: those of ours ask for a mark.
+/// Policy rules in the tool's output: ours match a mark.
 fn rules(netns: &Netns) -> BTreeSet<String> {
     let of = |family: u8| {
         let found = json(netns, &format!("ip -N -j -{family} rule"));
@@ -81,7 +81,7 @@ fn told_rule(rule: &Value) -> String {
     )
 }
 
-/// Routes of our tables by the tool.
+/// Routes of our tables in the tool's output.
 fn routes(netns: &Netns, tables: &[u64]) -> BTreeSet<String> {
     let of = |family: u8| {
         let found = json(netns, &format!("ip -N -j -{family} route show table all"));
@@ -103,7 +103,7 @@ fn routes(netns: &Netns, tables: &[u64]) -> BTreeSet<String> {
     [4, 6].into_iter().flat_map(of).collect()
 }
 
-/// With `-N`, the tool tells numbers.
+/// With `-N`, the tool prints numbers.
 fn told_route(route: &Value) -> String {
     let kind = match route["type"].as_str().unwrap() {
         "unicast" => "1",
@@ -112,7 +112,7 @@ fn told_route(route: &Value) -> String {
         "unreachable" => "7",
         other => panic!("{other}"),
     };
-    // The tool names loopback for what leads nowhere, in IPv6.
+    // For IPv6, the tool prints loopback as the device of unreachable routes.
     let nowhere = matches!(kind, "6" | "7") && route["family"] == 6;
     let device = if nowhere { "lo".to_owned() } else { word(&route["device"]) };
     format!(
@@ -125,7 +125,7 @@ fn told_route(route: &Value) -> String {
     )
 }
 
-/// Rules in chains of ours, and jumps there, by the tools: family, table and line of the save.
+/// Rules in our chains, and jumps to them, in the tools' output: family, table and line of the save.
 fn firewall(netns: &Netns, ours: &[&str]) -> BTreeSet<String> {
     let of = |(family, tool): (u8, &str)| {
         let (mut table, mut found) = (String::new(), Vec::new());
@@ -150,7 +150,7 @@ fn told_firewall(rule: &Value) -> String {
     format!("{} {table} -A {chain} {rest}", rule["family"])
 }
 
-/// How many rules each chain of ours has, by the kernel's own format.
+/// Number of rules in each of our chains, in the kernel's own format.
 fn nft_chains(netns: &Netns, ours: &[&str]) -> Vec<(String, usize)> {
     let listed: Value = serde_json::from_str(&netns.sh("nft -j list ruleset")).unwrap();
     let objects = listed["nftables"].as_array().unwrap();
@@ -200,7 +200,7 @@ const CHAINS: [&str; 11] = [
 ];
 const KINDS: [&str; 6] = ["ipsets", "rules", "routes", "links", "sysctls", "firewall"];
 
-/// Everything in a place, by the tools and as the state tells it.
+/// Asserts that the state has exactly the objects in a place that the tools list.
 fn assert_as_the_tools_show(state: &Value, place: &str, netns: &Netns, tables: &[u64]) {
     assert_eq!(observed(state, "rules", place, told_rule), rules(netns), "{place}");
     assert_eq!(observed(state, "routes", place, told_route), routes(netns, tables), "{place}");
@@ -238,7 +238,7 @@ fn assert_as_the_tools_show(state: &Value, place: &str, netns: &Netns, tables: &
     assert_eq!(told, shown, "{place}");
 }
 
-/// A pod with an injected sidecar that started through the plugin.
+/// A pod with an injected sidecar, started through the plugin.
 pub(crate) fn injected(fixture: &Ambient, name: &str) -> Peer {
     let pod = Pod::new(PLAIN, name).annotation("sidecar.istio.io/status", "{}");
     let with_proxy = |mut manifest: Value| {
@@ -297,7 +297,7 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
     );
 }
 
-/// Runs a command again and again meanwhile. It fails where nothing was repaired.
+/// Runs a command repeatedly meanwhile. The command fails where nothing was repaired.
 fn while_repeated<T>(netns: &Netns, command: &str, run: impl FnOnce() -> T) -> T {
     struct Ended<'a>(&'a AtomicBool);
     impl Drop for Ended<'_> {
@@ -339,7 +339,7 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
         ("sysctls", "sysctl -qw net.ipv4.conf.istioin0.rp_filter=1".to_owned(), "rp_filter", "set-sysctl"),
     ];
     for (kind, damage, what, step) in damages {
-        // The agent repairs it by itself, and faster than a question is answered, until that slows down.
+        // The agent repairs it faster than it answers, until repairs back off.
         let seen = while_repeated(fixture.node.netns(), &damage, || {
             kit::until(format!("{damage} makes a difference"), || {
                 let seen = state(&fixture);
@@ -354,12 +354,12 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
         assert!(steps.iter().any(|one| one == step), "{damage}: {steps:?}");
         let capture = match kind {
             "rules" | "ipsets" | "firewall" => "bypassing",
-            "routes" | "links" => "held", // by the route that lies under the missing one
+            "routes" | "links" => "held", // by the route below the missing one
             _ => "captured",
         };
         assert_eq!(pod(&seen, MESH, "web")["capture"], capture, "{damage}: {}", seen["network"]);
         fixture.settle();
-        // It is pending until everything has been found in place often enough.
+        // It is pending until everything was found in place often enough.
         fixture.within(Duration::from_secs(60), "it is repaired", |fixture| {
             let seen = state(fixture);
             seen["network"][kind]["differences"] == Value::Array(Vec::new())

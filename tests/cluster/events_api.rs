@@ -1,5 +1,5 @@
-//! What the daemon tells people who look at the cluster, with the permissions of the manifests: Events about pods and about
-//! its own pod, and the node's condition.
+//! Reports of the agent to users of the cluster, with the permissions of the manifests: Events about pods and about its own pod,
+//! and the node's condition.
 
 mod condition;
 mod flood;
@@ -11,11 +11,11 @@ use crate::debug_state::ask;
 use crate::install_api::fixture::ClusterFixture;
 use crate::install_manifests::documents::rules_of;
 
-/// What a manifest allows; `whole`: with what stands in comments there.
+/// Rules of a manifest; `whole` includes those in comments.
 fn allowed(file: &str, whole: bool) -> Value {
     let mut rules = rules_of(file, whole);
     for rule in rules.as_array_mut().unwrap() {
-        // Objects of tests have other names.
+        // The tests' objects have other names.
         rule.as_object_mut().unwrap().remove("resourceNames");
     }
     rules
@@ -28,7 +28,7 @@ fn events(fixture: &ClusterFixture, uid: &str, reason: &str) -> Vec<Value> {
     fixture.api.admin().get(&path)["items"].as_array().unwrap().clone()
 }
 
-/// Waits until an Event about a pod was told so many times, and returns it; there is only one.
+/// Waits until an Event about a pod has this count, and returns it; there is only one.
 fn event(fixture: &ClusterFixture, uid: &str, reason: &str, count: u64) -> Value {
     kit::until(format_args!("{reason}, {count} times"), || {
         events(fixture, uid, reason).iter().any(|event| event["count"].as_u64() == Some(count))
@@ -38,7 +38,7 @@ fn event(fixture: &ClusterFixture, uid: &str, reason: &str, count: u64) -> Value
     all.remove(0)
 }
 
-/// Waits until the agent has seen a pod run. Only of one that it saw outside of the mesh does it say that it joins.
+/// Waits until the agent has seen a pod run. It reports joining only for a pod that it has seen outside the mesh.
 fn wait_seen(fixture: &ClusterFixture, name: &str) {
     kit::until(format_args!("it has seen {name} run"), || {
         let (status, body) = ask(&fixture.node.run_dir().join("debug.sock"), "/debug/state");

@@ -1,4 +1,5 @@
-//! `install-cni explain` on real nodes: each situation is built, and the answer must be the right one, also to a tired reader.
+//! `install-cni explain` on real nodes: each situation is created, and the answer must be correct, and clear even to a tired
+//! reader.
 
 mod in_pod;
 mod no_agent;
@@ -11,16 +12,16 @@ use kit::Container;
 use report::{Explanation, PodVerdict};
 use serde_json::Value;
 
-/// How long anything may take here: the agent looks at everything each 30 s.
+/// Time limit of every wait: the agent observes everything at least every 30 s.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The first advice where the agent runs and repairs.
+/// The first advice if the agent runs and repairs.
 const WAIT: &str = "Wait a minute and ask again: the agent repairs this by itself.";
 
-/// What is expected of an answer: code, capture, way, and the exit status.
+/// Expected answer: code, capture, path, and exit status.
 pub(crate) type Expected = (&'static str, &'static str, &'static str, i32);
 
-/// Calls a command in the agent's container, and answers with status and standard output.
+/// Runs a command in the agent's container, and returns status and stdout.
 fn call(container: &Container, arguments: &[&str]) -> (i32, String) {
     let output = container.exec(arguments);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -33,7 +34,7 @@ fn call(container: &Container, arguments: &[&str]) -> (i32, String) {
     (status, text)
 }
 
-/// The answer to `explain`, which must fit its exit status.
+/// The answer of `explain`, which must match its exit status.
 pub(crate) fn explain(container: &Container, pod: &str) -> Explanation {
     let (status, text) = call(container, &["explain", pod, "-o", "json"]);
     let answer: Explanation = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -42,7 +43,7 @@ pub(crate) fn explain(container: &Container, pod: &str) -> Explanation {
     answer
 }
 
-/// What must hold of every answer.
+/// Asserts what must hold of every answer.
 fn readable(answer: &Explanation) {
     let parts = [&answer.details, &answer.node_problems, &answer.advice];
     let all: Vec<&String> = parts.into_iter().flatten().chain([&answer.message]).collect();
@@ -55,7 +56,7 @@ fn readable(answer: &Explanation) {
     assert!(answer.verdict != PodVerdict::Unhealthy || !answer.advice.is_empty(), "no advice: {answer:#?}");
 }
 
-/// `explain` says this, and its answer has these words.
+/// Asserts that `explain` gives this answer, with these words in it.
 pub(crate) fn says(container: &Container, pod: &str, expected: Expected, words: &[&str]) -> Explanation {
     let answer = explain(container, pod);
     assert_eq!(short(&answer), expected, "{answer}");
@@ -68,7 +69,7 @@ fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
     (&answer.code, capture, way, i32::from(answer.verdict.exit_status()))
 }
 
-/// The same as soon as it is so: what the agent takes in, or repairs, has its time. `before` comes before each question.
+/// Waits until `explain` gives this answer, as the agent needs time to observe or repair. `before` runs before each request.
 pub(crate) fn comes_to_say(
     container: &Container,
     pod: &str,
@@ -94,7 +95,7 @@ fn checked(answer: Explanation, words: &[&str]) -> Explanation {
     answer
 }
 
-/// Names of the pods that `list` shows with these arguments, and its exit status.
+/// Names of the pods that `list` prints with these arguments, and its exit status.
 pub(crate) fn list(container: &Container, arguments: &[&str]) -> (i32, Vec<String>) {
     let (status, text) = call(container, &[&["list", "-o", "json"], arguments].concat());
     let pods: Vec<Value> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));

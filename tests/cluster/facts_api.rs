@@ -1,4 +1,4 @@
-//! Facts from a real API server, and from fake ones that know less or lose the thread.
+//! Facts from a real API server, and from fake ones that support less or break watches.
 
 mod annotation;
 mod credential;

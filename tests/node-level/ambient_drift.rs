@@ -128,7 +128,7 @@ fn pods_are_unknown_while_passes_fail() {
         fixture.daemon.as_ref().unwrap().metric(&sample)
     };
     fixture.eventually("it is counted", |fixture| counted(fixture, "captured") == Some(1.0));
-    // Another component replaces all our objects before the agent observes them.
+    // Another component removes our policy rules and takes a priority of theirs before the agent observes them.
     fixture.daemon().signal(rustix::process::Signal::STOP);
     let tasks = format!("/proc/{}/task", fixture.daemon().pid());
     let is_stopped = |task: std::fs::DirEntry| {

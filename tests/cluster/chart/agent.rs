@@ -1,4 +1,4 @@
-//! The agent with what our chart gives it: exactly its settings, mounts, capabilities and rights.
+//! The agent with exactly the settings, mounts, capabilities and rights that our chart gives it.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,13 @@ use super::helm::{Helm, each, object};
 use crate::istio_charts::chart::Chart;
 use crate::istio_charts::every_case::live;
 
-/// What the tests of Istio's charts take: the same things in the form of the recordings.
+/// Converts objects to the form of the recordings, which the tests of Istio's charts use.
 fn recorded(name: &str, objects: &[Value]) -> Chart {
     let daemon_set = object(objects, "DaemonSet", "istio-cni-node");
     let template = &daemon_set["spec"]["template"];
     let spec = &template["spec"];
     let (mut container, mut volumes) = (spec["containers"][0].clone(), spec["volumes"].clone());
-    // A file, which the kit's container has already.
+    // A file, which the kit's container already has.
     for list in [&mut container["volumeMounts"], &mut volumes] {
         list.as_array_mut().unwrap().retain(|one| one["name"] != "xtables-lock");
     }
@@ -23,7 +23,7 @@ fn recorded(name: &str, objects: &[Value]) -> Chart {
     let mut rbac: Vec<Value> = of("ClusterRole")
         .map(|one| json!({"kind": "ClusterRole", "name": one["metadata"]["name"], "rules": one["rules"]}))
         .collect();
-    // All of its rules name their objects, so it makes no difference that these are of every namespace.
+    // All of its rules name their objects, so it does not matter that these rules apply to every namespace.
     rbac.extend(of("Role").map(|one| json!({"kind": "ClusterRole", "name": "own", "rules": one["rules"]})));
     Chart::new(
         name,

@@ -1,4 +1,4 @@
-//! A real API server takes the objects.
+//! A real API server accepts the objects.
 
 use kit::ApiServer;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::helm::Helm;
 use crate::install_manifests::documents::{create, renamed};
 
-/// Of resources that others define: the API server of the tests does not have them.
+/// Groups of CRDs that the tests' API server does not have.
 const FOREIGN: [&str; 2] = ["k8s.cni.cncf.io/v1", "monitoring.coreos.com/v1"];
 
 const EVERYTHING: [&str; 11] = [
@@ -46,7 +46,7 @@ fn the_api_server_takes_every_object() {
     ];
     for set in modes {
         let objects = helm.template(set).unwrap_or_else(|complaint| panic!("{set:?}: {complaint}"));
-        // The pod of a test needs an account that is there: see `test_pod`.
+        // A pod of `helm test` needs an existing service account: see `test_pod`.
         let known = |one: &Value| {
             one["kind"] != "Pod" && FOREIGN.iter().all(|foreign| one["apiVersion"] != **foreign)
         };

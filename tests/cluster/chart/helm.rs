@@ -1,4 +1,4 @@
-//! Helm, and what it renders.
+//! Helm, and the objects that it renders.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,11 +16,11 @@ use super::recorded;
 use super::schema::{random_values, schema};
 use crate::install_manifests::documents::repository;
 
-/// Renderings at a time.
+/// Concurrent renderings.
 const AT_A_TIME: usize = 4;
-/// Whose images the tests install, unless they say otherwise.
+/// Default hub of the images in tests.
 pub(super) const HUB: &str = "registry.example/mesh";
-/// Where releases of tests are.
+/// Namespace of the tests' releases.
 pub(super) const NAMESPACE: &str = "istio-system";
 
 /// The program that `hack/helm` builds.
@@ -30,7 +30,7 @@ pub(super) struct Helm {
 }
 
 impl Helm {
-    /// The one in `$MILLRACE_HELM`. `None` where there is none: the test is then skipped.
+    /// The program in `$MILLRACE_HELM`. `None` means that it is not set, and the test is skipped.
     pub(super) fn find() -> Option<Helm> {
         let Some(program) = std::env::var_os("MILLRACE_HELM") else {
             kit::skip("no Helm: set MILLRACE_HELM to what hack/helm prints");
@@ -41,12 +41,12 @@ impl Helm {
 
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(&self.program);
-        // It ends before it has garbage worth collecting.
+        // It ends before garbage collection pays off.
         command.args(arguments).env("HOME", self.home.path()).env("GOGC", "off").env_remove("KUBECONFIG");
         command.output().unwrap_or_else(|error| panic!("cannot run {}: {error}", self.program.display()))
     }
 
-    /// The same for `helm template`, by the program of `hack/helm.d` in `$MILLRACE_HELM_RENDERER`, if there is one.
+    /// Runs `helm template`, by the program of `hack/helm.d` in `$MILLRACE_HELM_RENDERER`, if that is set.
     fn run_template(&self, arguments: &[&str]) -> Output {
         static RENDERER: Mutex<Option<Renderer>> = Mutex::new(None);
         let Some(program) = std::env::var_os("MILLRACE_HELM_RENDERER") else { return self.run(arguments) };
@@ -54,7 +54,7 @@ impl Helm {
         renderer.get_or_insert_with(|| Renderer::start(&program)).render(&arguments[1..])
     }
 
-    /// What Helm complains of, with these values and no others.
+    /// Helm's error for these values.
     pub(super) fn refusal(&self, set: &[&str]) -> String {
         let chart = chart();
         let common = ["template", "istio-cni", chart.to_str().unwrap()];
@@ -64,12 +64,12 @@ impl Helm {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// The objects for values as `--set` takes them, or what Helm complains of.
+    /// The objects for values in the syntax of `--set`, or Helm's error.
     pub(super) fn template(&self, set: &[&str]) -> Result<Vec<Value>, String> {
         self.render(&set.iter().flat_map(|value| ["--set", *value]).collect::<Vec<_>>())
     }
 
-    /// The same for a file of values.
+    /// The objects for a values file, or Helm's error.
     pub(super) fn template_values(&self, values: &Value) -> Result<Vec<Value>, String> {
         let file = tempfile_in(&self.home, values);
         let rendered = self.render(&["--values", file.to_str().unwrap()]);
@@ -77,7 +77,7 @@ impl Helm {
         rendered
     }
 
-    /// The notes of an installation: `helm template` does not print them, and all else asks an API server.
+    /// Notes of an installation: `helm template` does not print them, and other commands need an API server.
     pub(super) fn notes(&self, set: &[&str]) -> String {
         let copy = TempDir::new().unwrap();
         let copied = Command::new("cp").arg("-R").arg(chart()).arg(copy.path()).status().unwrap();
@@ -97,7 +97,7 @@ impl Helm {
     }
 
     fn render_chart(&self, chart: &Path, arguments: &[&str]) -> Result<Vec<Value>, String> {
-        // In a file, which the values of a test override, those in a file too.
+        // In a file, so that a test's values override it, including those in a file.
         let hub = tempfile_in(&self.home, &json!({"millrace": {"image": {"hub": HUB}}}));
         let values = ["--values", hub.to_str().unwrap()];
         let common = ["template", "istio-cni", chart.to_str().unwrap(), "--namespace", NAMESPACE];
@@ -113,7 +113,7 @@ impl Helm {
     }
 }
 
-/// A program that renders whatever it is asked for, until this process ends.
+/// A process that renders on request until this process ends.
 struct Renderer {
     _program: Child,
     requests: ChildStdin,
@@ -158,7 +158,7 @@ pub(super) fn read_yaml(path: &str) -> Value {
     serde_saphyr::from_str(&fs::read_to_string(chart().join(path)).unwrap()).unwrap()
 }
 
-/// Does something with each item, some at a time; returns the results in any order.
+/// Processes items concurrently; returns the results in any order.
 pub(super) fn each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let (items, results) = (Mutex::new(items), Mutex::new(Vec::new()));
     let worker = || {
@@ -188,7 +188,7 @@ fn helm_lint_has_no_complaint() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Every recorded set of values, random ones in files, and whatever schema, chart or Helm can refuse.
+/// Every recorded set of values, random ones in files, and values that schema, chart or Helm refuse.
 #[test]
 fn the_renderer_prints_what_helm_does() {
     if std::env::var_os("MILLRACE_HELM_RENDERER").is_none() {

@@ -1,4 +1,4 @@
-//! The image that is installed, and that its place is never guessed.
+//! The installed image, whose registry is never guessed.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn image(helm: &Helm, set: &[&str]) -> String {
     spec["containers"][0]["image"].as_str().unwrap().to_owned()
 }
 
-/// A hub in a values file for Istio is where Istio's images are.
+/// A hub in a values file for Istio is the registry of Istio's images.
 #[test]
 fn without_a_hub_nothing_is_rendered() {
     let Some(helm) = Helm::find() else { return };

@@ -1,4 +1,4 @@
-//! The manifests of docs/migrate.md, for each installer: what they set is known to our chart, and names the image.
+//! The manifests of docs/migrate.md, for each installer: our chart knows their values, which name the image.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::helm::{Helm, object};
 use crate::install_manifests::documents::repository;
 
-/// Blocks of YAML in a page, each of one document or more.
+/// YAML blocks of a page, each with one or more documents.
 fn manifests(page: &str) -> Vec<Value> {
     let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split_once("\n```").unwrap().0);
     blocks.flat_map(|block| serde_saphyr::from_multiple::<Value>(block).unwrap()).collect()
 }
 
-/// Values for the chart of the agent, wherever a kind of installer has them. A source of charts has none.
+/// Values for the agent's chart, wherever a kind of installer has them. A source of charts has none.
 fn values(manifest: &Value) -> Option<&Value> {
     let spec = &manifest["spec"];
     match manifest["kind"].as_str().unwrap() {

@@ -1,4 +1,4 @@
-//! What a registry of charts shows: README.md, and what a release adds to Chart.yaml.
+//! Content that a chart registry shows: README.md, and the release's additions to Chart.yaml.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::install_manifests::documents::repository;
 fn the_readme_has_every_value() {
     let readme = fs::read_to_string(chart().join("README.md")).unwrap();
     let named: Vec<&str> = readme.split('`').skip(1).step_by(2).collect();
-    // Of maps that are the user's own, the README has the entries of the default.
+    // For maps with keys of the user, the README has the default's entries.
     let has =
         |path: &String| named.iter().any(|name| name.strip_prefix(path.as_str()).is_some_and(ends_name));
     let missing: Vec<_> = leaves(&schema(), "").into_iter().filter(|path| !has(path)).collect();
@@ -26,7 +26,7 @@ fn ends_name(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }
 
-/// A copy of the chart as a release with these variables has it.
+/// A copy of the chart as a release with these variables writes it.
 fn describe(helm: &Helm, variables: &[(&str, &str)]) -> TempDir {
     let directory = TempDir::new().unwrap();
     let copied = Command::new("cp").arg("-R").arg(chart()).arg(directory.path()).status().unwrap();
@@ -45,7 +45,7 @@ fn describe(helm: &Helm, variables: &[(&str, &str)]) -> TempDir {
     directory
 }
 
-/// Chart.yaml as a release of a project with this table of maintainers has it.
+/// Chart.yaml as a release of a project with this table of maintainers writes it.
 fn described(helm: &Helm, variables: &[(&str, &str)]) -> Value {
     let directory = describe(helm, variables);
     let shown = helm.run(&["show", "chart", directory.path().join("istio-cni").to_str().unwrap()]);
@@ -104,7 +104,7 @@ fn a_release_says_where_everything_is_and_what_has_changed() {
     }
 }
 
-/// Nobody who has found the chart in a registry has to name that registry.
+/// Users who found the chart in a registry need not name that registry.
 #[test]
 fn a_published_chart_takes_the_image_from_its_registry() {
     let Some(helm) = Helm::find() else { return };
@@ -121,7 +121,7 @@ fn a_published_chart_takes_the_image_from_its_registry() {
     assert!(readme.split_whitespace().any(|word| word == address), "{readme}");
 }
 
-/// A hint of the chart leads to a page that everybody can open.
+/// A hint of the chart links to a public page.
 #[test]
 fn a_published_chart_names_pages_by_their_addresses() {
     let Some(helm) = Helm::find() else { return };

@@ -1,4 +1,4 @@
-//! Our chart beside Istio's: for each recorded set of values the same objects, but for the differences listed here.
+//! Our chart compared with Istio's: for each recorded set of values the same objects, except for the differences listed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,12 +11,12 @@ use crate::install_manifests::documents::repository;
 /// A recorded version, and the `compatibilityVersion` that has its layout.
 const VERSIONS: [(&str, &str); 3] = [("1.20.8", "1.20"), ("1.24.6", "1.24"), ("1.29.1", "")];
 
-/// A difference that is on purpose.
+/// An intended difference.
 struct Allowed {
-    /// `+` for what only we have, `-` for what only Istio has, `~` for another value; then the path. A `*` at the end stands for any
-    /// rest.
+    /// `+` for objects of ours alone, `-` for objects of Istio alone, `~` for another value; then the path. A `*` at the end
+    /// matches any rest.
     what: &'static str,
-    /// The versions and cases that have it, such as `1.20.8` or `1.20.8/ambient`.
+    /// Versions and cases in which it occurs, such as `1.20.8` or `1.20.8/ambient`.
     only: &'static [&'static str],
     why: &'static str,
 }
@@ -197,7 +197,7 @@ impl Case {
         values
     }
 
-    /// What the recording says, leaf by leaf.
+    /// Leaves of the recording.
     fn theirs(&self) -> BTreeMap<String, Value> {
         let mut leaves = BTreeMap::new();
         let kinds = |list: &Value| -> Vec<String> {
@@ -221,7 +221,7 @@ impl Case {
     }
 }
 
-/// The same of what our chart renders.
+/// Leaves of the objects that our chart renders.
 fn ours(objects: &[Value]) -> BTreeMap<String, Value> {
     let mut leaves = BTreeMap::new();
     for one in objects {
@@ -248,7 +248,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-/// `GROUP RESOURCE NAME VERB` for each; a rule in another role is the same rule, because all are bound to one account.
+/// `GROUP RESOURCE NAME VERB` for each rule, whichever role has it: all roles are bound to one account.
 fn rules<'a>(roles: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Value> {
     let list = |value: &Value| -> Vec<String> { value.as_array().into_iter().flatten().map(text).collect() };
     let mut all = BTreeMap::new();
@@ -270,7 +270,7 @@ fn rules<'a>(roles: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Value> 
     all
 }
 
-/// Data of the ConfigMap; what is JSON or YAML in it is compared as such.
+/// Data of the ConfigMap; JSON and YAML in it are compared parsed.
 fn config(data: &Value, leaves: &mut BTreeMap<String, Value>) {
     for (key, value) in data.as_object().unwrap() {
         let path = format!("config/{key}");
@@ -284,7 +284,7 @@ fn config(data: &Value, leaves: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Each leaf by its path. Items of lists go by their name, or by their value: order does not matter.
+/// Each leaf by its path. List items are identified by name, or by value: order does not matter.
 fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(map) => {
@@ -355,7 +355,7 @@ fn each_recorded_set_of_values_renders_what_istios_chart_does() {
     assert!(unused.is_empty(), "no longer different: {unused:#?}");
 }
 
-/// Whoever has a values file of an old chart gets the newest layout unless they choose the old one, and never fewer objects.
+/// A values file for an old chart gets the newest layout unless it selects the old one, and never fewer objects.
 #[test]
 fn without_a_compatibility_version_every_recorded_set_of_values_renders() {
     let Some(helm) = Helm::find() else { return };

@@ -1,4 +1,4 @@
-//! Releases in a real API server: from Istio's chart to ours, back, and gone.
+//! Releases in a real API server: from Istio's chart to ours, back, and uninstalled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::helm::{HUB, Helm, chart};
 use crate::install_manifests::documents::repository;
 use crate::istio_charts::chart::{Chart, named};
 
-/// The kubeconfig of an administrator, for a process in the sandbox's own namespace.
+/// An administrator's kubeconfig, for a process in the sandbox's own namespace.
 fn kubeconfig(api: &ApiServer, directory: &Path) -> PathBuf {
     let admin = Auth::ClientCert { user: "helm".to_owned(), group: "system:masters".to_owned() };
     let (_, port) = ApiServer::address();
@@ -33,7 +33,7 @@ fn recorded_objects(recording: &Chart) -> Vec<Value> {
     objects
 }
 
-/// A chart of these objects: Istio's chart itself is not here.
+/// A chart of these objects, in place of Istio's chart itself.
 fn recorded_chart(recording: &Chart, directory: &Path) -> PathBuf {
     let path = directory.join("recorded");
     fs::create_dir_all(path.join("templates")).unwrap();
@@ -65,7 +65,7 @@ impl Release<'_> {
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Other tests have the objects without a namespace.
+    /// Without the objects outside namespaces, which other tests have.
     fn upgrade(&self, chart: &Path, set: &[&str]) {
         let mut arguments = vec!["upgrade", "--install", "istio-cni", chart.to_str().unwrap()];
         arguments.extend(set.iter().flat_map(|value| ["--set", *value]));
@@ -77,7 +77,7 @@ impl Release<'_> {
         self.api.admin().get(&path)["spec"]["template"]["spec"]["containers"][0]["image"].clone()
     }
 
-    /// `helm test`, while what stands for the kubelet reports how the pod ended; whether Helm calls that a success.
+    /// Runs `helm test` while a stand-in for the kubelet reports the end of the pod; returns whether Helm counts it as a success.
     fn test(&self, phase: &str) -> bool {
         let kubeconfig = self.kubeconfig.to_str().unwrap();
         let path = format!("/api/v1/namespaces/{}/pods/istio-cni-test", self.namespace);
@@ -145,8 +145,8 @@ fn a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes() {
     }
 }
 
-/// By Istio's source (`prune` in operator/pkg/install/install.go), `istioctl install` deletes what has both labels and is not in its
-/// file.
+/// By Istio's source (`prune` in operator/pkg/install/install.go), `istioctl install` deletes objects with both labels that are not
+/// in its file.
 #[test]
 fn istioctl_prunes_nothing_that_our_chart_has_adopted() {
     const PRUNED: &str = "operator.istio.io/managed=Reconcile,operator.istio.io/component";

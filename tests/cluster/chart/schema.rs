@@ -1,14 +1,14 @@
-//! Values that `values.schema.json` allows, made from it.
+//! Values that `values.schema.json` allows, generated from it.
 
 use serde_json::{Map, Value, json};
 
 use super::helm::{Helm, chart, each, read_yaml};
 
-/// Renderings of random values.
+/// Number of renderings of random values.
 const RANDOM: u64 = 200;
-/// Of these, at least so many render; the others combine values that cannot work together.
+/// Minimum number of these that render; the others combine values that exclude each other.
 const RENDERED: usize = 120;
-/// What the chart refuses on purpose.
+/// Intended refusals of the chart.
 const REFUSALS: [&str; 3] = ["millrace.admissionPolicy forbids", "needs ambient mode", "needs chained=true"];
 
 /// The schema of the values.
@@ -27,7 +27,7 @@ pub(super) fn at<'a>(schema: &'a Value, path: &str) -> &'a Value {
     })
 }
 
-/// Values of a leaf worth trying.
+/// Values of a leaf to try.
 pub(super) fn candidates(node: &Value) -> Vec<Value> {
     if let Some(values) = node["examples"].as_array().or_else(|| node["enum"].as_array()) {
         return values.clone();
@@ -47,7 +47,7 @@ fn first_type(node: &Value) -> &str {
     node["type"].as_str().or_else(|| node["type"][0].as_str()).unwrap()
 }
 
-/// A generator of numbers (xorshift), the same ones in each run.
+/// A number generator (xorshift) with the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -58,7 +58,7 @@ impl Random {
         usize::try_from(self.0 % limit as u64).unwrap()
     }
 
-    /// Some of the values below a node.
+    /// Random values below a node.
     fn some(&mut self, node: &Value) -> Value {
         let mut values = Map::new();
         for (key, below) in node["properties"].as_object().unwrap() {
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// Some of the values that the schema allows: others for each seed.
+/// Random values that the schema allows, which depend on the seed.
 pub(super) fn random_values(schema: &Value, seed: u64) -> Value {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut values = random.some(schema);

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::helm::{Helm, each, object};
 
-/// What is set, and the variable that the agent then has.
+/// A value, and the resulting variable of the agent.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("chained=false", "CHAINED_CNI_PLUGIN", "false"),
     ("cniConfFileName=10-x.conflist", "CNI_CONF_NAME", "10-x.conflist"),
@@ -43,7 +43,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.proofInterval=10s", "PROOF_INTERVAL", "10s"),
 ];
 
-/// The container's environment, but for what refers to the pod.
+/// The container's environment without references to the pod.
 fn environment(objects: &[Value]) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let container =
@@ -65,14 +65,14 @@ fn each_setting_reaches_the_agent_in_either_layout() {
     let layouts = ["millrace.pluginConfig=generated", "millrace.pluginConfig=template"];
     let cases = layouts.iter().flat_map(|layout| SETTINGS.iter().map(move |setting| (*layout, *setting)));
     each(cases.collect(), |(layout, (set, name, expected))| {
-        // Some have a meaning with ambient mode only.
+        // Settings of ambient mode need it enabled.
         let objects = helm.template(&[layout, "ambient.enabled=true", set]).unwrap();
         let found = environment(&objects).remove(name);
         assert_eq!(found.as_deref(), Some(expected), "{layout} {set}: {name}");
     });
 }
 
-/// The agent would end with a message that names each variable with a value that it does not take.
+/// The agent would exit with a message that names each variable with an invalid value.
 #[test]
 fn the_agent_takes_every_value_of_an_enumeration() {
     let Some(helm) = Helm::find() else { return };
@@ -86,7 +86,7 @@ fn the_agent_takes_every_value_of_an_enumeration() {
         let objects = helm.template(&["profile=ambient", "millrace.ambientCapture=node", &set]).unwrap();
         let mut command = std::process::Command::new(kit::binary("install-cni"));
         command.env_clear().envs(environment(&objects));
-        // One mistake, so that it ends at once, and must be the only one.
+        // One mistake, which must be the only one, so that it exits immediately.
         command.envs([
             ("REPAIR_INIT_CONTAINER_EXIT_CODE", "none"),
             ("NODE_NAME", "node-1"),

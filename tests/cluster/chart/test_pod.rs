@@ -1,4 +1,4 @@
-//! The pod of `helm test`: what it may do, and where it runs. `agent` runs its command in every mode.
+//! The pod of `helm test`: its permissions, and the node on which it runs. `agent` runs its command in every mode.
 
 use kit::ApiServer;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn it_asks_an_agent_of_its_release_on_every_platform() {
     });
 }
 
-/// Without observation of sidecar pods, `verify` is never content.
+/// Without observation of sidecar pods, `verify` never succeeds.
 #[test]
 fn it_verifies_where_the_agent_can() {
     let Some(helm) = Helm::find() else { return };
@@ -59,7 +59,8 @@ fn it_verifies_where_the_agent_can() {
     assert!(cluster.iter().all(|one| one["kind"] != "Pod"), "it has a namespace");
 }
 
-/// A namespace that admits the agent admits the pod; of the rules for others, it breaks as few as root and one directory of the node do.
+/// A namespace that admits the agent admits the pod; of the stricter rules, it violates only those that root and one directory of
+/// the node violate.
 #[test]
 fn the_api_server_admits_it_for_its_directory_alone() {
     const OWN: &str = "chart-test-pod";
@@ -83,7 +84,7 @@ fn the_api_server_admits_it_for_its_directory_alone() {
             let answer = admin.request("POST", &path, Some(&document));
             (answer.status, answer.body["message"].as_str().unwrap_or_default().to_owned())
         };
-        // The API server learns of labels by a watch of its own.
+        // The API server receives labels from its own watch.
         enforce("privileged");
         kit::until(format_args!("admitted: {set:?}"), || create() == (201, String::new()));
         enforce("baseline");

@@ -6,7 +6,7 @@ fn complaint(helm: &Helm, set: &[&str]) -> String {
     helm.template(set).err().unwrap_or_else(|| panic!("{set:?} is taken"))
 }
 
-/// Istio's chart ignores them: a file for it may have any.
+/// Istio's chart ignores unknown values, so a file for it may have any.
 fn is_unknown(line: &&str) -> bool {
     line.starts_with("  unknown value ")
 }
@@ -47,11 +47,11 @@ fn an_unknown_value_is_an_error_if_asked_for_and_below_millrace() {
         ("repair.lablPods=true", "repair.lablPods", "repair.labelPods"),
         ("cni.repair.lablPods=true", "cni.repair.lablPods", "cni.repair.labelPods"),
         ("cniBin=/x", "cniBin", "cniBinDir"),
-        // In the wrong place.
+        // At the wrong path.
         ("dnsCapture=true", "dnsCapture", "ambient.dnsCapture"),
         ("nodeCondition=true", "nodeCondition", "millrace.nodeCondition"),
         ("millrace.nodecondition=true", "millrace.nodecondition", "millrace.nodeCondition"),
-        // Nothing is close: one of the same place.
+        // Nothing is similar: a value at the same path.
         ("millrace.image.repository=x", "millrace.image.repository", "millrace.image.tag"),
         ("resourceQuota.pods=1", "resourceQuota.pods", "resourceQuotas.pods"),
     ] {
@@ -114,7 +114,7 @@ fn what_a_refused_combination_leaves_unused_is_taken() {
     }
 }
 
-/// One file serves several charts, and `global` is for all of them.
+/// One file serves several charts, and `global` applies to all of them.
 #[test]
 fn values_of_istios_other_charts_are_taken() {
     let Some(helm) = Helm::find() else { return };

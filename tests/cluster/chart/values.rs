@@ -1,4 +1,4 @@
-//! Every value does something, or is known to do nothing.
+//! Every value has an effect, or is documented to have none.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn contexts() -> Vec<Value> {
     ]
 }
 
-/// A value set in a copy of others.
+/// A copy of the values with one more.
 fn with(values: &Value, path: &str, value: &Value) -> Value {
     fn set(map: &mut Map<String, Value>, path: &str, value: &Value) {
         match path.split_once('.') {
@@ -90,7 +90,7 @@ fn every_value_changes_what_is_rendered_or_is_listed_as_without_effect() {
             candidates.iter().any(|value| render(&with(context, path, value)).is_ok_and(|now| now != *base))
         })
     };
-    // Makes an error of what renders otherwise: see `unknown`.
+    // It turns values that would render into errors: see `unknown`.
     let paths = leaves(&schema, "").into_iter().filter(|path| path != "millrace.strict").collect();
     let wrong: Vec<String> =
         each(paths, |path| (changes(&path) == WITHOUT_EFFECT.contains(&path.as_str())).then_some(path))
@@ -100,7 +100,7 @@ fn every_value_changes_what_is_rendered_or_is_listed_as_without_effect() {
     assert!(wrong.is_empty(), "without effect, or with one although listed: {wrong:?}");
 }
 
-/// Istio merges what is below `cni.` last.
+/// Istio merges the values below `cni.` last.
 #[test]
 fn the_old_prefix_wins_and_means_the_same() {
     let Some(helm) = Helm::find() else { return };
@@ -144,7 +144,7 @@ fn up_to_1_25_the_agent_uses_the_nodes_network_in_ambient_mode() {
     }
 }
 
-/// The API server refuses a limit below the request, and without a request takes the limit for it.
+/// The API server rejects a limit below the request, and uses the limit as the request by default.
 #[test]
 fn the_default_memory_limit_is_never_below_the_request() {
     let Some(helm) = Helm::find() else { return };
@@ -169,7 +169,7 @@ fn the_default_memory_limit_is_never_below_the_request() {
     }
 }
 
-/// Of a map that has defaults of the chart alone, they stay; of one with keys of the user's own, none does, as in Istio's chart.
+/// In a map with the chart's keys alone, the defaults stay; in one with the user's keys, none does, as in Istio's chart.
 #[test]
 fn a_null_in_place_of_a_map_or_list_renders() {
     let Some(helm) = Helm::find() else { return };
@@ -203,7 +203,7 @@ fn a_null_in_place_of_a_map_or_list_renders() {
     assert!(spec.get("tolerations").is_none(), "{spec}");
 }
 
-/// What each mode of docs/permissions.md needs, and nothing else.
+/// Needs of each mode in docs/permissions.md, and nothing else.
 #[test]
 fn each_mode_has_its_capabilities_and_rights() {
     let Some(helm) = Helm::find() else { return };
@@ -236,7 +236,7 @@ fn each_mode_has_its_capabilities_and_rights() {
     assert_eq!(spec["containers"][0]["securityContext"]["privileged"], true);
 }
 
-/// As in Istio's chart: who gives a level alone does not want a confined agent.
+/// As in Istio's chart: a user who sets only a level does not want a confined agent.
 #[test]
 fn selinux_options_keep_the_type_that_works() {
     let Some(helm) = Helm::find() else { return };
@@ -314,7 +314,7 @@ fn a_value_with_which_the_agent_would_not_start_is_refused() {
             json!(["a=b,!c", "a in (b, c), example.com/d"]),
             json!(["a=b c", "a in b", "-a"]),
         ),
-        // The ports of probes and of metrics are the agent's own.
+        // The ports of probes and metrics belong to the agent.
         ("millrace.debugPort", json!([0, 9876]), json!([8000, 15014, 65536])),
         ("cniConfFileName", json!([".a", "10-a.conflist"]), json!([".", "..", "a/b"])),
         ("istioOwnedCNIConfigFileName", json!(["a"]), json!([".", ".."])),
@@ -367,7 +367,7 @@ fn metrics_name_their_node_and_alerts_lead_to_the_documentation() {
     assert_eq!(groups_with, groups(&without), "nothing else differs");
 }
 
-/// Pods that are not observed do not count as captured, so it would fire for ever.
+/// Unobserved pods do not count as captured, so such an alert would fire forever.
 #[test]
 fn no_alert_is_about_pods_that_are_not_observed() {
     let Some(helm) = Helm::find() else { return };

@@ -1,4 +1,4 @@
-//! What a running daemon exports, once everything has happened that it counts.
+//! Metrics of a running agent, after all events that it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use crate::fixtures::ambient::{Ambient, MESH, PLAIN};
 use crate::fixtures::inpod::InPod;
 use crate::install_api::fixture::template;
 
-/// Metrics, their labels, and the values that these had.
+/// Metrics, their labels, and the labels' values.
 pub(super) type Catalogue = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// Adds the samples of `/metrics`.
@@ -19,7 +19,7 @@ fn add(catalogue: &mut Catalogue, text: &str) {
         let (sample, _value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
         let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
         let known = catalogue.entry(name.to_owned()).or_default();
-        // No value of ours has a comma or a quote.
+        // Our values contain neither commas nor quotes.
         for pair in labels.trim_end_matches('}').split(',').filter(|pair| !pair.is_empty()) {
             let (label, value) = pair.split_once('=').unwrap_or_else(|| panic!("{line}"));
             known.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
@@ -33,16 +33,16 @@ fn metrics(daemon: &Daemon) -> String {
     text
 }
 
-/// Of a node with each capture mode.
+/// Metrics of a node with each capture mode.
 pub(super) fn exported() -> Catalogue {
     let mut catalogue = Catalogue::new();
     add(&mut catalogue, &on_the_node());
     add(&mut catalogue, &from_within());
-    // What a pod can be refused for is for `enrolment` to decide, and not all of it happens here.
+    // `enrolment` defines the reasons of refusals, not all of which occur here.
     let reasons = enrolment::SkipReason::ALL.into_iter().filter(|reason| reason.is_refusal());
     let refused = catalogue.get_mut("istio_cni_ambient_refused_pods").unwrap();
     refused.get_mut("reason").unwrap().extend(reasons.map(|reason| reason.code().to_owned()));
-    // Repair follows pods at an API server, of which there is none here.
+    // Repair watches pods at an API server, of which there is none here.
     let of = |values: &[&str]| values.iter().map(ToString::to_string).collect();
     let results = ("result".to_owned(), of(&["success", "skip", "fail"]));
     let repaired = BTreeMap::from([("type".to_owned(), of(&["delete", "label", "repair"])), results]);
@@ -77,7 +77,7 @@ fn on_the_node() -> String {
     fixture.daemon().wait_for("a new configuration", |daemon| {
         daemon.metric(r#"istio_cni_config_updates_total{result="applied"}"#) >= Some(1.0)
     });
-    // Who answers each repair at once is a rival.
+    // A component that undoes each repair immediately is a conflicting writer.
     fixture.daemon().wait_for("a conflict", |daemon| {
         if fs::read_to_string(&conflist).is_ok_and(|text| text.contains("istio-cni")) {
             crate::fixtures::install::replace(&conflist, &original, 0o644);
@@ -91,7 +91,7 @@ fn on_the_node() -> String {
     fixture.manifests.put_pod(&refused);
     fixture.settle();
     fixture.node.netns().sh("ip -4 rule del priority 101");
-    // Another pod, of which nothing is wanted, is a reason to look.
+    // A pod outside the mesh starts a pass.
     fixture.manifests.put_pod(&Pod::new(PLAIN, "other").manifest(&["10.1.2.4".parse().unwrap()]));
     fixture.daemon().wait_for("a repair", |daemon| {
         daemon.metric(r#"istio_cni_ambient_repairs_total{place="node"}"#) == Some(1.0)

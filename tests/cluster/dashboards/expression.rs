@@ -1,4 +1,4 @@
-//! A PromQL expression, compared with what is exported.
+//! A PromQL expression, compared with the exported metrics.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use super::catalogue::Catalogue;
 /// Labels of a result.
 pub(super) type Labels = BTreeSet<String>;
 
-/// Prometheus gives it to each target.
+/// Label that Prometheus adds to each target.
 const INSTANCE: &str = "instance";
-/// The chart's PodMonitor gives it to each target.
+/// Label that the chart's PodMonitor adds to each target.
 const NODE: &str = "node";
 
-/// Labels of what the expression gives; an error says what is wrong with it.
+/// Labels of the expression's result; an error describes its fault.
 pub(super) fn check(text: &str, catalogue: &Catalogue) -> Result<Labels, String> {
     let text = text.replace("$__rate_interval", "5m").replace("$instance", ".*");
     let parsed = parser::parse(&text)?;
@@ -85,7 +85,7 @@ fn joined(binary: &BinaryExpr, catalogue: &Catalogue) -> Result<Labels, String> 
             has_all(&left, &on.labels().labels, "joined on")?;
             has_all(&right, &on.labels().labels, "joined on")?;
         }
-        // A number, or `vector(0)`, has none.
+        // A number, or `vector(0)`, has no labels.
         None if right.is_empty() || left.is_empty() || left == right => {}
         None => return Err(format!("{left:?} never matches {right:?}: {binary}")),
     }
@@ -105,7 +105,7 @@ fn called(call: &Call, catalogue: &Catalogue) -> Result<Labels, String> {
     }
 }
 
-/// Only what counts has a rate.
+/// Only counters have a rate.
 fn counts(function: &str, argument: &Expr) -> Result<(), String> {
     let Expr::MatrixSelector(selector) = argument else { return Ok(()) };
     let name = selector.vs.name.as_deref().unwrap_or_default();

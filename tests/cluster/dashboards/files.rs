@@ -1,4 +1,4 @@
-//! The files themselves.
+//! The files of alert rules and dashboard.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::catalogue::{Catalogue, exported};
 use super::expression::{Labels, check};
 
-/// A piece of PromQL, what shows its result, and labels of it that this uses.
+/// A PromQL expression, the element that shows its result, and the labels that it uses.
 struct Use {
     place: String,
     expr: String,
@@ -46,13 +46,13 @@ fn rules() -> Vec<Value> {
     all_rules().into_iter().filter(|rule| rule.get("record").is_none()).collect()
 }
 
-/// What the daemon exports, and what recording rules make of it.
+/// The agent's metrics, and those of recording rules.
 fn recorded() -> Catalogue {
     let mut catalogue = exported();
     for rule in all_rules().iter().filter(|rule| rule.get("record").is_some()) {
         let labels =
             check(&text(&rule["expr"]), &catalogue).unwrap_or_else(|error| panic!("{error}: {rule}"));
-        // The labels that the expression leaves, which it takes from its metrics as they are.
+        // The labels that the expression preserves, with unchanged values.
         let labels = labels.into_iter().map(|label| (label, BTreeSet::new())).collect();
         assert!(catalogue.insert(text(&rule["record"]), labels).is_none(), "{rule}");
     }
@@ -67,7 +67,7 @@ fn panels() -> Vec<Value> {
     list(&dashboard()["panels"])
 }
 
-/// Panels that show something.
+/// Panels with data.
 fn charts() -> Vec<Value> {
     panels().into_iter().filter(|panel| panel["type"] != "row").collect()
 }
@@ -122,7 +122,7 @@ fn every_alert_says_what_is_wrong_and_what_to_do() {
         for part in ["summary", "description", "runbook"] {
             assert!(text(&annotations[part]).len() > 20, "{name}: {part}");
         }
-        // The ones about pods lead to the answer for one of them.
+        // Alerts about pods link to the diagnosis of a single pod.
         let about_pods = text(&rule["expr"]).contains("istio_cni_ambient_");
         let explains = text(&annotations["runbook"]).contains("install-cni explain");
         assert!(explains || !about_pods, "{name}: {}", annotations["runbook"]);
@@ -166,7 +166,7 @@ fn every_panel_has_its_own_place_a_unit_and_the_chosen_data_source() {
         for target in list(&panel["targets"]) {
             assert!(references.insert(text(&target["refId"])), "{title}");
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
-            // Seconds are shown as such, and so are rates.
+            // Seconds have their unit, and so have rates.
             let expr = text(&target["expr"]);
             assert!(!expr.contains("_seconds_bucket") || unit == "s", "{title}: {unit}");
         }

@@ -19,14 +19,14 @@ fn condition(fixture: &ClusterFixture, kind: &str) -> Value {
     conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-/// Waits until it says this, and returns it.
+/// Waits until the condition has this status and reason, and returns it.
 fn says(fixture: &ClusterFixture, status: &str, reason: &str) -> Value {
     let is = |shown: &Value| shown["status"] == status && shown["reason"] == reason;
     kit::until(format_args!("{status} because of {reason}"), || is(&condition(fixture, "IstioCNIReady")));
     condition(fixture, "IstioCNIReady")
 }
 
-/// In whole seconds, as conditions have it.
+/// The time in whole seconds, as conditions have it.
 fn now() -> String {
     let micros = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
     format!("{}Z", &wire::rfc3339_micros(i64::try_from(micros).unwrap())[..19])
@@ -53,7 +53,7 @@ fn the_condition_is_as_the_daemon_is_and_outlives_upgrades() {
     let (status, log) = daemon.terminate();
     assert!(status.success() && kit::logged(&log, "the plugin stays installed", "") == 1, "{log}");
     assert_eq!(condition(&fixture, "IstioCNIReady"), ready, "an upgrade");
-    // The next one's first word has a younger heartbeat, and no transition. Times are whole seconds.
+    // The next agent's first update has a newer heartbeat, and no transition. Times are whole seconds.
     let told = ready["lastHeartbeatTime"].as_str().unwrap().to_owned();
     kit::until("another second", || now() > told);
     let next = fixture.daemon_that_knows(DAEMON_SET);

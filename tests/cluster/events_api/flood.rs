@@ -1,4 +1,4 @@
-//! An author of pods who makes many Events: those about other pods, and about what bypasses the mesh, are published all the same.
+//! A pod author who causes many Events: those about other pods, and about pods that bypass the mesh, are published nevertheless.
 
 use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn create(cluster: &Cluster, namespace: &str, name: &str, change: impl FnOnce(&m
     Pod::from_object(&cluster.fixture.api.create_pod(&pod))
 }
 
-/// How many pods of the author the API server has Events about.
+/// Number of the author's pods about which the API server has Events.
 fn refused(cluster: &Cluster) -> usize {
     let path = format!("{}?fieldSelector=reason=RefusedByMesh", cluster.fixture.path("v1", "events", ""));
     cluster.fixture.api.admin().get(&path)["items"].as_array().unwrap().len()
@@ -55,6 +55,6 @@ fn a_pod_author_who_makes_many_events_silences_nobody_else() {
     let _ = event(&cluster.fixture, &vpn.pod.uid, "CanBypassMesh", 1);
     let before = refused(&cluster);
     assert!(before < 20, "{before}: the author has used up more than a half");
-    // What did not fit then comes later.
+    // Events beyond the limit are published later.
     kit::until("the next one of the author", || refused(&cluster) > before);
 }

@@ -54,12 +54,12 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     let left = "The pod left the mesh and keeps running outside of it";
     assert_eq!(message(&released), format!("{left}: {why}."));
     assert_eq!(released["type"], "Normal");
-    // The same again is counted, not told anew.
+    // A repetition increases the count.
     cluster.label("ambient");
     let again = event(&cluster.fixture, &web.pod.uid, "JoinedMesh", 2);
     assert_eq!(again["metadata"]["name"], joined["metadata"]["name"]);
     assert_eq!(again["firstTimestamp"], joined["firstTimestamp"]);
-    // One that starts in the mesh is nobody's news.
+    // A pod that starts in the mesh has no Event.
     let new = cluster.started(cluster.create("new", true, |_| {}));
     cluster.tell("new", &new.manifest());
     kit::until("it runs, as far as the agent knows", || cluster.mark_of("new") == json!("enabled"));
@@ -111,7 +111,7 @@ fn the_agents_own_pod_has_events_of_the_node() {
     cluster.tell("web", &web.manifest());
     daemon.wait_for("it is captured", |_| cluster.is_enrolled(&web));
     cluster.fixture.node.netns().sh("ip -4 rule del priority 101");
-    // A pod of which nothing is wanted yet is a reason to look.
+    // A pod outside the mesh starts a pass.
     let _ = cluster.create("other", true, |_| {});
     let drift = event(&cluster.fixture, &agent.uid, "DriftRepaired", 1);
     assert_eq!(
@@ -122,7 +122,7 @@ fn the_agents_own_pod_has_events_of_the_node() {
     cluster.fixture.api.admin().delete(&cluster.path("ztunnel-a"));
     let gone = event(&cluster.fixture, &agent.uid, "NoZtunnel", 1);
     assert!(message(&gone).contains("TCP of enrolled pods is held until one is"), "{gone}");
-    // The installer's are about the node, and about our pod as well.
+    // The installer's Events are about the node, and about our pod as well.
     cluster.fixture.configure("{");
     let of_node = cluster.fixture.event("CNIConfigRefused");
     let of_pod = event(&cluster.fixture, &agent.uid, "CNIConfigRefused", 1);
@@ -138,7 +138,7 @@ fn a_running_pod_that_is_not_captured_has_an_event_that_says_why() {
     let daemon = cluster.fixture.daemon();
     let web = cluster.fixture.node.pod(cluster.create("web"), &[]);
     cluster.runs(&web, 11);
-    // No process of this one is found.
+    // This pod has no known process.
     let lost = cluster.fixture.node.pod(cluster.create("lost"), &[]);
     cluster.fixture.api.admin().patch_status(&cluster.path("lost"), &lost.manifest()["status"]);
     cluster.label("ambient");
@@ -199,17 +199,17 @@ fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
     assert_published(&cluster.fixture, &daemon.log());
 }
 
-/// The API server has refused nothing, and no Event was lost.
+/// Asserts that the API server refused nothing, and no Event was lost.
 fn assert_published(fixture: &ClusterFixture, log: &str) {
     assert_eq!(fixture.refused(), Vec::<String>::new(), "{log}");
     assert!(!kit::has_logged(log, "cannot publish Events", &[]), "{log}");
 }
 
-/// All pods are observed within this time, and one whose rules were removed is observed once more soon after.
+/// Time within which all pods are observed; one whose rules were removed is observed again soon after.
 const NOTICED: Duration = Duration::from_secs(60);
-/// From the last removal: a repair, and two observations that find the rules in place.
+/// Time after the last removal for a repair, and two observations that find the rules in place.
 const SETTLED: Duration = Duration::from_secs(60);
-/// One each second at first: a burst of 60 is repaired at once, then one in five seconds.
+/// One a second at first: a burst of 60 is repaired immediately, then one in five seconds.
 const REPAIRS: f64 = 70.0;
 
 fn within(limit: Duration, what: &str, holds: impl Fn() -> bool) {

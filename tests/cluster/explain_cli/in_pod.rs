@@ -1,4 +1,4 @@
-//! With in-pod capture the pods.
+//! Pods with in-pod redirection.
 
 use kit::{InpodOptions, Pod, WorkloadState};
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::fixtures::inpod::InPod;
 const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
 const CAPTURED: super::Expected = ("captured", "captured", "in-pod", 0);
 
-/// In legacy tables, whose changes the kernel does not report: of others the agent has repaired the damage by now.
+/// In legacy tables, whose changes the kernel does not report: the agent would have repaired others by now.
 #[test]
 fn a_damage_is_explained_while_it_lasts() {
     let mut fixture = InPod::new(&[("FORCE_IPTABLES_BINARY", "legacy")]);
@@ -85,7 +85,7 @@ fn captured_held_and_refused() {
 #[test]
 fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     let mut fixture = InPod::new(&[]);
-    // A start without any ztunnel fails, and the answer says why.
+    // A start without any ztunnel fails, and the answer has the reason.
     let early = Pod::new(MESH, "early");
     let _ = fixture.add(early, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
     let _ = comes_to_say(
@@ -105,7 +105,7 @@ fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     );
     fixture.manifests.put_pod(&starting(&Pod::new(MESH, "new")));
     let _ = comes_to_say(&fixture.container, "mesh/new", || (), ("no-address", "pending", "in-pod", 1), &[]);
-    // One that runs, as the API has it, and of which no process is found.
+    // A running pod in the API without a known process.
     let lost = fixture.node.pod(Pod::new(MESH, "lost"), &[]);
     fixture.manifests.put_pod(&lost.manifest());
     let _ = comes_to_say(
@@ -117,7 +117,7 @@ fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     );
     assert_eq!(list(&fixture.container, &["--bypassing"]), (1, vec!["mesh/lost".to_owned()]));
     assert_ne!(verify(&fixture.container).0, 0);
-    // One whose rules cannot be taken away: some are in legacy tables, too, and their tools fail in the agent's container.
+    // A pod whose rules cannot be removed: its legacy tables have some, too, and the legacy tools fail in the agent's container.
     let web = fixture.mesh_pod("web");
     fixture.wait_captured(&web);
     web.sandbox.netns.sh("iptables-legacy -w -t nat -N ISTIO_OUTPUT");
@@ -134,13 +134,13 @@ fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     let leaving = ("leaving", "leaving", "-", 1);
     let words = ["it is labelled istio.io/dataplane-mode=none itself"];
     let _ = comes_to_say(&fixture.container, "mesh/web", || (), leaving, &words);
-    inside("umount -l /usr/sbin/xtables-legacy-multi"); // lazily: the agent may be trying just now
+    inside("umount -l /usr/sbin/xtables-legacy-multi"); // lazily: the agent may be using it
     let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
     let _ = comes_to_say(&fixture.container, "mesh/web", || (), ("pod-label-none", "outside", "-", 0), &[]);
     assert_eq!(explain(&fixture.container, "mesh/web").verdict.exit_status(), 0);
 }
 
-/// The kubelet removes the API object some seconds after the sandbox: meanwhile nothing bypasses the mesh, for there is nothing.
+/// The kubelet deletes the API object several seconds after the sandbox: nothing can bypass the mesh meanwhile.
 #[test]
 fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
     let mut fixture = InPod::new(&[]);
@@ -160,7 +160,7 @@ fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
     assert!(status == 0, "{text}");
     let pending = "istio_cni_ambient_pods{state=\"pending\"}";
     fixture.daemon().wait_for("none is pending", |daemon| daemon.metric(pending) == Some(0.0));
-    // A new agent was not there at the DEL, and the object still is.
+    // A new agent has not seen the DEL, and the object still exists.
     fixture.restart();
     ztunnel.wait_for_snapshots(2);
     assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));

@@ -1,4 +1,4 @@
-//! While the agent is dead: what it wrote down, and what the kernel and the files show now.
+//! While the agent is down: its last record, and the current state of kernel and files.
 
 use std::fs;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::fixtures::inpod::InPod;
 
 const DOWN: &str = "he agent does not run on this node";
 
-/// Waits until a new agent has written down that these are captured, and kills it.
+/// Waits until a new agent has recorded that these pods are captured, and kills it.
 fn dies(fixture: &mut Ambient, pods: &[&str]) {
     fixture.restart();
     let path = fixture.node.run_dir().join("last-state.json");
-    let _ = fs::remove_file(&path); // there is one only if the machine is slow
+    let _ = fs::remove_file(&path); // it exists only if the machine is slow
     let holds = || {
         let last: Value = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok())?;
         let is_captured = |name: &&str| {
@@ -26,7 +26,7 @@ fn dies(fixture: &mut Ambient, pods: &[&str]) {
         };
         pods.iter().all(|name| is_captured(name).is_some()).then_some(())
     };
-    // It is written each minute.
+    // It is written every minute.
     let described = std::fmt::from_fn(|f| write!(f, "it is written down: {}", fixture.log()));
     kit::until_within(Duration::from_secs(90), described, holds);
     fixture.daemon.take().unwrap().kill();
@@ -58,7 +58,7 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
     let first = "No difference was found, but not everything could be observed.";
     assert_eq!((status, text.lines().next()), (2, Some(first)), "{text}");
 
-    // What the agent repaired when it ran.
+    // Faults that a running agent would repair.
     let failed = Pod::new(MESH, "late");
     let _ = fixture.add(failed, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
     let failed = ("failed", "pending", "-", 1);
@@ -101,7 +101,7 @@ fn captured_from_within() {
     dies(&mut fixture, &["web", "flushed", "inbound"]);
     let down = ("agent-down", "captured", "in-pod", 1);
     let answer = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
-    // Its policy routes are still there, and so is the listener.
+    // Its policy routes still exist, and so does the listener.
     flushed.sandbox.netns.sh("nft flush ruleset");
     let drifted = ("drifted", "bypassing", "in-pod", 1);
     let _ = says(&fixture.container, "mesh/flushed", drifted, &["no rule redirects IPv4 outbound traffic"]);
@@ -110,7 +110,7 @@ fn captured_from_within() {
     let redirected = "policy routes are in its network namespace, and rules redirect IPv4 inbound and IPv4 outbound and IPv6 inbound and IPv6 outbound traffic to ztunnel; they were \
                       not compared one by one";
     assert!(answer.details.iter().any(|text| text.contains(redirected)), "{answer}");
-    // The kernel shows that ztunnel has gone, and is back; the last agent did not live to see it.
+    // The kernel shows that ztunnel has ended and is back; the last agent did not see it.
     ztunnel.kill();
     let answer = explain(&fixture.container, "mesh/web");
     assert_eq!(
@@ -124,7 +124,7 @@ fn captured_from_within() {
     let _ = says(&fixture.container, "mesh/web", drifted, &["no policy route to ztunnel"]);
 }
 
-/// The record of an agent that died is as old as it is; what the kernel shows is so now.
+/// The record of an agent that ended may be outdated; the kernel's state is current.
 #[test]
 fn the_kernel_counts_more_than_the_last_record() {
     let mut fixture = Ambient::new(&[]);
@@ -143,7 +143,7 @@ fn the_kernel_counts_more_than_the_last_record() {
     let _ = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
 }
 
-/// A change is written down within seconds.
+/// A change is recorded within seconds.
 #[test]
 fn the_record_follows_changes() {
     let mut fixture = InPod::new(&[]);

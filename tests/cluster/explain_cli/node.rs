@@ -1,4 +1,4 @@
-//! With capture on the node.
+//! Pods with node-level capture.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::fixtures::ambient::{Ambient, MESH, PLAIN, starting};
 
 const AMBIENT: [(&str, &str); 1] = [("istio.io/dataplane-mode", "ambient")];
 
-/// A pod that runs in the mesh's namespace, as the API has it after this change.
+/// A pod that runs in the mesh's namespace, with this change of its API object.
 fn running(fixture: &Ambient, name: &str, change: impl FnOnce(&mut Value)) -> PodSandbox {
     of(fixture, Pod::new(MESH, name), change)
 }
@@ -100,7 +100,7 @@ fn each_pod_of_a_node_has_its_reason() {
     assert!(status == 0 && text.starts_with("plain/plain: outside [not-labelled]\n\n"), "{text}");
 }
 
-/// Such as a link of a kind that the kernel does not know: what holds the traffic is there, and nothing goes past the mesh.
+/// Such as a link of a kind that the kernel lacks: the rules that hold traffic exist, and nothing bypasses the mesh.
 #[test]
 fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
     let mut fixture = Ambient::new(&[]);
@@ -108,7 +108,7 @@ fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
     let held = ("no-ztunnel-hold", "held", "node", 1);
     let _ = comes_to_say(&fixture.container, "mesh/web", || (), held, &[]);
     let ztunnel = Ztunnel::start(&fixture.node, "ztunnel-a", ZtunnelOptions::default());
-    // No link that is new there gets an address of IPv6.
+    // New links there get no IPv6 address.
     ztunnel.pod().netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
     fixture.announce(&ztunnel, true);
     fixture.wait_logged("reconcile failed", "");
@@ -131,7 +131,7 @@ fn what_others_take_away_is_told_until_it_is_back() {
     let web = fixture.pod(MESH, "web");
     fixture.settle();
     let ip = web.ip(false);
-    // The agent looks by itself, too, and may be faster than the question. It fails where the damage is there already.
+    // The agent observes at intervals, too, and may repair before the check. The command fails where the damage still exists.
     let node = Arc::clone(&fixture.node);
     let damage = |line: &str| {
         let mut words = line.split(' ');
@@ -157,12 +157,12 @@ fn what_others_take_away_is_told_until_it_is_back() {
         assert_eq!(answer.advice[0], super::WAIT, "{answer}");
         damage(line);
         let (status, text) = verify(&fixture.container);
-        assert!(status == 0 || text.contains(words), "{text}"); // it may be back already
+        assert!(status == 0 || text.contains(words), "{text}"); // it may be restored already
         fixture.settle();
         let _ = comes_to_say(&fixture.container, "mesh/web", || (), captured, &[]);
     }
     assert_eq!(verify(&fixture.container).0, 0);
-    // An address that nobody wants there.
+    // An address that does not belong there.
     let plain = fixture.pod(PLAIN, "plain");
     let line = format!("ipset add ztunnel-pods-ips {}", plain.ip(false));
     let leaving = ("leaving", "leaving", "-", 1);
@@ -211,7 +211,7 @@ fn a_start_that_failed_is_told_with_its_error() {
     let _ztunnel = fixture.ztunnel("ztunnel-a");
     fixture.settle();
     fixture.daemon.take().unwrap().kill();
-    // Nobody knows the pod: the agent is away, and the plugin has no credential.
+    // The pod is unknown: the agent is unavailable, and the plugin has no credential.
     let pod = Pod::new(MESH, "web");
     let _ = fixture.add(pod.clone(), &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
     let failed = ("failed", "pending", "-", 1);

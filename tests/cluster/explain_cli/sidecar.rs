@@ -1,4 +1,4 @@
-//! Pods with a sidecar: with ambient mode, and without it, where only the plugin's records tell.
+//! Pods with a sidecar: with ambient mode, and without it, where only the plugin's records have data.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ const BROKEN: super::Expected = ("sidecar-rules-missing", "bypassing", "sidecar"
 /// The agent's own pod, of which the plugin has no record.
 const AGENT: &str = "istio-cni-node-x7k2p";
 
-/// A change of a pod's object that is injected otherwise.
+/// Changes the object of an injected pod.
 type Change = fn(Value) -> Value;
 
-/// What keeps the plugin from redirecting a pod: its name, what is changed, the code, and words of the answer.
+/// Reasons why the plugin does not redirect a pod: its name, the change, the code, and words of the answer.
 const LEFT_ALONE: [(&str, Change, &str, &str); 5] = [
     ("init", with_init, "istio-init", "its own init container istio-init sets up the redirection"),
     (
@@ -55,7 +55,7 @@ fn stripped(mut pod: Value) -> Value {
     pod
 }
 
-/// A node whose agent takes no part in ambient mode, and an API server that the plugin asks.
+/// A node with an agent without ambient mode, and an API server for the plugin.
 struct Plain {
     daemon: Daemon,
     container: Container,
@@ -75,7 +75,7 @@ impl Plain {
         })
     }
 
-    /// The container is completed by `change`.
+    /// A node whose container `change` completes.
     fn in_container(change: impl FnOnce(&Node, Container) -> Container) -> Plain {
         let node = Node::new(NodeOptions::default());
         let pods: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
@@ -103,7 +103,7 @@ impl Plain {
         Plain { daemon, container, node, pods, plugin, _api: api }
     }
 
-    /// A pod that starts through the plugin, with what the API server has of it.
+    /// Starts a pod through the plugin, with its object in the API server.
     fn pod(&self, namespace: &str, name: &str, change: Change) -> Result<PodSandbox, Box<kit::ChainError>> {
         let mut object = change(istio::injected_pod(namespace, name));
         let pod = Pod::new(namespace, name);
@@ -127,7 +127,7 @@ impl Plain {
             &["its namespace is in kubernetes.exclude_namespaces"],
         );
         let strange = |pod| istio::annotated(pod, "traffic.sidecar.istio.io/excludeOutboundPorts", "http");
-        // The agent removes the record of a pod whose namespace is gone, which may be before it is asked.
+        // The agent removes the record of a pod whose namespace no longer exists, possibly before the request.
         let again = || drop(self.pod("shop", "strange", strange).unwrap_err());
         let failed = ("failed", "pending", "-", 1);
         let _ = comes_to_say(&self.container, "shop/strange", again, failed, &["its last ADD failed at"]);
@@ -170,11 +170,11 @@ fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
     let (status, text) = verify(&plain.container);
     let row = "pod         shop/flushed  IPv4 nat: chain ISTIO_OUTPUT lacks rule 1: -p tcp -m tcp --dport 15020 -j RETURN";
     assert_eq!((status, text), (1, format!("DIFFERENCE  OF            WHAT\n{row}\n")));
-    // What others add changes nothing.
+    // Foreign rules change nothing.
     web.netns.sh("iptables-nft -t nat -I OUTPUT -p udp --dport 9 -j RETURN");
     let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
     let gauge = |state: &str| format!("istio_cni_sidecar_pods{{state=\"{state}\"}}");
-    plain.daemon = plain.container.start(); // the first patrol is soon after a start
+    plain.daemon = plain.container.start(); // the first regular observation is soon after a start
     plain.daemon.wait_for("the patrol has been there", |daemon| {
         let number = |state| daemon.metric(&gauge(state));
         (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
@@ -182,11 +182,11 @@ fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
     without_rules(&plain.node, &web);
     drop(std::mem::replace(&mut plain.daemon, plain.container.start()));
     plain.daemon.wait_until_ready();
-    // Without it, they are compared with the pod's annotations.
+    // Without the record, rules are compared with the pod's annotations.
     let _ = says(&plain.container, "shop/web", CAPTURED, &["to its own sidecar"]);
 }
 
-/// Makes a pod's record that of an earlier version of the plugin.
+/// Rewrites a pod's record as an earlier version of the plugin wrote it.
 fn without_rules(node: &Node, pod: &PodSandbox) {
     let path = node.run_dir().join("pods").join(&pod.pod.container_id);
     let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -194,7 +194,7 @@ fn without_rules(node: &Node, pod: &PodSandbox) {
     std::fs::write(&path, record.to_string()).unwrap();
 }
 
-/// Where the links in the node's directory of network namespaces lead.
+/// Target of the links in the node's directory of network namespaces.
 const NAMES: &str = "/var/run/netns";
 
 fn with_netns(node: &Node, container: Container) -> Container {
@@ -202,7 +202,7 @@ fn with_netns(node: &Node, container: Container) -> Container {
     container.with_mount(&node.netns_dir(), "/host/var/run/netns")
 }
 
-/// The container's program with these capabilities and no others.
+/// Limits the container's program to these capabilities.
 fn confined(container: Container, capabilities: &str) -> Container {
     let program = container.root().join("confine");
     kit::copy_program(&kit::binary("install-cni"), &container.root().join("confined"));
@@ -211,10 +211,10 @@ fn confined(container: Container, capabilities: &str) -> Container {
     container.with_program(&program)
 }
 
-/// Istio's charts since 1.24 mount no directory of network namespaces where ambient mode is off, but the node's processes.
+/// Without ambient mode, Istio's charts since 1.24 mount the node's `/proc` instead of a directory of network namespaces.
 #[test]
 fn with_the_processes_of_the_node_pods_are_found_as_well() {
-    let capabilities = "+net_admin,+net_raw,+sys_ptrace,+sys_admin,+dac_override"; // the charts'
+    let capabilities = "+net_admin,+net_raw,+sys_ptrace,+sys_admin,+dac_override"; // those of the charts
     let proc = kit::TempDir::new().unwrap();
     let plain = Plain::in_container(|node, container| {
         let container = with_netns(node, container).with_mount(proc.path(), "/host/proc");
@@ -229,7 +229,7 @@ fn with_the_processes_of_the_node_pods_are_found_as_well() {
             &pod.netns,
         );
     }
-    // Programs of the node may have a network of their own as well, and pods that of the node.
+    // Programs of the node may have their own network namespace, and pods that of the node.
     let service = kit::Netns::new("service");
     process(proc.path(), 201, "system.slice/some.service", &service);
     process(
@@ -246,7 +246,7 @@ fn with_the_processes_of_the_node_pods_are_found_as_well() {
     assert_eq!(list(&plain.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
 }
 
-/// What the node's `/proc` shows of a process.
+/// Writes a process's entry of the node's `/proc`.
 fn process(proc: &std::path::Path, pid: usize, cgroup: &str, netns: &kit::Netns) {
     let directory = proc.join(pid.to_string());
     std::fs::create_dir_all(directory.join("ns")).unwrap();
@@ -255,7 +255,7 @@ fn process(proc: &std::path::Path, pid: usize, cgroup: &str, netns: &kit::Netns)
         .unwrap();
 }
 
-/// With no more than Istio's chart of 1.20 gives without ambient mode, nobody can look, and that is said.
+/// With the capabilities of Istio's chart of 1.20 without ambient mode, no pod can be observed, and the reason is reported.
 #[test]
 fn without_the_capabilities_pods_are_unknown_and_the_reason_is_given() {
     let plain = Plain::in_container(|node, container| confined(with_netns(node, container), "+dac_override"));

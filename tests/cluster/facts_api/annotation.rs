@@ -1,4 +1,4 @@
-//! The annotation on a pod's status: on this pod, and on no other of its name.
+//! The annotation through a pod's status subresource: on this pod, and on no other with its name.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn it_is_set_and_removed_on_the_pod_of_this_uid_only() {
         assert_eq!(refused.kind(), ApiErrorKind::Conflict, "{refused}");
         assert_eq!(annotation(api), json!("enabled"), "the successor keeps what it has");
 
-        // Only the status may be changed by this account, and it was.
+        // This account may change the status alone, and did.
         let answer =
             client.get::<Value>("the pod", "/api/v1/namespaces/annotated/pods/web", Duration::from_secs(5));
         assert_eq!(answer.await.unwrap_err().kind(), ApiErrorKind::Refused);

@@ -1,4 +1,4 @@
-//! Files of a service account are replaced while they are in use.
+//! Files of a service account are replaced while they are used.
 
 use std::fs;
 
@@ -36,10 +36,10 @@ fn a_token_and_an_authority_count_as_they_are_now() {
         assert_eq!(refused.kind(), ApiErrorKind::Refused, "{refused}");
         replace(&connection.token, &format!("{token}\n"));
         assert_eq!(ask(&client).await.unwrap()["metadata"]["name"], "kube-system");
-        // On a connection that is there already.
+        // On an existing connection.
         replace(&connection.token, "none");
         assert_eq!(ask(&client).await.unwrap_err().kind(), ApiErrorKind::Refused);
-        // What makes no sense counts as little as what is not there.
+        // Invalid content is treated like a missing file.
         replace(&connection.token, &token);
         ask(&client).await.unwrap();
         replace(&connection.token, "");

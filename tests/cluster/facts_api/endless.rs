@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::older::{list, start, status, watched};
 use crate::fixtures::ambient::{Ambient, MESH};
 
-/// Bytes of the line: many times what the agent may use.
+/// Bytes of the line: many times the agent's memory limit.
 const LINE: usize = 150 << 20;
-/// What the agent may use, in KiB.
+/// The agent's memory limit in KiB.
 const MEMORY: u64 = 80 * 1024;
 
-/// A watch of these events, and then a line that goes on until the client closes.
+/// A watch with these events, and then a line without end, until the client closes.
 fn endless(events: &[Value]) -> FakeReply {
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";

@@ -1,4 +1,4 @@
-//! A follower of an API server, and what it has told.
+//! A follower of an API server, and the facts that it has sent.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -10,10 +10,10 @@ use kit::TempDir;
 use kubeio::{ApiConnection, KubeClient};
 use model::ApiServerTrust;
 
-/// For everything that only depends on this machine, one pause of the watch among it.
+/// Time limit for everything that depends on this machine alone, including one back-off of the watch.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// A token and an authority as files, as a pod has them.
+/// Files of a token and a CA certificate, as a pod has them.
 pub(crate) struct Credential(TempDir);
 
 impl Credential {
@@ -37,13 +37,13 @@ impl Credential {
 
 pub(crate) struct Follower {
     pub(crate) index: FactIndex,
-    /// Each fact that was told.
+    /// All facts received.
     pub(crate) told: Vec<Fact>,
     facts: Receiver<Fact>,
 }
 
 impl Follower {
-    /// Follows as this node. It ends with the test process, or the last word about it.
+    /// Starts to follow as this node. The follower ends with the test process, or when its receiver is dropped.
     pub(crate) fn start(connection: ApiConnection, node: &'static str) -> Self {
         let (sender, facts) = channel();
         thread::spawn(move || {
@@ -55,7 +55,7 @@ impl Follower {
         Self { index: FactIndex::default(), told: Vec::new(), facts }
     }
 
-    /// Takes facts in until the index is so.
+    /// Receives facts until the index satisfies the condition.
     pub(crate) fn wait_until(&mut self, what: &str, is_so: impl Fn(&FactIndex) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !is_so(&self.index) {
@@ -74,7 +74,7 @@ impl Follower {
         });
     }
 
-    /// How many lists of pods there were.
+    /// Number of lists of pods.
     pub(crate) fn lists(&self) -> usize {
         self.told.iter().filter(|fact| matches!(fact, Fact::Pods(_))).count()
     }

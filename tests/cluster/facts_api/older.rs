@@ -1,4 +1,4 @@
-//! API servers without streaming lists, and watches that are too old to go on.
+//! API servers without streaming lists, and watches that expire.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Lists, changes, ends: of this node's pods and no others, and of namespaces.
+//! Lists, changes and deletions of this node's pods alone, and of namespaces.
 
 use enrolment::Fact;
 use kit::ApiServer;
@@ -17,7 +17,7 @@ fn uid(stored: &Value) -> &str {
     stored["metadata"]["uid"].as_str().unwrap()
 }
 
-/// What the manifests are to allow, and no more.
+/// The permissions of the manifests, and no more.
 fn rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
@@ -57,7 +57,7 @@ fn pods_of_this_node_are_told_from_first_to_last() {
     follower.wait_for_pods("its end", &[uid(&second)]);
     let gone = Fact::PodGone { name: name.clone(), uid: uid(&first).into() };
     assert!(follower.told.contains(&gone), "{:#?}", follower.told);
-    // The same name, another pod, and one that is bound only now.
+    // A successor of the same name, and a pod that is bound only now.
     let successor = api.create_pod(&pod("facts", "a", "facts-1"));
     follower.wait_for_pods("the successor", &[uid(&successor), uid(&second)]);
     let binding = json!({"metadata": {"name": "nowhere"}, "target": {"kind": "Node", "name": "facts-1"}});
@@ -70,7 +70,7 @@ fn pods_of_this_node_are_told_from_first_to_last() {
     let selector = Some("spec.nodeName=facts-1");
     let is_selected = |request: &kit::Request| request.parameter("fieldSelector").as_deref() == selector;
     assert!(seen.iter().all(is_selected), "{seen:?}");
-    // Where lists are not streamed, the request for that is followed by an ordinary list, and a watch.
+    // Where lists are not streamed, that request is followed by an ordinary list and a watch.
     let expected: &[&str] = if api.streams_lists() { &["watch"] } else { &["watch", "list", "watch"] };
     let verbs: Vec<_> = seen.iter().map(|request| request.verb.as_str()).collect();
     assert_eq!(verbs, expected, "{seen:?}");
@@ -97,7 +97,7 @@ fn namespaces_are_told_with_their_labels() {
     }
 }
 
-/// Nothing of a refused request is taken for an empty list.
+/// A refused request is not treated as an empty list.
 #[test]
 fn without_permission_nothing_is_told() {
     let Some(api) = ApiServer::shared() else { return };
