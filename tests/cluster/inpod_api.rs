@@ -1,4 +1,4 @@
-//! In-pod capture, and the real API server: what is marked, and when.
+//! In-pod redirection with the real API server: which pods are annotated, and when.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::install_api::fixture::{ClusterFixture, our_rules};
 const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
 
-/// A node of a real cluster; all of its objects are in one namespace.
+/// A node of a real cluster, with all its objects in one namespace.
 pub(crate) struct Cluster {
     pub(crate) fixture: ClusterFixture,
     pub(crate) sockets: kit::TempDir,
@@ -25,7 +25,7 @@ impl Cluster {
         Self::allowed(name, &rules)
     }
 
-    /// With these permissions.
+    /// A cluster whose agent has these permissions.
     pub(crate) fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
         let [sockets, proc] = [(); 2].map(|()| kit::TempDir::new().unwrap());
         let mut fixture = ClusterFixture::allowed(name, rules)?;
@@ -63,12 +63,12 @@ impl Cluster {
         Pod::from_object(&self.fixture.api.create_pod(&pod))
     }
 
-    /// It runs: kubelet tells so, and it has a process.
+    /// Reports the pod as running, as its kubelet does, and adds a process.
     pub(crate) fn runs(&self, sandbox: &PodSandbox, pid: u32) {
         self.runs_in(sandbox, &sandbox.netns, pid);
     }
 
-    /// The same with a process that is in this namespace.
+    /// As [`Cluster::runs`], with a process in this namespace.
     pub(crate) fn runs_in(&self, sandbox: &PodSandbox, netns: &Netns, pid: u32) {
         let status = &sandbox.manifest()["status"];
         self.fixture.api.admin().patch_status(&self.path(&sandbox.pod.name), status);
@@ -98,7 +98,7 @@ impl Cluster {
     }
 }
 
-/// Of a captured pod, as `ip rule` shows it.
+/// Policy rule of a captured pod, as `ip rule` lists it.
 const POLICY_RULE: &str = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
 
 #[test]
@@ -114,7 +114,7 @@ fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left()
     let ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
     kit::until("it is captured", || cluster.mark_of("web") == json!("enabled"));
     assert_eq!(ztunnel.workload(&web.pod.uid).unwrap().state, kit::WorkloadState::Up);
-    // A pod that starts through the plugin is marked when the API knows its address.
+    // A pod that starts through the plugin is annotated when the API knows its address.
     let new = cluster.add(cluster.create("new")).unwrap_or_else(|error| panic!("{error}"));
     assert!(cluster.mark_of("new").is_null());
     cluster.runs(&new, 12);
@@ -132,7 +132,7 @@ fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left()
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
-/// A pod with CAP_NET_ADMIN decides how much there is to be read of it. istiod has clients use HBONE for a pod that is `enabled`, and
+/// A pod with CAP_NET_ADMIN determines the amount of data to read. istiod makes clients use HBONE for a pod that is `enabled`, and
 /// plaintext for others.
 #[test]
 fn a_pod_with_very_many_routes_stays_enabled_and_is_repaired() {
@@ -161,8 +161,8 @@ fn a_pod_with_very_many_routes_stays_enabled_and_is_repaired() {
     );
 }
 
-/// istiod has clients use plaintext for a pod that is not `enabled`; and each agent of a cluster that sends one patch for each
-/// of its pods is a load for the API server.
+/// istiod makes clients use plaintext for a pod that is not `enabled`; and a patch for each pod by each agent of a cluster would
+/// load the API server.
 #[test]
 fn a_restart_that_changes_nothing_sends_no_patch() {
     const PODS: [&str; 4] = ["a", "b", "c", "d"];
@@ -186,7 +186,7 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
         PODS.iter().map(version).collect::<Vec<Value>>()
     };
     let before = versions();
-    // A ztunnel that finds no agent waits for up to 15 s before it dials again.
+    // A ztunnel that cannot connect to an agent retries after up to 15 s.
     ztunnel.disconnect();
     drop(daemon);
     let mut daemon = cluster.fixture.daemon();
@@ -194,7 +194,7 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     daemon.wait_for("pods are found", |daemon| {
         daemon.logged("initial netns discovery complete; opening the ZDS snapshot", "pods=4") > 0
     });
-    // Long enough for what must not come.
+    // Long enough to see a wrong patch.
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(versions(), before, "before ztunnel is back");
     ztunnel.connect();
@@ -203,17 +203,17 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
         daemon.logged("pod captured", &format!("namespace=in-pod-restart pod={name}"))
     };
     daemon.wait_for("they are captured again", |daemon| PODS.iter().all(|name| captured(daemon, name) > 0));
-    // Long enough for what must not come.
+    // Long enough to see a wrong patch.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(versions(), before, "nothing else writes to them");
-    // Who reads the warnings at three in the morning should find what is wrong, and nothing else.
+    // A reader at three in the morning has to find the fault in the warnings, and nothing else.
     let log = daemon.log();
     let mut loud = kit::log_lines(&log);
     loud.retain(|line| line.level == "warn" || line.level == "error");
     loud.retain(|line| line.field("config_map").is_none()); // here there is none
     assert_eq!(loud, [], "a normal start");
     assert_eq!(captured(&daemon, PODS[0]), 1, "said once: {log}");
-    // What is known to be wrong is told.
+    // A known fault is logged.
     drop(daemon);
     ztunnel.kill();
     let refused = InpodOptions { refuse: vec![pods[0].pod.uid.clone()], ..InpodOptions::default() };

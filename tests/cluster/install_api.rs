@@ -1,4 +1,4 @@
-//! The daemon and the API server: what it follows there, what it tells, and what it makes of its own end.
+//! The agent and the API server: watches, reports, and the interpretation of its own end.
 
 mod config_map;
 mod events;

@@ -1,4 +1,4 @@
-//! What lies in `deploy/`: an API server takes it, it fits the daemon, and the daemon runs with no more than it gives.
+//! The files of `deploy/`: an API server accepts them, they match the agent, and the agent runs with no more than they give it.
 
 mod ambient;
 pub(crate) mod documents;

@@ -1,5 +1,5 @@
-//! The account of our manifests: each manifest's agent and plugin do all that they do with exactly its rules and the admission
-//! policy, and miss something without any one verb of them. Other uses of the account are refused by the policy.
+//! The account of our manifests: each manifest's agent and plugin work with exactly its rules and the admission policy, and lack a
+//! feature without any single verb. The policy refuses other uses of the account.
 
 mod grants;
 mod life;

@@ -1,4 +1,4 @@
-//! What the agent does with a real API server, and what it shows to people. Each test makes its own node; see `kit`.
+//! The agent with a real API server, and its reports to people. Each test creates its own node; see `kit`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Repair of broken pods, against the API server and with exactly the rights that Istio's chart grants for each mode.
+//! Repair of broken pods, with the API server and with exactly the permissions that Istio's chart grants for each mode.
 
 mod by_api;
 mod in_place;
@@ -40,7 +40,7 @@ impl RepairNode {
         ))
     }
 
-    /// An injected pod of the node; returned as stored.
+    /// Creates an injected pod on the node; returns it as stored.
     fn create(&self, name: &str, change: impl FnOnce(&mut Value)) -> Value {
         let mut pod = istio::injected_pod(self.0.name, name);
         pod["spec"]["nodeName"] = json!(self.0.name);
@@ -49,7 +49,7 @@ impl RepairNode {
         self.0.api.create_pod(&pod)
     }
 
-    /// Its validation has failed with this code, as the kubelet tells it.
+    /// Reports that the pod's validation has failed with this exit code, as the kubelet does.
     fn fail(&self, name: &str, code: i32) {
         let ended = json!({"terminated": {"exitCode": code, "reason": "Error"}});
         let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
@@ -88,7 +88,7 @@ impl RepairNode {
         self.0.api.admin().get(&path)["items"].as_array().unwrap().clone()
     }
 
-    /// The API server has refused nothing that repair asked for.
+    /// Asserts that the API server has refused no request of repair.
     fn assert_allowed(&self) {
         let mut refused = self.0.refused();
         let is_repairs =

@@ -16,7 +16,7 @@ use crate::explain_cli::{comes_to_say, explain, list, says, verify};
 use crate::fixtures::plugin::{Call, V4, bare_pod, plugin_auth};
 use crate::install_api::fixture::{ClusterFixture, our_rules};
 
-/// The arguments that Istio's plugin derives from a pod without annotations on ports.
+/// Arguments that Istio's plugin derives from a pod without annotations about ports.
 const EARLIER_PLUGIN: [&str; 14] = [
     "-p",
     "15001",
@@ -34,18 +34,18 @@ const EARLIER_PLUGIN: [&str; 14] = [
     "15090,15021,15020",
 ];
 const REFUSED: &str = "no permission to watch the node's pods; getting each pod that starts";
-/// How long an ADD without any source waits for the next agent, and what a busy machine may add.
+/// Time that an ADD without any source waits for the next agent, plus an allowance for a busy machine.
 const SUCCESSOR: Duration = Duration::from_secs(8);
 const BUSY: Duration = Duration::from_secs(4);
-/// How long an agent waits for a pod that its watch has not shown yet.
+/// Time that an agent waits for a pod that its watch has not shown yet.
 const UNSEEN: Duration = Duration::from_millis(300);
 
-/// A node with an agent, and in the API server a namespace of its own.
+/// A node with an agent, and its own namespace in the API server.
 struct Cluster {
     fixture: ClusterFixture,
 }
 
-/// What the manifest `istio-cni.yaml` allows of pods.
+/// Verbs for pods in the manifest `istio-cni.yaml`.
 fn get_only() -> Value {
     allowing(&json!(["get"]))
 }
@@ -66,7 +66,7 @@ impl Cluster {
         Some(Self { fixture: ClusterFixture::allowed(name, rules)? })
     }
 
-    /// The agent sees the pods' network namespaces.
+    /// A cluster whose agent sees the pods' network namespaces.
     fn with_netns(name: &'static str, rules: &Value) -> Option<Self> {
         let mut cluster = Self::allowed(name, rules)?;
         let ClusterFixture { node, container, .. } = &mut cluster.fixture;
@@ -76,7 +76,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Running pods of which there is no record: one with all rules, one without any, and one without a sidecar.
+    /// Running pods without a record: one with all rules, one without any, and one without a sidecar.
     fn pods_from_before(&self) -> Vec<PodSandbox> {
         let pods = ["whole", "bare", "plain"].map(|name| {
             let mut object = istio::injected_pod(self.fixture.name, name);
@@ -114,7 +114,7 @@ impl Cluster {
         self.fixture.node.net_d().join("ZZZ-istio-cni-kubeconfig")
     }
 
-    /// A call about a pod with what the agent installed, in the terms of the node.
+    /// A call for a pod with the files that the agent installed, with paths on the node.
     fn call(&self, command: &str, netns: &Netns, name: &str, uid: &str) -> Call<'_> {
         let args = format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={name};K8S_POD_UID={uid}",
@@ -126,7 +126,7 @@ impl Cluster {
         if named { call.kubeconfig(&self.kubeconfig()) } else { call }
     }
 
-    /// An ADD that redirects.
+    /// Runs an ADD that redirects.
     fn redirects(&self, name: &str, uid: &str) -> Duration {
         let netns = bare_pod(V4);
         let outcome = self.call("ADD", &netns, name, uid).run();
@@ -135,19 +135,19 @@ impl Cluster {
         outcome.wall()
     }
 
-    /// What the plugin asked the API server.
+    /// Number of the plugin's requests to the API server.
     fn asked_by_plugin(&self) -> usize {
         self.fixture.requests().iter().filter(|request| request.user_agent.starts_with("istio-cni")).count()
     }
 
-    /// How often the agent asked for one pod.
+    /// Number of the agent's requests for one pod.
     fn asked_by_agent(&self, name: &str) -> usize {
         let path = format!("/pods/{name}");
         let is_get = |request: &&kit::Request| request.verb == "get" && request.uri.contains(&path);
         self.fixture.requests().iter().filter(is_get).count()
     }
 
-    /// What the agent answers to a request about a pod.
+    /// The agent's answer to a request about a pod.
     fn ask(&self, name: &str, uid: &str) -> Value {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let request = json!({"verb": "add", "namespace": self.fixture.name, "name": name, "uid": uid, "container": "c"});
@@ -189,7 +189,7 @@ fn a_pod_that_the_agent_watches_is_redirected_without_any_request() {
     }
     let watched = |request: &kit::Request| request.resource == "namespaces";
     assert!(!cluster.fixture.requests().iter().any(watched), "namespaces mean nothing without ambient mode");
-    // Ambient mode is off, whatever a pod asks for.
+    // Ambient mode is off, whatever a pod requests.
     let mut pod = istio::injected_pod(cluster.fixture.name, "labelled");
     pod["spec"]["nodeName"] = json!(cluster.fixture.name);
     pod["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("ambient");
@@ -198,7 +198,7 @@ fn a_pod_that_the_agent_watches_is_redirected_without_any_request() {
     assert_eq!((&answer["enrolled"], &answer["error"]), (&json!(false), &Value::Null), "{answer}");
 }
 
-/// Pods of which the plugin left no record, as an earlier plugin leaves none, and what the API server says of them.
+/// Pods without a record, as an earlier plugin leaves none, and their objects in the API server.
 #[test]
 fn pods_from_before_the_plugin_are_known_where_the_agent_may_watch_pods() {
     let Some(cluster) = Cluster::with_netns("sidecar-before", &our_rules()) else { return };
@@ -226,7 +226,7 @@ fn pods_from_before_the_plugin_are_known_where_the_agent_may_watch_pods() {
     drop(pods);
 }
 
-/// Packets show the same of them as their rules.
+/// Asserts that packets have the same result as the rules.
 fn prove_each(cluster: &Cluster, pods: &[PodSandbox]) {
     let prove = |name: &str| {
         let pod = format!("{}/{name}", cluster.fixture.name);
@@ -261,8 +261,8 @@ fn prove_each(cluster: &Cluster, pods: &[PodSandbox]) {
     assert_eq!(prove("nobody").0, 3);
 }
 
-/// An ADD fails, another program removes our entry, and the kubelet's next attempt succeeds without us. And a record of a pod
-/// that had the name before.
+/// An ADD fails, another program removes our entry, and the kubelet's next attempt succeeds without the plugin. And a record of an
+/// earlier pod with the same name.
 #[test]
 fn a_record_of_another_add_hides_no_pod_that_runs_without_rules() {
     let Some(cluster) = Cluster::with_netns("sidecar-retried", &our_rules()) else { return };
@@ -290,7 +290,7 @@ fn a_record_of_another_add_hides_no_pod_that_runs_without_rules() {
     assert_eq!(verify(container).0, 1);
 }
 
-/// Charts up to 1.20 name them in the plugin's entry alone.
+/// Charts up to 1.20 name the namespaces in the plugin's entry alone.
 #[test]
 fn pods_from_before_the_plugin_are_outside_where_its_entry_excludes_their_namespace() {
     let Some(mut cluster) = Cluster::with_netns("sidecar-excluded", &our_rules()) else { return };
@@ -306,7 +306,7 @@ fn pods_from_before_the_plugin_are_outside_where_its_entry_excludes_their_namesp
     drop(pods);
 }
 
-/// What nobody says of them is unknown.
+/// Pods without a source are unknown.
 #[test]
 fn pods_from_before_the_plugin_are_unknown_where_the_agent_may_not_watch_pods() {
     let Some(cluster) = Cluster::with_netns("sidecar-unseen", &get_only()) else { return };
@@ -444,7 +444,7 @@ fn an_agent_that_cannot_serve_the_socket_warns_once_and_the_plugin_asks_the_api_
     assert_eq!(cluster.asked_by_plugin(), 1);
 }
 
-/// An agent that is replaced removes nothing that its successor serves, and leaves nothing when it uninstalls.
+/// An agent that is replaced removes nothing that its successor serves, and an agent that uninstalls leaves nothing.
 #[test]
 fn the_socket_goes_with_an_uninstallation() {
     let Some(cluster) = Cluster::allowed("sidecar-removed", &our_rules()) else { return };

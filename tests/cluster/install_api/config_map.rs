@@ -1,4 +1,4 @@
-//! The daemon's ConfigMap, followed while it runs.
+//! The agent's ConfigMap, watched while it runs.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -22,9 +22,9 @@ fn an_edit_of_the_config_map_is_on_the_node_a_moment_later_without_a_restart() {
         daemon.wait_for(level, |_| fixture.entry()["log_level"] == level);
         edited.elapsed()
     });
-    // The machine may be busy; a delay of the daemon's own would be in each of them.
+    // The machine may be busy; a delay by the agent itself would affect each of them.
     assert!(edits.iter().min().unwrap() < &Duration::from_secs(1), "{edits:?}");
-    // It is counted when the file is there.
+    // It is counted when the file was written.
     daemon.wait_for("each is counted", |daemon| daemon.metric(APPLIED) == Some(4.0));
     assert_eq!(daemon.metric(r#"istio_cni_restores_total{cause="entry_changed"}"#), None, "nobody broke it");
     daemon.wait_until_ready();

@@ -1,4 +1,4 @@
-//! What people who look at the cluster learn of.
+//! Events and conditions for users of the cluster.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::fixture::ClusterFixture;
 
-/// Puts the file back each time that our entry is in it, until told to stop.
+/// Restores the original file each time that it has our entry, until `stop` is set.
 fn contend(path: &Path, original: &[u8], stop: &AtomicBool) {
     let copy = path.with_extension("rival");
     while !stop.load(Ordering::Relaxed) {
         if fs::read_to_string(path).is_ok_and(|text| text.contains("istio-cni")) {
             replace(path, &copy, original);
         }
-        thread::sleep(Duration::from_millis(1)); // a rival that looks often
+        thread::sleep(Duration::from_millis(1)); // a conflicting writer that polls often
     }
 }
 
@@ -42,12 +42,12 @@ fn a_conflict_is_reported_once_and_names_the_likely_program() {
                 daemon.metric(r#"istio_cni_restores_total{cause="entry_missing"}"#).unwrap_or_default()
             };
             let before = mended(&daemon);
-            // Left alone for a second, then for two: the rival answers each time.
+            // The agent backs off for a second, then for two: the other writer answers each time.
             daemon.wait_for("two more rounds", |daemon| mended(daemon) >= before + 2.0);
             event
         };
         let event = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut watch));
-        stop.store(true, Ordering::Relaxed); // also after a failure, or the scope would never end
+        stop.store(true, Ordering::Relaxed); // even after a failure: otherwise the scope would never end
         let event = event.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let advice = "let only one writer own the file: ISTIO_OWNED_CNI_CONFIG=true leaves Calico's alone";
         let rival = format!("this looks like Calico (calico): {advice}");
@@ -57,7 +57,7 @@ fn a_conflict_is_reported_once_and_names_the_likely_program() {
     });
     assert_eq!(fixture.events("CNIConfigConflict").len(), 1);
     assert_eq!(daemon.metric(r#"istio_cni_conflicts_total{file="network configuration"}"#), Some(1.0));
-    daemon.wait_until_ready(); // nobody undoes it any more
+    daemon.wait_until_ready(); // the conflict has ended
     assert_eq!(fixture.entry()["type"], "istio-cni");
 }
 

@@ -1,4 +1,4 @@
-//! A node with the daemon's container, and in the API server a namespace, a Node and an account of its own.
+//! A node with the agent's container, and in the API server its own namespace, Node and service account.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use kit::{ApiServer, Auth, Container, Daemon, NETWORK_CONFIG, Node, NodeOptions};
 use serde_json::{Value, json};
 
-/// The name that the DaemonSet has in the manifests.
+/// Name of the DaemonSet in the manifests.
 pub(crate) const DAEMON_SET: &str = "istio-cni-node";
 const CONFIG_MAP: &str = "istio-cni-config";
 
@@ -14,21 +14,21 @@ pub(crate) struct ClusterFixture {
     pub(crate) api: &'static ApiServer,
     pub(crate) node: Node,
     pub(crate) container: Container,
-    /// The daemon's namespace, and at the same time the name of its node: unique in the cluster.
+    /// The agent's namespace, also the name of its node: unique in the cluster.
     pub(crate) name: &'static str,
     _objects: Objects,
 }
 
-/// What a fixture has in the API server beside what ends with its own namespace.
+/// Objects of a fixture in the API server outside its own namespace.
 struct Objects(&'static ApiServer, &'static str);
 
 impl ClusterFixture {
-    /// With the permissions of our manifests; none where there is no API server.
+    /// Starts with the permissions of our manifests; `None` means that there is no API server.
     pub(crate) fn start(name: &'static str) -> Option<Self> {
         Self::allowed(name, &our_rules())
     }
 
-    /// With these permissions.
+    /// Starts with these permissions.
     pub(crate) fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
         let api = ApiServer::shared()?;
         api.create_namespace(name);
@@ -46,26 +46,26 @@ impl ClusterFixture {
         Some(Self { api, node, container, name, _objects: Objects(api, name) })
     }
 
-    /// Sets a variable of the daemon.
+    /// Sets a variable of the agent.
     pub(crate) fn with_env(mut self, key: &str, value: &str) -> Self {
         self.container = self.container.with_env(key, value);
         self
     }
 
-    /// Does not set a variable.
+    /// Removes a variable of the agent.
     pub(crate) fn without_env(mut self, key: &str) -> Self {
         self.container = self.container.without_env(key);
         self
     }
 
-    /// Starts the daemon and waits until it is ready.
+    /// Starts the agent and waits until it is ready.
     pub(crate) fn daemon(&self) -> Daemon {
         let mut daemon = self.container.start();
         daemon.wait_until_ready();
         daemon
     }
 
-    /// The same, and waits until it knows the DaemonSet.
+    /// Starts the agent and waits until it knows the DaemonSet.
     pub(crate) fn daemon_that_knows(&self, daemon_set: &str) -> Daemon {
         let mut daemon = self.daemon();
         let name = format!("{}/{daemon_set}", self.name);
@@ -86,12 +86,12 @@ impl ClusterFixture {
         self.node.net_d().join("10-kit.conflist")
     }
 
-    /// Our entry in it.
+    /// Our entry in the node's network.
     pub(crate) fn entry(&self) -> Value {
         self.plugins().into_iter().find(|plugin| plugin["type"] == "istio-cni").unwrap_or_default()
     }
 
-    /// Whether anything of ours is on the node; all of it must be, or nothing.
+    /// Whether the node has our files; it must have all of them or none.
     pub(crate) fn is_installed(&self) -> bool {
         let entry = self.plugins().iter().any(|plugin| plugin["type"] == "istio-cni");
         let kubeconfig = self.node.net_d().join("ZZZ-istio-cni-kubeconfig").exists();
@@ -101,7 +101,7 @@ impl ClusterFixture {
         entry
     }
 
-    /// Path of an object in the fixture's namespace, such as `apps/v1` `daemonsets` `x`; of a collection without a name.
+    /// Path of an object in the fixture's namespace, such as `apps/v1` `daemonsets` `x`; without a name, of a collection.
     pub(crate) fn path(&self, group: &str, resource: &str, name: &str) -> String {
         let root = if group == "v1" { "/api" } else { "/apis" };
         let path = format!("{root}/{group}/namespaces/{}/{resource}", self.name);
@@ -127,7 +127,7 @@ impl ClusterFixture {
         self.path("apps/v1", "daemonsets", DAEMON_SET)
     }
 
-    /// Creates a DaemonSet that wants every Linux node, and returns it as stored.
+    /// Creates a DaemonSet that selects every Linux node, and returns it as stored.
     pub(crate) fn create_daemon_set(&self, name: &str) -> Value {
         let labels = json!({"k8s-app": name});
         let pod = json!({
@@ -145,7 +145,7 @@ impl ClusterFixture {
         self.api.admin().create(&self.path("apps/v1", "daemonsets", ""), &object)
     }
 
-    /// A client with the daemon's own credential, at the moment.
+    /// A client with the agent's current credential.
     pub(crate) fn client(&self) -> kit::Client {
         let token = fs::read_to_string(self.container.account_dir().join("token")).unwrap();
         self.api.client(&Auth::Token(token))
@@ -166,7 +166,7 @@ impl ClusterFixture {
         self.events(reason).remove(0)
     }
 
-    /// Everything that the daemon asked.
+    /// All requests of the agent.
     pub(crate) fn requests(&self) -> Vec<kit::Request> {
         let user = format!("system:serviceaccount:{}:istio-cni", self.name);
         let mut requests = self.api.requests_with(&user);
@@ -174,31 +174,31 @@ impl ClusterFixture {
         requests
     }
 
-    /// Requests of the daemon that the API server refused, as verb and URI.
+    /// Requests of the agent that the API server refused, as verb and URI.
     pub(crate) fn refused(&self) -> Vec<String> {
         self.api.refused(&format!("system:serviceaccount:{}:istio-cni", self.name))
     }
 
-    /// Waits until it watches this resource.
+    /// Waits until the agent watches this resource.
     pub(crate) fn wait_until_watched(&self, resource: &str) {
         kit::until(format_args!("a watch of {resource}"), || {
             self.requests().iter().any(|request| request.verb == "watch" && request.resource == resource)
         });
     }
 
-    /// Waits until it asked for this resource, whatever the answer.
+    /// Waits until the agent has requested this resource, whatever the response.
     pub(crate) fn wait_until_asked(&self, resource: &str) {
         kit::until(format_args!("a request for {resource}"), || {
             self.requests().iter().any(|request| request.resource == resource)
         });
     }
 
-    /// What comes from the node for the API server is thrown away (`DROP`) or refused (`REJECT --reject-with …`).
+    /// Drops (`DROP`) or rejects (`REJECT --reject-with …`) packets from the node to the API server.
     pub(crate) fn cut_off(&self, how: &str) {
         self.node.netns().sh(&format!("iptables -A OUTPUT -p tcp -d {} -j {how}", ApiServer::address().0));
     }
 
-    /// Undoes that.
+    /// Removes the rules of `cut_off`.
     pub(crate) fn connect(&self) {
         self.node.netns().sh("iptables -F OUTPUT");
     }
@@ -213,13 +213,13 @@ impl Drop for Objects {
             format!("{rbac}/clusterrolebindings/kit:{name}:istio-cni"),
             format!("{rbac}/clusterroles/kit:{name}:istio-cni"),
         ] {
-            // Some are not there any more; a failure here shall not hide the test's own.
+            // Objects may have been deleted already; a failure here must not hide the test's own.
             drop(api.admin().try_request("DELETE", &path, None));
         }
     }
 }
 
-/// What the account of the manifests may do.
+/// Permissions of the manifests' account.
 pub(crate) fn our_rules() -> Value {
     let read = json!(["get", "list", "watch"]);
     json!([
@@ -230,7 +230,7 @@ pub(crate) fn our_rules() -> Value {
     ])
 }
 
-/// The plugin's entry with this log level, by which tests tell one from another.
+/// The plugin's entry with this log level, which identifies it in tests.
 pub(crate) fn template(level: &str) -> String {
     let mut template: Value = serde_json::from_str(NETWORK_CONFIG).unwrap();
     template["log_level"] = json!(level);

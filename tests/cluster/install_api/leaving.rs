@@ -1,4 +1,5 @@
-//! What the daemon makes of its end (`CLEANUP_ON_EXIT=auto`): an upgrade leaves everything as it is, a removal nothing.
+//! The agent's interpretation of its end (`CLEANUP_ON_EXIT=auto`): an upgrade leaves everything unchanged, a removal leaves
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::fixture::{ClusterFixture, DAEMON_SET};
 
-/// The kubelet gives five seconds in Istio's manifests, and takes some of them.
+/// Istio's manifests have a grace period of five seconds, part of which the kubelet uses.
 pub(super) const END: Duration = Duration::from_secs(4);
 
-/// SIGTERM; returns what the daemon said about its end, after looking at what it left.
+/// Sends SIGTERM and checks the files that remain; returns the agent's messages about its end.
 pub(super) fn end(fixture: &ClusterFixture, daemon: Daemon, stays: bool) -> String {
     let started = Instant::now();
     let (status, log) = daemon.terminate();
@@ -23,12 +24,12 @@ pub(super) fn end(fixture: &ClusterFixture, daemon: Daemon, stays: bool) -> Stri
     why.lines().next().unwrap().trim_matches('"').replace("\\\"", "\"")
 }
 
-/// Why everything stays: the watch of our DaemonSet shows it, and to get it failed.
+/// Reason why everything stays: the watch shows our DaemonSet, and getting it failed.
 pub(super) fn shown_by_watch(namespace: &str, why: &str) -> String {
     format!("DaemonSet {namespace}/istio-cni-node exists, as its watch shows ({why})")
 }
 
-/// The API server's refusal to show our DaemonSet to our account.
+/// The API server's error when our account may not get our DaemonSet.
 pub(super) fn forbidden(namespace: &str) -> String {
     format!(
         "cannot get DaemonSet {namespace}/istio-cni-node: daemonsets.apps \"istio-cni-node\" is forbidden: User \
@@ -47,7 +48,7 @@ fn everything_stays_while_the_daemon_set_wants_the_node() {
     let why = end(&fixture, daemon, true);
     assert_eq!(why, "DaemonSet leave-upgrade/istio-cni-node still selects this node");
     assert_eq!(before(), conflist);
-    // The next one finds everything in place.
+    // The next agent finds everything in place.
     let next = fixture.daemon();
     assert_eq!((before(), next.logged("installation updated", "") > 0), (conflist, false));
 }
@@ -61,7 +62,7 @@ fn everything_goes_when_the_daemon_set_was_deleted() {
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-deleted/istio-cni-node has been deleted");
 }
 
-/// As `kubectl delete --cascade=foreground` does: the pods go first.
+/// As with `kubectl delete --cascade=foreground`: the pods are deleted first.
 #[test]
 fn everything_goes_when_the_daemon_set_is_being_deleted() {
     let Some(fixture) = ClusterFixture::start("leave-deleting") else { return };
@@ -114,8 +115,7 @@ fn everything_goes_from_a_node_that_the_daemon_set_does_not_want_any_more() {
     end(&fixture, fixture.daemon(), true);
 }
 
-/// Waits until our own credential is good for nothing. The API server remembers tokens for ten seconds, and rules for
-/// less.
+/// Waits until our own credential is invalid. The API server caches tokens for ten seconds, and rules for less.
 fn wait_until_refused(fixture: &ClusterFixture) {
     let client = fixture.client();
     kit::until("our credential is refused", || {
@@ -123,7 +123,7 @@ fn wait_until_refused(fixture: &ClusterFixture) {
     });
 }
 
-/// What a package manager does after the DaemonSet, or before.
+/// Deletes the service account, as a package manager does after or before the DaemonSet.
 fn remove_account(fixture: &ClusterFixture) {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let role = format!("kit:{}:istio-cni", fixture.name);
@@ -147,7 +147,7 @@ fn everything_goes_also_when_our_permissions_went_after_the_daemon_set() {
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-helm/istio-cni-node has been deleted");
 }
 
-/// As `kubectl delete -f` does, in the order of the file. A watch outlives the permission to begin it.
+/// As `kubectl delete -f` does, in the file's order. A watch outlives the permission to start it.
 #[test]
 fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
     let Some(fixture) = ClusterFixture::start("leave-kubectl") else { return };
@@ -162,7 +162,7 @@ fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-kubectl/istio-cni-node has been deleted");
 }
 
-/// A role that is bound a moment after the agent's start, as a package manager may do it, is no lasting refusal.
+/// A role that is bound a moment after the agent's start, as by a package manager, is no permanent refusal.
 #[test]
 fn everything_goes_when_permissions_went_that_came_after_the_start() {
     let rules = kit::istio::plugin_rules();
@@ -212,7 +212,7 @@ fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
     fixture.create_daemon_set(DAEMON_SET);
     let found = |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
     daemon.wait_for("it sees that, too", |daemon| found(daemon) == 2);
-    // Whoever deletes and creates it within a moment, such as `kubectl replace --force`, wants an agent on the node.
+    // A user who deletes and recreates it within a moment, as with `kubectl replace --force`, wants an agent on the node.
     remove_account(&fixture);
     end(&fixture, daemon, true);
 }
@@ -229,7 +229,7 @@ fn everything_stays_when_there_never_was_such_a_daemon_set() {
 #[test]
 fn the_daemon_set_that_owns_our_pod_counts_whatever_its_name() {
     let Some(fixture) = ClusterFixture::start("leave-owner") else { return };
-    fixture.create_daemon_set(DAEMON_SET); // one that is not ours stays
+    fixture.create_daemon_set(DAEMON_SET); // a foreign one stays
     let owner = fixture.create_daemon_set("mesh-agent");
     let mut pod = ApiServer::pod(fixture.name, "mesh-agent-x7k2p");
     pod["metadata"]["ownerReferences"] = json!([{

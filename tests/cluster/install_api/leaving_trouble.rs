@@ -1,4 +1,4 @@
-//! The daemon's end when the API server cannot say what it means: then nothing is removed, and the end does not take long.
+//! The agent's end when the API server cannot explain it: then nothing is removed, and the end is quick.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -39,8 +39,8 @@ fn everything_stays_when_the_api_server_never_was_there() {
     end(&fixture, fixture.daemon(), true);
 }
 
-/// What Istio's own ClusterRole allows. With permissions that are in force, a deleted DaemonSet alone cannot be told from
-/// an upgrade.
+/// Permissions of Istio's own ClusterRole. With permissions in force, a deleted DaemonSet alone cannot be distinguished from an
+/// upgrade.
 #[test]
 fn everything_stays_and_the_log_says_why_when_we_may_not_see_daemon_sets() {
     let Some(fixture) = ClusterFixture::allowed("leave-forbidden", &kit::istio::plugin_rules()) else {
@@ -63,7 +63,7 @@ fn everything_stays_when_the_node_is_unknown() {
     assert!(why.ends_with("istio-cni-node exists, and our Node object was not found"), "{why}");
 }
 
-/// An API server that takes its time: the DaemonSet comes just so, the Node does not.
+/// A slow API server: the response about the DaemonSet is just in time, the one about the Node is not.
 fn slow(request: &FakeRequest) -> FakeReply {
     let daemon_set = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",

@@ -1,4 +1,4 @@
-//! The plugin, called with what the daemon wrote, and its log lines in the daemon's log.
+//! The plugin, called with the files that the agent wrote, and its log lines in the agent's log.
 
 use std::fs;
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use super::fixture::ClusterFixture;
 
-/// A fixture in which the paths that the daemon writes into the entry are those that the plugin finds.
+/// A fixture in which the plugin finds the paths that the agent writes into the entry.
 fn fixture(name: &'static str) -> Option<ClusterFixture> {
     let fixture = ClusterFixture::start(name)?;
     let (net_d, socket) = (fixture.node.net_d(), fixture.node.run_dir().join("log.sock"));
     let (net_d, socket) = (net_d.to_str().unwrap().to_owned(), socket.to_str().unwrap().to_owned());
-    // In the container the socket's directory has another name than here, where the plugin runs.
+    // The socket's directory has another path in the container than here, where the plugin runs.
     let template = kit::NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", &socket);
     Some(fixture.with_env("CNI_NET_DIR", &net_d).with_env("CNI_NETWORK_CONFIG", &template))
 }
 
-/// A sidecar pod, started with the daemon's binaries and the daemon's conflist.
+/// A sidecar pod, started with the agent's binaries and conflist.
 fn pod(fixture: &ClusterFixture) -> PodSandbox {
     let conflist: Value = serde_json::from_slice(&fs::read(fixture.conflist()).unwrap()).unwrap();
     let object = fixture.api.create_pod(&istio::injected_pod(fixture.name, "web"));
@@ -26,7 +26,7 @@ fn pod(fixture: &ClusterFixture) -> PodSandbox {
     added.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The daemon's line about the pod.
+/// The agent's log line about the pod.
 fn line(daemon: &mut Daemon) -> String {
     let words = "redirected to its sidecar";
     daemon.wait_for("the plugin's line", |daemon| daemon.log().contains(words));

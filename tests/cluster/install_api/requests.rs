@@ -1,4 +1,4 @@
-//! What the daemon costs the API server: it is on every node.
+//! The agent's load on the API server: it runs on every node.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -15,11 +15,11 @@ fn an_idle_daemon_asks_nothing_beyond_its_watches() {
     fixture.wait_until_watched("configmaps");
     fixture.wait_until_watched("daemonsets");
     let is_watch = |request: &&kit::Request| request.verb == "watch" && request.resource == "pods";
-    // A server that does not stream lists is asked to, then for a list, and for another watch.
+    // A server that does not stream lists gets that request, then one for a list, and another watch.
     let lists = usize::from(!fixture.api.streams_lists());
     kit::until("a watch of pods", || fixture.requests().iter().filter(is_watch).count() == 1 + lists);
     let before = fixture.requests();
-    thread::sleep(Duration::from_secs(4)); // the time in which nothing shall happen
+    thread::sleep(Duration::from_secs(4)); // the time in which no request may be sent
     assert_eq!(fixture.requests(), before);
 
     let mut counts = BTreeMap::new();
@@ -28,7 +28,7 @@ fn an_idle_daemon_asks_nothing_beyond_its_watches() {
         assert!(request.user_agent.starts_with("install-cni/"), "{request:?}");
     }
     let mut expected = BTreeMap::from([
-        (("get", "pods"), 2), // who our owner is, and whether a list that lacks our pod is stale
+        (("get", "pods"), 2), // our owner, and whether a list that lacks our pod is stale
         (("list", "configmaps"), 1),
         (("list", "daemonsets"), 1),
         (("list", "pods"), lists),

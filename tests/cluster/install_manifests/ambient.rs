@@ -1,4 +1,4 @@
-//! The manifest with ambient mode: what it has beyond the other.
+//! The manifest with ambient mode: its additions to the other one.
 
 use std::collections::BTreeSet;
 

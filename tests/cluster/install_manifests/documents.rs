@@ -1,4 +1,4 @@
-//! The YAML documents, and an API server's opinion of them.
+//! The YAML documents, and their validation by an API server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 
-/// The manifest without ambient mode, which most tests are about.
+/// The manifest without ambient mode, which most tests use.
 pub(crate) const SIDECAR: &str = "istio-cni.yaml";
-/// The one with it, and capture on the node.
+/// The manifest with ambient mode and node-level capture.
 pub(crate) const AMBIENT: &str = "istio-cni-ambient.yaml";
-/// The one with it, and in-pod capture.
+/// The manifest with ambient mode and in-pod redirection.
 pub(crate) const IN_POD: &str = "istio-cni-in-pod.yaml";
 
 /// Every document of a manifest, in its order.
@@ -25,7 +25,7 @@ pub(crate) fn documents_of(file: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// What the account of a manifest may do, in one list; `whole`: with the rules that are comments.
+/// Permissions of a manifest's account in one list; `whole` includes the rules in comments.
 pub(crate) fn rules_of(file: &str, whole: bool) -> Value {
     let text = fs::read_to_string(repository("deploy").join(file)).unwrap();
     let opened = text.replace("\n  # - apiGroups", "\n  - apiGroups").replace("\n  #   ", "\n    ");
@@ -55,7 +55,7 @@ pub(super) fn container() -> Value {
     containers.remove(0)
 }
 
-/// Path of the collection that a document belongs into.
+/// Path of a document's collection.
 pub(super) fn collection(document: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
@@ -72,12 +72,12 @@ pub(crate) fn path(document: &Value) -> String {
     format!("{}/{}", collection(document), document["metadata"]["name"].as_str().unwrap())
 }
 
-/// The documents for a namespace of a test's own, whose name also replaces `istio-cni` in those of objects that have none.
+/// The documents with a test's own namespace, whose name also replaces `istio-cni` in names of cluster-scoped objects.
 pub(super) fn documents_for(namespace: &str) -> Vec<Value> {
     renamed(documents(), namespace)
 }
 
-/// The same of any documents.
+/// Documents renamed for a namespace, as by [`documents_for`].
 pub(crate) fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> {
     let own = |name: &Value| json!(name.as_str().unwrap().replace("istio-cni", namespace));
     for document in &mut documents {
@@ -96,7 +96,7 @@ pub(crate) fn renamed(mut documents: Vec<Value>, namespace: &str) -> Vec<Value> 
     documents
 }
 
-/// Creates an object; what the API server does not know or would drop is an error.
+/// Creates an object; a field that the API server does not know or would drop is an error.
 pub(crate) fn create(api: &ApiServer, document: &Value, how: &str) {
     let path = format!("{}?fieldValidation=Strict{how}", collection(document));
     let answer = api.admin().request("POST", &path, Some(document));
@@ -104,7 +104,7 @@ pub(crate) fn create(api: &ApiServer, document: &Value, how: &str) {
     assert_eq!(answer.body["kind"], document["kind"]);
 }
 
-/// The namespace of the manifests, which the API server makes by itself a moment after its start.
+/// Waits for the manifests' namespace, which the API server creates a moment after its start.
 pub(super) fn wait_for_kube_system(api: &ApiServer) {
     kit::until("kube-system", || {
         api.admin().request("GET", "/api/v1/namespaces/kube-system", None).status == 200
@@ -174,7 +174,7 @@ fn images(documents: &mut [Value]) -> Vec<&mut Value> {
     containers.flatten().map(|container| &mut container["image"]).collect()
 }
 
-/// The DaemonSet's validation is not all: its pods must pass admission, which knows the priority class.
+/// Validation of the DaemonSet does not suffice: its pods must pass admission, which checks the priority class.
 #[test]
 fn the_api_server_takes_a_pod_of_the_daemon_set() {
     let Some(api) = ApiServer::shared() else { return };

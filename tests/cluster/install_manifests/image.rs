@@ -1,4 +1,4 @@
-//! The image, as far as it can be had without a container engine: what the Dockerfile copies, in an empty root.
+//! The image without a container engine: the files that the Dockerfile copies, in an empty root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::documents::{container, documents_of, repository};
 
-/// Instructions of the Dockerfile, word by word.
+/// Words of the Dockerfile's instructions.
 fn instructions() -> Vec<Vec<String>> {
     let text = fs::read_to_string(repository("deploy/Dockerfile")).unwrap();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-/// Each file that is copied, and where to.
+/// Each copied file with its destination.
 fn copies() -> Vec<(String, PathBuf)> {
     let mut copies = Vec::new();
     for words in instructions().iter().filter(|words| words[0] == "COPY") {
@@ -31,17 +31,17 @@ fn copies() -> Vec<(String, PathBuf)> {
     copies
 }
 
-/// Where `hack/build` puts the binaries for an architecture. With a builder that knows none, it is `dist` itself, where those
-/// for the building machine are.
+/// Path of `hack/build`'s binaries for an architecture. A builder that sets no architecture uses `dist` itself, with those for the
+/// building machine.
 const BINARIES: &str = "dist/${TARGETARCH}/";
 
-/// What `hack/build` makes of links, to be copied as it is.
+/// Links of `hack/build`, to be copied unchanged.
 const LINKS: &str = "dist/links/";
 
-/// Where the image's root is in the kit's container. Not at its own root, where the kit has the machine's programs.
+/// Path of the image's root in the kit's container, whose own root has the machine's programs.
 const ROOT: &str = "/image";
 
-/// What `command: [install-cni]` is in the image, by its `PATH`.
+/// Path of `command: [install-cni]` in the image, by its `PATH`.
 fn command() -> PathBuf {
     let command = container()["command"][0].as_str().unwrap().to_owned();
     let environment = instructions().into_iter().filter(|words| words[0] == "ENV");
@@ -51,19 +51,19 @@ fn command() -> PathBuf {
     found.find(|path| copies().iter().any(|(_, target)| target == path)).expect("the command is in PATH")
 }
 
-/// Puts the image into the kit's container, and makes the container's program what enters it as a runtime would: all
-/// mounts of the manifest and no others, a read-only root, root with the capabilities of the manifest's security context.
+/// Copies the image into the kit's container, and makes the container's program one that enters the image as a runtime would: all
+/// mounts of the manifest and no others, a read-only root, and root with the capabilities of the manifest's security context.
 pub(super) fn enter(container: Container) -> Container {
     enter_with(container, &[])
 }
 
-/// The same, with further paths of the kit's container.
+/// As [`enter`], with further paths of the kit's container.
 pub(crate) fn enter_with(container: Container, more: &[&str]) -> Container {
     let root = container.root().join(ROOT.trim_start_matches('/'));
     for (name, target) in copies() {
         put(&kit::binary(&name), &root, &target);
     }
-    // No release binary needs a library. setpriv and the debug binaries do.
+    // Release binaries need no libraries. setpriv and the debug binaries do.
     let setpriv = which("setpriv");
     put(&setpriv, &root, &setpriv);
     let debug = copies().into_iter().map(|(name, _)| kit::binary(&name));
@@ -77,7 +77,7 @@ fn enter_script(root: &Path, more: &[&str]) -> String {
     let manifest = container();
     let mut mounts: Vec<String> =
         manifest["volumeMounts"].as_array().unwrap().iter().map(mount_path).collect();
-    // What every container has.
+    // Mounts of every container.
     mounts.extend(["/proc", "/dev", "/var/run/secrets/kubernetes.io/serviceaccount"].map(str::to_owned));
     mounts.extend(more.iter().map(|path| (*path).to_owned()));
     mounts.iter().for_each(|path| fs::create_dir_all(root.join(path.trim_start_matches('/'))).unwrap());
@@ -102,7 +102,7 @@ fn read_only(context: &Value) -> String {
     format!("mount -o remount,bind,ro {ROOT}\n")
 }
 
-/// Options of setpriv for a security context.
+/// setpriv's options for a security context.
 fn privileges(context: &Value) -> String {
     assert_eq!((&context["runAsUser"], &context["runAsGroup"]), (&0.into(), &0.into()));
     assert_eq!(
@@ -134,7 +134,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     words.map(PathBuf::from).collect()
 }
 
-/// Istio's manifests call the taint controller by this path; the others are for init containers, by name. None is below
+/// Istio's manifests start the taint controller by this path; the other links are for init containers, by name. None is below
 /// `/opt/cni/bin`, from which the agent would install its own 10 MB on the node for each.
 #[test]
 fn the_images_have_the_other_programs_as_links_to_the_agent() {
@@ -159,7 +159,7 @@ fn the_images_have_the_other_programs_as_links_to_the_agent() {
     assert_eq!(*command, serde_json::json!([taint]));
 }
 
-/// Where a relative link leads to.
+/// Target of a relative link.
 fn resolved(link: &Path, target: &str) -> PathBuf {
     let up = target.matches("../").count();
     let from = link.parent().unwrap().ancestors().nth(up).expect("it stays below the root");

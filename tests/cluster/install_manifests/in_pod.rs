@@ -1,4 +1,4 @@
-//! The manifest with in-pod capture: what it gives and what it does not, and that the daemon takes it.
+//! The manifest with in-pod redirection: its permissions, mounts and settings, which the agent accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,7 +30,7 @@ fn environment() -> BTreeMap<String, String> {
     list.iter().filter_map(pair).collect()
 }
 
-/// Where each volume is mounted, and what it is on the node.
+/// Mount point of each volume, and its path on the node.
 fn mounts() -> BTreeMap<String, (String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let spec = spec();
@@ -100,7 +100,7 @@ fn the_settings_are_those_of_capture_from_within() {
     assert_eq!(less, set(&["NO_ZTUNNEL_POLICY"]), "pods' own rules hold their traffic");
 }
 
-/// The daemon names all mistakes before it opens anything: with one that is made here, it must name that one only.
+/// The agent reports all invalid variables before it opens anything: with one that is added here, it must report that one alone.
 #[test]
 fn the_daemon_knows_every_variable_and_takes_its_value() {
     let help = Command::new(kit::binary("install-cni")).arg("--help").output().unwrap();
@@ -119,7 +119,7 @@ fn the_daemon_knows_every_variable_and_takes_its_value() {
     assert_eq!(said, format!("install-cni: {setting}: \"within\" must be one of node, in-pod and auto\n"));
 }
 
-/// Makes the container's program what its runtime would: in a network of its own, with the manifest's capabilities.
+/// Restricts the container's program as its runtime would: its own network namespace, and the manifest's capabilities.
 fn confine(container: &mut Container) {
     let daemon = container.root().join("confined-install-cni");
     kit::copy_program(&kit::binary("install-cni"), &daemon);
@@ -161,7 +161,7 @@ fn an_agent_with_a_network_of_its_own_and_these_capabilities_captures_a_pod() {
     assert!(kit::has_line(&status, "CapEff:\t0000000000283002"), "else this proves nothing: {status}");
     let (status, log) = fixture.daemon.take().unwrap().terminate();
     assert!(status.success() && fixture.is_bare(&one), "{log}\n{}", fixture.dump());
-    // On the node's network, not on the daemon's own.
+    // On the node's network, not on the agent's own.
     assert!(!fixture.is_probed(one.ip(false)), "{log}");
     let chain = |line: &str| line.starts_with(":ISTIO_POSTRT");
     assert!(!fixture.dump().lines().any(chain), "{log}\n{}", fixture.dump());

@@ -1,4 +1,4 @@
-//! What the account of the manifests may do: what the daemon and the plugin do, and no more.
+//! Permissions of the manifests' account: those that agent and plugin use, and no more.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::documents::{AMBIENT, IN_POD, SIDECAR, create, documents_for, path, rules_of};
 
-/// Group, resource, name; an empty name is any.
+/// Group, resource, name; an empty name means any.
 type What = (&'static str, &'static str, &'static str);
 
 const OWN_CONFIG: What = ("", "configmaps", "istio-cni-config");
@@ -72,7 +72,7 @@ impl Account {
         self.api.admin().create(reviews, &review)["status"]["allowed"] == json!(true)
     }
 
-    /// The authorizer learns of rules a moment after they are stored.
+    /// Waits for the authorizer, which receives rules a moment after they are stored.
     fn gets_to(&self, verb: &str, namespace: &str, what: What) -> bool {
         kit::found_within(Duration::from_secs(10), || self.may(verb, namespace, what)).is_some()
     }
@@ -101,7 +101,7 @@ fn the_account_may_do_what_the_daemon_does_and_no_more() {
     documents.iter().for_each(|document| drop(api.admin().delete(&path(document))));
 }
 
-/// What the condition of the node needs is one rule, which whoever wants it takes out of its comment.
+/// The node's condition needs one more rule, which the user uncomments.
 #[test]
 fn the_condition_of_the_node_needs_one_rule_more() {
     for file in [SIDECAR, AMBIENT, IN_POD] {

@@ -1,4 +1,4 @@
-//! The whole of `deploy/`, from `kubectl apply` to `kubectl delete`, as far as one node sees it.
+//! All of `deploy/`, from `kubectl apply` to `kubectl delete`, as far as one node is concerned.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::image;
 const NODE: &str = "deploy-node";
 const TOKEN: &str = "/api/v1/namespaces/kube-system/serviceaccounts/istio-cni/token";
 
-/// The container's environment, as the kubelet would make it of the manifest.
+/// The container's environment, as the kubelet creates it from the manifest.
 fn environment() -> BTreeMap<String, String> {
     let config_map = document("ConfigMap");
     let value = |variable: &Value| -> String {
@@ -34,7 +34,7 @@ fn environment() -> BTreeMap<String, String> {
     list.iter().map(|variable| (variable["name"].as_str().unwrap().to_owned(), value(variable))).collect()
 }
 
-/// The kit's container with that environment and no other, but for what the kubelet adds.
+/// The kit's container with that environment alone, plus the kubelet's additions.
 fn in_manifest(node: &Node) -> Container {
     let own = ["CNI_NETWORK_CONFIG", "CNI_NET_DIR", "REPAIR_ENABLED", "NODE_NAME", "LOG_LEVEL"];
     let bare = own.into_iter().fold(Container::new(node), Container::without_env);
@@ -57,7 +57,7 @@ fn entry(node: &Node) -> Value {
     conflist["plugins"].as_array().unwrap().last().unwrap().clone()
 }
 
-/// As some installers leave the node's directories: another user's.
+/// Changes the owner of the node's directories, as several installers do.
 fn give_away(container: &Container) {
     if kit::has_other_users() {
         for directory in [container.bin_dir(), container.net_d()] {
@@ -66,7 +66,7 @@ fn give_away(container: &Container) {
     }
 }
 
-/// The account's own token, as the kubelet gets it.
+/// The account's own token, as the kubelet requests it.
 fn token(api: &ApiServer) -> String {
     let request = json!({"spec": {"expirationSeconds": 3600}});
     let answer = api.admin().create(TOKEN, &request);
@@ -88,7 +88,7 @@ fn it_installs_follows_tells_and_uninstalls_in_the_image_with_no_more_than_the_m
     let before = fs::read(&original).unwrap();
     let container = image::enter(in_manifest(&node));
     container.set_account(&token(api), api.ca_pem());
-    // What is in the image is what is installed, not what the kit has for other tests.
+    // The image's plugin is installed, not the kit's, which is for other tests.
     fs::remove_dir_all(container.source_dir()).and_then(|()| fs::create_dir(container.source_dir())).unwrap();
     give_away(&container);
 
@@ -133,7 +133,7 @@ fn it_installs_follows_tells_and_uninstalls_in_the_image_with_no_more_than_the_m
     api.admin().delete(&format!("/api/v1/nodes/{NODE}"));
 }
 
-/// That the daemon has only what the manifest gives: else this test would prove nothing.
+/// Asserts that the agent has only what the manifest gives: otherwise this test would prove nothing.
 fn confined(daemon: &Daemon) {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line =

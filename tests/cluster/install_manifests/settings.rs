@@ -1,4 +1,4 @@
-//! The DaemonSet's settings are ones that the daemon knows.
+//! The agent knows all settings of the DaemonSet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::documents::{AMBIENT, IN_POD, SIDECAR, container, document, documents_of};
 
-/// Set by Istio's chart to this day, and without effect since 1.19.
+/// Still set by Istio's chart, and without effect since 1.19.
 const WITHOUT_FLAG: [&str; 1] = ["REPAIR_RUN_AS_DAEMON"];
 
 fn texts(list: &Value, key: &str) -> Vec<String> {
@@ -57,7 +57,7 @@ fn every_volume_is_mounted_where_the_daemon_looks_and_none_else_is_there() {
     assert_eq!(netns["mountPropagation"], "HostToContainer", "namespaces come and go while it runs");
 }
 
-/// The pods are critical: without a limit all others of the node would be ended before them.
+/// The pods are critical: without a limit, all other pods of the node would be killed before them.
 #[test]
 fn memory_is_limited_with_room() {
     for (file, limit) in [(SIDECAR, "256Mi"), (AMBIENT, "512Mi"), (IN_POD, "512Mi")] {

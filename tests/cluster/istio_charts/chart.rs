@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 /// A chart rendered with one set of values.
 #[derive(Debug, Clone)]
 pub(crate) struct Chart {
-    /// Version and name of the values, such as `1-20-8-default`: also the namespace of its release.
+    /// Version and name of the values, such as `1-20-8-default`; also the namespace of its release.
     pub(super) name: String,
     data: Value,
 }
 
-/// All that is recorded.
+/// All recorded charts.
 pub(super) fn all() -> Vec<Chart> {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("data/istio-charts");
     let mut charts = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Chart> {
     charts
 }
 
-/// The one of that name.
+/// The chart with this name.
 pub(crate) fn named(name: &str) -> Chart {
     all().into_iter().find(|chart| chart.name == name).unwrap_or_else(|| panic!("no chart {name}"))
 }
@@ -42,7 +42,7 @@ impl Chart {
         &self.data["daemonset"]["containers"][0]
     }
 
-    /// The specification of the pod of `helm test`; null: the chart has none.
+    /// The pod specification of `helm test`; null means that the chart has none.
     pub(super) fn test_pod(&self) -> &Value {
         &self.data["test"]
     }
@@ -95,7 +95,7 @@ impl Chart {
         })
     }
 
-    /// The container's environment as the kubelet makes it.
+    /// The container's environment, as the kubelet creates it.
     pub(super) fn environment(&self, node: &str, pod: &str) -> BTreeMap<String, String> {
         let maps: BTreeMap<_, _> = self.config_maps().into_iter().collect();
         let mut environment = BTreeMap::new();
@@ -123,7 +123,7 @@ impl Chart {
         environment
     }
 
-    /// Where the node's directories are in the container: `/proc` at `/host/proc`.
+    /// Mount points of the node's directories in the container: `/proc` at `/host/proc`.
     pub(super) fn mounts(&self) -> Vec<(String, String)> {
         let volumes = self.data["daemonset"]["volumes"].as_array().unwrap();
         let host_path = |name: &Value| {
@@ -134,11 +134,11 @@ impl Chart {
         mounts.iter().map(|mount| (host_path(&mount["name"]), text(&mount["mountPath"]))).collect()
     }
 
-    /// Options of `setpriv` for the container's security context.
+    /// setpriv's options for the container's security context.
     pub(super) fn privileges(&self) -> String {
         let context = &self.container()["securityContext"];
-        // Recorded without `cni.privileged=true`, which the profile of that version sets, and without which no agent can
-        // change a node's network.
+        // Recorded without `cni.privileged=true`, which the profile of that version sets, and without which an agent cannot change
+        // a node's network.
         let needs_profile =
             self.environment("", "").contains_key("AMBIENT_ENABLED") && self.is_host_network();
         if context["privileged"] == true || needs_profile {
@@ -148,7 +148,7 @@ impl Chart {
     }
 }
 
-/// Options of `setpriv` for the capabilities of a security context.
+/// setpriv's options for the capabilities of a security context.
 pub(super) fn capability_options(capabilities: &Value) -> String {
     let dropped = strings(&capabilities["drop"]);
     let kept = if dropped.iter().any(|name| name == "ALL") { Vec::new() } else { default_capabilities() };
@@ -157,7 +157,7 @@ pub(super) fn capability_options(capabilities: &Value) -> String {
     format!("--bounding-set=-all{added} --inh-caps=-all")
 }
 
-/// What container runtimes leave root when a manifest names no capabilities.
+/// Container runtimes' default capabilities of root.
 fn default_capabilities() -> Vec<String> {
     let names = "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE NET_RAW SETFCAP SETGID \
                  SETPCAP SETUID SYS_CHROOT";

@@ -6,10 +6,10 @@ use std::thread;
 use super::chart::{self, Chart};
 use super::release::Release;
 
-/// Agents at a time: most of their time they wait for each other's API server.
+/// Concurrent agents: most of the time they wait for each other's API server.
 const AT_A_TIME: usize = 6;
 
-/// A life of a release. `None` without an API server.
+/// Runs the life of a release. `None` means that there is no API server.
 pub(crate) fn live(chart: Chart) -> Option<()> {
     let name = chart.name.clone();
     let mut release = Release::install(chart)?;
@@ -40,7 +40,7 @@ pub(crate) fn live(chart: Chart) -> Option<()> {
     let daemon = release.start();
     release.answers_the_plugin();
 
-    // `helm uninstall`: the DaemonSet goes first; the kubelet stops its pod while Helm deletes the rest.
+    // `helm uninstall`: the DaemonSet is deleted first; the kubelet stops its pod while Helm deletes the rest.
     release.delete_daemon_set();
     release.delete_pod();
     let log = thread::scope(|scope| {

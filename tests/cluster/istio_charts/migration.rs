@@ -9,10 +9,10 @@ use super::chart::named;
 use super::release::Release;
 
 const FILE: &str = "10-kit.conflist";
-/// Stands for Istio's plugin.
+/// Stands in for Istio's plugin.
 const ISTIO_PLUGIN: &str = "#!/bin/sh\necho Istio\n";
 
-/// What Istio's agent does to a node: of the versions up to 1.20, and of those since 1.29.
+/// Changes that Istio's agent makes to a node: in versions up to 1.20, and since 1.29.
 #[derive(Clone, Copy, PartialEq)]
 enum Istio {
     Old,
@@ -55,14 +55,14 @@ impl Istio {
         fs::write(release.container.bin_dir().join("istio-cni"), ISTIO_PLUGIN).unwrap();
     }
 
-    /// Its own cleanup: the entry, the kubeconfig, the plugin.
+    /// Istio's own cleanup: the entry, the kubeconfig, the plugin.
     fn clean_up(self, release: &Release) {
         self.edit(release, None);
         fs::remove_file(self.kubeconfig(release)).unwrap();
         fs::remove_file(release.container.bin_dir().join("istio-cni")).unwrap();
     }
 
-    /// Takes its entry out of the network, whoever put it there, and appends it.
+    /// Removes Istio's entry from the network, whichever agent added it, and appends it.
     fn edit(self, release: &Release, entry: Option<Value>) {
         let path = release.container.net_d().join(FILE);
         let mut network: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -84,7 +84,7 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// In place: only the image changes, there and back. Returns what is left when Istio's agent has cleaned up in the end.
+/// Replaces only the image, there and back. Returns the files that remain after the cleanup of Istio's agent.
 fn there_and_back(case: &str, istio: Istio) -> Option<Vec<String>> {
     let mut chart = named(case);
     chart.name = format!("migrate-{case}");
@@ -112,7 +112,7 @@ fn there_and_back(case: &str, istio: Istio) -> Option<Vec<String>> {
 
 #[test]
 fn a_node_with_istios_agent_is_taken_over_in_place_and_given_back() {
-    // What is left is the list of docs/migrate.md.
+    // The remaining files are listed in docs/migrate.md.
     for (case, istio, expected) in [
         ("1-20-8-default", Istio::Old, &["agent.lock", "agent.sock"][..]),
         ("1-24-6-default", Istio::New, &["agent.lock", "agent.sock"]),

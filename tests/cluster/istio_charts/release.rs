@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::chart::{Chart, capability_options, strings, text};
 
 const DAY: Duration = Duration::from_hours(24);
-/// Becomes the container of `helm test`. `$1` is its directory, `$2` the node's directory at the path `$3`, `$4` are options of `setpriv`,
-/// and the rest are arguments.
+/// Script that becomes the container of `helm test`. `$1` is its directory, `$2` the node's directory at the path `$3`, `$4` are
+/// options of `setpriv`, and the rest are arguments.
 const ENTER_TEST: &str = r#"
 set -e
 cd "$1" && mount --bind . . && cd "$1"
@@ -30,7 +30,7 @@ shift
 exec chroot . setpriv $options --no-new-privs /install-cni "$@"
 "#;
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
-/// What a kit's container has and these shall not have.
+/// Variables of the kit's container that this one must not have.
 const KIT_ENVIRONMENT: [&str; 5] =
     ["CNI_NETWORK_CONFIG", "CNI_NET_DIR", "REPAIR_ENABLED", "NODE_NAME", "LOG_LEVEL"];
 
@@ -45,17 +45,17 @@ pub(super) struct Release {
     sandbox: Option<PodSandbox>,
 }
 
-/// Directories of the node that charts mount, but for those that the kit mounts itself.
+/// Directories of the node that charts mount, except for those that the kit mounts itself.
 struct Directories {
     files: TempDir,
     proc_ns: PathBuf,
 }
 
-/// Name, mode and content of each file of a node that the agent may touch.
+/// Name, mode and content of each file of a node that the agent may change.
 pub(super) type Files = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 impl Release {
-    /// Installs a chart, up to the pod of the DaemonSet; the agent is not started. `None` without an API server.
+    /// Installs a chart, including the DaemonSet's pod, without starting the agent. `None` means that there is no API server.
     pub(super) fn install(chart: Chart) -> Option<Self> {
         let api = ApiServer::shared()?;
         let (admin, namespace) = (api.admin(), chart.name.clone());
@@ -113,7 +113,7 @@ impl Release {
         admin.create(&self.collection("apps/v1", "daemonsets"), &self.chart.daemon_set());
     }
 
-    /// What the runtime makes of the manifest: mounts, capabilities, and a network of the pod's own or the node's.
+    /// Prepares the container as the runtime does from the manifest: mounts, capabilities, and the pod's own network or the node's.
     fn prepare_container(&mut self) {
         for (host, at) in self.chart.mounts() {
             match host.as_str() {
@@ -133,7 +133,7 @@ impl Release {
         }
     }
 
-    /// Takes a capability from an otherwise privileged container.
+    /// Removes a capability from an otherwise privileged container.
     pub(super) fn drop_capability(&mut self, name: &str) {
         self.run_as(&format!("setpriv --bounding-set=-{name} /agent"));
     }
@@ -144,7 +144,7 @@ impl Release {
         self.container.set_program(&script);
     }
 
-    /// The next pod of the DaemonSet: its object, its token, its environment.
+    /// Creates the next pod of the DaemonSet: its object, its token, its environment.
     pub(super) fn create_pod(&mut self) {
         self.pods += 1;
         let (admin, name) = (self.api.admin(), self.pod_name());
@@ -173,7 +173,7 @@ impl Release {
         format!("istio-cni-node-x7k{}", self.pods)
     }
 
-    /// A token as the kubelet asks for it: bound to the pod.
+    /// A token as the kubelet requests it: bound to the pod.
     fn token(&self, pod: &Value) -> String {
         let bound = json!({
             "kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"],
@@ -183,7 +183,7 @@ impl Release {
         text(&self.api.admin().create(&path, &request)["status"]["token"])
     }
 
-    /// Starts the agent in the newest pod, and waits until it is ready and its entry is there.
+    /// Starts the agent in the newest pod, and waits until it is ready and its entry is installed.
     pub(super) fn start(&self) -> Daemon {
         let arguments = self.chart.arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -193,7 +193,7 @@ impl Release {
         daemon
     }
 
-    /// In every mode the agent tells the plugin of a pod: of its own, which the API server has.
+    /// Asserts that the agent answers the plugin's request about a pod, in every mode: here its own pod in the API server.
     pub(super) fn answers_the_plugin(&self) {
         let pod = self.api.admin().get(&self.path("v1", "pods", &self.pod_name()));
         let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
@@ -206,8 +206,8 @@ impl Release {
         assert_eq!(&answer["pod"]["metadata"]["uid"], uid, "{}: {answer}", self.chart.name);
     }
 
-    /// Runs what `helm test` runs, with what the chart gives it and no network, as long as the kubelet would start it again: whether it
-    /// succeeds is as expected. Charts without a test pass.
+    /// Runs the command of `helm test` with what the chart gives it and no network, as often as the kubelet would restart it, and
+    /// checks whether it succeeds. Charts without a test pass.
     pub(super) fn test(&self, succeeds: bool) {
         let pod = self.chart.test_pod();
         if pod.is_null() {
@@ -238,11 +238,11 @@ impl Release {
         }
     }
 
-    /// SIGTERM, and how the agent ended: its log, and how long it took by that. It ends well before SIGKILL.
+    /// Sends SIGTERM; returns the agent's log, and the duration of its end according to that. It exits well before SIGKILL.
     pub(super) fn stop(&self, daemon: Daemon) -> (String, Duration) {
         let (status, log) = daemon.terminate();
         assert!(status.success(), "{}: {status}: {log}", self.chart.name);
-        // Not by the clock here: when a dozen agents start and end at once, starting and ending processes takes longer.
+        // Not measured here: when a dozen agents start and end at the same time, starting and ending processes takes longer.
         let is_signal = |line: &&str| kit::has_logged(line, "shutting down", &[("signal", "SIGTERM")]);
         let began = log.lines().find(is_signal);
         let [began, ended] = [began, log.lines().last()].map(|line| logged_at(line.unwrap()));
@@ -252,13 +252,13 @@ impl Release {
         (log, took)
     }
 
-    /// The API server marks the newest pod as being deleted, after which the kubelet sends SIGTERM.
+    /// Deletes the newest pod in the API server, after which the kubelet sends SIGTERM.
     pub(super) fn delete_pod(&self) {
         let answer = self.api.admin().request("DELETE", &self.path("v1", "pods", &self.pod_name()), None);
         assert!(answer.body["metadata"]["deletionTimestamp"].is_string(), "{answer:?}");
     }
 
-    /// The kubelet reports that the newest pod has ended.
+    /// Reports the end of the newest pod, as the kubelet does.
     pub(super) fn finish_pod(&mut self) {
         self.api.admin().delete(&self.path("v1", "pods", &self.pod_name()));
         self.sandbox = None;
@@ -268,7 +268,7 @@ impl Release {
         self.api.admin().delete(&self.path("apps/v1", "daemonsets", "istio-cni-node"));
     }
 
-    /// The rest of a release, in Helm's order, which begins with the DaemonSet.
+    /// Deletes the rest of a release, in Helm's order, which begins with the DaemonSet.
     pub(super) fn delete_rest(&self) {
         let admin = self.api.admin();
         for kind in ["clusterrolebindings", "clusterroles"] {
@@ -282,7 +282,7 @@ impl Release {
         admin.delete(&self.path("v1", "serviceaccounts", "istio-cni"));
     }
 
-    /// Creates roles and bindings anew, as `helm upgrade --force` does.
+    /// Recreates roles and bindings, as `helm upgrade --force` does.
     pub(super) fn replace_bindings(&self) {
         let admin = self.api.admin();
         for (name, _) in self.chart.roles() {
@@ -305,20 +305,20 @@ impl Release {
         })
     }
 
-    /// What is on the node that was not there before the release, or was different; and what is missing.
+    /// Files on the node that are new or changed since before the release, and missing ones.
     pub(super) fn left_behind(&self) -> Vec<PathBuf> {
         let (before, now) = (&self.before, self.files());
         let all: BTreeSet<_> = before.keys().chain(now.keys()).collect();
         all.into_iter().filter(|path| before.get(*path) != now.get(*path)).cloned().collect()
     }
 
-    /// What the node's kernel has of rules, sets and policy routes.
+    /// The node's rules, sets and policy routes in the kernel.
     pub(super) fn kernel(&self) -> String {
         let shown = ["nft list ruleset", "ip rule", "ip -6 rule", "ipset list -name"];
         shown.map(|command| self.node.netns().sh(command)).concat()
     }
 
-    /// The files that the agent may touch.
+    /// The files that the agent may change.
     pub(super) fn files(&self) -> Files {
         let mut files = Files::new();
         let run = self.node.run_dir();
@@ -345,7 +345,7 @@ impl Drop for Release {
         let roles = self.chart.roles();
         let of = |kind: &'static str| roles.iter().map(move |(name, _)| (kind, name));
         for (kind, name) in of("clusterrolebindings").chain(of("clusterroles")) {
-            // Some are not there any more; a failure here must not hide the test's own.
+            // Objects may have been deleted already; a failure here must not hide the test's own.
             drop(admin.try_request("DELETE", &format!("{RBAC}/{kind}/{}", self.role(name)), None));
         }
         drop(admin.try_request("DELETE", &format!("/api/v1/nodes/{}", self.chart.name), None));
@@ -357,7 +357,7 @@ fn is_in_the_kit(at: &str) -> bool {
 }
 
 impl Directories {
-    /// With a list of processes of which only the first is there, that of the node.
+    /// With a process list that has only the node's first process.
     fn new(node: &Netns) -> Self {
         let files = TempDir::new().unwrap();
         let directory = files.path().join("proc/1/ns");
@@ -372,7 +372,7 @@ impl Directories {
         Self { files, proc_ns }
     }
 
-    /// The directory that stands for one of the node's.
+    /// The directory that stands in for one of the node's.
     fn of(&self, host: &str) -> PathBuf {
         let directory = self.files.path().join("host").join(host.trim_start_matches('/'));
         fs::create_dir_all(&directory).unwrap();
@@ -386,7 +386,7 @@ impl Drop for Directories {
     }
 }
 
-/// The time of day of a line of the log, such as `2026-01-02T03:04:05.678901Z<TAB>info<TAB>...`.
+/// Time of day of a log line, such as `2026-01-02T03:04:05.678901Z<TAB>info<TAB>...`.
 fn logged_at(line: &str) -> Duration {
     let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z')).unwrap().0;
     let [hours, minutes, seconds] = time.split(':').collect::<Vec<_>>().try_into().unwrap();

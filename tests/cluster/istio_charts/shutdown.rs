@@ -1,4 +1,4 @@
-//! Row by row, what the agent makes of its end where it may not see DaemonSets: the table of docs/install-cni.md.
+//! The agent's interpretation of its end without permission to get DaemonSets: each row of the table of docs/install-cni.md.
 
 use std::path::PathBuf;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::chart::named;
 use super::release::Release;
 
-/// With a chart that does not let the agent see DaemonSets, and has five seconds.
+/// A release of a chart that does not let the agent get DaemonSets, with a grace period of five seconds.
 fn release(case: &str, name: &str) -> Option<(Release, kit::Daemon)> {
     let mut chart = named(case);
     chart.name = name.to_owned();
@@ -65,7 +65,7 @@ fn bindings_that_are_replaced_meanwhile_keep_everything() {
 #[test]
 fn a_namespace_that_is_being_deleted_takes_everything_along() {
     let Some((release, daemon)) = release("1-20-8-default", "shutdown-namespace") else { return };
-    // Without its controller the namespace and all in it stay, as on the way out.
+    // Without its controller the namespace and its objects stay, as during deletion.
     release.api.admin().request("DELETE", "/api/v1/namespaces/shutdown-namespace", None);
     release.delete_pod();
     let (log, took) = release.stop(daemon);

@@ -1,11 +1,11 @@
-//! What a manifest and the policy give the account, for a namespace of a test's own, with or without one verb.
+//! Permissions of a manifest and the policy for a test's own namespace, with or without one verb.
 
 use kit::{ApiServer, Auth, Client};
 use serde_json::{Value, json};
 
 use crate::install_manifests::documents::{documents_of, path, renamed};
 
-/// The policies that narrow the rules.
+/// The policies that restrict the rules.
 pub(super) const POLICY: &str = "admission-policy.yaml";
 
 /// One verb of one rule.
@@ -15,7 +15,7 @@ pub(super) struct Verb {
     pub(super) resource: String,
 }
 
-/// Roles, bindings and policies in the API server, until this is dropped.
+/// Roles, bindings and policies in the API server; drop deletes them.
 pub(super) struct Grants {
     api: &'static ApiServer,
     namespace: String,
@@ -134,7 +134,7 @@ fn split(resource: &Value) -> (String, String) {
     (resource.to_owned(), part.to_owned())
 }
 
-/// Creates an agent's pod on a node, and a token as the kubelet asks for it: bound to the pod, so that it names the node.
+/// Creates an agent's pod on a node, and a token as the kubelet requests it: bound to the pod, so that it names the node.
 pub(super) fn token(api: &ApiServer, namespace: &str, node: &str, pod: &str) -> String {
     let mut object = ApiServer::pod(namespace, pod);
     object["spec"]["nodeName"] = json!(node);

@@ -1,4 +1,4 @@
-//! A life of an agent in which it does all that its account is for, and what of it did not work.
+//! The life of an agent in which it uses all permissions of its account, and the features that failed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,19 +11,19 @@ use super::grants::{Grants, Verb, token};
 use crate::install_api::fixture::{ClusterFixture, DAEMON_SET};
 use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR};
 
-/// For each thing: all are done within a second, on a machine that is not busy.
+/// Time limit of each feature: all complete within a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(8);
 const MARK: &str = "ambient.istio.io/redirection";
 
-/// What is seen of an agent's life.
+/// Observations of an agent's life.
 pub(super) struct Life {
-    /// What did not work, by name.
+    /// Names of failed features.
     pub(super) failed: BTreeSet<&'static str>,
-    /// Its logs.
+    /// Logs of the agent.
     pub(super) log: String,
 }
 
-/// A node in a namespace of its own.
+/// A node with its own namespace.
 enum Cluster {
     Sidecar(ClusterFixture),
     Ambient(crate::ambient_api::Cluster),
@@ -58,7 +58,7 @@ impl Cluster {
     }
 }
 
-/// The plugin's entry with paths that hold outside of the container, where the tests run it.
+/// The plugin's entry with paths outside the container, where the tests run it.
 fn template(fixture: &ClusterFixture, ambient: bool, level: &str) -> String {
     let mut template: Value = serde_json::from_str(kit::NETWORK_CONFIG).unwrap();
     template["log_level"] = json!(level);
@@ -70,7 +70,7 @@ fn template(fixture: &ClusterFixture, ambient: bool, level: &str) -> String {
     template.to_string()
 }
 
-/// Lives with the rules of a manifest, without one verb of them, and with the policy.
+/// Runs an agent's life with the rules of a manifest, without one verb, and with the policy.
 pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Option<Life> {
     let mut cluster = Cluster::new(file, name)?;
     let ambient = file != SIDECAR;
@@ -93,7 +93,7 @@ pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Op
     life.follows(cluster.fixture(), ambient, &daemon);
     life.captures(&cluster);
     life.log += &daemon.log();
-    drop(daemon); // SIGKILL: the plugin is on its own
+    drop(daemon); // SIGKILL: the plugin acts alone
     life.starts_a_pod(cluster.fixture());
     life.cleans_up(cluster.fixture());
     Some(life)
@@ -106,9 +106,9 @@ impl Life {
         }
     }
 
-    /// ConfigMap, DaemonSet, Events.
+    /// Watches: ConfigMap, DaemonSet, Events.
     fn follows(&mut self, fixture: &ClusterFixture, ambient: bool, daemon: &Daemon) {
-        // What it asked for once, at its start, may already show the DaemonSet: only a watch shows that it is deleted.
+        // Its request at startup may already return the DaemonSet: only a watch shows the deletion.
         fixture.create_daemon_set(DAEMON_SET);
         self.expects("its DaemonSet", || daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0);
         fixture.api.admin().delete(&fixture.daemon_set());
@@ -134,7 +134,7 @@ impl Life {
         self.expects("an Event that is counted", || refused(2));
     }
 
-    /// A pod of the mesh, where there is one.
+    /// Captures a pod of the mesh, with ambient mode.
     fn captures(&mut self, cluster: &Cluster) {
         match cluster {
             Cluster::Sidecar(_) => {}
@@ -170,7 +170,7 @@ impl Life {
         }
     }
 
-    /// A pod of the mesh whose ADD comes before the watch tells of it: one that the API server does not show as this node's.
+    /// Starts a pod of the mesh whose ADD precedes its event in the watch: the API server does not show it on this node.
     fn looks_up(&mut self, fixture: &ClusterFixture) {
         let object = fixture.api.create_pod(&ApiServer::pod(fixture.name, "early"));
         let plugin = json!({
@@ -185,7 +185,7 @@ impl Life {
         }
     }
 
-    /// A pod with a sidecar starts, by the plugin, the kubeconfig and the entry that the agent installed.
+    /// Starts a pod with a sidecar through the plugin, the kubeconfig and the entry that the agent installed.
     fn starts_a_pod(&mut self, fixture: &ClusterFixture) {
         let object = fixture.api.create_pod(&istio::injected_pod(fixture.name, "app"));
         let runtime = fixture.node.runtime().with_plugins(&fixture.container.bin_dir());
@@ -203,7 +203,7 @@ impl Life {
         }
     }
 
-    /// At its end an agent sees that its DaemonSet does not want the node any more.
+    /// At its end an agent finds that its DaemonSet no longer selects the node.
     fn cleans_up(&mut self, fixture: &ClusterFixture) {
         let node = format!("/api/v1/nodes/{}", fixture.name);
         fixture.api.admin().patch(&node, &json!({"metadata": {"labels": {"kubernetes.io/os": null}}}));

@@ -1,4 +1,4 @@
-//! What the policies refuse to somebody who has the account's token, and that the rules alone would allow.
+//! Requests with a stolen token of the account that the policies refuse, although the rules alone would allow them.
 
 use kit::{ApiServer, Client};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::install_manifests::documents::IN_POD;
 
 const MARK: &str = "ambient.istio.io/redirection";
 
-/// Two nodes, a pod on each, and the agent's credential of the first.
+/// Two nodes with a pod on each, and the stolen credential of the first node's agent.
 struct Theft {
     api: &'static ApiServer,
     thief: Client,
@@ -50,7 +50,7 @@ impl Theft {
                 "conditions": [{"type": "Ready", "status": "True"}]});
             api.admin().patch_status(&theft.pod(pod), &status);
         }
-        // The server takes policies up a moment after they are stored.
+        // The server applies policies a moment after they are stored.
         kit::until("the policies in force", || {
             theft.status(&theft.pod("theirs"), &mark("enabled"), true) == 422
         });
@@ -65,7 +65,7 @@ impl Theft {
         format!("/api/v1/namespaces/{}/pods/{name}", self.name)
     }
 
-    /// Patches a status with the stolen token; the status of the answer.
+    /// Patches a status with the stolen token; returns the response's status.
     fn status(&self, path: &str, patch: &Value, dry: bool) -> u16 {
         let dry = if dry { "?dryRun=All" } else { "" };
         self.thief.request("PATCH", &format!("{path}/status{dry}"), Some(patch)).status
@@ -112,7 +112,7 @@ fn a_stolen_token_changes_one_annotation_of_pods_of_its_node() {
     }
 }
 
-/// A token of no pod, as old kubelets and `kubectl create token` make them, names no node.
+/// An unbound token, as old kubelets and `kubectl create token` create it, names no node.
 #[test]
 fn a_token_that_names_no_node_changes_nothing() {
     let Some(theft) = Theft::new("policy-nodeless", &[]) else { return };
@@ -163,7 +163,7 @@ fn a_stolen_token_publishes_events_of_its_node_alone() {
     };
     assert_eq!(patch("a", json!({"count": 2})), 200);
     assert_eq!(patch("a", json!({"message": "all is well"})), 422);
-    // The kubelet's.
+    // An Event of the kubelet.
     let mut others = event("k", &own, "Pod", "mine", theft.name);
     others["source"]["component"] = json!("kubelet");
     theft.api.admin().create(&format!("/api/v1/namespaces/{}/events", theft.name), &others);

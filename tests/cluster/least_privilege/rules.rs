@@ -1,4 +1,4 @@
-//! Each verb of each manifest, taken away.
+//! Each verb of each manifest, removed.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -8,13 +8,13 @@ use super::grants::{Verb, verbs};
 use super::life::live;
 use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR, documents_of};
 
-/// Lives at a time: most of the time they wait.
+/// Concurrent lives: most of the time they wait.
 const AT_A_TIME: usize = 6;
 
-/// What is needed by agents at API servers of before 1.34 only, which this one is not: those do not stream lists.
+/// Needed by agents with API servers before 1.34 only, unlike this one: those do not stream lists.
 const FOR_OLDER_SERVERS: [(&str, &str); 2] = [("list", "namespaces"), ("list", "pods")];
 
-/// What does not work without a verb of a resource; it is not always all that does not.
+/// A feature that fails without a verb of a resource; others may fail, too.
 fn missed(verb: &Verb, ambient: bool) -> &'static str {
     match (verb.verb.as_str(), verb.resource.as_str()) {
         ("get", "pods") => "a pod's start",
@@ -34,7 +34,7 @@ fn leak(name: String) -> &'static str {
     name.leak()
 }
 
-/// Lives once for each verb, and once with all. Returns what is wrong.
+/// Runs one life for each verb, and one with all. Returns the faults.
 fn lives(file: &str, short: &str) -> Vec<String> {
     let all = verbs(&documents_of(file));
     let needed = all.into_iter().filter(|one| !FOR_OLDER_SERVERS.contains(&(&one.verb, &one.resource)));
@@ -85,7 +85,7 @@ fn the_manifest_with_capture_in_pods_grants_the_least() {
     assert_eq!(lives(IN_POD, "in-pod"), [""; 0]);
 }
 
-/// The rules are those of the other manifest with ambient mode, where each is taken away.
+/// The rules equal those of the other manifest with ambient mode, from which each one is removed.
 #[test]
 fn the_manifest_with_capture_on_the_node_grants_enough_and_no_more_than_the_other() {
     assert_eq!(verbs(&documents_of(AMBIENT)), verbs(&documents_of(IN_POD)));

@@ -1,4 +1,4 @@
-//! What becomes of a node's taints.
+//! Changes of a node's taints.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,12 +25,12 @@ fn a_node_has_the_taint_unless_a_pod_on_it_is_ready() {
     fixture.wait_until("a", false);
     fixture.api.admin().delete(&fixture.pod_path("of-a"));
     fixture.wait_until("a", true);
-    // A node that comes later, as its kubelet registers it.
+    // A new node, as its kubelet registers it.
     fixture.create_node("c", &json!([{"key": "NodeReadiness", "effect": "NoSchedule"}]));
     fixture.create_ready_pod("of-c", "c");
     fixture.set_node_ready("c", true);
     fixture.wait_until("c", false);
-    // Its kubelet is gone.
+    // Its kubelet is down.
     fixture.set_node_ready("c", false);
     fixture.wait_until("c", true);
     fixture.set_node_ready("c", true);
@@ -41,7 +41,7 @@ fn a_node_has_the_taint_unless_a_pod_on_it_is_ready() {
     assert!(daemon.terminate().0.success());
 }
 
-/// A pod that is being deleted may stop at any moment, and another may take its place on the node before it is gone.
+/// A pod that is being deleted may stop at any moment, and another may replace it on the node before its object is removed.
 #[test]
 fn a_pod_on_its_way_out_does_not_count_and_its_successor_does() {
     let Some(fixture) = TaintFixture::start("taint-rollout", Rights::Manifest) else { return };
@@ -50,14 +50,14 @@ fn a_pod_on_its_way_out_does_not_count_and_its_successor_does() {
     let daemon = fixture.controller();
     daemon_knows_all(&fixture, &daemon);
     assert!(!fixture.is_tainted("a"));
-    // With its period of grace, which its kubelet ends.
+    // With its grace period, which its kubelet ends.
     fixture.api.admin().request("DELETE", &fixture.pod_path("old"), None);
     fixture.wait_until("a", true);
     fixture.create_ready_pod("new", "a");
     fixture.wait_until("a", false);
     fixture.api.admin().delete(&fixture.pod_path("old"));
     fixture.create_ready_node("b", &json!([]));
-    fixture.wait_until("b", true); // so the deletion has been seen, too
+    fixture.wait_until("b", true); // so the deletion was processed, too
     assert!(!fixture.is_tainted("a"));
 }
 
@@ -93,7 +93,7 @@ fn what_does_not_matter_costs_no_request() {
     assert_eq!(daemon.logged("taint added", &fixture.node_name("canary")), 1, "{}", daemon.log());
 }
 
-/// Adds a taint to what the node has, as another controller does: in the version that it read, again and again.
+/// Adds a taint to a node, as another controller does: based on the version that it read, with retries.
 fn add_taint(fixture: &TaintFixture, node: &str, key: &str) {
     let (admin, path) = (fixture.api.admin(), fixture.node_path(node));
     kit::until("the other's taint", || {
@@ -108,7 +108,7 @@ fn add_taint(fixture: &TaintFixture, node: &str, key: &str) {
 #[test]
 fn no_taint_of_another_component_is_lost_however_many_write() {
     let Some(fixture) = TaintFixture::start("taint-together", Rights::Manifest) else { return };
-    // Of the same key, but another effect: not ours.
+    // With the same key but another effect: not ours.
     fixture.create_ready_node("a", &json!([{"key": "NodeReadiness", "effect": "NoExecute"}]));
     fixture.create_pod("p", "a");
     let daemon = fixture.controller();
@@ -120,7 +120,7 @@ fn no_taint_of_another_component_is_lost_however_many_write() {
                 let (fixture, is_done) = (&fixture, &is_done);
                 scope.spawn(move || {
                     let mut keys = Vec::new();
-                    // At least some, however busy the machine is.
+                    // A minimum number, however busy the machine is.
                     while !is_done.load(Ordering::Relaxed) || keys.len() < 7 {
                         keys.push(format!("other-{writer}-{}", keys.len()));
                         add_taint(fixture, "a", keys.last().unwrap());
@@ -129,7 +129,7 @@ fn no_taint_of_another_component_is_lost_however_many_write() {
                 })
             })
             .collect();
-        // Also ends the writers if a wait fails.
+        // Ends the writers even if a wait fails.
         let flips = scope.spawn(|| {
             (0..4).for_each(|flip| {
                 fixture.set_pod_ready("p", flip % 2 == 0);
@@ -150,7 +150,7 @@ fn no_taint_of_another_component_is_lost_however_many_write() {
     assert!(!news, "a conflict is no news: {}", daemon.log());
 }
 
-/// With as many nodes as are changed at a time, and more.
+/// With as many nodes as are changed concurrently, and more.
 #[test]
 fn all_nodes_are_evaluated_when_a_replica_begins_to_lead() {
     let Some(fixture) = TaintFixture::start("taint-many", Rights::Istio) else { return };

@@ -1,4 +1,4 @@
-//! The program as it is called, and what lies around it.
+//! The program's command line and environment.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn mistakes_are_reported_together_before_anything_is_opened() {
         &[("TAINT_NODE-SELECTOR", "a b"), ("TAINT_CONFIGMAP-NAMESPACE", "")],
     );
     assert_eq!((status, output.as_str()), (Some(1), ""));
-    // An empty variable counts as unset: nothing of --configmap-namespace.
+    // An empty variable counts as unset: --configmap-namespace keeps its default.
     assert_eq!(
         complaint,
         "istio-cni-taint: --run-as-daemon: \"perhaps\" is neither true nor false\n--configmap-name: \"a/b\" is not a valid \
@@ -61,7 +61,7 @@ fn mistakes_are_reported_together_before_anything_is_opened() {
 /// As a container's first process it would lose the signal.
 #[test]
 fn a_sigterm_counts_before_anything_is_logged() {
-    let log = env::temp_dir().join(format!("log-{}", std::process::id())); // nobody reads it, so opening it does not end
+    let log = env::temp_dir().join(format!("log-{}", std::process::id())); // it has no reader, so opening it blocks
     assert!(Command::new("mkfifo").arg(&log).status().unwrap().success());
     let mut command = Command::new(binary("install-cni"));
     command.arg0("istio-cni-taint").arg("--log_target").arg(&log).env_clear();
@@ -78,7 +78,7 @@ fn a_sigterm_counts_before_anything_is_logged() {
     fs::remove_file(log).unwrap();
 }
 
-/// istiod's untaint controller, and the default entry of our ConfigMap, recognise the agent's pods by this label.
+/// istiod's untaint controller, and the default entry of our ConfigMap, select the agent's pods by this label.
 #[test]
 fn the_agents_pods_have_the_label_by_which_others_know_them() {
     for file in [SIDECAR, AMBIENT, IN_POD] {

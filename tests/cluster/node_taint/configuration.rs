@@ -22,12 +22,12 @@ fn every_selector_needs_a_pod_of_its_own() {
         assert!(fixture.is_tainted("a"), "{name} is missing");
         fixture.create_labelled_pod(name, "a", &labels);
         fixture.set_pod_ready(name, true);
-        // The controller has seen it: it also knows of a node that came after it.
+        // The controller has processed it once it has processed a node created later.
         fixture.create_ready_node(name, &json!([]));
         fixture.wait_until(name, true);
     }
     fixture.wait_until("a", false);
-    // A pod that loses its label is none of them any more.
+    // A pod that loses its label is not selected any more.
     fixture.api.admin().patch(&fixture.pod_path("two"), &json!({"metadata": {"labels": {"t-role": "z"}}}));
     fixture.wait_until("a", true);
     fixture.assert_allowed();
@@ -47,10 +47,10 @@ fn without_a_valid_configuration_nothing_is_changed_and_an_edit_needs_no_restart
     });
     assert!(fixture.is_tainted("tainted") && !fixture.is_tainted("free"));
     assert_eq!(fixture.requests("nodes").len(), 0, "it does not even look at nodes");
-    // Valid: it demands a pod.
+    // Valid: it requires a pod.
     fixture.configure(&json!({"config": "- {selector: app=t-none, namespace: kube-system}"}));
     fixture.wait_until("free", true);
-    // Invalid again: what was valid stays.
+    // Invalid again: the last valid configuration stays.
     fixture.configure(&json!({"config": "- {selector: 'a b', namespace: kube-system}"}));
     daemon.wait_for("it reports the mistake", |daemon| {
         daemon.log().matches("cannot read the configuration").count() == 2
@@ -58,7 +58,7 @@ fn without_a_valid_configuration_nothing_is_changed_and_an_edit_needs_no_restart
     assert!(daemon.logged("cannot read the configuration", "previous_is_kept") > 0, "{}", daemon.log());
     fixture.create_ready_node("new", &json!([]));
     fixture.wait_until("new", true);
-    // Nothing is demanded: nodes only have to be ready themselves.
+    // Nothing is required: nodes only have to be ready themselves.
     fixture.configure(&json!({"config": "[]"}));
     for name in ["tainted", "free", "new"] {
         fixture.wait_until(name, false);
@@ -66,7 +66,7 @@ fn without_a_valid_configuration_nothing_is_changed_and_an_edit_needs_no_restart
     fixture.assert_allowed();
 }
 
-/// What is not there is not the same as what demands nothing: somebody may be replacing it.
+/// A missing configuration differs from an empty one: a user may be replacing it.
 #[test]
 fn a_configuration_that_is_deleted_stays_in_force() {
     let Some(fixture) = TaintFixture::start("taint-deleted", Rights::Manifest) else { return };
@@ -94,7 +94,7 @@ fn a_single_pass_evaluates_every_node_and_ends() {
     assert!((0..12).all(|number| fixture.is_tainted(&format!("n{number}"))));
     assert!(!fixture.is_tainted("good"));
     assert_eq!(fixture.requests("leases").len(), 0, "nobody is led");
-    // The flag wins over the variable.
+    // The flag overrides the variable.
     fixture.container.set_env("TAINT_RUN-AS-DAEMON", "true");
     let mut daemon = fixture.container.start_with(&["--run-as-daemon=false"], &[]);
     assert!(daemon.wait().success(), "{}", daemon.log());

@@ -1,5 +1,4 @@
-//! Nodes of a test's own, pods on them, and controllers that are confined to these nodes and to a Lease of their own: the
-//! tests share an API server.
+//! A test's own nodes with pods, and controllers restricted to these nodes and to their own Lease: the tests share an API server.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,22 +8,22 @@ use serde_json::{Value, json};
 use crate::install_manifests::documents::{create, documents_of, path};
 
 const MANIFEST: &str = "istio-cni-taint.yaml";
-/// Where the manifest has everything.
+/// Namespace of all objects in the manifest.
 const NAMESPACE: &str = "kube-system";
 
-/// What the controllers' account may do.
+/// Permissions of the controllers' account.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rights {
-    /// What our manifest grants.
+    /// Permissions of our manifest.
     Manifest,
-    /// What the ClusterRole of Istio's chart grants.
+    /// Permissions of the ClusterRole of Istio's chart.
     Istio,
 }
 
 pub(super) struct TaintFixture {
     pub(super) api: &'static ApiServer,
     pub(super) name: &'static str,
-    /// Where controllers run.
+    /// Container of the controllers.
     pub(super) container: Container,
     _node: Node,
     objects: Vec<Value>,
@@ -43,7 +42,7 @@ impl Drop for TaintFixture {
     }
 }
 
-/// The manifest's documents with names of this test's own.
+/// The manifest's documents with this test's own names.
 fn documents(name: &str) -> Vec<Value> {
     let text = serde_json::to_string(&documents_of(MANIFEST)).unwrap();
     let text = text.replace("istio-cni-taint", name).replace("istio-taint-lock", &lease(name));
@@ -59,7 +58,7 @@ fn config_map_name(name: &str) -> String {
     format!("{name}-configmap")
 }
 
-/// A container in which the agent's program is called by the controller's name.
+/// A container that starts the agent's program under the controller's name.
 fn container(node: &Node, name: &str) -> Container {
     let program = binary("install-cni");
     let mut container = Container::new(node)
@@ -87,7 +86,7 @@ fn istio_rules() -> Value {
 }
 
 impl TaintFixture {
-    /// Without nodes; with the manifest's ConfigMap. None where there is no API server.
+    /// Starts without nodes, with the manifest's ConfigMap. `None` means that there is no API server.
     pub(super) fn start(name: &'static str, rights: Rights) -> Option<Self> {
         let api = ApiServer::shared()?;
         kit::until("kube-system", || {
@@ -140,20 +139,20 @@ impl TaintFixture {
         self.api.admin().patch(&path, &json!({"data": data}));
     }
 
-    /// What the Lease says.
+    /// Spec of the Lease.
     pub(super) fn lease(&self) -> Value {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}", lease(self.name));
         self.api.admin().request("GET", &path, None).body["spec"].clone()
     }
 
-    /// Creates a node, with these taints in addition to those that the API server gives each new one.
+    /// Creates a node, with these taints in addition to those that the API server adds to each new one.
     pub(super) fn create_node(&self, name: &str, taints: &Value) {
         let metadata = json!({"name": self.node_name(name), "labels": {"taint-test": self.name}});
         let node = json!({"metadata": metadata, "spec": {"taints": taints}});
         self.api.admin().create("/api/v1/nodes", &node);
     }
 
-    /// The same, and its kubelet reports it ready.
+    /// Creates a node that its kubelet reports as ready.
     pub(super) fn create_ready_node(&self, name: &str, taints: &Value) {
         self.create_node(name, taints);
         self.set_node_ready(name, true);
@@ -189,7 +188,7 @@ impl TaintFixture {
         kit::until(&what, || self.is_tainted(name) == is_tainted);
     }
 
-    /// A pod of the DaemonSet on a node.
+    /// Creates a pod of the DaemonSet on a node.
     pub(super) fn create_pod(&self, name: &str, node: &str) {
         self.create_labelled_pod(name, node, &json!({"k8s-app": self.name}));
     }
@@ -216,7 +215,7 @@ impl TaintFixture {
         self.set_pod_ready(name, true);
     }
 
-    /// Everything that the controllers asked of this resource.
+    /// All requests of the controllers for this resource.
     pub(super) fn requests(&self, resource: &str) -> Vec<kit::Request> {
         let user = format!("system:serviceaccount:{NAMESPACE}:{}", self.name);
         let mut requests = self.api.requests_with(&user);
@@ -224,14 +223,14 @@ impl TaintFixture {
         requests
     }
 
-    /// The API server has refused nothing.
+    /// Asserts that the API server has refused nothing.
     pub(super) fn assert_allowed(&self) {
         let user = format!("system:serviceaccount:{NAMESPACE}:{}", self.name);
         assert_eq!(self.api.refused(&user), Vec::<String>::new());
     }
 }
 
-/// The authorizer learns of new rules a moment after they are stored.
+/// Waits for the authorizer, which receives new rules a moment after they are stored.
 fn wait_until_in_force(api: &ApiServer, account: &str, role: &Value) {
     for rule in role["rules"].as_array().into_iter().flatten() {
         let attributes = json!({

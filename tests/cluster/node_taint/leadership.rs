@@ -11,7 +11,7 @@ fn leads(daemon: &Daemon) -> bool {
     daemon.logged("this replica leads", "") > 0
 }
 
-/// The first leads, the second knows it.
+/// Starts two replicas: the first leads, and the second has seen it lead.
 fn two(fixture: &TaintFixture) -> (Daemon, Daemon) {
     let first = fixture.controller();
     kit::until("the first leads", || leads(&first));
@@ -41,7 +41,7 @@ fn a_leader_that_ends_hands_over_at_once() {
     assert_eq!(fixture.lease()["holderIdentity"], "");
 }
 
-/// Nobody tells the second; it must see for itself that the Lease is not renewed, for as long as the Lease lasts.
+/// The second replica is not notified; it must observe for the duration of the Lease that it is not renewed.
 #[test]
 fn a_leader_that_is_killed_is_succeeded_when_its_lease_ends_and_not_before() {
     let Some(fixture) = TaintFixture::start("taint-killed", Rights::Istio) else { return };

@@ -32,7 +32,7 @@ fn broken_pods_are_labelled_once_and_others_are_left_alone() {
     node.fail("labelled", 126);
     let mut daemon = node.0.daemon();
     kit::until("it is labelled", || label_of(&node, "before") == json!("true"));
-    // Its first failure: nothing was restarted yet.
+    // Its first failure: no restart yet.
     node.create("after", |_| {});
     node.tell("after", &json!({"state": {"terminated": {"exitCode": 126, "reason": "Error"}}}));
     kit::until("so is the one that breaks later", || label_of(&node, "after") == json!("true"));
@@ -51,7 +51,7 @@ fn broken_pods_are_labelled_once_and_others_are_left_alone() {
     assert_eq!(label_of(&node, "labelled"), "by-hand");
     assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
     node.assert_allowed();
-    // The next agent finds all done.
+    // The next agent finds everything done.
     let versions = ["before", "after", "labelled"].map(|name| node.version(name));
     drop(daemon);
     let mut daemon = node.0.daemon();
@@ -84,7 +84,7 @@ fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
         node.events(&web["metadata"]["uid"], "DeleteBrokenPod").len() == 1
             && node.events(&bare["metadata"]["uid"], "RepairSkipped").len() == 1
     });
-    // A pod that was bound to a node stays until its kubelet has ended it; one that has ended goes at once.
+    // A pod that was bound to a node stays until its kubelet has ended it; one that has ended is deleted immediately.
     assert!(is_terminating(&node, "web") && !is_terminating(&node, "bare"));
     let job = node.0.api.admin().request("GET", &node.path("job"), None);
     assert_eq!(job.status, 404);
@@ -92,7 +92,7 @@ fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
     assert_eq!(repairs(&daemon, "delete", "fail"), 0.0);
 }
 
-/// A right that is missing is told, and is no reason to give up: it may come.
+/// A missing permission is logged, and retried: it may be granted.
 #[test]
 fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
     let Some(node) = RepairNode::start("repair-refused", &rights(None), "REPAIR_DELETE_PODS") else { return };
@@ -108,11 +108,11 @@ fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
     );
     assert_eq!(event["message"], format!("cannot delete pod repair-refused/web: {refusal}"));
     assert!(!is_terminating(&node, "web"));
-    // Nobody asks for more than is needed: the back-off grows.
+    // The back-off grows: few requests are sent.
     assert!(repairs(&daemon, "delete", "fail") <= 5.0);
 }
 
-/// The API server refuses a request that names another version of a pod than there is by then.
+/// The API server refuses a request that names an older version of a pod.
 #[test]
 fn a_pod_that_changes_meanwhile_is_tried_again_and_no_failure() {
     let Some(node) = RepairNode::start("repair-changing", &delete_rights(), "REPAIR_DELETE_PODS") else {
@@ -135,7 +135,7 @@ fn a_pod_that_changes_meanwhile_is_tried_again_and_no_failure() {
             });
         }
         let daemon = node.0.daemon();
-        std::thread::sleep(Duration::from_secs(5)); // each is tried several times
+        std::thread::sleep(Duration::from_secs(5)); // each is retried several times
         ends.store(true, Ordering::Relaxed);
         daemon
     });
@@ -158,7 +158,7 @@ fn a_dry_run_changes_nothing() {
     kit::until("it is told", || node.events(&web["metadata"]["uid"], "RepairSkipped").len() == 1);
 }
 
-/// As after a rollout that broke the plugin: all are handled, at no more than ten a second.
+/// As after a rollout that broke the plugin: all are handled, at ten a second at most.
 #[test]
 fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
     let Some(node) = RepairNode::start("repair-many", &label_rights(), "REPAIR_LABEL_PODS") else { return };
@@ -180,7 +180,7 @@ fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
     assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
 }
 
-/// The watch tells of pods that break; nobody asks for those that are well.
+/// The watch reports pods that break; healthy ones cause no request.
 #[test]
 fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
     let Some(node) = RepairNode::start("repair-healthy", &delete_rights(), "REPAIR_DELETE_PODS") else {
@@ -203,13 +203,13 @@ fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
         own.filter(|request| request.resource == "pods" || request.resource == "events").count()
     };
     let (requests, cpu) = (about_pods(), daemon.cpu_time());
-    // Long enough for what must not come.
+    // Long enough to see a wrong request.
     std::thread::sleep(Duration::from_secs(5));
     println!("CPU at rest in 5 s: {:?}", daemon.cpu_time().saturating_sub(cpu));
     assert_eq!(about_pods(), requests);
 }
 
-/// The API server goes by UID and version: a pod that has taken the name of a broken one is not touched.
+/// The API server compares UID and version: a successor with the name of a broken pod is not deleted.
 #[test]
 fn a_successor_of_the_same_name_is_not_deleted() {
     let Some(node) = RepairNode::start("repair-successor", &delete_rights(), "REPAIR_DELETE_PODS") else {
@@ -223,7 +223,7 @@ fn a_successor_of_the_same_name_is_not_deleted() {
             node.0.api.admin().request("DELETE", &node.path("web"), Some(&now));
             node.create("web", |_| {})
         };
-        // Sometimes before, sometimes after the agent has seen that it is broken.
+        // In several rounds before, in others after the agent has seen that it is broken.
         std::thread::sleep(Duration::from_millis(7 * round));
         let successor = replace();
         daemon.wait_for("nothing is broken", |daemon| {
@@ -237,7 +237,7 @@ fn a_successor_of_the_same_name_is_not_deleted() {
     }
 }
 
-/// Attempts that fail are counted and repeated, and of a pod that was replaced meanwhile the successor stays as it is.
+/// Failed attempts are counted and repeated, and if a pod was replaced meanwhile, its successor is not changed.
 #[test]
 fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
     let Some(node) = RepairNode::start("repair-outage", &label_rights(), "REPAIR_LABEL_PODS") else { return };
@@ -263,7 +263,7 @@ fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
     }
     assert_eq!(node.version(replaced), before, "a healthy successor");
     let labelled = repairs(&daemon, "label", "success");
-    // One whose answer was cut off was labelled, too, and is not counted.
+    // A request whose response was lost was applied, too, and is not counted.
     assert!((3.0..=30.0).contains(&labelled), "each once: {labelled}");
     node.assert_allowed();
 }

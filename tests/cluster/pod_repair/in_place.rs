@@ -1,4 +1,4 @@
-//! Broken pods whose rules are applied where they run.
+//! Broken pods whose rules are applied in place.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -21,12 +21,12 @@ impl ProcessNode {
         Some(Self { node, processes })
     }
 
-    /// A pod that was set up while there was no plugin, and that its init container keeps from running.
+    /// A pod that was set up without the plugin, and whose init container blocks it.
     fn sandbox(&self, name: &str, pid: u32, is_dual: bool) -> PodSandbox {
         self.add(name, pid, "Pending", |pod| dual_stack(pod, is_dual))
     }
 
-    /// A pod in this phase that the plugin has never seen.
+    /// Creates a pod in this phase that the plugin has never seen.
     pub(super) fn add(
         &self,
         name: &str,
@@ -49,14 +49,14 @@ pub(super) fn dual_stack(pod: &mut Value, is_dual: bool) {
     pod["spec"]["containers"][1]["env"] = json!([dual]);
 }
 
-/// All rules of tables of either kind, without counters.
+/// All rules in tables of either kind, without counters.
 pub(super) fn rules_of(sandbox: &PodSandbox) -> Vec<String> {
     let tools = ["iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"];
     let saved = tools.map(|tool| sandbox.netns.sh(tool)).concat();
     saved.lines().filter(|line| line.starts_with('-')).map(str::to_owned).collect()
 }
 
-/// Who answers a connection from inside the pod to a service outside of it.
+/// Name of the server that answers a connection from inside the pod to an external service.
 pub(super) fn answered_by(sandbox: &PodSandbox, target: SocketAddr) -> String {
     kit::connect(&sandbox.netns, Proto::Tcp, target)
         .map_or_else(|error| format!("{error:?}"), |seen| seen.server)
@@ -80,7 +80,7 @@ fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
     assert_eq!(answered_by(&sandbox, target), "sidecar");
     let uid = json!(sandbox.pod.uid);
     kit::until("it is told", || node.events(&uid, "BrokenPodRepaired").len() == 1);
-    // It is still in its back-off: nothing more is done, and the next agent finds all in place.
+    // It is still in its back-off: nothing more is done, and the next agent finds everything in place.
     let rules = rules_of(&sandbox);
     drop(daemon);
     let mut daemon = node.0.daemon();
@@ -90,7 +90,7 @@ fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
     node.assert_allowed();
 }
 
-/// Both families, with each of the two kinds of tables; which of them is decided by what is in the namespace.
+/// Both families, with each of the two kinds of tables; existing rules in the namespace select the kind.
 #[test]
 fn both_families_are_repaired_in_tables_of_either_kind() {
     let Some(own) = ProcessNode::start("repair-kinds") else { return };
@@ -140,7 +140,7 @@ fn a_pod_that_cannot_be_found_is_told_and_found_later() {
     let failed = "its init container istio-validation failed with exit code 126";
     let why = "none of its processes, the pause container's included, is in a network namespace that has its address";
     assert_eq!(event["message"], format!("{failed}; its network namespace was not found: {why}"));
-    // A process of another pod in a namespace that is not its own is none of it.
+    // A process of another pod in this namespace does not belong to the pod.
     own.processes.add(12, "kubepods/burstable/pod00000000-0000-0000-0000-000000000000/1", &sandbox.netns);
     own.processes.add_pod(13, &sandbox);
     daemon.wait_for("it is repaired", |daemon| repairs(daemon, "repair", "success") == 1.0);

@@ -1,4 +1,4 @@
-//! Pods that run, and whose rules are missing: at the agent's start, and later.
+//! Running pods whose rules are missing: at the agent's start, and later.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ fn rules(daemon: &Daemon, result: &str) -> f64 {
         .unwrap_or_default()
 }
 
-/// Waits for what the next look at the rules brings, which may be half a minute away.
+/// Waits for the result of the next observation of the rules, which may be half a minute away.
 fn wait_for_pass(daemon: &Daemon, what: &str, holds: impl Fn(&Daemon) -> bool) {
     let described = std::fmt::from_fn(|f| write!(f, "{what}:\n{}", daemon.log()));
     kit::until_within(Duration::from_secs(60), described, || holds(daemon));
@@ -32,7 +32,7 @@ fn sidecar_in(sandbox: &PodSandbox) -> Echo {
 
 fn flush(sandbox: &PodSandbox, kind: &str) {
     if kind == "nft" {
-        // One transaction: between several the agent would restore rules.
+        // In one transaction: between several the agent would restore rules.
         sandbox.netns.sh("nft flush ruleset");
         return;
     }
@@ -71,7 +71,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
         let uid = json!(sandbox.pod.uid);
         kit::until("it is told", || node.events(&uid, "SidecarRulesRestored").len() == 1);
     }
-    // The kernel reports a change of nf_tables at once; changes of legacy tables are found by the clock.
+    // The kernel reports a change of nf_tables immediately; changes of legacy tables are found by polling.
     let [(_, of_nft, _), (_, of_legacy, _)] = &pods;
     flush(of_nft, "nft");
     let began = Instant::now();
@@ -97,7 +97,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     for (kind, sandbox, _) in &pods {
         assert_eq!(answers(sandbox), ["sidecar", "sidecar"], "{kind}");
     }
-    // The next agent finds all in place.
+    // The next agent finds everything in place.
     let before = pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox));
     drop(daemon);
     let daemon = node.0.daemon();
@@ -109,7 +109,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     node.assert_allowed();
 }
 
-/// Whatever was removed, of whichever family.
+/// Whichever rule was removed, in either family.
 #[test]
 fn each_kind_of_drift_is_repaired_at_once() {
     let Some(own) = ProcessNode::start("repair-kinds-of-drift") else { return };
@@ -205,7 +205,7 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
         }
         ends.store(true, Ordering::Relaxed);
     });
-    // As soon as there are two repairs, which the pause keeps within some seconds.
+    // Once there are two repairs, which the back-off delays to several seconds.
     let pending = ["pending", "unstable"];
     let after = states.iter().skip_while(|state| **state != pending);
     assert!(after.clone().count() > 5 && after.clone().all(|state| *state == pending), "{states:?}");
@@ -221,15 +221,15 @@ fn a_writer_that_does_not_stop_meets_a_pause_and_is_named_in_an_event() {
     let beginning = "Rules that redirect its traffic to its sidecar are removed or changed repeatedly, and have been restored ";
     assert!(message.starts_with(beginning), "{message}");
     assert!(message.ends_with("The pod is pending until its rules stay in place."), "{message}");
-    // The third in a series is a conflict at the latest: of those that follow, one Event tells.
+    // The third in a series is a conflict at the latest: one Event covers the following ones.
     let told = own.node.events(&uid, "SidecarRulesRestored").len();
     assert!(told < 3, "{told} of {repairs} repairs are told one by one");
     assert!(own.node.events(&uid, "RepairFailed").is_empty(), "{}", daemon.log());
     wait_for_pass(&daemon, "it is captured again", |_| explained() == ["captured", "captured-sidecar"]);
 }
 
-/// The rules are whole, and the kernel does not evaluate them. Tables that others use, too, stay as they are; a native one of ours is
-/// made anew.
+/// The rules are complete, but the kernel does not evaluate them. Tables shared with other components stay unchanged; a native one
+/// of ours is recreated.
 #[test]
 fn rules_in_a_dormant_table_count_as_missing() {
     let Some(mut own) = ProcessNode::start("repair-dormant") else { return };
@@ -294,7 +294,7 @@ fn running_pods_keep_their_rules_while_the_plugin_is_not_installed_and_a_pod_is_
     assert_eq!(["success", "skip", "fail"].map(|result| repairs(&daemon, "repair", result)), [0.0; 3]);
 }
 
-/// The request of a broken pod takes as long as the API server does; no running pod waits for it.
+/// The request for a broken pod takes as long as the API server does; no running pod waits for it.
 #[test]
 fn running_pods_keep_their_rules_while_the_api_server_does_not_answer_about_a_broken_one() {
     let Some(own) = ProcessNode::start("repair-unanswered") else { return };
@@ -310,7 +310,7 @@ fn running_pods_keep_their_rules_while_the_api_server_does_not_answer_about_a_br
     own.node.0.node.netns().sh(&format!("iptables-nft -I OUTPUT -p tcp --dport {port} -j DROP"));
     fs::write(own.node.0.conflist(), conflist).unwrap();
     daemon.wait_for("the plugin is installed", Daemon::is_ready);
-    std::thread::sleep(Duration::from_secs(2)); // that is asked every second
+    std::thread::sleep(Duration::from_secs(2)); // it is requested every second
     flush(&sandbox, "nft");
     let began = Instant::now();
     wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
@@ -351,7 +351,7 @@ fn pods_of_namespaces_that_the_plugins_entry_excludes_are_left_alone() {
     own.node.fail("broken", 126);
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("the broken one was looked at", |daemon| repairs(daemon, "repair", "skip") == 1.0);
-    std::thread::sleep(Duration::from_secs(3)); // running ones are compared within a second
+    std::thread::sleep(Duration::from_secs(3)); // running pods are compared within a second
     for sandbox in [&running, &broken] {
         assert_eq!(rules_of(sandbox), Vec::<String>::new(), "{}", daemon.log());
     }
@@ -376,7 +376,7 @@ fn a_dry_run_only_tells_what_is_missing() {
     assert_eq!(rules(&daemon, "success"), 0.0);
 }
 
-/// A node on which the daemon's own plugin redirects pods, and records what it left.
+/// A node on which the agent's own plugin redirects pods and records the rules.
 fn start_with_plugin(name: &'static str) -> Option<ProcessNode> {
     let mut own = ProcessNode::start(name)?;
     let fixture = &mut own.node.0;
@@ -387,7 +387,7 @@ fn start_with_plugin(name: &'static str) -> Option<ProcessNode> {
     Some(own)
 }
 
-/// A sandbox of this pod, by the plugin, with its rules.
+/// Creates a sandbox of this pod through the plugin; returns it with its rules.
 fn add_by_plugin(own: &ProcessNode, object: &Value) -> (PodSandbox, Vec<String>) {
     let conflist: Value = serde_json::from_slice(&fs::read(own.node.0.conflist()).unwrap()).unwrap();
     let runtime = own.node.0.node.runtime().with_plugins(&own.node.0.container.bin_dir());
@@ -404,13 +404,14 @@ fn remove_last(sandbox: &PodSandbox, redirected: &[String]) {
     sandbox.netns.sh(&format!("iptables-nft -t nat {}", last.replacen("-A", "-D", 1)));
 }
 
-/// The API server shows that the pod runs in this sandbox, where its first process is.
+/// Reports the pod as running in this sandbox, with its first process there.
 fn run_in(own: &ProcessNode, pid: u32, sandbox: &PodSandbox) {
     own.processes.add_pod(pid, sandbox);
     own.node.0.api.admin().patch_status(&own.node.path(&sandbox.pod.name), &sandbox.manifest()["status"]);
 }
 
-/// The pod's UID stays, and the rules of the new ADD count: what is missing of them is no baseline.
+/// The pod's UID is unchanged, and the rules of the new ADD are the baseline, even if one is missing
+/// when the agent first observes them.
 #[test]
 fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() {
     let Some(own) = start_with_plugin("repair-replaced") else { return };
@@ -418,7 +419,7 @@ fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() 
     let object = own.node.create("web", |_| {});
     let (mut first, redirected) = add_by_plugin(&own, &object);
     run_in(&own, 11, &first);
-    std::thread::sleep(Duration::from_secs(2)); // it is looked for within a second
+    std::thread::sleep(Duration::from_secs(2)); // it is searched for within a second
     remove_last(&first, &redirected);
     wait_for_pass(&daemon, "the pod is known", |daemon| rules(daemon, "success") == 1.0);
     first.delete().unwrap_or_else(|error| panic!("{error}"));
@@ -430,12 +431,12 @@ fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() 
     wait_for_pass(&daemon, "it is restored", |daemon| rules(daemon, "success") == 2.0);
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(rules_of(&second), redirected);
-    // The namespace of the first one, which the agent holds open, has no address, and so no traffic.
+    // The first namespace, which the agent holds open, has no address, and so no traffic.
     assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
     assert!(own.node.events(&json!(second.pod.uid), "RepairFailed").is_empty());
 }
 
-/// A single rule that is lost is missed.
+/// A single missing rule is detected.
 #[test]
 fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
     let Some(own) = start_with_plugin("repair-recorded") else { return };
@@ -448,7 +449,7 @@ fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("it is restored", |daemon| rules(daemon, "success") == 1.0);
     assert_eq!(rules_of(&sandbox), redirected);
-    // The record of an ADD stays true, so that the next agent has nothing to restore.
+    // The record of an ADD stays valid, so that the next agent has nothing to restore.
     drop(daemon);
     let daemon = own.node.0.daemon();
     let _late = own.add("late", 12, "Running", |_| {});
@@ -456,7 +457,7 @@ fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
     assert_eq!(rules_of(&sandbox), redirected);
 }
 
-/// Rules of another version redirect the pod; no record tells what they have to be.
+/// Rules of another version redirect the pod; no record has the rules to restore.
 #[test]
 fn rules_of_another_version_stay_until_somebody_removes_them() {
     let Some(own) = ProcessNode::start("repair-version") else { return };
@@ -478,7 +479,7 @@ fn rules_of_another_version_stay_until_somebody_removes_them() {
     assert_eq!(rules_of(&sandbox), rules_of(&late));
 }
 
-/// A plaintext connection goes on outside of the mesh, unless the pod wants otherwise.
+/// A plaintext connection continues outside the mesh, unless the pod's annotation requests otherwise.
 #[test]
 fn every_connection_after_a_repair_is_redirected_and_none_of_them_breaks() {
     let Some(own) = ProcessNode::start("repair-live") else { return };
