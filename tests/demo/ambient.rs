@@ -1,4 +1,4 @@
-//! An ambient node: two pods of the mesh, one outside of it, one with a sidecar, and stubs of ztunnel.
+//! An ambient node: two pods of the mesh, one outside it, one with a sidecar, and stubs of ztunnel.
 
 mod fixture;
 mod scenes;
@@ -10,7 +10,7 @@ use crate::show::Show;
 use fixture::Fixture;
 use source::Source;
 
-/// All of it; with an API server, pods are read from there, else from a directory of manifests.
+/// Runs all scenes; with an API server, pods are read from it, else from a directory of manifests.
 pub(crate) fn play(show: &mut Show, api: Option<&'static ApiServer>, stay: impl FnOnce(&Fixture)) {
     let source = api.map_or_else(Source::directory, Source::Api);
     let mut fixture = Fixture::start(source, show);

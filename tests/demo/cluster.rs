@@ -1,4 +1,4 @@
-//! One node, one API server, and the daemon that puts the plugin on the node.
+//! One node, one API server, and the agent that installs the plugin on the node.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::show::Show;
 
-/// What the scenes play on.
+/// Fixture of the scenes.
 pub(crate) struct Cluster {
     pub(crate) node: Node,
     pub(crate) api: &'static ApiServer,
@@ -19,13 +19,13 @@ pub(crate) struct Cluster {
     runtime: Runtime,
 }
 
-/// The DaemonSet, as far as the daemon cares.
+/// API path of the agent's DaemonSets.
 pub(crate) const DAEMON_SET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets";
-/// Where the plugin's configuration is.
+/// Path of the plugin's configuration.
 pub(crate) const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/istio-cni-config";
 
 impl Cluster {
-    /// Starts everything; none when there is no API server here, after saying so.
+    /// Starts everything; `None` means that there is no API server, which is reported.
     pub(crate) fn start(show: &mut Show) -> Option<Cluster> {
         show.chapter("a node, and a real API server");
         let Some(api) = ApiServer::shared() else {
@@ -50,12 +50,12 @@ impl Cluster {
         Some(Cluster { node, api, container, conflist_path, runtime })
     }
 
-    /// The daemon, as the kubelet starts it.
+    /// Starts the agent as the kubelet does.
     pub(crate) fn daemon(&self) -> Daemon {
         self.container.start()
     }
 
-    /// The network that a runtime reads now.
+    /// The conflist that a runtime reads now.
     pub(crate) fn conflist(&self) -> Value {
         let text = fs::read(&self.conflist_path).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or(Value::Null)
@@ -73,8 +73,8 @@ impl Cluster {
     }
 }
 
-/// What a manifest brings, and the node; returns the plugin's configuration. Its log socket is where the demo's node has
-/// that directory.
+/// Creates the objects of a manifest, and the node; returns the plugin's configuration. Its log socket is in the demo node's
+/// directory.
 fn create_objects(api: &ApiServer, node: &Node) -> String {
     let socket = node.run_dir().join("log.sock");
     let template = NETWORK_CONFIG.replace("__LOG_UDS_ADDRESS__", &socket.to_string_lossy());
@@ -113,7 +113,7 @@ fn container(api: &ApiServer, node: &Node, template: &str) -> Container {
     container
 }
 
-/// What the plugin logged about a pod, in the daemon's log; empty when nothing has come in within a while.
+/// Log line of the plugin about a pod, in the agent's log; empty if none arrives in time.
 pub(crate) fn logged(daemon: &mut Daemon, pod: &Pod) -> String {
     let label = format!("pod={}/{}", pod.namespace, pod.name);
     let line =
@@ -122,7 +122,7 @@ pub(crate) fn logged(daemon: &mut Daemon, pod: &Pod) -> String {
     line(daemon).and_then(|line| Some(line.split('\t').nth(3)?.to_owned())).unwrap_or_default()
 }
 
-/// A plain pod, as it is without injection.
+/// A plain pod without injection.
 pub(crate) fn plain(namespace: &str, name: &str) -> Value {
     ApiServer::pod(namespace, name)
 }

@@ -1,5 +1,5 @@
-//! A node whose pods are captured in-pod: two pods of the mesh, one outside of it, a host outside, and stubs of
-//! ztunnel that speak the real protocol.
+//! A node with in-pod redirection: two pods of the mesh, one outside it, an external host, and stubs of ztunnel that implement the
+//! real protocol.
 
 mod fixture;
 mod join;
@@ -10,7 +10,7 @@ mod ways;
 use crate::show::Show;
 use fixture::Fixture;
 
-/// All of it; pods are read from a directory of manifests.
+/// Runs all scenes; pods are read from a directory of manifests.
 pub(crate) fn play(show: &mut Show, stay: impl FnOnce(&[&str])) {
     let mut fixture = Fixture::start(show);
     let mut actors = ways::cast(&mut fixture, show);

@@ -1,4 +1,4 @@
-//! The daemon: it installs the plugin, heals the node, follows its ConfigMap, and leaves nothing behind.
+//! The agent: it installs the plugin, repairs the node, follows its ConfigMap, and leaves nothing behind.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ pub(crate) fn install(cluster: &Cluster, show: &mut Show) -> Daemon {
     daemon
 }
 
-/// Damages, and how long they lasted.
+/// Damages, and the time until their repair.
 pub(crate) fn damage(cluster: &Cluster, daemon: &mut Daemon, show: &mut Show) {
     show.chapter("the node is damaged, and heals");
     let plugin = cluster.container.bin_dir().join("istio-cni");
@@ -117,7 +117,7 @@ pub(crate) fn reconfigure(cluster: &Cluster, daemon: &mut Daemon, show: &mut Sho
     daemon.wait_for("the node follows", |_| !is_excluded(cluster, "quiet"));
 }
 
-/// What the plugin said arrives in the daemon's log.
+/// Log lines of the plugin arrive in the agent's log.
 pub(crate) fn log(daemon: &mut Daemon, show: &mut Show) {
     show.chapter("the plugin's log lines, in the daemon's log");
     let lines = |daemon: &Daemon| {
@@ -136,7 +136,7 @@ pub(crate) fn log(daemon: &mut Daemon, show: &mut Show) {
     show.check(lines.len() >= 4, format!("{} lines about pods of namespace shop have come in", lines.len()));
 }
 
-/// An upgrade, and the end.
+/// An upgrade, and an uninstallation.
 pub(crate) fn end(cluster: &Cluster, daemon: Daemon, show: &mut Show) {
     show.chapter("an upgrade, and an uninstallation");
     let (status, _) = daemon.terminate();
@@ -158,7 +158,7 @@ pub(crate) fn end(cluster: &Cluster, daemon: Daemon, show: &mut Show) {
     );
 }
 
-/// Watches of the DaemonSet that were begun.
+/// Number of started watches of the DaemonSet.
 fn watches(cluster: &Cluster) -> usize {
     let requests = cluster.api.requests();
     requests.iter().filter(|request| request.resource == "daemonsets" && request.verb == "watch").count()

@@ -1,8 +1,8 @@
-//! `hack/demo`: what the agent and the plugin do, shown and checked, on nodes made of network namespaces.
+//! `hack/demo`: shows and checks agent and plugin on nodes made of network namespaces.
 //!
-//! By default an ambient node that needs no API server; with `--in-pod` one whose pods are captured in-pod; with
-//! `--repair` a pod that started before the plugin; with
-//! `--api` installation, sidecars and the ambient node against a real one. Each thing that is shown is also checked; the last line counts. `--keep` leaves a shell inside.
+//! By default an ambient node that needs no API server; with `--in-pod` one with in-pod redirection; with `--repair` a pod that
+//! started before the plugin; with `--api` installation, sidecars and the ambient node with a real one. Everything shown is also
+//! checked; the last line is the summary. `--keep` leaves a shell inside.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -80,7 +80,7 @@ fn close(show: Show, kept: bool) -> ExitCode {
     show.close()
 }
 
-/// A shell where everything is; it ends with the shell.
+/// Opens a shell in the sandbox; the sandbox ends with it.
 fn stay(namespaces: &[&str]) {
     println!("\nEverything is kept. Namespaces: `ip netns`. For instance:");
     for name in namespaces {

@@ -1,4 +1,4 @@
-//! A pod that started before the plugin: its validation fails, and the agent repairs it where it runs.
+//! A pod that started before the plugin: its validation fails, and the agent repairs it in place.
 
 use std::{
     net::SocketAddr,
@@ -16,7 +16,7 @@ use crate::{cluster::Cluster, show::Show};
 const PODS: &str = "/api/v1/namespaces/shop/pods";
 const SUCCESS: &str = r#"istio_cni_repair_pods_repaired_total{type="repair",result="success"}"#;
 
-/// All of it; none where there is no API server.
+/// Runs the scene; `None` means that there is no API server.
 pub(crate) fn play(show: &mut Show) -> Option<()> {
     let mut cluster = Cluster::start(show)?;
     let processes = ProcessTable::new(&cluster.node);
@@ -86,14 +86,14 @@ fn sandbox(cluster: &Cluster) -> PodSandbox {
     sandbox
 }
 
-/// Runs the validation as the pod's init container does: as the proxy's user, and changing nothing.
+/// Runs the validation as the pod's init container does: as the proxy's user, and without changing anything.
 fn validation(sandbox: &PodSandbox) -> Option<i32> {
     let mut command = Command::new(for_everybody());
     command.uid(1337).gid(1337).args(["--run-validation", "--skip-rule-apply", "--probe-timeout", "1500ms"]);
     sandbox.netns.output(&mut command).status.code()
 }
 
-/// The tool where every user may run it: a build directory may be its owner's alone.
+/// A copy of the tool that every user may run: a build directory may be accessible to its owner only.
 fn for_everybody() -> PathBuf {
     let path = std::env::temp_dir().join(format!("istio-iptables-{}", std::process::id()));
     if !path.exists() {
@@ -102,13 +102,13 @@ fn for_everybody() -> PathBuf {
     path
 }
 
-/// What the kubelet tells of an init container that failed.
+/// Reports a failed init container, as the kubelet does.
 fn fail(cluster: &Cluster, code: i32) {
     let ended = json!({"terminated": {"exitCode": code, "reason": "Error"}});
     tell(cluster, &json!({"waiting": {"reason": "CrashLoopBackOff"}}), &ended);
 }
 
-/// What it tells when that has succeeded at its next start.
+/// Reports that it succeeded at its next start.
 fn recover(cluster: &Cluster) {
     let done = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
     tell(cluster, &done, &json!({}));

@@ -1,4 +1,4 @@
-//! The scenes, in the order in which they are shown.
+//! The scenes, in order.
 
 use kit::{Daemon, Echo, Netns, Pod, PodSandbox, Proto, Seen, Serve, TrafficClient, istio};
 
@@ -7,14 +7,14 @@ use crate::{
     show::Show,
 };
 
-/// The pods that stay for the following scenes.
+/// The pods that remain for the following scenes.
 pub(crate) struct Pods {
     pub(crate) sidecar: PodSandbox,
     pub(crate) plain: PodSandbox,
     others: Vec<PodSandbox>,
 }
 
-/// What the plugin decides for each kind of pod, and why.
+/// The plugin's decision for each kind of pod, with its reason.
 pub(crate) fn decisions(cluster: &Cluster, daemon: &mut Daemon, show: &mut Show) -> Pods {
     show.chapter("what the plugin decides, and why");
     let mut start = |object, expected: &str| {
@@ -42,7 +42,7 @@ pub(crate) fn decisions(cluster: &Cluster, daemon: &mut Daemon, show: &mut Show)
     Pods { sidecar, plain: plain_pod, others }
 }
 
-/// Who answers whom.
+/// Shows which server answers each connection.
 pub(crate) fn traffic(cluster: &Cluster, pods: &Pods, show: &mut Show) {
     show.chapter("live traffic");
     let _outside = Echo::start(cluster.node.outside(), &Serve::new(Proto::Tcp, 80).named("outside host"));
@@ -140,7 +140,7 @@ pub(crate) fn repetition(pods: &Pods, show: &mut Show) {
     show.check(mended && call("CHECK").status.success(), "ADD puts it back, and CHECK is content");
 }
 
-/// Rules and chains, without the tools' comments and counters.
+/// Rules and chains without the tools' comments and counters.
 fn without_counters(save: &str) -> String {
     save.lines()
         .filter(|line| !line.starts_with('#'))

@@ -1,8 +1,8 @@
-//! What the person in front of the screen sees.
+//! Output for the person at the terminal.
 
 use std::{collections::HashSet, fmt::Display, process::ExitCode};
 
-/// Counts what was shown to be so, and what was not.
+/// Counts claims that held, and those that did not.
 #[derive(Default)]
 pub(crate) struct Show {
     passed: u32,
@@ -15,7 +15,7 @@ impl Show {
         println!("\n── {title}");
     }
 
-    /// A line that claims nothing.
+    /// A line without a claim.
     pub(crate) fn note(&self, text: impl Display) {
         println!("   {text}");
     }
@@ -31,7 +31,7 @@ impl Show {
         }
     }
 
-    /// A claim that two texts are the same to the letter; the lines that only one of them has follow where it does not hold.
+    /// A claim that two texts are identical; if it does not hold, the lines that only one of them has follow.
     pub(crate) fn check_same(&mut self, before: &str, after: &str, claim: impl Display) {
         self.check(before == after, claim);
         for (mark, ours, theirs) in [('-', before, after), ('+', after, before)] {
@@ -40,7 +40,7 @@ impl Show {
         }
     }
 
-    /// The closing line; failure when any claim did not hold, or nothing was claimed.
+    /// The last line; fails if a claim did not hold, or there was none.
     pub(crate) fn close(self) -> ExitCode {
         println!("\ndemo: {} passed, {} failed", self.passed, self.failed);
         if self.failed == 0 && self.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,4 +1,4 @@
-//! Every command in a `console` block of the documentation is in [`COMMANDS`], which says what executes it.
+//! Every command in a `console` block of the documentation is in [`COMMANDS`], with its test.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::{pages, read, report};
 
 use Run::{ByHand, ClusterOnly, Inside, Script, Test};
 
-/// What executes a command of the documentation.
+/// Where a command of the documentation is executed.
 enum Run {
     /// This function in this file runs it, with its own names of pods and directories, and a plugin of kubectl without kubectl.
     Test(&'static str, &'static str),
@@ -15,9 +15,9 @@ enum Run {
     Inside(&'static str, &'static str),
     /// This script, which `.ci/run` runs or is, contains this text.
     Script(&'static str, &'static str),
-    /// Only a cluster, a registry or a container engine can execute it, for the reason that is given.
+    /// Only a cluster, a registry or a container engine can execute it, for the given reason.
     ClusterOnly(&'static str),
-    /// For people who change the code; the reason says what CI runs instead.
+    /// For contributors; the reason names what CI runs instead.
     ByHand(&'static str),
 }
 
@@ -34,9 +34,9 @@ const FIPS: Run =
 const CERTIFIED: Run = ByHand(
     "another Cargo.lock than the one that is tested; docs/releases.md says that no workflow builds it",
 );
-/// That script runs every command of the section as it is written there.
+/// The script runs every command of the section verbatim.
 const VERIFY: Run = Script("hack/test-registry", "docs/verify.md");
-/// That function runs every command of its page as it is written there.
+/// The function runs every command of its page verbatim.
 const FOLLOWED: Run = Test("tests/e2e/registry.rs", "follow_page");
 const ISTIOCTL: Run = ClusterOnly(
     "istioctl and a cluster; docs/migrate.md says what was run by hand, and a test renders the manifest's values",
@@ -45,13 +45,13 @@ const OPERATOR: Run = ClusterOnly("the Sail operator, which no test runs; docs/m
 const ARGO: Run = ClusterOnly("Argo CD, which no test runs; a test renders the manifest's values");
 const FLUX: Run = ClusterOnly("Flux, which no test runs; a test renders the manifest's values");
 const CILIUM: Run = ClusterOnly("Cilium, which no test installs; docs/cilium.md says so");
-/// That function runs every command of its page as it is written there.
+/// The function runs every command of its page verbatim.
 const FIRST: Run = Test("tests/e2e/tour.rs", "label_first_namespace");
-/// That function runs every command of its page as it is written there.
+/// The function runs every command of its page verbatim.
 const CANARY: Run = Test("tests/e2e/canary.rs", "follow_page");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
-/// Commands as they are in the documentation, without prompt and comment.
+/// Commands as in the documentation, without prompt and comment.
 const COMMANDS: &[(&str, Run)] = &[
     // Building and showing.
     ("./hack/test", Script(".ci/run", "./hack/test")),
@@ -73,7 +73,7 @@ const COMMANDS: &[(&str, Run)] = &[
         "KUBEBUILDER_ASSETS=$(hack/envtest) MILLRACE_HELM=$(hack/helm) cargo test --workspace --test in-pod -- inpod_drift",
         ByHand("hack/test runs all tests of that program in the same way"),
     ),
-    // What is in the kernel.
+    // Kernel state.
     (
         "nsenter --net=/proc/PID/ns/net iptables-save -t nat",
         Test("tests/sidecar/engine.rs", "every_rule_set_of_a_pod_is_what_the_tool_makes"),
@@ -335,7 +335,7 @@ const COMMANDS: &[(&str, Run)] = &[
         FOLLOWED,
     ),
     ("helm upgrade istio-cni istio/cni --version 1.29.1 -n istio-system -f my-istio-values.yaml", FOLLOWED),
-    // Costs.
+    // Performance.
     (
         "git clone --depth 1 --branch 1.29.1 https://github.com/istio/istio istio-1.29.1",
         ByHand("Istio's sources; CI takes those that Go has in its cache"),
@@ -344,7 +344,7 @@ const COMMANDS: &[(&str, Run)] = &[
         "./hack/peers --source istio-1.29.1",
         ByHand("takes half an hour; CI runs hack/peers --source DIRECTORY --check"),
     ),
-    // Migrating.
+    // Migration.
     ("istioctl manifest generate -f istio.yaml | grep 'image: .*/install-cni'", ISTIOCTL),
     ("istioctl install -f istio.yaml", ISTIOCTL),
     (
@@ -389,7 +389,7 @@ const COMMANDS: &[(&str, Run)] = &[
         "kubectl -n kube-system get configmap cilium-config -o yaml | grep -E 'cni-exclusive|bpf-lb-sock|enable-host-legacy-routing|enable-bpf-masquerade|kube-proxy-replacement|enable-ztunnel'",
         ClusterOnly("kubectl and Cilium; before_an_installation reads the same ConfigMap with these keys"),
     ),
-    // Looking inside.
+    // Diagnosis.
     ("kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni explain shop/web", EXPLAIN),
     (
         "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni check",
@@ -431,7 +431,7 @@ const COMMANDS: &[(&str, Run)] = &[
     ),
 ];
 
-/// What is typed: without prompt, comment and continuation.
+/// Commands without prompt, comment and continuation.
 fn commands(block: &[Line<'_>]) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut is_continued = false;
@@ -440,7 +440,7 @@ fn commands(block: &[Line<'_>]) -> Vec<String> {
         let text = match prompted {
             Some(text) => text,
             None if is_continued => line.text.trim_start(),
-            None => continue, // what a command prints
+            None => continue, // output of a command
         };
         let text = text.find("  #").map_or(text, |comment| &text[..comment]).trim_end();
         let (text, continues) = text.strip_suffix('\\').map_or((text, false), |text| (text, true));
@@ -453,7 +453,7 @@ fn commands(block: &[Line<'_>]) -> Vec<String> {
     commands
 }
 
-/// All commands with their places, and what is wrong with blocks.
+/// All commands with their places, and faults of blocks.
 fn documented() -> (Vec<(String, String)>, Vec<String>) {
     let (mut found, mut findings) = (Vec::new(), Vec::new());
     for page in pages() {
@@ -477,7 +477,7 @@ fn documented() -> (Vec<(String, String)>, Vec<String>) {
     (found, findings)
 }
 
-/// What is wrong with an entry.
+/// Fault of an entry.
 fn complaint(command: &str, run: &Run) -> Option<String> {
     let contains =
         |file: &str, text: &str| (!read(file).contains(text)).then(|| format!("no {text:?} in {file}"));

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::{report, repository};
 
-/// Their comments are what the program prints as help.
+/// Their comments are printed as help.
 const PRINTED: [&str; 2] = ["cmd/millrace/src/arguments.rs", "cmd/millrace/src/output.rs"];
 const PRONOUNS: [&str; 10] =
     ["What", "Who", "Whose", "It", "Its", "The same", "Those", "That", "Them", "None"];
 
-/// The source files of a directory without those of tests and measurements.
+/// The source files of a directory, without tests and benchmarks.
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in directory.read_dir().unwrap() {
         let path = entry.unwrap().path();

@@ -1,9 +1,9 @@
-//! Each block of Rust in CONTRIBUTING.md is part of the file that the line before it links to, so it compiles and is run.
+//! Each Rust block in CONTRIBUTING.md is part of the file to which the line before it links, so it compiles and is run.
 
 use crate::markdown::{Kind, lines};
 use crate::{read, report};
 
-/// The blocks, each with the path that comes before it.
+/// The blocks, each with the path before it.
 fn blocks(page: &str) -> Vec<(String, Vec<String>)> {
     let (mut blocks, mut path) = (Vec::new(), String::new());
     for line in lines(page) {
@@ -23,7 +23,7 @@ fn blocks(page: &str) -> Vec<(String, Vec<String>)> {
     blocks
 }
 
-/// Indentation aside: a block begins at the left margin, wherever it stands in its file.
+/// Ignores indentation: a block begins at the left margin, wherever it is in its file.
 fn is_part(block: &[String], file: &str) -> bool {
     let lines: Vec<&str> = file.lines().collect();
     lines.windows(block.len()).any(|window| {

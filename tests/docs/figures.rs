@@ -1,9 +1,9 @@
-//! Figures of docs/performance.md: the results that they are drawn from are those of its tables. `hack/bench --plot --check` compares the
-//! drawings with the results.
+//! Figures of docs/performance.md: they are drawn from the results in its tables. `hack/bench --plot --check` compares the drawings
+//! with the results.
 
 use crate::{read, report};
 
-/// Fields of each row: of what, whose, and two or three numbers.
+/// Fields of each row: measurement, owner, and two or three numbers.
 fn rows<const FIELDS: usize>(figure: &str) -> Vec<[String; FIELDS]> {
     let text = read(&format!("docs/figures/{figure}.tsv"));
     let rows =
@@ -12,7 +12,7 @@ fn rows<const FIELDS: usize>(figure: &str) -> Vec<[String; FIELDS]> {
     rows.collect()
 }
 
-/// Those of the page's rows that begin with this cell.
+/// The page's row that begins with this cell.
 fn table_row<'a>(page: &'a str, first: &str) -> &'a str {
     page.lines().find(|line| line.starts_with(&format!("| {first}"))).unwrap_or_default()
 }
@@ -52,7 +52,7 @@ fn packets_are_those_of_the_table() {
     report("results are not in the table", &missing);
 }
 
-/// Each table of drift has ranges of kinds, whose ends are results.
+/// Each table of drift has ranges of kinds, whose limits are results.
 #[test]
 fn drift_is_that_of_the_table() {
     let page = read("docs/performance.md");

@@ -1,25 +1,27 @@
-//! Habits of tests, and of names, that are counted, so that they do not come back.
+//! Limits of habits in tests and names, so that they do not return.
 
 use std::{collections::BTreeSet, path::Path};
 
 use crate::{read, repository};
 
-/// Comparisons with a part of a text, in all tests but the benchmarks: as `grep -rhoE '\bcontains\((&?format!\()?"' tests
-/// --include='*.rs' --exclude-dir=bench` counts them. Such a test fails when a message is worded better, and passes when another
-/// message has these words. Codes, kinds, fields, whole lines and parsed documents do not. Lower it when there are fewer.
+/// Maximum number of comparisons with a part of a text, in all tests except the benchmarks: as `grep -rhoE
+/// '\bcontains\((&?format!\()?"' tests --include='*.rs' --exclude-dir=bench` counts them. Such a test fails when a message is
+/// reworded, and passes when another message has these words. Codes, kinds, fields, whole lines and parsed documents do not. Lower
+/// it when there are fewer.
 const MOST_PARTS_OF_TEXT: usize = 91;
 
-/// Functions of the product with a name of one word (`new`, `parse`), of a hundred: more of them say nothing where they are called.
+/// Maximum percentage of the product's functions with a name of one word (`new`, `parse`): more of them are meaningless at their
+/// calls.
 const MOST_ONE_WORD_NAMES: usize = 25;
-/// Characters that names of functions have on the average.
+/// Minimum mean length of functions' names.
 const LEAST_MEAN_LENGTH: usize = 9;
-/// Named closures of more than three lines, of a thousand lines of code: a function says more, with its name and its types.
+/// Maximum number of named closures of more than three lines, in a thousand lines of code: a function has a name and types.
 const MOST_LONG_CLOSURES: usize = 1;
-/// Words of no name in the product: the glossary in ARCHITECTURE.md has others for what they stood for.
+/// Words that no name of the product may have: the glossary in ARCHITECTURE.md has terms for them.
 const PRIVATE_WORDS: [&str; 11] =
     ["blind", "damage", "glance", "mend", "said", "stranger", "tell", "told", "trouble", "turn", "wanted"];
 
-/// Crates that allow themselves `unsafe`, and in how many places: those of invariant 15 in ARCHITECTURE.md.
+/// Crates with `unsafe` code, and the number of places: those of invariant 15 in ARCHITECTURE.md.
 const UNSAFE_PLACES: [(&str, usize); 4] =
     [("iptables-legacy", 1), ("netlink", 1), ("netns", 6), ("proof", 1)];
 
@@ -34,7 +36,7 @@ fn sources(directory: &Path) -> Vec<String> {
     sources.collect()
 }
 
-/// Calls of `contains` with a text that is written there.
+/// Number of calls of `contains` with a literal.
 fn count_parts_of_text(source: &str) -> usize {
     let calls = source.match_indices("contains(").filter(|(at, _)| {
         let before = source[..*at].chars().next_back();
@@ -155,7 +157,7 @@ fn only_named_closures_of_more_than_three_lines_are_long() {
     assert_eq!([count(&[long, short, long]), count(&[short]), count(&[long, test, long])], [2, 0, 1]);
 }
 
-/// The words of a name: of `is_told`, `WantedNode` or `LAST_TURN`.
+/// The words of a name, such as `is_told`, `WantedNode` or `LAST_TURN`.
 fn words_of_name(name: &str) -> Vec<String> {
     let is_camel = name.contains(char::is_lowercase);
     let starts_word = |c: char| c == '_' || is_camel && c.is_uppercase();
@@ -163,7 +165,7 @@ fn words_of_name(name: &str) -> Vec<String> {
     spaced.replace('_', "").split(' ').map(str::to_lowercase).collect()
 }
 
-/// Names in a source that have a private word; comments, texts and the tests at its end do not count.
+/// Names in a source that have a forbidden word; comments, texts and the tests at its end do not count.
 fn private_names(source: &str) -> Vec<String> {
     let code = code_lines(source).join("\n").replace(r"\\", " ").replace("\\\"", " ").replace("'\"'", " ");
     let outside_texts = code.split('"').step_by(2);

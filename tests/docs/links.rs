@@ -18,7 +18,7 @@ pub(crate) fn resolve(page: &str, target: &str) -> PathBuf {
     path
 }
 
-/// What is wrong with one link.
+/// Fault of a link.
 fn complaint(page: &str, target: &str) -> Option<String> {
     if ["https://", "http://", "mailto:"].iter().any(|scheme| target.starts_with(scheme)) {
         return None;

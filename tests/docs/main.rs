@@ -1,5 +1,5 @@
-//! Checks the documentation: links, style, and that a test executes each command in it, or that none can. Reads files only:
-//! needs no root, no network and no program of ours.
+//! Checks the documentation: links, style, and that a test executes each command in it, or that none can. Only reads files: needs
+//! no root, no network and no program of ours.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +26,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// What users and contributors read, relative to the root. That none is missing follows from the links in README.md.
+/// Pages for users and contributors, relative to the root. The links in README.md prove that none is missing.
 fn pages() -> Vec<String> {
     let top = [
         "README.md",
@@ -53,7 +53,7 @@ fn read(path: &str) -> String {
     text.unwrap_or_else(|error| panic!("cannot read {path}: {error}"))
 }
 
-/// Fails with all findings at once.
+/// Fails with all findings together.
 fn report(what: &str, findings: &[String]) {
     assert!(findings.is_empty(), "{} {what}:\n{}", findings.len(), findings.join("\n"));
 }

@@ -1,8 +1,8 @@
-//! As much of Markdown as the documentation uses: fenced blocks, headings, tables, code spans and inline links.
+//! The part of Markdown that the documentation uses: fenced blocks, headings, tables, code spans and inline links.
 
 use std::collections::HashMap;
 
-/// What a line is part of.
+/// Kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind<'a> {
     /// A fence, or a line between fences, with the language of the block.
@@ -14,11 +14,11 @@ pub(crate) enum Kind<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'a> {
-    /// From 1.
+    /// Number of the line, from 1.
     pub(crate) number: usize,
     pub(crate) kind: Kind<'a>,
     pub(crate) text: &'a str,
-    /// Whether it is the fence itself.
+    /// Whether the line is the fence itself.
     pub(crate) fence: bool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn targets(line: &str) -> Vec<String> {
     after.filter_map(|rest| Some(rest.split_once(')')?.0.split(' ').next()?.to_owned())).collect()
 }
 
-/// The fragments that lead into a page: of its headings, by the rules of GitHub and GitLab, and its explicit anchors.
+/// Fragments of a page: its headings, by the rules of GitHub and GitLab, and its explicit anchors.
 pub(crate) fn anchors(page: &str) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut anchors = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn anchors(page: &str) -> Vec<String> {
     anchors
 }
 
-/// Lower case, without punctuation, with hyphens for spaces.
+/// Lower case, without punctuation, with hyphens instead of spaces.
 fn slug(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()

@@ -1,9 +1,9 @@
-//! Style that a machine can check: one sentence per line, and no phrase that the project has a term for.
+//! Mechanically checked style: one sentence per line, and no phrase for which the project has a term.
 
 use crate::markdown::{Kind, Line, lines, without_code};
 use crate::{pages, read, report};
 
-/// Each with what to write instead.
+/// Phrases, each with its replacement.
 const PHRASES: &[(&str, &str)] = &[
     ("gets past", "bypasses"),
     ("goes round the mesh", "bypasses the mesh"),
@@ -13,10 +13,10 @@ const PHRASES: &[(&str, &str)] = &[
     ("in words", "as a message"),
 ];
 
-/// They end with a full stop, and no sentence ends with them.
+/// Abbreviations with a full stop, which end no sentence.
 const ABBREVIATIONS: &[&str] = &["e.g", "i.e", "vs", "cf"];
 
-/// Where a second sentence begins.
+/// Index at which a second sentence begins.
 fn second_sentence(line: &str) -> Option<usize> {
     let text = without_code(line);
     let text = text.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
@@ -33,7 +33,7 @@ fn second_sentence(line: &str) -> Option<usize> {
     None
 }
 
-/// Findings in all lines outside of blocks.
+/// Findings in all lines outside blocks.
 fn findings(check: impl Fn(&str, Line<'_>) -> Option<String>) -> Vec<String> {
     let mut findings = Vec::new();
     for page in pages() {
@@ -59,7 +59,7 @@ fn a_line_has_one_sentence() {
 fn terms_are_used_where_there_are_terms() {
     let check = |page: &str, line: Line<'_>| {
         if page == "ARCHITECTURE.md" && line.kind == Kind::Table {
-            return None; // the glossary, which has a column of words to avoid
+            return None; // the glossary, which lists words to avoid
         }
         let text = without_code(line.text).to_lowercase();
         let found = PHRASES.iter().find(|(phrase, _)| text.contains(phrase));

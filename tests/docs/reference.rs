@@ -1,5 +1,5 @@
-//! `docs/reference.md`: every name that users meet, taken from where the programs have it, with the page that describes it.
-//! After a change: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p docs-check`, then read the diff.
+//! `docs/reference.md`: every name in the programs' interfaces, taken from the sources, with the page that describes it. After a
+//! change: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p docs-check`, then read the diff.
 
 mod help;
 mod istio;

@@ -1,5 +1,5 @@
-//! docs/SUMMARY.md, from which hack/site makes the site: each page is in it once, under the readers it is for, and pages link to what the
-//! site has. That the links of what hack/site has made resolve, it checks itself.
+//! docs/SUMMARY.md, from which hack/site builds the site: each page is in it once, under its readers, and pages link to files of
+//! the site. hack/site itself checks that links resolve.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::markdown::{Kind, lines, targets};
 use crate::{pages, read, report, repository};
 
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Each page is for one of them.
+/// Readers, of which each page has one.
 const READERS: [&str; 3] = ["For operators", "For reviewers", "For developers"];
 
 /// A line of a summary: the reader, the title, and the path of the page from the root.
@@ -29,7 +29,7 @@ fn entries(summary: &str) -> Vec<(String, String, String)> {
     entries
 }
 
-/// Returns the mistakes of a summary of these pages, each with its title.
+/// Returns the faults of a summary of these pages, each with its title.
 fn findings(summary: &str, pages: &BTreeMap<String, String>) -> Vec<String> {
     let entries = entries(summary);
     let mut findings = Vec::new();
@@ -74,7 +74,7 @@ fn a_page_that_is_missing_misplaced_or_misnamed_is_reported() {
     assert_eq!(findings(wrong, &pages).len(), 5);
 }
 
-/// The site has the pages, and each file that a page links to; no directory.
+/// The site has the pages, and each file to which a page links; no directory.
 #[test]
 fn pages_link_to_what_the_site_has() {
     let all = pages();

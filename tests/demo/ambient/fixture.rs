@@ -1,4 +1,4 @@
-//! The node, its agent, and what runs on it.
+//! The node, its agent, and the pods on it.
 
 use std::{path::Path, process::Command, sync::Arc, time::Instant};
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use super::source::Source;
 use crate::show::Show;
 
-/// What the scenes play on.
+/// Fixture of the scenes.
 pub(crate) struct Fixture {
     pub(crate) node: Arc<Node>,
     pub(crate) source: Source,
     pub(crate) daemon: Daemon,
     pub(crate) container: Container,
-    /// The node's network before anything of ours was there.
+    /// The node's network before any object of ours existed.
     pub(crate) before: String,
     runtime: Runtime,
     _config: TempDir,
@@ -60,7 +60,7 @@ impl Fixture {
         Fixture { node, source, daemon, container, before, runtime, _config: config }
     }
 
-    /// Starts a pod as kubelet and container runtime do, through the chain that the daemon wrote.
+    /// Starts a pod as kubelet and container runtime do, through the chain that the agent wrote.
     pub(crate) fn start_pod(&self, mut object: Value) -> Actor {
         let pod = self.source.create_pod(&mut object);
         let text = std::fs::read(self.node.net_d().join("10-kit.conflist")).unwrap();
@@ -72,7 +72,7 @@ impl Fixture {
         Actor { object, sandbox }
     }
 
-    /// Starts a ztunnel pod, and waits until new connections go there.
+    /// Starts a ztunnel pod, and waits until new connections go through it.
     pub(crate) fn start_ztunnel(&mut self, name: &str) -> Proxy {
         let mut object = ApiServer::pod("istio-system", name);
         object["metadata"]["labels"] = json!({"app": "ztunnel"});
@@ -97,12 +97,12 @@ impl Fixture {
         drop(proxy.ztunnel.delete());
     }
 
-    /// How many links the node has.
+    /// Number of the node's links.
     pub(crate) fn links(&self) -> usize {
         self.node.netns().sh("ip -o link").lines().count()
     }
 
-    /// Waits until the node has so many links, and no route by one that it has no more.
+    /// Waits until the node has `count` links, and no route through a removed one.
     pub(crate) fn wait_for_links(&mut self, count: usize) {
         let node = Arc::clone(&self.node);
         let links = || node.netns().sh("ip -o link").lines().count();
@@ -110,18 +110,18 @@ impl Fixture {
         self.daemon.wait_for("the links of the old ztunnel are gone", |_| links() == count && is_settled());
     }
 
-    /// The node's network as its tools print it.
+    /// The node's network in the output of its tools.
     pub(crate) fn dump(&self) -> String {
         dump(&self.node)
     }
 }
 
-/// How `ip` names a link by its number because there is none with it any more.
+/// Whether a word is the number by which `ip` names a link that no longer exists.
 fn is_no_link(word: &str) -> bool {
     word.strip_prefix("if").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// The API server counts seconds; a directory could have any time.
+/// Current time in seconds, as the API server has it; a directory could have any precision.
 fn now() -> String {
     let output = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -158,7 +158,7 @@ fn container(node: &Node, source: &Source, config: &Path) -> Container {
     }
 }
 
-/// A node's tables are there before us: the kubelet makes a chain in each.
+/// The node's tables exist before the agent: the kubelet creates a chain in each.
 fn with_kubelets_chains(node: &Node) -> String {
     for tool in ["iptables-nft", "ip6tables-nft"] {
         for table in ["mangle", "nat", "filter"] {

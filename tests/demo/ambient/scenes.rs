@@ -1,4 +1,4 @@
-//! What is shown, and checked.
+//! The scenes, which are shown and checked.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,7 +17,7 @@ use crate::show::Show;
 const APP: u16 = 8080;
 const WEB: u16 = 80;
 
-/// Who plays.
+/// Pods and ztunnels of the scenes.
 pub(crate) struct Actors {
     ztunnel: Option<Proxy>,
     one: Actor,
@@ -63,7 +63,7 @@ pub(crate) fn cast(fixture: &mut Fixture, show: &mut Show) -> Actors {
     Actors { ztunnel: Some(ztunnel), one, two, plain, sidecar, _servers: servers }
 }
 
-/// Who talked through what, in both families.
+/// Shows the path of connections in both families.
 pub(crate) fn ways(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     for v6 in [false, true] {
         show.chapter(if v6 { "who talks through what (IPv6)" } else { "who talks through what (IPv4)" });
@@ -116,7 +116,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// Long-lived connections of all kinds, in each family as many.
+/// Long-lived connections of all kinds, `each` in each family.
 fn crowd(fixture: &Fixture, actors: &Actors, each: usize) -> Vec<LiveConnections> {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(10) };
     let families = [false, true];
@@ -146,7 +146,7 @@ fn addresses(actors: &Actors) -> Vec<IpAddr> {
     [&actors.one, &actors.two].into_iter().flat_map(|actor| actor.sandbox.ips()).collect()
 }
 
-/// A new ztunnel takes over while connections are busy, and the old one ends.
+/// A new ztunnel takes over during traffic, and the old one ends.
 pub(crate) fn rollout(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("a ztunnel rollout under traffic");
     let node = std::sync::Arc::clone(&fixture.node);
@@ -172,22 +172,22 @@ pub(crate) fn rollout(fixture: &mut Fixture, actors: &mut Actors, show: &mut Sho
         format!("{connections} connections, one exchange each 20 ms, {exchanges} in all, slowest {slowest:.0?}: {broken} broken"),
     );
     fixture.end_ztunnel(old);
-    fixture.wait_for_links(links); // the kernel removes a namespace, and the links into it, some time after its last process
+    fixture.wait_for_links(links); // the kernel removes a namespace, and its links, some time after its last process
     show.check(watch.total().direct == 0, "no packet of a mesh pod at the uplink that ztunnel did not send");
 }
 
-/// The agent is killed and comes back while connections are busy.
+/// The agent is killed and restarted during traffic.
 pub(crate) fn restart(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("the agent is killed, and comes back");
     let (before, crowd) = (fixture.dump(), crowd(fixture, actors, 2));
-    fixture.daemon = fixture.container.start(); // the old one is killed when it is dropped
+    fixture.daemon = fixture.container.start(); // dropping the old one kills it
     fixture.daemon.wait_until_ready();
     show.check_same(&before, &fixture.dump(), "it finds everything as it should be, and changes nothing");
     let (connections, _, broken, _) = finish(crowd);
     show.check(broken == 0, format!("{connections} connections: {broken} broken"));
 }
 
-/// The only ztunnel goes; what is attempted meanwhile waits.
+/// The only ztunnel ends; connection attempts meanwhile are held.
 pub(crate) fn without_ztunnel(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("no ztunnel is left");
     let node = std::sync::Arc::clone(&fixture.node);
@@ -236,7 +236,7 @@ pub(crate) fn leave(fixture: &Fixture, actors: &Actors, show: &mut Show) {
         .check(actors.active(), show);
 }
 
-/// Everything ends, and nothing is left.
+/// Everything ends without leftovers.
 pub(crate) fn end(fixture: Fixture, actors: Actors, show: &mut Show) {
     show.chapter("uninstalled");
     let Actors { ztunnel, one, two, plain, sidecar, .. } = actors;

@@ -1,13 +1,13 @@
-//! Where the agent reads pods from: a directory of manifests, or an API server.
+//! Source of the agent's objects: a directory of manifests, or an API server.
 
 use kit::{ApiServer, Manifests, NODE_NAME, Pod, PodSandbox};
 use serde_json::{Value, json};
 
-/// Namespaces and pods, as the agent sees them.
+/// Namespaces and pods as the agent sees them.
 pub(crate) enum Source {
     /// One file for each object.
     Directory(Manifests),
-    /// The real one.
+    /// A real API server.
     Api(&'static ApiServer),
 }
 
@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// Takes the label of ambient mode off a namespace.
+    /// Removes the label of ambient mode from a namespace.
     pub(crate) fn take_out(&self, name: &str) {
         match self {
             Source::Directory(manifests) => manifests.put_namespace(name, &[]),
@@ -39,7 +39,7 @@ impl Source {
         }
     }
 
-    /// A pod that was scheduled to this node and has no network yet.
+    /// Creates a pod that is scheduled to this node and has no network yet.
     pub(crate) fn create_pod(&self, object: &mut Value) -> Pod {
         object["spec"]["nodeName"] = json!(NODE_NAME);
         match self {
@@ -54,7 +54,7 @@ impl Source {
         Pod::from_object(object)
     }
 
-    /// The pod runs, with the addresses of its sandbox.
+    /// Reports the pod as running, with the addresses of its sandbox.
     pub(crate) fn runs(&self, object: &mut Value, status: &Value) {
         object["status"] = status.clone();
         match self {
@@ -71,7 +71,7 @@ impl Source {
         }
     }
 
-    /// What `ambient.istio.io/redirection` says of a pod; none where nobody can be told.
+    /// Value of `ambient.istio.io/redirection` of a pod; `None` with a directory, which the agent does not write to.
     pub(crate) fn redirection(&self, sandbox: &PodSandbox) -> Option<Value> {
         let Source::Api(api) = self else { return None };
         let pod = &sandbox.pod;

@@ -1,4 +1,4 @@
-//! The node, its agent, and what runs on it.
+//! The node, its agent, and the pods on it.
 
 use std::{
     fs,
@@ -18,20 +18,20 @@ use crate::show::Show;
 
 /// Namespace of the pods of the mesh.
 pub(crate) const MESH: &str = "mesh";
-/// Namespace of those that are not in it.
+/// Namespace of pods outside the mesh.
 pub(crate) const PLAIN: &str = "plain";
-/// The label that brings a namespace into the mesh.
+/// Label that adds a namespace to the mesh.
 pub(crate) const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
-/// How long a change may take that only depends on this machine.
+/// Time limit of a change that depends on this machine alone.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What the scenes play on. What is dropped first comes first.
+/// Fixture of the scenes. Fields are in drop order.
 pub(crate) struct Fixture {
     pub(crate) daemon: Daemon,
     pub(crate) container: Container,
     pub(crate) manifests: Manifests,
     pub(crate) node: Arc<Node>,
-    /// The node's network before anything of ours was there.
+    /// The node's network before any object of ours existed.
     pub(crate) before: String,
     runtime: Runtime,
     processes: Processes,
@@ -39,7 +39,7 @@ pub(crate) struct Fixture {
     ztunnels: u32,
 }
 
-/// A pod that runs.
+/// A running pod.
 pub(crate) struct Actor {
     pub(crate) sandbox: PodSandbox,
 }
@@ -65,7 +65,7 @@ impl Fixture {
         Fixture { daemon, container, manifests, node, before, runtime, processes, sockets, ztunnels: 0 }
     }
 
-    /// Starts a pod as kubelet and container runtime do, through the chain that the daemon wrote.
+    /// Starts a pod as kubelet and container runtime do, through the chain that the agent wrote.
     pub(crate) fn try_pod(&mut self, namespace: &str, name: &str) -> Result<Actor, Box<ChainError>> {
         let pod = Pod::new(namespace, name);
         let mut pending = pod.manifest(&[]);
@@ -79,15 +79,15 @@ impl Fixture {
         Ok(Actor { sandbox })
     }
 
-    /// The same where nothing can be in the way.
+    /// Starts a pod whose start cannot fail.
     pub(crate) fn pod(&mut self, namespace: &str, name: &str) -> Actor {
         self.try_pod(namespace, name).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Starts a ztunnel, and waits until it has been told of all pods.
+    /// Starts a ztunnel, and waits until it has received all pods.
     pub(crate) fn ztunnel(&mut self, name: &str) -> InpodZtunnel {
         let socket = self.sockets.path().join("ztunnel.sock");
-        // Nobody answers where nobody listens, but a firewall that drops would make an attempt wait.
+        // A closed port refuses connections, but a firewall that drops would make an attempt wait.
         let options = InpodOptions { connect_limit: Duration::from_secs(2), ..InpodOptions::default() };
         let ztunnel = InpodZtunnel::start(&self.node, name, &socket, options);
         ztunnel.wait_for_snapshots(1);
@@ -98,13 +98,13 @@ impl Fixture {
         ztunnel
     }
 
-    /// Waits until the daemon's log has so many lines with this message and this field.
+    /// Waits until the agent's log has this number of lines with this message and this field.
     pub(crate) fn wait_logged(&mut self, message: &str, field: &str, times: usize) {
         self.daemon.wait_for(message, |daemon| daemon.logged(message, field) >= times);
     }
 }
 
-/// Whether something comes true that only depends on this machine.
+/// Whether a condition becomes true that depends on this machine alone.
 pub(crate) fn eventually(holds: impl Fn() -> bool) -> bool {
     kit::found_within(LIMIT, holds).is_some()
 }
@@ -130,7 +130,7 @@ fn container(node: &Node, manifests: &Manifests, processes: &Path, sockets: &Pat
         .with_mount(Path::new("/run/netns"), "/var/run/netns")
 }
 
-/// A namespace's network as its tools print it; tables that have nothing in them are left out.
+/// A namespace's network in the output of its tools; empty tables are left out.
 pub(crate) fn dump(netns: &Netns) -> String {
     let commands = [
         "ip -4 rule",
@@ -146,14 +146,14 @@ pub(crate) fn dump(netns: &Netns) -> String {
     text.join("\n").lines().filter(is_telling).map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Whether a pod's own namespace has something of ours.
+/// Whether a pod's own namespace has an object of ours.
 pub(crate) fn is_ruled(pod: &PodSandbox) -> bool {
     let dump = dump(&pod.netns);
     let policy_rule = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
     dump.lines().any(|line| line.starts_with("-A ISTIO_")) || kit::has_line(&dump, policy_rule)
 }
 
-/// What the agent takes for the node's `/proc`: nobody here can put processes into a pod's control group.
+/// The agent's substitute for the node's `/proc`: no process can be put into a pod's control group here.
 struct Processes {
     directory: TempDir,
     last: u32,
@@ -168,7 +168,7 @@ impl Processes {
         self.directory.path()
     }
 
-    /// A process of a pod.
+    /// Adds a process of a pod.
     fn add(&mut self, sandbox: &PodSandbox) {
         self.last += 1;
         let (pid, slice) = (self.last, sandbox.pod.uid.replace('-', "_"));

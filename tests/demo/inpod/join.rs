@@ -1,4 +1,4 @@
-//! A pod that runs already joins the mesh, and leaves it.
+//! A running pod joins the mesh, and leaves it.
 
 use kit::{Live, LiveConnections, Via};
 
@@ -10,7 +10,7 @@ use crate::show::Show;
 
 const LATE: &str = "late";
 
-/// Its namespace gets its label, and loses it.
+/// Adds the label to its namespace, and removes it.
 pub(crate) fn join_and_leave(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("a pod that runs joins the mesh by its namespace's label, and leaves it");
     fixture.manifests.put_namespace(LATE, &[]);
@@ -24,7 +24,7 @@ pub(crate) fn join_and_leave(fixture: &mut Fixture, actors: &Actors, show: &mut 
     fixture.wait_logged("pod captured", "pod=three", 1);
     let remark = " (labelled, and not restarted)";
     Way::new(netns, "late/three", outside, &[Via::Outbound]).check(&actors.ztunnel, remark, show);
-    // Its packets are new to the kernel's connection tracking, which begins with the rules.
+    // Its packets are new to the kernel's connection tracking, which starts with the rules.
     old.wait_round();
     let broken = old.broken().len();
     show.note(format!(

@@ -1,4 +1,4 @@
-//! ztunnel is killed, the agent is killed, and in the end everything goes.
+//! ztunnel is killed, the agent is killed, and at the end everything is removed.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::show::Show;
 
-/// The only ztunnel is killed, and comes back.
+/// The only ztunnel is killed and restarted.
 pub(crate) fn without_ztunnel(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("ztunnel is killed, and comes back");
     let node = std::sync::Arc::clone(&fixture.node);
@@ -65,7 +65,7 @@ fn refused(fixture: &mut Fixture, show: &mut Show) {
     fixture.manifests.remove_pod(MESH, "four");
 }
 
-/// The agent is killed and comes back while connections are busy.
+/// The agent is killed and restarted during traffic.
 pub(crate) fn restart(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     show.chapter("the agent is killed (SIGKILL), and comes back");
     let state = |fixture: &Fixture| {
@@ -74,7 +74,7 @@ pub(crate) fn restart(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     };
     let (before, mut crowd) = (state(fixture), crowd(fixture, actors, 2));
     let snapshots = actors.ztunnel.snapshots();
-    fixture.daemon = fixture.container.start(); // the old one is killed when it is dropped
+    fixture.daemon = fixture.container.start(); // dropping the old one kills it
     fixture.daemon.wait_until_ready();
     actors.ztunnel.wait_for_snapshots(snapshots + 1);
     let up = || {
@@ -93,7 +93,7 @@ pub(crate) fn restart(fixture: &mut Fixture, actors: &Actors, show: &mut Show) {
     way.check(&actors.ztunnel, "", show);
 }
 
-/// Everything ends, and nothing is left.
+/// Everything ends without leftovers.
 pub(crate) fn end(fixture: Fixture, actors: Actors, show: &mut Show) {
     show.chapter("uninstalled");
     let Fixture { node, daemon, before, .. } = fixture;

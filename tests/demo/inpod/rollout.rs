@@ -14,7 +14,7 @@ use super::{
 };
 use crate::show::Show;
 
-/// Long-lived connections of all kinds, in each family as many.
+/// Long-lived connections of all kinds, `each` in each family.
 pub(crate) fn crowd(fixture: &Fixture, actors: &Actors, each: usize) -> Vec<LiveConnections> {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(10) };
     let mut from_one = LiveConnections::start(&actors.one.sandbox.netns, live);
@@ -38,7 +38,7 @@ pub(crate) fn finish(crowd: Vec<LiveConnections>) -> (usize, u64, usize, Duratio
     (connections, exchanges, broken, reports.iter().map(|report| report.slowest).max().unwrap_or_default())
 }
 
-/// The new one is told of all pods and listens beside the old one, which gets SIGTERM and drains.
+/// The new one receives all pods and listens beside the old one, which gets SIGTERM and drains.
 pub(crate) fn rollout(fixture: &mut Fixture, actors: &mut Actors, show: &mut Show) {
     show.chapter("a ztunnel rollout under traffic");
     let node = std::sync::Arc::clone(&fixture.node);
@@ -72,7 +72,7 @@ pub(crate) fn rollout(fixture: &mut Fixture, actors: &mut Actors, show: &mut Sho
     show.check(watch.total().direct == 0, "no packet of a mesh pod at the uplink that ztunnel did not send");
 }
 
-/// How many connections were begun during something, and how many of them failed.
+/// Numbers of connections attempted during an action, and of failed ones.
 fn while_attempting(actors: &Actors, to: std::net::SocketAddr, something: impl FnOnce()) -> (usize, usize) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn while_attempting(actors: &Actors, to: std::net::SocketAddr, something: impl F
         });
         let began = Instant::now();
         something();
-        // Some more after the change.
+        // Several more after the change.
         thread::sleep(Duration::from_millis(300).saturating_sub(began.elapsed()));
         stop.store(true, Ordering::Relaxed);
         attempts.join().unwrap()

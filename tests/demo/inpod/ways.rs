@@ -1,4 +1,4 @@
-//! Who is there, and who talks through what.
+//! The pods, and the paths of their connections.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,10 +9,10 @@ use crate::show::Show;
 
 pub(crate) const APP: u16 = 8080;
 pub(crate) const WEB: u16 = 80;
-/// Where the node's probes come from, as pods of the mesh see it.
+/// Source addresses of the node's probes, as pods of the mesh see them.
 const PROBES: [&str; 2] = ["169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"];
 
-/// Who plays.
+/// Pods and ztunnel of the scenes.
 pub(crate) struct Actors {
     pub(crate) ztunnel: InpodZtunnel,
     pub(crate) one: Actor,
@@ -22,7 +22,7 @@ pub(crate) struct Actors {
 }
 
 impl Actor {
-    /// Its application.
+    /// Address of its application.
     pub(crate) fn at(&self, v6: bool) -> SocketAddr {
         SocketAddr::new(self.sandbox.ip(v6), APP)
     }
@@ -33,7 +33,7 @@ impl Actor {
 }
 
 impl Fixture {
-    /// The server on the host outside.
+    /// Address of the server on the external host.
     pub(crate) fn outside(&self, v6: bool) -> SocketAddr {
         SocketAddr::new(self.node.outside_ip(v6), WEB)
     }
@@ -44,7 +44,7 @@ pub(crate) fn addresses(actors: &Actors) -> Vec<IpAddr> {
     [&actors.one, &actors.two].into_iter().flat_map(|actor| actor.sandbox.ips()).collect()
 }
 
-/// Pods start, and the first thing that one of them does is watched.
+/// Starts pods, and watches the first packets of one of them.
 pub(crate) fn cast(fixture: &mut Fixture, show: &mut Show) -> Actors {
     show.chapter("a ztunnel connects, and pods start");
     let ztunnel = fixture.ztunnel("ztunnel-a");
@@ -69,7 +69,7 @@ pub(crate) fn cast(fixture: &mut Fixture, show: &mut Show) -> Actors {
     Actors { ztunnel, one, two, plain, _servers: servers }
 }
 
-/// Who talks through what, in both families.
+/// Shows the path of connections in both families.
 pub(crate) fn ways(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     for v6 in [false, true] {
         show.chapter(if v6 { "who talks through what (IPv6)" } else { "who talks through what (IPv4)" });
@@ -95,7 +95,7 @@ pub(crate) fn ways(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     }
 }
 
-/// The node's probes are exempt, and have an address by which pods know them.
+/// The node's probes are exempt, and have an address by which pods identify them.
 pub(crate) fn probe(fixture: &Fixture, actors: &Actors, v6: bool, show: &mut Show) {
     let way = Way::new(fixture.node.netns(), "the node (as the kubelet's probes)", actors.two.at(v6), &[]);
     let seen = way.check(&actors.ztunnel, "", show);
@@ -106,7 +106,7 @@ pub(crate) fn probe(fixture: &Fixture, actors: &Actors, v6: bool, show: &mut Sho
     );
 }
 
-/// One connection, and the listeners of ztunnel that it came to.
+/// One connection, and the listeners of ztunnel that accepted it.
 pub(crate) struct Way<'a> {
     from: &'a Netns,
     who: &'a str,
@@ -119,15 +119,15 @@ impl<'a> Way<'a> {
         Self { from, who, to, wanted }
     }
 
-    /// Connects, and says which way it was.
+    /// Connects, and shows the path.
     pub(crate) fn check(&self, ztunnel: &InpodZtunnel, remark: &str, show: &mut Show) -> Option<Seen> {
         let before = ztunnel.seen().len();
         let seen = kit::connect(self.from, Proto::Tcp, self.to);
-        // ztunnel tells of each leg a moment after it was made.
+        // ztunnel reports each leg a moment after it is established.
         let came = |count: usize| ztunnel.wait_seen_count(before + count).split_off(before);
         let new = if seen.is_ok() { came(self.wanted.len()) } else { ztunnel.seen().split_off(before) };
         let legs: Vec<Via> = new.iter().filter(|leg| leg.dst == self.to).map(|leg| leg.via).collect();
-        // Two legs are told of at the same time; who dialled is the first.
+        // Two legs are reported at the same time; the one of the client is the first.
         let first: Vec<Via> = self.wanted.iter().filter(|via| legs.contains(via)).copied().collect();
         let legs = if first.len() == legs.len() { first } else { legs };
         let words = match &seen {

@@ -1,15 +1,15 @@
-//! What `--help` of a program says, as values.
+//! Output of a program's `--help`, as values.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program whose command line is not `flags`', but clap's.
+/// The program whose flags are parsed by clap, not by `flags`.
 const CLAP: &str = "millrace";
 
-/// Of one program, or of one of its sub-commands.
+/// Help of a program, or of one of its sub-commands.
 pub(super) struct Help {
     pub(super) command: String,
-    /// A sentence; empty where there is nothing to say.
+    /// A sentence; empty if the help has none.
     pub(super) exit_status: String,
     pub(super) flags: Vec<HelpFlag>,
 }
@@ -23,26 +23,26 @@ pub(super) struct HelpFlag {
 }
 
 impl HelpFlag {
-    /// A row of a table in Markdown.
+    /// A row of a Markdown table.
     pub(super) fn row(&self) -> String {
         let code =
             |names: &[String]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let default = self.default.as_ref().map(|value| format!("`{value}`")).unwrap_or_default();
-        // A placeholder in angle brackets would be an element of HTML.
+        // A placeholder in angle brackets would be parsed as HTML.
         let meaning = self.meaning.replace('|', "\\|").replace('<', "\\<");
         format!("| {} | {} | {default} | {meaning} |\n", code(&self.names), code(&self.variables))
     }
 }
 
-/// Where cargo puts programs: beside the directory of the test's own.
+/// Path of a program in cargo's directory, beside that of the test.
 fn built(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap();
     let path = own.parent()?.parent()?.join(program);
     path.exists().then_some(path)
 }
 
-/// Asks the program; nothing if it has not been built. The taint controller is the agent by another name, as the tools are in the
-/// image.
+/// Runs the program; `None` if it has not been built. The taint controller is the agent under another name, as the tools are in
+/// the image.
 pub(super) fn text(program: &str, command: &str) -> Option<String> {
     let file = match program {
         "istio-cni-taint" => "install-cni",
@@ -55,7 +55,7 @@ pub(super) fn text(program: &str, command: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// The same as values.
+/// The parsed help.
 pub(super) fn of(program: &str, command: &str) -> Option<Help> {
     let text = text(program, command)?;
     Some(Help {
@@ -65,7 +65,7 @@ pub(super) fn of(program: &str, command: &str) -> Option<Help> {
     })
 }
 
-/// `Exit status 0: …` or `Exit status: 0 …`, which may go on in the next lines.
+/// `Exit status 0: …` or `Exit status: 0 …`, which may continue in the next lines.
 fn exit_status(text: &str) -> String {
     let Some((_, rest)) = text.split_once("Exit status") else { return String::new() };
     let paragraph = rest.split("\n\n").next().unwrap().replace('\n', " ");
@@ -90,10 +90,10 @@ fn flags(text: &str) -> Vec<HelpFlag> {
     flags
 }
 
-/// Indentation by which clap sets what it says of a flag apart from the flag itself.
+/// Indentation of clap's description of a flag.
 const BELOW_FLAG: &str = "          ";
 
-/// As clap writes it: sections with flags, and below each flag paragraphs, values and the default.
+/// Parses clap's format: sections with flags, and below each flag paragraphs, values and the default.
 fn clap_flags(text: &str) -> Vec<HelpFlag> {
     let mut flags: Vec<HelpFlag> = Vec::new();
     let mut is_flags = false;
@@ -114,7 +114,7 @@ fn clap_flags(text: &str) -> Vec<HelpFlag> {
 }
 
 impl HelpFlag {
-    /// One line of what is below it.
+    /// Parses one line below a flag.
     fn describe_for_clap(&mut self, line: &str) {
         let bracket = |name: &str| line.strip_prefix(name).and_then(|rest| rest.strip_suffix(']'));
         if let Some(default) = bracket("[default: ") {

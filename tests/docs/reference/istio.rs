@@ -1,5 +1,5 @@
-//! Every flag and variable that Istio reads in the programs that ours replace is one of ours, or `docs/compatibility.md` says
-//! what it means here.
+//! Every flag and variable that Istio reads in the programs that ours replace is one of ours, or `docs/compatibility.md` describes
+//! its meaning here.
 
 use super::help;
 use crate::read;

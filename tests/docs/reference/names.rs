@@ -1,4 +1,4 @@
-//! Names in the sources, and the pages that describe them. A name that no page has is an error.
+//! Names in the sources, and the pages that describe them. A name without a page is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -50,7 +50,7 @@ pub(super) fn sections() -> Vec<Section> {
     ]
 }
 
-/// Sources of what is shipped, without tests.
+/// Sources of the product, without tests.
 fn sources(roots: &[&str]) -> String {
     fn collect(path: &Path, text: &mut String) {
         if path.is_dir() {
@@ -77,7 +77,7 @@ fn is_snake(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
-/// As registered, with its help; a counter's name ends in `_total` where it is exported.
+/// Metrics as registered, with their help; the exported name of a counter ends in `_total`.
 fn metrics() -> BTreeMap<String, String> {
     let all = sources(&["pkg", "cmd"]);
     let prefixes = ["istio_cni_", "nodeagent_", "ztunnel_connected"];
@@ -86,7 +86,7 @@ fn metrics() -> BTreeMap<String, String> {
     whole.map(|name| (name.to_owned(), help_of(&all, name))).collect()
 }
 
-/// The literal after a metric's name, or, where a variable is there, the one before it.
+/// The literal after a metric's name, or, if a variable follows, the one before it.
 fn help_of(source: &str, name: &str) -> String {
     let (before, after) = source.split_once(&format!("\"{name}\"")).unwrap();
     let next = after.trim_start_matches([',', ' ', '\n']);
@@ -121,7 +121,7 @@ fn keys() -> BTreeSet<String> {
     found.map(|text| text.split('=').next().unwrap().to_owned()).collect()
 }
 
-/// Members that the parser of the plugin's configuration asks for.
+/// Fields that the parser of the plugin's configuration reads.
 fn configuration() -> BTreeSet<String> {
     let source = sources(&["pkg/cni-types/src/conf.rs"]);
     let found =
@@ -133,7 +133,7 @@ fn without_help(names: BTreeSet<String>) -> BTreeMap<String, String> {
     names.into_iter().map(|name| (name, String::new())).collect()
 }
 
-/// A row for each name, with the first of the pages that has it at the head of a row of a table, or else anywhere.
+/// A row for each name, with the first page that has it at the head of a table row, or else anywhere.
 fn rows(names: &BTreeMap<String, String>, pages: &[&'static str], with_help: bool) -> Vec<String> {
     let texts: BTreeMap<&str, String> =
         pages.iter().map(|page| (*page, read(&format!("docs/{page}")))).collect();
@@ -165,7 +165,7 @@ fn spans(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// Whether a code span names it: with labels or a value, below `kubernetes.`, or as the counter that is exported.
+/// Whether a code span has the name: with labels or a value, below `kubernetes.`, or as the exported counter.
 fn is(span: &str, name: &str) -> bool {
     let span = span.strip_prefix("kubernetes.").unwrap_or(span);
     let rest = span.strip_prefix(name).map(|rest| rest.strip_prefix("_total").unwrap_or(rest));
