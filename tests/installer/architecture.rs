@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md claims, where a machine can tell.
+//! Claims of ARCHITECTURE.md that can be checked mechanically.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -6,7 +6,7 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Manifests of what is shipped.
+/// Cargo manifests of the product.
 fn manifests() -> Vec<String> {
     let crates = ["pkg", "cmd"].map(|directory| fs::read_dir(repository().join(directory)).unwrap());
     let crates = crates.into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -22,7 +22,7 @@ fn external(manifest: &str) -> BTreeSet<&str> {
     names.filter(|name| !["pkg", "cmd"].iter().any(|at| repository().join(at).join(name).is_dir())).collect()
 }
 
-/// A dependency without a reason, and a reason for what is gone, are both news to a reader.
+/// Both a dependency without a reason, and a reason without a dependency, are faults.
 #[test]
 fn every_direct_dependency_has_its_reason() {
     let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
@@ -36,7 +36,7 @@ fn every_direct_dependency_has_its_reason() {
     assert_eq!(named, used);
 }
 
-/// A constant that was renamed or moved is found at its new place.
+/// A constant that was renamed or moved must be in the table at its new place.
 #[test]
 fn every_time_limit_stands_where_the_table_says() {
     let text = fs::read_to_string(repository().join("docs/time-limits.md")).unwrap();

@@ -1,4 +1,4 @@
-//! The commands of `install-cni` that show the node, as they are called, against an agent that is played by the test.
+//! Commands of `install-cni` that show the node, run as programs, with an agent that the test simulates.
 
 mod fixture;
 
@@ -92,7 +92,7 @@ fn help_names_exit_statuses_and_flags() {
     assert!(kit::has_line(&help, "      --dry-run"), "{help}");
 }
 
-/// A member of each entry of a list.
+/// A field of each entry of a list.
 fn names(list: &Value, member: &str) -> Vec<String> {
     list.as_array().unwrap().iter().map(|entry| entry[member].as_str().unwrap().to_owned()).collect()
 }
@@ -119,7 +119,7 @@ fn pods_are_listed_as_asked() {
     assert_eq!(fixture.said(0, &["list", "--bypassing", "-n", "other"]), "No pods.\n");
 }
 
-/// That an agent knows some pods does not mean that it knows all of them.
+/// An agent that knows several pods need not know all of them.
 #[test]
 fn no_pod_is_no_answer_while_some_may_be_missing() {
     let unrecorded = |document: &mut StateReport| {
@@ -164,7 +164,7 @@ fn no_pod_is_no_answer_while_some_may_be_missing() {
     }
 }
 
-/// No packet shows that the node redirects such a pod, or a pod whose capture mode is not known yet.
+/// No packet shows that the node redirects such a pod, or a pod whose capture mode is unknown yet.
 #[test]
 fn pods_that_no_packet_can_prove_are_not_left_out() {
     let mut document = document();
@@ -205,7 +205,7 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     assert_eq!(text, format!("DIFFERENCE  OF     WHAT\n{row}\n{unseen}"));
     let json = fixture.json(1, &["verify"]);
     assert_eq!((&json["equal"], json["differences"].as_array().unwrap().len()), (&Value::Bool(false), 1));
-    // An error is one, whatever else is as it should be.
+    // One error suffices, even if everything else is correct.
     let mut refused = document();
     let check = json!({"code": "pod-rules", "severity": "error", "message": "refused", "link": "docs/preflight.md#pod-rules"});
     refused.preflight = serde_json::from_value(json!([check])).unwrap();
@@ -262,7 +262,7 @@ fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
     }
 }
 
-/// Half a file, or one of another version: the desired state is unknown then, and everything else is observed.
+/// An incomplete file, or one of another version: the desired state is unknown then, and everything else is observed.
 #[test]
 fn a_record_that_cannot_be_read_is_one_thing_unknown() {
     let fixture = Fixture::without_agent();

@@ -1,7 +1,7 @@
-//! Modules that use each other in a circle can only be understood together, so a circle may have few of them.
+//! Modules that use each other in a cycle can only be understood together, so the size of a cycle is limited.
 //!
-//! A module uses another one if it names something of it by a path, in a `use` or elsewhere. What a module re-exports
-//! counts as of the module that defines it. Tests, comments and re-exports themselves do not count.
+//! A module uses another one if it names something of it by a path, in a `use` or elsewhere. What a module re-exports counts as of
+//! the module that defines it. Tests, comments and re-exports themselves do not count.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,10 +9,10 @@ use std::{
     path::Path,
 };
 
-/// Modules of one crate that may use each other in a circle.
+/// Maximum number of modules of one crate in a cycle.
 const MOST: usize = 5;
 
-/// The names that lead from the crate's root to a module.
+/// Names of the modules from the crate's root to a module.
 type ModulePath = Vec<String>;
 
 /// The text of one module, without comments and literals.
@@ -44,14 +44,14 @@ impl ModuleSource {
     }
 }
 
-/// Of a line in which a `use` begins, what is before the `use` and behind it.
+/// For a line in which a `use` begins, the text before and after `use`.
 fn use_in(line: &str) -> Option<(&str, &str)> {
     let (visibility, tree) = line.trim().split_once("use ")?;
     let is_use = visibility.is_empty() || (visibility.starts_with("pub") && visibility.ends_with(' '));
     is_use.then_some((visibility, tree))
 }
 
-/// Up to the tests, with comments, strings and characters left out.
+/// The source up to the tests, without comments, strings and characters.
 fn without_literals(source: &str) -> String {
     let source = source.split("#[cfg(test)]\nmod tests").next().unwrap();
     let mut text = String::new();
@@ -85,7 +85,7 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// The paths of a tree such as `crate::{a, b::{c, d as e}}`.
+/// Paths of a tree such as `crate::{a, b::{c, d as e}}`.
 fn expand(tree: &str, before: &[String], paths: &mut Vec<Vec<String>>) {
     let tree = tree.trim();
     let (simple, group) = tree.split_once('{').unwrap_or((tree, ""));
@@ -124,7 +124,7 @@ impl Crate {
         Crate(modules)
     }
 
-    /// The module that defines what a path in the module `at` names; `None`: another crate's, or no module.
+    /// Module that defines the item of a path in the module `at`; `None` means another crate's, or no module.
     fn definer(&self, at: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
         let (mut module, mut rest) = match path.first()?.as_str() {
             "crate" => (ModulePath::new(), &path[1..]),

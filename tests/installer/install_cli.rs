@@ -1,4 +1,4 @@
-//! `install-cni` as it is called: sub-commands, flags, variables, and what it refuses before it touches anything.
+//! `install-cni` as a program: sub-commands, flags, variables, and input that it refuses before it changes anything.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::fixtures::install::{FILE, InstallFixture, files};
 
-/// Runs it with nothing around it, in a network of its own, to its end.
+/// Runs the program to its end in an empty environment and its own network namespace.
 fn call(arguments: &[&str]) -> (Option<i32>, String, String) {
     let netns = Netns::new("call");
     let output: Output = netns.output(Command::new(binary("install-cni")).args(arguments).env_clear());
@@ -16,7 +16,7 @@ fn call(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// What it prints when all is well.
+/// Stdout of a successful call.
 fn said(arguments: &[&str]) -> String {
     let (status, said, complaint) = call(arguments);
     assert_eq!((status, complaint.as_str()), (Some(0), ""), "{arguments:?}");
@@ -64,7 +64,7 @@ fn the_version_comes_in_the_shapes_of_istio() {
     assert_eq!(yaml, format!("clientVersion:\n{}", expected.collect::<String>()));
 }
 
-/// Scripts ask ControlZ.
+/// Scripts query ControlZ.
 #[test]
 fn the_daemon_and_its_command_report_the_same_build() {
     let fixture = InstallFixture::new(&[]);
@@ -157,7 +157,7 @@ fn with_mistakes_it_ends_and_has_touched_nothing() {
     assert!(!target.exists(), "no log");
 }
 
-/// Of the DaemonSet in Istio's chart, beside what the kit sets: variables and arguments.
+/// Variables and arguments of the DaemonSet in Istio's chart, beside those that the kit sets.
 const CHART: &[(&str, &str)] = &[
     ("CNI_NET_DIR", "/etc/cni/net.d"),
     ("CHAINED_CNI_PLUGIN", "true"),

@@ -1,4 +1,4 @@
-//! Others that keep undoing the installation, and a kernel that does not tell of their changes.
+//! Components that repeatedly undo the installation, and a kernel that does not report their changes.
 
 mod entry;
 mod plugin;

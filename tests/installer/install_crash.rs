@@ -1,5 +1,4 @@
-//! The daemon is killed at any moment, again and again. No reader ever meets half a file, and the next start makes
-//! everything right.
+//! The agent is killed repeatedly at random moments. No reader ever sees an incomplete file, and the next start repairs everything.
 
 mod anywhere;
 mod conversion;

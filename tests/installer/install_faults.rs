@@ -1,5 +1,5 @@
-//! An installation that something is in the way of: it is told in words, nothing is lost, nothing is worn out, and
-//! it goes on by itself when that is gone.
+//! An obstructed installation: the fault is reported, nothing is lost, no loop spins, and the installation continues by itself when
+//! the fault ends.
 
 mod conflists;
 mod disks;

@@ -1,4 +1,4 @@
-//! A first installation, a restart, and an end, as an operator sees them.
+//! A first installation, a restart, and an uninstallation, as an operator sees them.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn a_first_start_installs_and_the_end_of_an_uninstallation_leaves_nothing() {
     let original = node.write_conflist("10-kit.conflist", &network(&node));
     let before = fs::read(&original).unwrap();
     let container = Container::new(&node).with_env("CLEANUP_ON_EXIT", "always");
-    container.add_image_program("istio-iptables"); // as an image of somebody else's might
+    container.add_image_program("istio-iptables"); // as a third-party image might
     let mut daemon = container.start();
     daemon.wait_until_ready();
 

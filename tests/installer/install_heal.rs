@@ -1,5 +1,5 @@
-//! What others damage is repaired within a second, nothing turns when nothing happens, and `/readyz` never says
-//! that all is well when it is not.
+//! Foreign damage is repaired within a second, an idle agent uses no CPU time, and `/readyz` never reports success while there is a
+//! fault.
 
 mod damage;
 pub(crate) mod fixture;

@@ -1,4 +1,4 @@
-//! The ways in which our entry gets to a runtime, what they leave behind, and what is written for the plugin.
+//! The modes in which our entry reaches a runtime, what they leave behind, and the files written for the plugin.
 
 mod choice;
 mod credential;

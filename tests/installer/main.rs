@@ -1,4 +1,5 @@
-//! The installer and the agent's command line: what it puts on a node, keeps there and removes. Each test makes its own node; see `kit`.
+//! The installer and the agent's command line: files that it installs on a node, maintains and removes. Each test creates its own
+//! node; see `kit`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The end of an installation: of an agent that has just started, and by the command, of what an agent left.
+//! The end of an installation: by an agent that has just started, and by the command for files that an agent left.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ fn container(node: &Node, address: SocketAddr) -> Container {
     container
 }
 
-/// An API server that shows the agent's pod once, and refuses everything else; after half a second, while it is slow.
+/// An API server that returns the agent's pod once, and refuses everything else; after half a second, while it is slow.
 fn revoking(node: &Node, is_slow: impl Fn() -> bool + Send + Sync + 'static) -> (FakeApi, SocketAddr) {
     let address = SocketAddr::from((node.outside_ip(false), 6443));
     let owner = json!({"kind": "DaemonSet", "name": "istio-cni-node"});
@@ -47,7 +47,7 @@ fn revoking(node: &Node, is_slow: impl Fn() -> bool + Send + Sync + 'static) -> 
     (api, address)
 }
 
-/// Answers 401 to every token, as when the service account is deleted, and this to whoever asks without one.
+/// Answers 401 to every token, as when the service account is deleted, and `anonymous` to requests without one.
 fn unknowing(node: &Node, anonymous: u16) -> (FakeApi, SocketAddr) {
     let address = SocketAddr::from((node.outside_ip(false), 6443));
     let pod = json!({"metadata": {"name": "istio-cni-node-1"}});
@@ -64,13 +64,13 @@ fn unknowing(node: &Node, anonymous: u16) -> (FakeApi, SocketAddr) {
     (api, address)
 }
 
-/// An API server that cannot ask its storage for the service account answers 401, too, and one whose token has expired.
+/// An API server that cannot read the service account from its storage answers 401, too, and so does one for an expired token.
 #[test]
 fn a_token_that_is_not_accepted_counts_only_if_the_server_is_ready_and_the_token_has_not_expired() {
     let expired = "e30.eyJpYXQiOjEsImV4cCI6Mn0.c2ln"; // in 1970
     for (token, anonymous, is_removed) in [
         ("token", 403, true),
-        ("token", 401, true), // where nobody may be anonymous
+        ("token", 401, true), // where anonymous requests are forbidden
         ("token", 500, false),
         (expired, 403, false),
     ] {
@@ -90,7 +90,7 @@ fn a_token_that_is_not_accepted_counts_only_if_the_server_is_ready_and_the_token
     }
 }
 
-/// Of each round of questions the API server answers the last one after 1.5 s.
+/// The API server answers the last request of each round after 1.5 s.
 #[test]
 fn permissions_that_are_gone_count_also_if_the_api_server_is_slow() {
     let node = Node::new(NodeOptions::default());
@@ -127,19 +127,19 @@ fn a_sigterm_during_the_first_moments_of_a_start_counts() {
     assert!(daemon.logged("shutting down", "SIGTERM") > 0, "{log}");
 }
 
-/// Stands before the tools: they wait until the gate is opened.
+/// Wraps the tools, which block until the gate is opened.
 const GATE: &str = "#!/bin/bash
 while [ -e /gate/shut ]; do sleep 0.01; done
 exec \"/usr/sbin/${0##*/}\" \"$@\"
 ";
 
-/// As `helm uninstall` right after the start: SIGTERM comes while that waits for a tool.
+/// As `helm uninstall` right after the start: SIGTERM arrives while the agent waits for a tool.
 #[test]
 fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
     let node = Node::new(NodeOptions::default());
     let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
     let before = fs::read(&original).unwrap();
-    node.netns().sh("iptables-legacy -t mangle -A FORWARD -j ACCEPT"); // where there is nothing, nothing is saved
+    node.netns().sh("iptables-legacy -t mangle -A FORWARD -j ACCEPT"); // without rules, nothing is saved
     let (gate, empty) = (node.dir().join("gate"), node.dir().join("empty"));
     [&gate, &empty].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
     fs::write(gate.join("shut"), "").unwrap();
@@ -173,8 +173,8 @@ fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
     assert_eq!((names(&node.run_dir()).len(), names(&container.bin_dir()).len()), (0, 0), "{log}");
 }
 
-/// After a reboot the directory that plugin and agent share is gone, and with it all that could be locked. The entry is there
-/// still, and no pod can start.
+/// After a reboot the directory shared by plugin and agent is missing, and with it every lock file. The entry still exists, and no
+/// pod can start.
 #[test]
 fn the_command_removes_an_orphaned_entry_after_a_reboot() {
     let node = Node::new(NodeOptions::default());
@@ -200,7 +200,7 @@ fn the_command_removes_an_orphaned_entry_after_a_reboot() {
     }
 }
 
-/// As in a shell on the node: a directory that is not there does not show that it has nothing of ours.
+/// As in a shell on the node: a missing directory does not prove that it has no files of ours.
 #[test]
 fn the_command_does_not_call_a_node_clean_whose_directories_it_does_not_see() {
     let node = Node::new(NodeOptions::default());

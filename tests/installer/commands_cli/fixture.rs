@@ -1,4 +1,4 @@
-//! An agent that is played by the test, and what it tells.
+//! An agent simulated by the test, and its document.
 
 use std::{
     fs,
@@ -20,15 +20,15 @@ use report::{
 };
 use serde_json::Value;
 
-/// The directory that the agent shares, and an agent in it once there is one.
+/// The agent's directory, and the agent, if any.
 pub(super) struct Fixture {
     pub(super) directory: PathBuf,
-    /// What is served, as JSON.
+    /// The served document as JSON.
     document: Arc<Mutex<String>>,
 }
 
 impl Fixture {
-    /// Nobody serves.
+    /// No agent.
     pub(super) fn without_agent() -> Fixture {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let name = format!("commands-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
@@ -64,14 +64,14 @@ impl Fixture {
         command
     }
 
-    /// Status, standard output and standard error.
+    /// Exit status, stdout and stderr.
     pub(super) fn call(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.command(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
     }
 
-    /// What it prints when it ends with this status and complains of nothing.
+    /// Stdout of a call that exits with this status and prints no error.
     pub(super) fn said(&self, status: i32, arguments: &[&str]) -> String {
         let (ended, said, complaint) = self.call(arguments);
         assert_eq!((ended, complaint.as_str()), (status, ""), "{arguments:?}: {said}");
@@ -89,7 +89,7 @@ impl Drop for Fixture {
     }
 }
 
-/// Answers one request; who hangs up early is left alone.
+/// Answers one request; a client that disconnects early is ignored.
 fn answer(mut stream: UnixStream, document: &Mutex<String>) {
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).unwrap();
@@ -130,7 +130,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
     }
 }
 
-/// A node on which all is well.
+/// A healthy node.
 pub(super) fn document() -> StateReport {
     let mut node =
         NodeState { name: "node-1".into(), ambient_enabled: true, synced: true, ..NodeState::default() };
@@ -150,7 +150,7 @@ pub(super) fn bypassing() -> StateReport {
     document
 }
 
-/// A document with something in each part, and a credential where none should be.
+/// A document with entries in each part, and a credential where none should be.
 pub(super) fn full() -> StateReport {
     let mut document = bypassing();
     let place = || "node".to_owned();

@@ -1,4 +1,4 @@
-//! A primary plugin's agent that does not bear our entry in its file.
+//! A primary plugin's agent that removes our entry from its file.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn a_rival_is_left_alone_for_longer_and_longer_and_named() {
     rival.watch(&fixture, TIME);
     let gaps = gaps(&rival.undone());
     println!("undone {} times in {TIME:?}, with these times between: {gaps:.1?}", gaps.len() + 1);
-    // Seven before it is a conflict, then after one, two and four seconds.
+    // Seven before it counts as a conflict, then after one, two and four seconds.
     assert!((8..=13).contains(&gaps.len()), "{gaps:?}");
     let pauses: Vec<_> = gaps.iter().filter(|gap| **gap > Duration::from_millis(900)).collect();
     assert!(pauses.len() >= 2 && pauses.windows(2).all(|two| *two[1] > *two[0] * 3 / 2), "{gaps:?}");

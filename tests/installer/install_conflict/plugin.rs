@@ -1,4 +1,4 @@
-//! A program that does not bear our plugin in the node's directory.
+//! A program that removes our plugin from the node's directory.
 
 use std::fs;
 use std::time::{Duration, Instant};

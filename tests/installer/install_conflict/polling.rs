@@ -1,4 +1,4 @@
-//! No inotify to be had: other programs of the node have used it up.
+//! No inotify instance or watch is available: other programs of the node have used them up.
 
 use std::fs;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::install_heal::fixture::{Files, HealFixture, primary_of, replace};
 
 const PROMISE: Duration = Duration::from_secs(1);
-/// What comes sooner after a repair may be taken for a rival's answer to it.
+/// A change sooner after a repair may be attributed to a conflicting writer.
 const PAUSE: Duration = Duration::from_millis(300);
 const ROUNDS: usize = 5;
 
@@ -30,7 +30,7 @@ fn without_inotify_watches_damage_is_found_by_polling() {
     heals_under("max_inotify_watches");
 }
 
-/// The limit is that of the daemon's own user namespace, so that nobody else is disturbed and nothing is to be restored.
+/// The limit belongs to the agent's own user namespace, so that no other process is affected and nothing has to be restored.
 fn heals_under(limit: &str) {
     let fixture = HealFixture::with(primary_of, |container| container.with_user_limit(limit, 0));
     let polled = fixture.daemon.metric("istio_cni_polled_directories");
@@ -45,7 +45,7 @@ fn heals_under(limit: &str) {
     }
     println!("{limit}=0: {polled:?} directories polled, healed after at most {worst:?}");
     let (start, before) = (Instant::now(), fixture.daemon.cpu_time());
-    thread::sleep(Duration::from_secs(5)); // this is what is measured
+    thread::sleep(Duration::from_secs(5)); // the measurement itself
     let (took, used) = (start.elapsed(), fixture.daemon.cpu_time().saturating_sub(before));
     println!("{limit}=0: idle: {used:?} of CPU time in {took:?}");
     assert!(used < took / 100, "polling is no busy loop: {used:?} in {took:?}");

@@ -1,4 +1,4 @@
-//! A program that undoes what we do.
+//! A program that undoes the installer's changes.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::install_heal::fixture::HealFixture;
 
-/// Undoes, until it is stopped or dropped.
+/// Undoes changes until it is stopped or dropped.
 pub(crate) struct Rival {
     stop: Arc<AtomicBool>,
     undone: Arc<Mutex<Vec<Instant>>>,
@@ -16,7 +16,7 @@ pub(crate) struct Rival {
 }
 
 impl Rival {
-    /// Looks every millisecond whether there is something to undo.
+    /// Polls every millisecond for a change to undo.
     pub(crate) fn start(
         is_there: impl Fn() -> bool + Send + 'static,
         undo: impl Fn() + Send + 'static,
@@ -35,13 +35,13 @@ impl Rival {
         Self { stop, undone, thread: Some(thread) }
     }
 
-    /// When it had to undo something.
+    /// Times at which it undid a change.
     pub(crate) fn undone(&self) -> Vec<Instant> {
         self.undone.lock().unwrap().clone()
     }
 
-    /// Looks on for a while: `/readyz` may only say 200 when all was well at some time between two looks, which is
-    /// so when the rival has found something to undo meanwhile.
+    /// Observes for this time: `/readyz` may return 200 only if the installation was complete at some moment between two polls,
+    /// which is so if the rival has undone a change meanwhile.
     pub(crate) fn watch(&self, fixture: &HealFixture, time: Duration) {
         let (end, mut samples) = (Instant::now() + time, 0);
         while Instant::now() < end {
@@ -77,7 +77,7 @@ impl Drop for Rival {
     }
 }
 
-/// The times between what comes one after the other.
+/// Intervals between consecutive moments.
 pub(crate) fn gaps(moments: &[Instant]) -> Vec<Duration> {
     moments.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }

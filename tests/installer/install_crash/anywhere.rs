@@ -16,17 +16,17 @@ use crate::install_heal::fixture::{Files, HOLDER, HealFixture, OURS, networks, r
 
 const SEED: u64 = 0x6b69_6c6c_2d39_2121;
 const KILLS: usize = 300;
-/// One in so many starts may live until all is well.
+/// One start in this many runs until the installation is complete.
 const SPARED: usize = 20;
-/// And every so many starts bring another version of the plugin.
+/// Number of starts between two versions of the plugin.
 const UPGRADE: usize = 3;
 
 struct Fixture {
     files: Files,
     container: Container,
-    /// Lengths of the versions of the plugin.
+    /// Lengths of the plugin's versions.
     versions: [u64; 2],
-    /// Held by whoever changes the primary network.
+    /// Held while the primary network is changed.
     pen: Mutex<u64>,
     over: AtomicBool,
 }
@@ -47,7 +47,7 @@ fn after_any_kill_every_file_is_whole_and_the_next_start_makes_all_right() {
     });
 }
 
-/// A thread's work, until the test is over.
+/// Runs a thread's work until the test is over.
 fn until_over(fixture: &Fixture, work: impl FnOnce()) {
     let _ends = Ends(&fixture.over);
     work();
@@ -76,7 +76,7 @@ fn kills(fixture: &Fixture, others_live: impl Fn() -> bool) {
 }
 
 impl Fixture {
-    /// The image's plugin becomes the other version; both run.
+    /// Replaces the image's plugin by the other version; both run.
     fn upgrade(&self, kill: usize) {
         let source = self.files.source_dir.join(OURS);
         let mut program = fs::read(&source).unwrap();
@@ -88,10 +88,10 @@ impl Fixture {
         fs::rename(temporary, source).unwrap();
     }
 
-    /// A daemon that is not killed until all is well.
+    /// Runs an agent until the installation is complete.
     fn spare(&self, kill: usize) {
         let mut daemon = started(&self.container);
-        let mut count = self.pen.lock().unwrap(); // from here on the primary network stays
+        let mut count = self.pen.lock().unwrap(); // from here on the primary network does not change
         let files = &self.files;
         daemon.wait_for("all is well", |daemon| daemon.is_ready() && files.fault().is_none());
         *count += 1;
@@ -106,7 +106,7 @@ impl Fixture {
         }
     }
 
-    /// Plays the primary plugin's agent.
+    /// Simulates the primary plugin's agent.
     fn write(&self, mut dice: u64) {
         while !self.over.load(Ordering::Relaxed) {
             let mut count = self.pen.lock().unwrap();
@@ -117,11 +117,11 @@ impl Fixture {
                 _ => replace(&files.holder(), &network(files, *count)),
             }
             drop(count);
-            thread::sleep(Duration::from_millis(5 + random(&mut dice, 75))); // its own rhythm
+            thread::sleep(Duration::from_millis(5 + random(&mut dice, 75))); // at random intervals
         }
     }
 
-    /// Looks at everything all the time.
+    /// Checks all files continuously.
     fn check(&self) {
         let plugin = self.files.plugin();
         while !self.over.load(Ordering::Relaxed) {
@@ -129,19 +129,19 @@ impl Fixture {
             let found = fs::metadata(&plugin).expect("once installed, there is always a plugin");
             assert!(self.versions.contains(&found.len()), "{} bytes of a plugin", found.len());
             assert_eq!(found.permissions().mode() & 0o7777, 0o755, "nobody could run it");
-            thread::sleep(Duration::from_micros(300)); // leaves the processors to those who are looked at
+            thread::sleep(Duration::from_micros(300)); // leaves the CPUs to the observed processes
         }
     }
 }
 
-/// The primary network in its so-manieth version.
+/// The primary network in this version.
 fn network(files: &Files, count: u64) -> Vec<u8> {
     let mut network = files.primary.clone();
     network["plugins"][0]["mtu"] = json!(count);
     serde_json::to_vec_pretty(&network).unwrap()
 }
 
-/// The same as a single configuration.
+/// The primary network as a single configuration.
 fn single(files: &Files, count: u64) -> Vec<u8> {
     let mut network = files.primary["plugins"][0].clone();
     (network["cniVersion"], network["name"], network["mtu"]) = (json!("1.0.0"), json!("kit"), json!(count));

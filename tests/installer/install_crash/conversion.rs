@@ -1,4 +1,4 @@
-//! Kills while a single configuration becomes a list, and while it becomes one again.
+//! Kills while a single configuration is converted to a conflist, and back.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,16 +17,16 @@ use crate::install_heal::fixture::{entries_of, names, networks};
 
 const SEED: u64 = 0x636f_6e76_6572_7421;
 const ROUNDS: usize = 60;
-/// How many more daemons a round may cost where none was killed at its step yet.
+/// Number of further agents that a round may start if none was killed at its step yet.
 const MORE_KILLS: usize = 50;
-/// So much that no step of the conversion is over in no time.
+/// Large enough that every step of the conversion takes time.
 const PADDING: usize = 256 * 1024;
 const CONF: &str = "10-kit.conf";
 const LIST: &str = "10-kit.conflist";
-/// Runs as a plugin does when it is tried out; a real one would take most of the time.
+/// A script that answers as a plugin does when it is tried; a real one would take most of the time.
 const PLUGIN: &str = "#!/bin/sh\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}'\n";
 
-/// As no program would print it, so that no copy is taken for it.
+/// Formatted as no program would, so that a copy is never mistaken for it.
 fn single() -> String {
     let padding = "x".repeat(PADDING);
     format!(
@@ -34,7 +34,7 @@ fn single() -> String {
     )
 }
 
-/// How far a conversion has come.
+/// Progress of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Progress {
     Nothing,
@@ -69,7 +69,7 @@ fn progress(directory: &Path) -> Progress {
 struct Fixture {
     node: Node,
     container: Container,
-    /// Held while the directory is made fresh.
+    /// Held while the directory is recreated.
     fresh: Mutex<()>,
     over: AtomicBool,
 }
@@ -96,7 +96,7 @@ impl Fixture {
         for round in 0..ROUNDS {
             let target = [Keeping, Kept, Writing, Written, Done][round % 5];
             let mut at = self.kill_at(target, &mut dice);
-            // A moment of its life is often longer than a step, the more so on a busy machine.
+            // A random moment is often longer than a step, especially on a busy machine.
             for _ in 0..MORE_KILLS {
                 if at == target || met[target as usize] > 0 {
                     break;
@@ -120,8 +120,7 @@ impl Fixture {
         fs::write(net_d.join(CONF), single()).unwrap();
     }
 
-    /// Lets the daemon run for moments only, and kills it as soon as its conversion has come so far; how far it really
-    /// was.
+    /// Runs the agent for moments only, and kills it once its conversion has reached a step; returns the actual progress.
     fn kill_at(&self, target: Progress, dice: &mut u64) -> Progress {
         let (net_d, plugin) = (self.node.net_d(), self.container.bin_dir().join("istio-cni"));
         let daemon = started(&self.container);
@@ -130,7 +129,7 @@ impl Fixture {
             assert!(Instant::now() < deadline, "it never converts:\n{}", daemon.log());
             if plugin.exists() {
                 daemon.signal(Signal::CONT);
-                thread::sleep(Duration::from_micros(random(dice, 60))); // a moment of its life
+                thread::sleep(Duration::from_micros(random(dice, 60))); // a random moment
                 daemon.signal(Signal::STOP);
             }
         }
@@ -168,7 +167,7 @@ impl Fixture {
         }
     }
 
-    /// Looks at the network all the time: there is always one.
+    /// Checks the network continuously: there is always one.
     fn check(&self) {
         let _ends = Ends(&self.over);
         let net_d = self.node.net_d();
@@ -180,10 +179,10 @@ impl Fixture {
             if look % 32 == 0 {
                 assert_complete(&net_d); // which takes long
             }
-            // Of two looks at both one must meet a file: each goes only when the other is there.
+            // One of two checks of both files must find one: each is removed only when the other exists.
             let there = [CONF, LIST, CONF, LIST].map(|name| net_d.join(name).exists());
             assert!(there.contains(&true), "no network: {:?}", names(&net_d));
-            thread::sleep(Duration::from_micros(100)); // leaves the processors to those who are looked at
+            thread::sleep(Duration::from_micros(100)); // leaves the CPUs to the observed processes
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Starting daemons for a short life, and what threads that look on have in common.
+//! Agents with a short life, and helpers of observing threads.
 
 use std::fs;
 use std::path::Path;
@@ -11,23 +11,23 @@ use serde_json::Value;
 
 use crate::install_heal::fixture::{entries_of, is_network, names};
 
-/// Starts a daemon, and returns when its own program runs: what sets the container up before that is not under test.
+/// Starts an agent, and returns when its own program runs: the setup of the container is not under test.
 pub(crate) fn started(container: &Container) -> Daemon {
     let daemon = container.start();
     let (comm, deadline) = (format!("/proc/{}/comm", daemon.pid()), Instant::now() + Duration::from_secs(20));
     while fs::read_to_string(&comm).unwrap() != "install-cni\n" {
         assert!(Instant::now() < deadline, "it does not start:\n{}", daemon.log());
-        thread::sleep(Duration::from_micros(200)); // between two looks at another process
+        thread::sleep(Duration::from_micros(200)); // between two polls of another process
     }
     daemon
 }
 
-/// Temporaries in a directory.
+/// Temporary files in a directory.
 pub(crate) fn temporaries(directory: &Path) -> Vec<String> {
     names(directory).into_iter().filter(|name| name.contains(".tmp.")).collect()
 }
 
-/// Reads every network as a runtime does. One that goes meanwhile is none.
+/// Reads every network as a runtime does. A file that is removed meanwhile is skipped.
 pub(crate) fn assert_complete(directory: &Path) {
     for name in names(directory).into_iter().filter(|name| is_network(name)) {
         let Ok(content) = fs::read(directory.join(&name)) else { continue };
@@ -37,13 +37,13 @@ pub(crate) fn assert_complete(directory: &Path) {
     }
 }
 
-/// The plugin as a runtime would first call it.
+/// Runs the plugin as a runtime does at first.
 pub(crate) fn assert_runs(plugin: &Path) {
     let output = std::process::Command::new(plugin).env("CNI_COMMAND", "VERSION").output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Tells threads that look on to end, also when the one that knows panics.
+/// Ends observing threads even if the test's own thread panics.
 pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -1,4 +1,4 @@
-//! Networks that cannot be edited, and things that are not what their names say.
+//! Networks that cannot be edited, and files of unexpected types.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,7 +20,7 @@ fn a_first_file_that_is_no_network_is_skipped_as_runtimes_do() {
     }
 }
 
-/// That is not a failure of ours: a network plugin will come.
+/// Not a failure of ours: a network plugin will be installed.
 #[test]
 fn when_the_only_file_is_no_network_it_waits_and_says_why() {
     let fixture = InstallFixture::bare(&[]);
@@ -63,7 +63,7 @@ fn a_named_file_that_cannot_be_edited_is_told_and_edited_when_it_is_mended() {
     });
 }
 
-/// Whether the runtime takes it cannot be known, so the next file is no safe choice.
+/// Whether the runtime accepts it is unknown, so the next file is no safe choice.
 #[test]
 fn a_first_file_of_ten_megabytes_is_told_and_left_alone() {
     let huge = format!("{{\"name\":\"kit\",\"plugins\":[{{\"type\":\"{}\"}}]}}", "x".repeat(10 << 20));
@@ -97,7 +97,7 @@ fn a_link_within_the_directory_is_followed_and_what_it_leads_to_is_edited() {
     }
 }
 
-/// In the container it would be another file than on the host.
+/// In the container it would resolve to another file than on the host.
 #[test]
 fn a_link_out_of_the_directory_is_refused_by_name_and_not_touched() {
     const LEAVES: &[&str] = &["/host/etc/cni/net.d/10-kit.conflist", "leaves the directory"];
@@ -116,7 +116,7 @@ fn a_link_out_of_the_directory_is_refused_by_name_and_not_touched() {
     });
 }
 
-/// As runtimes do: there is nothing to read for them either.
+/// As runtimes do: they cannot read it either.
 #[test]
 fn a_link_that_leads_nowhere_is_skipped_and_survives_an_uninstallation() {
     for target in ["nowhere", "05-link.conflist", "/dev/null"] {
@@ -131,7 +131,7 @@ fn a_link_that_leads_nowhere_is_skipped_and_survives_an_uninstallation() {
     }
 }
 
-/// As on nodes whose plugins are links into a data directory that an upgrade replaces.
+/// As on nodes whose plugins are symlinks into a data directory that an upgrade replaces.
 #[test]
 fn a_link_in_the_place_of_a_file_of_ours_is_replaced() {
     for target in ["nowhere", "/etc/hosts", "istio-cni"] {

@@ -1,4 +1,4 @@
-//! Directories that are full, read-only, missing, or gone.
+//! Directories that are full, read-only, missing, or removed.
 
 use std::fs;
 
@@ -10,12 +10,12 @@ use crate::fixtures::install::{FILE, InstallFixture, KUBECONFIG, NETWORK, PLUGIN
 
 const BIN: &str = "/host/opt/cni/bin";
 const NET_D: &str = "/host/etc/cni/net.d";
-/// As seen from outside the container.
+/// Path outside the container.
 const SECONDARY: &str = "host/secondary-bin-dir";
 const FULL_BIN: Fault =
     Fault { result: COPY, says: &["/host/opt/cni/bin/istio-cni", "No space left on device"] };
 
-/// A plugin that does not fit where there is no room.
+/// A plugin larger than the free space.
 fn large_plugin() -> String {
     format!("{PLUGIN}#{}\n", "x".repeat(64 * 1024))
 }
@@ -57,7 +57,7 @@ fn an_upgrade_on_a_full_disk_leaves_the_old_plugin_at_work() {
     assert_eq!(fs::read_to_string(bin.join("istio-cni")).unwrap(), large_plugin());
 }
 
-/// The runtime calls the plugin by the entry that is left.
+/// The runtime calls the plugin because of the remaining entry.
 #[test]
 fn a_cleanup_that_cannot_restore_the_network_leaves_plugin_and_credential_until_it_can() {
     let fixture = InstallFixture::bare(&[("CLEANUP_ON_EXIT", "always")]);
@@ -111,7 +111,7 @@ fn a_disk_that_fills_up_between_kubeconfig_and_entry_keeps_the_network_as_it_was
     assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"]);
 }
 
-/// Both are shown, so that nobody has to guess which of them was expected to work.
+/// Both are reported, as either may have been expected to work.
 #[test]
 fn without_any_writable_plugin_directory_there_is_an_error_and_no_entry() {
     let fixture = InstallFixture::new(&[]);
@@ -172,11 +172,11 @@ fn one_plugin_directory_is_enough_and_the_other_is_told_once() {
     assert!(daemon.has_logged("directory skipped", &[("reason", reason)]), "{log}");
     let pid = daemon.pid();
     make_writable(&fixture, pid, BIN);
-    fs::write(secondary.join("another"), "").unwrap(); // a remount makes no event, this does
+    fs::write(secondary.join("another"), "").unwrap(); // a remount causes no event, this does
     daemon.wait_for("it is installed there, too", |_| fixture.container.bin_dir().join("istio-cni").exists());
 }
 
-/// As when a wrong path is mounted: the container's directory is not there at all.
+/// As when a wrong path is mounted: the container's directory does not exist.
 #[test]
 fn a_missing_plugin_directory_is_told_and_used_when_it_is_there() {
     let fixture = InstallFixture::new(&[]);
@@ -197,7 +197,7 @@ fn a_plugin_directory_that_is_removed_under_the_container_is_told() {
     Fault { result: COPY, says }.shows(&mut daemon);
 }
 
-/// As by who replaces the directory: the container keeps the old one, in which no network can appear any more.
+/// As when the directory is replaced: the container keeps the old one, in which no network can appear any more.
 #[test]
 fn a_network_directory_that_is_replaced_under_the_container_says_that_a_new_pod_helps() {
     const REPLACED: &[&str] = &["/host/etc/cni/net.d", "removed on the host", "delete this pod"];
@@ -213,7 +213,7 @@ fn a_network_directory_that_is_replaced_under_the_container_says_that_a_new_pod_
     });
 }
 
-/// Nothing has to be written where an earlier agent, or the node's image, has put all of it.
+/// Nothing has to be written where an earlier agent, or the node's image, has installed everything.
 #[test]
 fn read_only_directories_that_lack_nothing_are_good() {
     each([&[][..], &[("WRITE_KUBECONFIG", "false")]], |env| {
@@ -241,7 +241,7 @@ fn a_missing_network_directory_is_told_and_used_when_it_is_there() {
     assert_eq!(last["type"], "istio-cni", "{network}");
 }
 
-/// Starts the daemon after a script in its mount namespace.
+/// Starts the agent after a script in its mount namespace.
 fn started_by(fixture: InstallFixture, script: &str) -> (InstallFixture, Daemon) {
     let InstallFixture { container, node } = fixture;
     kit::copy_program(&binary("install-cni"), &container.root().join("real"));

@@ -1,4 +1,4 @@
-//! A fault, how it must show, and how it must end.
+//! A fault, its report, and its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use kit::{Daemon, until};
 
 use crate::fixtures::install::{InstallFixture, installs};
 
-/// How a fault shows: the result that is counted, and the words of `/readyz` (paths and cause).
+/// Report of a fault: the counted result, and the text of `/readyz` (paths and cause).
 pub(super) struct Fault {
     pub(super) result: &'static str,
     pub(super) says: &'static [&'static str],
@@ -20,17 +20,17 @@ pub(super) const COPY: &str = "COPY_BINARIES_FAILURE";
 pub(super) const CREDENTIAL: &str = "CREATE_KUBECONFIG_FAILURE";
 pub(super) const CONF: &str = "CREATE_CNI_CONFIG_FAILURE";
 
-/// How long a daemon is watched that cannot go on: the longest pause between two tries, and then some.
+/// Time for which an agent is observed that cannot continue: the longest interval between two attempts, and an allowance.
 const WATCHED: Duration = Duration::from_secs(3);
-/// Of that time, what it may compute.
+/// CPU time allowed in that time.
 const IDLE: Duration = Duration::from_millis(150);
 /// Beginning of a line about a fault.
 const COMPLAINT: &str = "the plugin is not installed correctly";
-/// Until it has noticed that a fault is gone: the longest pause is two seconds, and then it has to work.
+/// Time limit for noticing the end of a fault: the longest interval is two seconds, and then it has to install.
 const NOTICED: Duration = Duration::from_secs(4);
 
 impl Fault {
-    /// It is told at `/readyz`, counted, and logged once; then hardly anything happens.
+    /// Asserts that the fault is reported at `/readyz`, counted, and logged once; then the agent is almost idle.
     pub(super) fn shows(&self, daemon: &mut Daemon) {
         let told = |daemon: &Daemon| {
             let (status, body) = daemon.get(8000, "/readyz").unwrap_or_default();
@@ -53,7 +53,7 @@ impl Fault {
         assert!(told(daemon));
     }
 
-    /// It shows, and when it is repaired, the installation is completed by itself.
+    /// Asserts that the fault is reported, and that the installation completes by itself after `mend`.
     pub(super) fn shows_and_heals(&self, daemon: &mut Daemon, mend: impl FnOnce()) {
         self.shows(daemon);
         mend();
@@ -61,7 +61,7 @@ impl Fault {
     }
 }
 
-/// Becomes ready soon.
+/// Asserts that the agent becomes ready soon.
 pub(super) fn heals(daemon: &mut Daemon) {
     let mended = Instant::now();
     daemon.wait_until_ready();
@@ -70,24 +70,24 @@ pub(super) fn heals(daemon: &mut Daemon) {
     assert_eq!(daemon.metric(&installs("SUCCESS")), Some(1.0));
 }
 
-/// Neither works nor logs for a while.
+/// Asserts that the agent neither works nor logs for a while.
 pub(super) fn stays_quiet(daemon: &Daemon) {
     until("the node is checked", || daemon.logged("node checked", "") > 0);
     let (worked, log) = (daemon.cpu_time(), daemon.log());
-    sleep(WATCHED); // that nothing happens shows only in time
+    sleep(WATCHED); // inactivity can only be observed over time
     let worked = daemon.cpu_time() - worked;
     assert!(worked < IDLE, "{worked:?} within {WATCHED:?}");
     assert_eq!(daemon.log(), log, "nothing new to tell");
 }
 
-/// What a disk lacks.
+/// Exhausted resource of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Bytes,
     Inodes,
 }
 
-/// A small file system, mounted at a directory for as long as this lives.
+/// A small file system, mounted at a directory until drop.
 pub(super) struct SmallDisk {
     directory: PathBuf,
     lack: Lack,
@@ -100,7 +100,7 @@ impl SmallDisk {
         Self { directory: directory.to_owned(), lack }
     }
 
-    /// Takes all the room that there is.
+    /// Uses all free space.
     pub(super) fn fill(&self) {
         let size = if self.lack == Lack::Bytes { 2 << 20 } else { 0 };
         let fill = |number: u32| fs::write(self.directory.join(format!("ballast-{number}")), vec![0; size]);
@@ -108,7 +108,7 @@ impl SmallDisk {
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     }
 
-    /// Makes room again.
+    /// Frees the space.
     pub(super) fn free(&self) {
         for number in 0..100 {
             drop(fs::remove_file(self.directory.join(format!("ballast-{number}"))));
@@ -118,12 +118,12 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a container that is still there has it, too.
+        // Lazily: a running container has the mount, too.
         drop(Command::new("umount").arg("--lazy").arg(&self.directory).status());
     }
 }
 
-/// Makes a read-only path of a running container, whose daemon has this pid, writable.
+/// Makes a read-only path of a running container, whose agent has this PID, writable.
 pub(super) fn make_writable(fixture: &InstallFixture, pid: u32, path: &str) {
     let path = fixture.container.root().join(path.trim_start_matches('/'));
     let mut command = Command::new("nsenter");
@@ -136,7 +136,7 @@ pub(super) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Tries every case of a table, all at a time: most of it is waiting.
+/// Runs all cases of a table concurrently: most of the time they wait.
 pub(super) fn each<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
     thread::scope(|scope| cases.into_iter().for_each(|case| drop(scope.spawn(|| check(case)))));
 }

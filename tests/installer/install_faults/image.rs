@@ -18,7 +18,7 @@ fn an_image_without_the_plugin_is_told_and_installed_from_when_it_has_one() {
     });
 }
 
-/// Text of the plugin, its mode, and what is said.
+/// Text of the plugin, its mode, and the expected error.
 type Broken = (&'static str, u32, &'static [&'static str]);
 
 const BROKEN: [Broken; 5] = [
@@ -42,7 +42,7 @@ fn a_plugin_that_does_not_run_is_told_and_gets_no_entry() {
     });
 }
 
-/// A bad image must not take the node's pods with it.
+/// A bad image must not break the node's pods.
 #[test]
 fn a_plugin_that_does_not_run_does_not_replace_one_that_does() {
     each(BROKEN, |(text, mode, says)| {
@@ -67,11 +67,11 @@ fn a_plugin_that_hangs_is_given_up_after_five_seconds() {
     assert!((5..8).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
     assert_eq!(fixture.read(FILE), NETWORK);
     fixture.set_image_plugin(PLUGIN, 0o755);
-    daemon.wait_until_ready(); // a try that is on its way has to end first
+    daemon.wait_until_ready(); // a running attempt has to end first
     assert!(daemon.cpu_time() < Duration::from_secs(1), "{:?}", daemon.cpu_time());
 }
 
-/// What it left running holds its standard output open.
+/// A process that it left holds its stdout open.
 #[test]
 fn a_plugin_whose_child_lives_on_is_not_waited_for() {
     let fixture = InstallFixture::new(&[]);

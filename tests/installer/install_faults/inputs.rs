@@ -40,7 +40,7 @@ fn a_token_or_authority_that_cannot_be_read_is_told_and_used_when_it_is_there() 
     });
 }
 
-/// The old one may still be good, and without it nothing is.
+/// The old one may still be valid, and without it no pod starts.
 #[test]
 fn a_token_that_vanishes_leaves_the_kubeconfig_and_the_entry_in_place() {
     let fixture = InstallFixture::new(&[]);

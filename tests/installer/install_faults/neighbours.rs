@@ -1,4 +1,4 @@
-//! Other processes in the way, and an API server that is not there.
+//! Interfering processes, and an API server that is unavailable.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -26,7 +26,7 @@ fn a_taken_port_keeps_nothing_from_being_installed_and_is_taken_over_when_it_is_
             "{}",
             daemon.log()
         );
-        // Each is told by a thread of its own.
+        // Each is logged by a different thread.
         for line in ["the plugin is installed", "cannot read the credential"] {
             daemon.wait_for(line, |daemon| daemon.log().contains(line));
         }
@@ -93,7 +93,7 @@ fn refuses(socket: &Path) -> bool {
 
 #[test]
 fn without_an_api_server_it_installs_all_the_same() {
-    // Nobody answers; nobody listens; and no host of that name.
+    // No answer; no listener; and no host with that name.
     each(["192.0.2.1", "127.0.0.1", "api.invalid"], |host| {
         let fixture =
             InstallFixture::new(&[("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", "9")]);

@@ -13,9 +13,9 @@ use super::fixture::{BESIDE, Files, replace};
 /// One kind of damage.
 pub(crate) struct Damage {
     pub(crate) name: &'static str,
-    /// Does it, for the so-manieth time.
+    /// Causes the damage; the number counts the repetitions.
     pub(crate) act: fn(&Files, usize),
-    /// What mending it counts as.
+    /// Causes under which the repair is counted.
     pub(crate) causes: &'static [&'static str],
 }
 
@@ -23,7 +23,7 @@ const fn damage(name: &'static str, act: fn(&Files, usize), causes: &'static [&'
     Damage { name, act, causes }
 }
 
-/// Damages that one daemon meets in turn.
+/// Damages that one agent gets in turn.
 pub(crate) type Course = &'static [Damage];
 
 const EARLIER: Course = &[
@@ -49,7 +49,7 @@ pub(crate) const COURSES: [Course; 15] = [
     EARLIER,
 ];
 
-/// Now and then a writer takes longer than a burst of events lasts, so that the state between is met, too.
+/// Occasionally a writer takes longer than a burst of events, so that the intermediate state is observed, too.
 fn hesitate(time: usize) {
     if time % 2 == 1 {
         thread::sleep(Duration::from_millis(60));

@@ -1,4 +1,4 @@
-//! A node with a primary network, the daemon on it, and what must hold there.
+//! A node with a primary network, the agent on it, and its invariants.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,10 +14,10 @@ pub(crate) const KUBECONFIG: &str = "ZZZ-istio-cni-kubeconfig";
 pub(crate) const OURS: &str = "istio-cni";
 /// Another program in the image's directory.
 pub(crate) const BESIDE: &str = "istio-iptables";
-/// Far more than anything here may take.
+/// Far longer than any operation here.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A daemon that has installed everything.
+/// An agent that has installed everything.
 pub(crate) struct HealFixture {
     pub(crate) daemon: Daemon,
     pub(crate) files: Files,
@@ -34,7 +34,7 @@ impl HealFixture {
     pub(crate) fn with(primary: fn(&Node) -> Value, change: impl FnOnce(Container) -> Container) -> Self {
         let node = Node::new(NodeOptions::default());
         let container = change(Container::new(&node));
-        // Our image has only the plugin. What another one has beside it is maintained as well.
+        // Our image has only the plugin. Further programs of an image are maintained as well.
         container.add_image_program(BESIDE);
         let primary = primary(&node);
         let text = serde_json::to_vec_pretty(&primary).unwrap();
@@ -45,7 +45,7 @@ impl HealFixture {
         Self { daemon, files, container, node }
     }
 
-    /// Waits until everything is as it should be and `/readyz` says so; the time since it was `damaged`.
+    /// Waits until everything is correct and `/readyz` reports it; returns the time since `damaged`.
     pub(crate) fn healed(&self, damaged: Instant) -> Duration {
         loop {
             if self.sample() && self.files.fault().is_none() {
@@ -61,11 +61,11 @@ impl HealFixture {
         }
     }
 
-    /// One look at files, `/readyz`, and files again; whether all said that all is well. Nobody may damage anything
-    /// meanwhile: then what was bad before and after the question was bad when it was answered.
+    /// Checks files, `/readyz`, and files again; returns whether all were correct. No other thread may damage anything meanwhile:
+    /// then a fault before and after the request existed during it.
     ///
     /// # Panics
-    /// `/readyz` has lied.
+    /// If `/readyz` was wrong.
     pub(crate) fn sample(&self) -> bool {
         let before = self.files.broken();
         let ready = self.daemon.is_ready();
@@ -76,7 +76,7 @@ impl HealFixture {
         ready && before.is_none() && after.is_none()
     }
 
-    /// How many restores were counted under a cause.
+    /// Number of restores counted under a cause.
     pub(crate) fn restores(&self, cause: &str) -> f64 {
         self.daemon.metric(&format!("istio_cni_restores_total{{cause=\"{cause}\"}}")).unwrap_or_default()
     }
@@ -89,19 +89,19 @@ pub(crate) fn primary_of(node: &Node) -> Value {
     network
 }
 
-/// The installed files, and what they shall be.
+/// The installed files, and their expected content.
 pub(crate) struct Files {
     pub(crate) net_d: PathBuf,
     pub(crate) bin_dir: PathBuf,
     pub(crate) source_dir: PathBuf,
-    /// The primary network without us.
+    /// The primary network without our entry.
     pub(crate) primary: Value,
     entry: Value,
     kubeconfig: (Vec<u8>, u32),
 }
 
 impl Files {
-    /// Takes the first installation for what shall be; what is in it is another test's matter.
+    /// Records the first installation as the expected state; other tests check its content.
     pub(crate) fn installed(container: &Container, primary: Value) -> Self {
         let (net_d, bin_dir) = (container.net_d(), container.bin_dir());
         let plugins = read_json(&net_d.join(HOLDER)).unwrap()["plugins"].take();
@@ -135,13 +135,13 @@ impl Files {
         &self.entry
     }
 
-    /// What `/readyz` must know of: a plugin that is missing or garbage, an entry that is not the last one that the
-    /// runtime calls.
+    /// Faults that `/readyz` must report: a plugin that is missing or invalid, an entry that is not the last one that the runtime
+    /// calls.
     pub(crate) fn broken(&self) -> Option<String> {
         self.binary_fault(OURS).or_else(|| self.entry_fault())
     }
 
-    /// Anything that is not as it should be.
+    /// Any deviation from the expected state.
     pub(crate) fn fault(&self) -> Option<String> {
         let kubeconfig = self.kubeconfig();
         let good = mode(&kubeconfig) == Some(self.kubeconfig.1)
@@ -152,7 +152,7 @@ impl Files {
             .or_else(|| self.stale_fault())
     }
 
-    /// Compares what is cheap to compare; see [`Files::assert_whole`].
+    /// Compares only what is cheap to compare; see [`Files::assert_whole`].
     fn binary_fault(&self, name: &str) -> Option<String> {
         let (source, installed) = (self.source_dir.join(name), self.bin_dir.join(name));
         let (Ok(source), Ok(installed)) = (fs::metadata(source), fs::metadata(installed)) else {
@@ -162,7 +162,7 @@ impl Files {
         (!same).then(|| format!("{name} is another: {} bytes", installed.len()))
     }
 
-    /// Every byte of the binaries.
+    /// Compares every byte of the binaries.
     pub(crate) fn assert_whole(&self) {
         for name in [OURS, BESIDE] {
             let (source, installed) = (self.source_dir.join(name), self.bin_dir.join(name));
@@ -184,7 +184,7 @@ impl Files {
         }
     }
 
-    /// An entry in a file that runtimes do not take.
+    /// An entry in a file that runtimes do not use.
     fn stale_fault(&self) -> Option<String> {
         let others = networks(&self.net_d).into_iter().skip(1);
         let mut stale = others.filter(|(_, network)| entries_of(network) > 0);
@@ -192,19 +192,19 @@ impl Files {
     }
 }
 
-/// The usable networks of a directory, as runtimes sort them.
+/// The usable networks of a directory, in the order of runtimes.
 pub(crate) fn networks(directory: &Path) -> Vec<(String, Value)> {
     let names = names(directory).into_iter().filter(|name| is_network(name));
     let read = |name: String| read_json(&directory.join(&name)).map(|network| (name, network));
     names.filter_map(read).filter(|(_, network)| network.is_object()).collect()
 }
 
-/// Whether a runtime takes a file of this name for a network.
+/// Whether a runtime treats a file of this name as a network.
 pub(crate) fn is_network(name: &str) -> bool {
     matches!(Path::new(name).extension().and_then(|end| end.to_str()), Some("conf" | "conflist"))
 }
 
-/// How many entries of ours a network has.
+/// Number of our entries in a network.
 pub(crate) fn entries_of(network: &Value) -> usize {
     let plugins = network["plugins"].as_array().into_iter().flatten();
     plugins.filter(|plugin| plugin["type"] == OURS).count()
@@ -226,7 +226,7 @@ fn mode(path: &Path) -> Option<u32> {
     Some(fs::metadata(path).ok()?.permissions().mode() & 0o7777)
 }
 
-/// Replaces a file as careful programs do it, under a temporary name that is none of ours.
+/// Replaces a file as careful programs do, under a foreign temporary name.
 pub(crate) fn replace(path: &Path, content: &[u8]) {
     let name = path.file_name().unwrap().to_str().unwrap();
     let temporary = path.with_file_name(format!(".{name}.new"));

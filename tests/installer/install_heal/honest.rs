@@ -1,4 +1,4 @@
-//! `/readyz` never says that all is well while it is not.
+//! `/readyz` never reports success while there is a fault.
 
 use std::fs;
 use std::panic::resume_unwind;
@@ -11,14 +11,14 @@ use crate::fixtures::random::random;
 
 const SEED: u64 = 0x7265_6164_795f_6e6f;
 const ROUNDS: usize = 60;
-/// What comes sooner after a repair may be taken for a rival's answer to it.
+/// A change sooner after a repair may be attributed to a conflicting writer.
 const PAUSE: Duration = Duration::from_millis(300);
 
 type Act = fn(&Files, usize);
 const PLUGIN: [Act; 2] = [removed, overwritten];
 const ENTRY: [Act; 3] = [entry_removed, network_replaced, another_after];
 
-/// Damages in bursts, so that they fall into each step of the repair of the one before.
+/// Damages in bursts, so that they occur during each step of the previous repair.
 #[test]
 fn readiness_never_lies_even_when_damage_comes_during_a_repair() {
     println!("seed {SEED:#x}");
@@ -49,12 +49,12 @@ fn bursts(acts: &[Act], mut dice: u64) {
     println!("{samples} samples during repairs, and no lie");
 }
 
-/// It may be gone already.
+/// The file may not exist any more.
 fn removed(files: &Files, _: usize) {
     drop(fs::remove_file(files.plugin()));
 }
 
-/// A program that is being tried out cannot be written to.
+/// A program that is being executed cannot be written to.
 fn overwritten(files: &Files, round: usize) {
     drop(fs::write(files.plugin(), format!("garbage {round}")));
 }

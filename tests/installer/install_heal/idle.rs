@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::damage::{entry_removed, plugin_removed};
 use super::fixture::HealFixture;
 
-/// Two of the daemon's regular looks at everything, at least.
+/// At least two of the agent's regular observations of everything.
 const QUIET: Duration = Duration::from_secs(25);
-/// Of one core: 0.1 %.
+/// Maximum share of one core: 0.1 %.
 const SHARE: u32 = 1000;
 
 #[test]
@@ -18,11 +18,11 @@ fn nothing_turns_when_nothing_happens() {
     fixture.healed(Instant::now());
     entry_removed(&fixture.files, 0);
     fixture.healed(Instant::now());
-    thread::sleep(Duration::from_secs(1)); // what the repairs set off has passed
-    // CPU time counts waits for a cache that others have filled: on a busy machine a second look decides.
+    thread::sleep(Duration::from_secs(1)); // processing that the repairs caused has ended
+    // CPU time includes waiting for cache lines that other processes evicted: on a busy machine a second sample decides.
     let is_quiet = (0..2).any(|_| {
         let (start, before) = (Instant::now(), fixture.daemon.cpu_time());
-        thread::sleep(QUIET); // this is what is measured
+        thread::sleep(QUIET); // the measurement itself
         let (took, used) = (start.elapsed(), fixture.daemon.cpu_time() - before);
         println!("idle: {used:?} of CPU time in {took:?}");
         used < took / SHARE

@@ -1,4 +1,4 @@
-//! What was repaired is taken back at the end, too.
+//! Repaired state is removed at the end, too.
 
 use std::fs;
 use std::time::Instant;

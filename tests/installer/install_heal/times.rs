@@ -1,4 +1,4 @@
-//! How long a damage lasts, and what is counted.
+//! Duration of damages, and their counters.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -9,10 +9,10 @@ use super::damage::{COURSES, Course};
 use super::fixture::HealFixture;
 use crate::fixtures::random::random;
 
-/// Of each kind.
+/// Number of damages of each kind.
 const DAMAGES: usize = 100;
 const PROMISE: Duration = Duration::from_secs(1);
-/// What comes sooner after a repair may be taken for a rival's answer to it.
+/// A change sooner after a repair may be attributed to a conflicting writer.
 const PAUSE: Duration = Duration::from_millis(300);
 const CAUSES: [&str; 9] = [
     "binary",
@@ -57,12 +57,12 @@ fn p99_of(name: &str, mut times: Vec<Duration>) -> Duration {
     p99
 }
 
-/// One daemon, and its damages.
+/// Runs one agent through its damages.
 fn run(course: Course, mut dice: u64) -> Times {
     let fixture = HealFixture::new();
     let mut times = Times::new();
     for time in 0..DAMAGES {
-        // And so that damages fall on all moments of the daemon's own rhythm.
+        // Random, so that damages occur at all phases of the agent's own timers.
         thread::sleep(PAUSE + Duration::from_millis(random(&mut dice, 60)));
         let damage = &course[time % course.len()];
         (damage.act)(&fixture.files, time / course.len());

@@ -1,4 +1,4 @@
-//! Which file gets our entry: the one that a runtime takes, or the one that is named.
+//! The file that gets our entry: the one that a runtime uses, or the named one.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use crate::fixtures::install::{FILE, InstallFixture, NETWORK, SINGLE};
 
 const CHAIN: [&str; 2] = ["bridge", "istio-cni"];
 
-/// Not ready, and says that it waits for this.
+/// Asserts that the agent is not ready, and reports what it waits for.
 fn waits(daemon: &mut Daemon, words: &str) {
     daemon.wait_for(&format!("it waits: {words}"), |daemon| {
         let (status, body) = daemon.get(8000, "/readyz").unwrap_or_default();
@@ -73,7 +73,7 @@ fn a_foreign_list_in_the_place_of_a_conversion_is_there_again_at_the_end() {
     assert_eq!(fixture.files(), before);
 }
 
-/// containerd takes `.conf` before `.conflist`, so that pods would start without rules.
+/// containerd prefers `.conf` to `.conflist`, so pods would start without rules.
 #[test]
 fn a_named_list_follows_the_single_configuration_that_is_written_again() {
     let fixture = InstallFixture::bare(&[("CNI_CONF_NAME", FILE)]);
@@ -141,7 +141,7 @@ fn without_a_name_any_network_is_waited_for() {
 
 #[test]
 fn the_first_network_by_its_bytes_is_taken() {
-    // Capitals sort before small letters, and `.conf` before `.conflist`.
+    // Upper case sorts before lower case, and `.conf` before `.conflist`.
     for (taken, other) in [("10-a.conflist", "9-a.conflist"), ("B.conflist", "a.conflist")] {
         let fixture = InstallFixture::bare(&[]);
         for name in [taken, other] {
@@ -196,7 +196,7 @@ fn an_entry_that_istio_left_is_replaced_and_its_temporaries_are_removed() {
     assert!(!bin.join("istio-cni.tmp.999").exists());
 }
 
-/// A link counts for runtimes as a file of its own; it is the same network all the same.
+/// Runtimes treat a link as a file of its own; it is the same network nevertheless.
 #[test]
 fn a_second_name_of_the_file_with_the_entry_is_no_stale_one() {
     for env in [&[][..], &[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "20-kit.conf")]] {
@@ -207,7 +207,7 @@ fn a_second_name_of_the_file_with_the_entry_is_no_stale_one() {
         fixture.write("20-kit.conf", SINGLE);
         let daemon = fixture.start_ready();
         let changed = fixture.files();
-        sleep(Duration::from_millis(300)); // time for whoever undoes what was done
+        sleep(Duration::from_millis(300)); // time for a wrong repair
         assert_eq!(fixture.files(), changed, "{}", daemon.log());
         assert!(daemon.is_ready());
     }

@@ -17,7 +17,7 @@ fn only_its_owner_may_read_it_unless_another_mode_is_set() {
     }
 }
 
-/// Variables, what is in the file then, and what is not.
+/// Variables, texts that the file then has, and texts that it has not.
 type Case = (&'static [(&'static str, &'static str)], &'static [&'static str], &'static [&'static str]);
 
 #[test]
@@ -110,7 +110,7 @@ fn a_new_token_is_taken_over_within_a_second_and_never_shown() {
     assert_eq!(fixture.files()[KUBECONFIG].0, 0o600);
 }
 
-/// Also when the daemon was away meanwhile.
+/// Even if the agent was not running meanwhile.
 #[test]
 fn a_token_that_changed_before_the_start_is_taken_over_at_once() {
     let fixture = InstallFixture::new(&[]);

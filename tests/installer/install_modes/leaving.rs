@@ -1,4 +1,4 @@
-//! What the end of a daemon leaves, and what the next one in another mode makes of it.
+//! State that an agent leaves at its end, and its handling by the next one in another mode.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::fixtures::install::{FILE, Files, InstallFixture, KUBECONFIG, NETWORK,
 const CHAIN: [&str; 2] = ["bridge", "istio-cni"];
 type Env = &'static [(&'static str, &'static str)];
 
-/// Every mode: its variables.
+/// Variables of every mode.
 const MODES: [Env; 5] = [
     &[],
     &[("CNI_CONF_NAME", FILE)],
@@ -18,7 +18,7 @@ const MODES: [Env; 5] = [
     &[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "50-alone.conf")],
 ];
 
-/// What of that stays as it is in the next mode.
+/// Variables that are the same in the next mode.
 const NO_MODE: Env =
     &[("CNI_CONF_NAME", ""), ("ISTIO_OWNED_CNI_CONFIG", "false"), ("CHAINED_CNI_PLUGIN", "true")];
 
@@ -41,7 +41,7 @@ fn a_cleanup_leaves_the_directory_as_it_was_to_the_byte_in_every_mode() {
     }
 }
 
-/// Also after a crash, and by a daemon that has not installed this itself.
+/// Also after a crash, and by an agent that did not install this itself.
 #[test]
 fn a_cleanup_after_a_kill_and_a_restart_leaves_the_directory_as_it_was() {
     for mode in MODES {
@@ -54,8 +54,8 @@ fn a_cleanup_after_a_kill_and_a_restart_leaves_the_directory_as_it_was() {
     }
 }
 
-/// CRI-O calls the plugins of a pod's network as it was at the pod's ADD: without the binary, no such pod could end, and at CRI-O's
-/// next start the kubelet would replace it.
+/// CRI-O calls the plugins of a pod's network as of the pod's ADD: without the binary, no such pod could end, and at CRI-O's next
+/// start the kubelet would replace it.
 #[test]
 fn a_cleanup_under_crio_leaves_the_plugin_for_pods_that_started_with_it() {
     let fixture = InstallFixture::new(&[("CLEANUP_ON_EXIT", "always")]);
@@ -70,7 +70,7 @@ fn a_cleanup_under_crio_leaves_the_plugin_for_pods_that_started_with_it() {
     assert_eq!(left, ["istio-cni"], "{log}");
 }
 
-/// Multus, which other networks are called by, deletes a pod's networks as they were at its ADD: without the binary, it could not.
+/// Multus, which calls other networks, deletes a pod's networks as of its ADD: without the binary, it could not.
 #[test]
 fn a_cleanup_under_multus_leaves_the_plugin_for_pods_that_started_with_it() {
     for plugin in ["multus", "multus-shim"] {
@@ -89,7 +89,7 @@ fn a_cleanup_under_multus_leaves_the_plugin_for_pods_that_started_with_it() {
     }
 }
 
-/// What others changed meanwhile is theirs.
+/// Foreign changes made meanwhile are kept.
 #[test]
 fn a_cleanup_keeps_what_others_changed() {
     let fixture = InstallFixture::new(&[("CLEANUP_ON_EXIT", "always")]);
@@ -104,7 +104,7 @@ fn a_cleanup_keeps_what_others_changed() {
     assert_eq!(fixture.files().len(), 1, "{:?}", fixture.files().keys());
 }
 
-/// The network plugin was replaced by one that has another file.
+/// The network plugin was replaced by one with another file.
 #[test]
 fn a_cleanup_leaves_nothing_of_a_network_that_is_gone() {
     let fixture = InstallFixture::new(&[("CLEANUP_ON_EXIT", "always")]);
@@ -139,7 +139,7 @@ fn ours(files: &Files) -> BTreeSet<String> {
     names.map(|(name, _)| name).filter(is_network).cloned().collect()
 }
 
-/// One file alone may have our entry afterwards, and it must be the mode's.
+/// Only one file may have our entry afterwards, and it must be the mode's.
 #[test]
 fn another_mode_after_a_restart_leaves_no_entry_of_the_one_before() {
     let holders = [FILE, FILE, "02-istio-cni.conflist", "YYY-istio-cni.conf", "50-alone.conf"];

@@ -1,4 +1,4 @@
-//! A complete copy of the runtime's network with our entry, in a file of ours that comes first.
+//! A complete copy of the runtime's network with our entry, in a file of ours that sorts first.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -38,7 +38,7 @@ fn the_copy_follows_the_original_within_a_second() {
     }
 }
 
-/// The network plugin restarts: for a moment its file is away, and the node keeps its network.
+/// The network plugin restarts: its file is missing for a moment, and the node keeps its network.
 #[test]
 fn the_copy_outlives_the_original() {
     let fixture = InstallFixture::new(&[OWN]);
@@ -81,7 +81,7 @@ fn a_name_that_the_runtime_would_not_take_is_an_error() {
     }
 }
 
-/// Only the order of the names makes the copy count.
+/// The copy takes effect only by the order of the names.
 #[test]
 fn a_single_configuration_that_sorts_before_the_copy_is_an_error() {
     for name in ["01-kit.json", "01-kit.conf"] {
@@ -96,7 +96,7 @@ fn a_single_configuration_that_sorts_before_the_copy_is_an_error() {
     }
 }
 
-/// It is ours alone, so that what a link at its name leads to is not.
+/// The file is ours alone, but the target of a link with its name is not.
 #[test]
 fn a_link_in_the_place_of_the_copy_is_replaced() {
     for target in ["nowhere", "/etc/hosts", "elsewhere"] {

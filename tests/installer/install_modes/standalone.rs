@@ -1,4 +1,4 @@
-//! A network of our own, for whoever calls it by name.
+//! A network of our own, for components that call it by name.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::fixtures::install::{FILE, InstallFixture, NETWORK};
 
 const ALONE: (&str, &str) = ("CHAINED_CNI_PLUGIN", "false");
 
-/// [`NETWORK_CONFIG`] after its placeholders were replaced.
+/// [`NETWORK_CONFIG`] with its placeholders replaced.
 fn rendered() -> String {
     NETWORK_CONFIG
         .replace("__LOG_UDS_ADDRESS__", "/var/run/istio-cni/log.sock")

@@ -1,4 +1,4 @@
-//! The file with the plugin's entry: a ConfigMap's, which the kubelet swaps.
+//! The file with the plugin's entry: from a ConfigMap, which the kubelet replaces atomically.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use crate::fixtures::install::{FILE, InstallFixture, replace};
 
 const PATH: (&str, &str) = ("CNI_NETWORK_CONFIG_FILE", "/config/entry.json");
 
-/// The directory of the file, on a container's own root.
+/// Directory of the file, in a container's own root.
 fn directory(fixture: &InstallFixture) -> PathBuf {
     let directory = fixture.container.root().join("config");
     fs::create_dir_all(&directory).unwrap();
@@ -22,13 +22,13 @@ fn with_level(level: &str) -> String {
     NETWORK_CONFIG.replace("\"debug\"", &format!("\"{level}\""))
 }
 
-/// As the kubelet does it: a new directory, then one rename of a link.
+/// Replaces the file as the kubelet does: a new directory, then an atomic rename of a symlink.
 fn swap(directory: &Path, version: &str, text: &str) {
     fs::create_dir(directory.join(version)).unwrap();
     fs::write(directory.join(version).join("entry.json"), text).unwrap();
     symlink(version, directory.join("..data_tmp")).unwrap();
     fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
-    drop(symlink("..data/entry.json", directory.join("entry.json"))); // there from the first time on
+    drop(symlink("..data/entry.json", directory.join("entry.json"))); // exists from the first time on
 }
 
 fn level(fixture: &InstallFixture) -> String {
@@ -83,21 +83,21 @@ fn a_new_value_that_cannot_be_used_leaves_the_last_good_one() {
         let refused =
             |daemon: &kit::Daemon| daemon.metric("istio_cni_config_updates_total{result=\"refused\"}");
         daemon.wait_for("it is refused", |daemon| refused(daemon) == Some(1.0));
-        daemon.wait_until_ready(); // the plugin is installed all the same
+        daemon.wait_until_ready(); // the plugin is installed nevertheless
         assert_eq!(fixture.read(FILE), before, "{broken}");
         assert!(
             daemon.logged("new CNI network configuration refused; keeping the last good one", "error=") > 0,
             "{}",
             daemon.log()
         );
-        fixture.write("another", ""); // it looks again, and does not tell again
+        fixture.write("another", ""); // it checks again without logging again
         swap(&directory, "..3", &with_level("warn"));
         daemon.wait_for("the next good one is used", |_| level(&fixture) == "warn");
         assert_eq!(refused(&daemon), Some(1.0));
     }
 }
 
-/// The ConfigMap is away for a moment, such as during an upgrade of the chart.
+/// The ConfigMap is missing for a moment, as during an upgrade of the chart.
 #[test]
 fn a_file_that_vanishes_leaves_the_last_good_entry() {
     let fixture = InstallFixture::new(&[PATH, ("CNI_NETWORK_CONFIG", "")]);
