@@ -1,4 +1,4 @@
-//! The command `millrace` against many nodes and pods, behind a real API server.
+//! The command `millrace` with many nodes and pods, behind a real API server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

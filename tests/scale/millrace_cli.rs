@@ -1,4 +1,4 @@
-//! `millrace` against a real API server, with 300 simulated nodes and 10,000 pods, and exactly the rights of
+//! `millrace` with a real API server, 300 simulated nodes and 10,000 pods, and exactly the permissions of
 //! deploy/millrace-viewer.yaml.
 
 mod fixture;
@@ -14,7 +14,7 @@ use fixture::{
     AGENTS, BROKEN, Fixture, LATE, MESH, NODES, PODS, REFUSED, Run, SILENT, UNREACHABLE, WRONG_USER, node,
 };
 
-/// Findings of this test's objects, as code and object: other tests have theirs in the same API server.
+/// Findings about this test's objects, as code and object: other tests have theirs in the same API server.
 fn findings(report: &Value) -> BTreeSet<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let all = report["findings"].as_array().unwrap().iter().map(|finding| {
@@ -57,7 +57,7 @@ fn a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds() 
     let Some(api) = ApiServer::shared() else { return };
     let fixture = Fixture::new(api);
     check(&fixture);
-    // Most of the rest is waiting for agents that do not answer: side by side.
+    // Most of the rest is waiting for agents that do not answer, so it runs concurrently.
     let lanes: [&[fn(&Fixture)]; 3] = [
         &[table, junit, one_namespace],
         &[list, explain, verify_and_bundle, watch],
@@ -72,8 +72,7 @@ fn a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds() 
     rights(api, &fixture);
 }
 
-/// What is promised for a machine with nothing else to do. This one runs other tests, so the first of three attempts counts that
-/// keeps the promise.
+/// Documented limit on an idle machine. This one runs other tests, so one of three attempts has to meet it.
 const PROMISE: Duration = Duration::from_secs(10);
 
 fn check(fixture: &Fixture) {
@@ -95,7 +94,7 @@ fn check(fixture: &Fixture) {
     let count = |name: &str| usize::try_from(report["counts"][name].as_u64().unwrap()).unwrap();
     assert_eq!(count("agents"), NODES - 1);
     assert_eq!(count("answered"), NODES - 1 - 8);
-    // Of 10,000 pods, those of nine nodes are not known, and one more has no record.
+    // Of 10,000 pods, those of nine nodes are unknown, and one more has no record.
     assert_eq!(count("pods"), PODS - fixture::pods_of_silent_nodes() - 1);
     let why = |at: usize| {
         let all = report["unanswered"].as_array().unwrap();
@@ -107,7 +106,7 @@ fn check(fixture: &Fixture) {
     let advice = "with hostNetwork the debug port is closed by default: set millrace.debugPort (--ctrlz_port), or use --via exec";
     assert_eq!(why(REFUSED), format!("{forwarding}; {advice}"));
     assert_eq!(why(WRONG_USER), "the agent refused: HTTP status 403: root only");
-    // Where it breaks depends on how far the proxy between had got.
+    // The error depends on the progress of the proxy in between.
     assert!(
         why(BROKEN).contains("in the middle of the answer") || why(BROKEN).contains("WebSocket"),
         "{}",
@@ -129,7 +128,7 @@ fn check(fixture: &Fixture) {
     assert!(took < PROMISE, "{took:?}");
 }
 
-/// For people: marks, hints with a link, and no colour or progress bar where there is no terminal.
+/// For people: marks, hints with a link, and no colour or progress bar without a terminal.
 fn table(fixture: &Fixture) {
     let run = fixture.millrace(&["check", "--wait", "1s"]);
     for line in [
@@ -147,7 +146,7 @@ fn table(fixture: &Fixture) {
     assert!(!run.stdout.contains('\x1b') && run.stderr.is_empty(), "{}", run.stderr);
 }
 
-/// For build servers; of no other command.
+/// For build servers; only this command has it.
 fn junit(fixture: &Fixture) {
     let run = fixture.millrace(&["check", "-o", "junit", "--node", &node(20)]);
     assert_eq!(run.status, 1, "{}", run.stderr);
@@ -173,7 +172,7 @@ fn junit(fixture: &Fixture) {
     );
 }
 
-/// Of other namespaces nothing, of agents and nodes everything.
+/// Nothing of other namespaces, everything about agents and nodes.
 fn one_namespace(fixture: &Fixture) {
     let run = fixture.millrace(&["check", "-n", MESH, "--node", &node(20), "-o", "json"]);
     let report = run.json();
@@ -258,7 +257,7 @@ fn verify_and_bundle(fixture: &Fixture) {
 
     let file = fixture.directory().join("all.tar.gz");
     let path = file.to_str().unwrap();
-    // As long as a check may take: by then, all but those that never answer have, on whatever machine.
+    // As long as a check may take: by then, all agents except those that never answer have answered, on any machine.
     let run = fixture.millrace(&["bundle", "-f", path, "--timeout", "10s"]);
     assert_eq!((run.status, run.stdout.trim()), (0, path), "{}", run.stderr);
     let names = kit::Netns::named("cli-bundle".into()).sh(&format!("tar tzf {path}"));
@@ -284,8 +283,7 @@ fn watch(fixture: &Fixture) {
     );
 }
 
-/// What is refused is reported, and the rest of the check goes on.
-/// Of nodes that do not answer, or run no agent, the pods are unknown.
+/// Refusals are reported, and the rest of the check continues. Pods of nodes that do not answer, or run no agent, are unknown.
 fn simulate(fixture: &Fixture) {
     let label = ["simulate", "label", "namespace", MESH, "istio.io/dataplane-mode-"];
     let run = fixture.millrace(&[&label[..], &["-o", "json"]].concat());
@@ -345,14 +343,14 @@ fn findings_of(report: &Value) -> impl Iterator<Item = &Value> {
     report["findings"].as_array().unwrap().iter()
 }
 
-/// With Cilium's settings as its chart has them, and no API of Calico's or OpenShift's.
+/// With Cilium's settings as its chart sets them, and no API of Calico's or OpenShift's.
 fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
     let before = |words: &[&str]| fixture.millrace(&[&["check", "--pre", "-n", MESH], words].concat());
     let agent = serde_json::json!({"metadata": {"name": "cilium"}, "spec": {
         "selector": {"matchLabels": {"app": "cilium"}},
         "template": {"metadata": {"labels": {"app": "cilium"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}},
     }});
-    // Cilium in a namespace of its own: without its configuration, nothing is known of it.
+    // Cilium in its own namespace: without its configuration, nothing is known about it.
     let agents = format!("/apis/apps/v1/namespaces/{AGENTS}/daemonsets");
     api.admin().create(&agents, &agent);
     let unknown = before(&[]);
@@ -377,7 +375,7 @@ fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
     assert_eq!(exclusive["link"], "docs/networks.md#cilium");
     assert_eq!(exclusive["object"]["namespace"], AGENTS);
     assert_eq!(fixture.millrace(&["check", "--pre", "-n", "nowhere"]).status, 2);
-    // Who may not create pods learns nothing of the nodes, and everything else.
+    // A user who may not create pods gets everything except the nodes' results.
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/istio-cni.yaml");
     let run = before(&["-f", manifests, "--sample", "2", "-o", "json"]);
     let report = run.json();
@@ -422,7 +420,7 @@ fn rights(api: &ApiServer, fixture: &Fixture) {
          \"{AGENTS}\" (403)"
     );
     assert_eq!(agent, format!("cannot connect to port 9876 of pod {AGENTS}/agent-0: {forbidden}"));
-    // As others, with kubectl's flags.
+    // As another user, with kubectl's flags.
     let admin = Auth::ClientCert { user: "admin".into(), group: "system:masters".into() };
     let list = |flags: &[&str]| {
         let run = fixture.millrace_as(&admin, &[&["list", "-A", "--node", &node(1)], flags].concat());
@@ -464,7 +462,7 @@ fn completion_manual_page_and_version_need_no_cluster() {
         let run = fixture::run(&words);
         assert!(run.status == 0 && kit::has_line(&run.stdout, line), "{words:?}: {}", run.stderr);
     }
-    // The section's heading has the program's version, too; an option's line has its value.
+    // The section's heading also has the program's version; an option's line has its value.
     for (words, title, options) in [
         (&["man"][..], ".TH millrace 1  \"millrace 0.1.0\" ", &[][..]),
         (

@@ -1,5 +1,5 @@
-//! Istio's own `istio-iptables` beside ours: the same flags and environment, the same packets, and for each packet the same end,
-//! but for the differences that docs/compatibility.md lists. `hack/istio` builds Istio's program.
+//! Istio's own `istio-iptables` compared with ours: the same flags and environment, the same packets, and for each packet the same
+//! result, except for the differences listed in docs/compatibility.md. `hack/istio` builds Istio's program.
 
 mod packets;
 mod pod;
@@ -22,14 +22,14 @@ use self::{
 use crate::sidecar_kernel::at_once;
 
 const FIXED_SEED: u64 = 0x6d69_6c6c_7261_6365;
-/// Packets that each setting gets in each kind of tables.
+/// Number of packets for each setting in each kind of tables.
 const PACKETS: usize = 150;
-/// For a packet that nobody answers.
+/// Timeout of a packet that is not answered.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// For one whose ends differed: a busy machine is no difference.
+/// Timeout of a repeated packet whose results differed: a busy machine is no difference.
 const SECOND_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Tables that both tools are made to use.
+/// Tables that both tools are forced to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tables {
     Nft,
@@ -77,8 +77,8 @@ fn compare(tables: Tables) {
     assert!(surprises.is_empty(), "in {tables:?} tables:\n{}", surprises.join("\n"));
 }
 
-/// Makes two pods alike, one with the rules of each tool, and sends each packet in both. Returns what nobody listed: packets that
-/// ended otherwise, and listed differences that no packet shows.
+/// Sets up two equal pods, one with the rules of each tool, and sends each packet in both. Returns unlisted differences, and listed
+/// ones that no packet shows.
 fn compare_setting(setting: &Setting, tables: Tables, packets: &[Packet], tools: [&Path; 2]) -> Vec<String> {
     let pods = tools.map(|tool| {
         let pod = PodNetwork::new(setting);
@@ -115,7 +115,7 @@ fn compare_setting(setting: &Setting, tables: Tables, packets: &[Packet], tools:
     surprises
 }
 
-/// Shows what a pod's namespace holds, for the message of a failure.
+/// Contents of a pod's namespace, for the message of a failure.
 fn ruleset(netns: &Netns) -> String {
     netns.sh("nft --stateless list ruleset")
 }

@@ -1,4 +1,4 @@
-//! `istio-clean-iptables` leaves nothing of sidecar redirection, whoever made it, and all of everybody else's.
+//! `istio-clean-iptables` leaves nothing of sidecar redirection, whichever program created it, and everything of other components.
 
 use firewall::Backend;
 use kit::{Netns, binary};
@@ -23,7 +23,7 @@ fn cleaned(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> String {
     ended.stdout
 }
 
-/// Makes the rules of a case in both backends, as an earlier version or another host image may have left them.
+/// Creates the rules of a case in both backends, as an earlier version or another node image may have left them.
 fn make_in_both(netns: &Netns, case: &cases::Case) {
     sidecar_kernel::apply(netns, case, Backend::Legacy);
     for family in Family::BOTH {
@@ -31,7 +31,7 @@ fn make_in_both(netns: &Netns, case: &cases::Case) {
     }
 }
 
-/// A run that prefers one backend leaves nothing in the other, and one that prefers none ends with one.
+/// A run that prefers one backend leaves nothing in the other, and one without a preference results in one backend.
 #[test]
 fn rules_in_two_backends_become_rules_in_one() {
     let case = cases::all().into_iter().find(|case| case.name == "injected").unwrap();
@@ -52,7 +52,7 @@ fn rules_in_two_backends_become_rules_in_one() {
     assert!(after.is_blank(Backend::Legacy) && !after.is_blank(Backend::Nft), "{after:#?}");
 }
 
-/// Leftovers of both backends at once.
+/// Leftovers of both backends together.
 #[test]
 fn every_case_of_both_backends_goes() {
     at_once(&cases::all(), |case| {
@@ -130,7 +130,7 @@ fn the_mark_tells_which_policy_rules_are_ours() {
     }
 }
 
-/// What Istio's own istio-iptables leaves in its chains, and all that leads there; routes as `ip` makes them.
+/// Chains of Istio's own istio-iptables, and all jumps to them; routes as `ip` creates them.
 #[test]
 fn the_chains_of_istios_own_tool_go() {
     for backend in BACKENDS {

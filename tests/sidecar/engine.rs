@@ -1,5 +1,5 @@
-//! The engine against the host's iptables-nft: for every rule set of a pod, both leave the same in the kernel, and each
-//! reads, repairs and removes what the other has made.
+//! The engine compared with the host's iptables-nft: for every rule set of a pod, both leave the same in the kernel, and each
+//! reads, repairs and removes the rules of the other.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::sidecar_kernel::{
     state::{pod_netns, restore, save_text},
 };
 
-/// A name, whose chains, and the rules of each family.
+/// A name, the owner of the chains, and the rules of each family.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) owner: ChainSet,
@@ -66,7 +66,7 @@ pub(crate) fn pods() -> Vec<Case> {
     sidecars.chain(in_pod).collect()
 }
 
-/// Every condition and every verdict that the model knows and a pod's rules could have, negated and not.
+/// Every match and every verdict that the model has and a pod's rules could use, negated and not.
 fn everything(family: Family) -> RuleSet {
     let chain = Chain::named("ISTIO_OUTPUT");
     let net = |v4: &str, v6: &str| (if family == Family::V4 { v4 } else { v6 }).parse().unwrap();
@@ -171,7 +171,7 @@ fn listed(netns: &Netns, owner: ChainSet) -> BTreeMap<Family, SavedTables> {
     netns.run(move || nftables::read_tables(&[owner], ListBounds::POD)).unwrap()
 }
 
-/// What leads from what the engine reads to what is wanted.
+/// Changes from the rules that the engine reads to the desired ones.
 fn changes(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> Vec<(Family, RuleChange)> {
     let seen = listed(netns, owner);
     let none = SavedTables::default();
@@ -179,7 +179,7 @@ fn changes(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -
     Family::BOTH.map(of).to_vec()
 }
 
-/// Makes the rules by the engine; what differed, in words.
+/// Applies the rules with the engine; returns the changes as text.
 fn by_engine(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> Vec<String> {
     let changes = changes(netns, owner, wanted);
     let messages = {
@@ -193,7 +193,7 @@ fn by_engine(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet)
         .collect()
 }
 
-/// The same by the tool.
+/// Applies the rules with the tool; returns the changes as text.
 fn by_tool(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> Vec<String> {
     let mut reasons = Vec::new();
     for family in Family::BOTH {
@@ -205,7 +205,7 @@ fn by_tool(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -
     reasons
 }
 
-/// What both tools show, without counters; `nft` prints ports and marks in the same words, whichever expression they are.
+/// Output of both tools, without counters; `nft` prints ports and marks in the same format, whichever expression they are.
 fn shown(netns: &Netns) -> String {
     let saves = Family::BOTH.map(|family| save_text(netns, Backend::Nft, family)).concat();
     let patch = iptables_patch(netns);
@@ -219,19 +219,19 @@ fn shown(netns: &Netns) -> String {
     lines.chain(ruleset.lines().map(of_nft)).collect::<Vec<_>>().join("\n")
 }
 
-/// Before iptables 1.8.5, the tool makes all built-in chains of a table that it writes to, and shows chains as they come.
+/// Before iptables 1.8.5, the tool creates all built-in chains of a table that it writes to, and lists chains without sorting.
 const FIRST_TIDY: u32 = 5;
-/// From iptables 1.8.10 on, the tool writes a rule's conditions in another order, and asks IPv4's header for the protocol.
+/// From iptables 1.8.10 on, the tool writes a rule's matches in another order, and reads the protocol from the IPv4 header.
 const FIRST_OF_OTHER_ORDER: u32 = 10;
 
-/// 9 of `iptables v1.8.9 (nf_tables)`.
+/// The patch version: 9 of `iptables v1.8.9 (nf_tables)`.
 fn iptables_patch(netns: &Netns) -> u32 {
     let version = netns.sh("iptables-nft --version");
     let patch = version.strip_prefix("iptables v1.8.").and_then(|rest| rest.split(' ').next());
     patch.and_then(|patch| patch.parse().ok()).unwrap_or_else(|| panic!("{version}"))
 }
 
-/// The rules of saves, each chain's in their order.
+/// The rules of saves by chain, in order.
 fn rules_by_chain(saves: &str) -> String {
     let mut table = "";
     let mut rules = Vec::new();
@@ -245,13 +245,13 @@ fn rules_by_chain(saves: &str) -> String {
     rules.into_iter().map(|(table, _, _, rule)| format!("{table} {rule}\n")).collect()
 }
 
-/// `:OUTPUT ACCEPT`, however many packets have reached its end: the kernel sends some of its own.
+/// `:OUTPUT ACCEPT` without the number of packets: the kernel sends packets of its own.
 fn without_counters(line: &str) -> String {
     let chain = line.strip_prefix(':').and_then(|_| line.split_once(" ["));
     chain.map_or(line, |(chain, _)| chain).to_owned()
 }
 
-/// [`without_implied`], whatever the order of its conditions.
+/// [`without_implied`], with sorted matches.
 fn without_order(line: &str) -> String {
     let line = without_implied(&line.replace("ip protocol ", "meta l4proto "));
     let mut words: Vec<_> = line.split_whitespace().collect();
@@ -259,7 +259,7 @@ fn without_order(line: &str) -> String {
     words.join(" ")
 }
 
-/// The same words whether a port or a mark is an expression of nf_tables or a match of x_tables; without counters.
+/// The same text whether a port or a mark is an expression of nf_tables or a match of x_tables; without counters.
 fn without_implied(line: &str) -> String {
     let mut line = line.replace("meta mark", "mark").replace(" & ", " and ");
     for proto in ["tcp", "udp"] {
@@ -275,7 +275,7 @@ fn without_implied(line: &str) -> String {
     });
     let mut words: Vec<_> = words.collect();
     if words.contains(&"snaplen".to_owned()) {
-        words.sort(); // `nft` writes the options of "log" in another order
+        words.sort(); // `nft` prints the options of "log" in another order
     }
     words.join(" ")
 }
@@ -301,11 +301,11 @@ fn same_as_the_tool(case: &Case) {
     by_engine(&ours, owner, wanted);
     by_tool(&theirs, owner, wanted);
     assert_same(&shown(&ours), &shown(&theirs), name);
-    // Each reads what the other has made.
+    // Each reads the rules of the other.
     assert_eq!(by_tool(&ours, owner, wanted), Vec::<String>::new(), "{name}: the tool");
     assert_eq!(by_engine(&theirs, owner, wanted), Vec::<String>::new(), "{name}: the engine");
     assert_eq!(by_engine(&ours, owner, wanted), Vec::<String>::new(), "{name}: the engine, of its own");
-    // And removes it.
+    // And removes them.
     by_tool(&ours, owner, nothing);
     by_engine(&theirs, owner, nothing);
     assert_same(&shown(&ours), &shown(&theirs), &format!("{name}: removed"));
@@ -318,7 +318,7 @@ fn every_rule_set_of_a_pod_is_what_the_tool_makes() {
     at_once(&cases(), same_as_the_tool);
 }
 
-/// Rule by rule: what people do, and other components.
+/// Rule by rule, as people and other components do.
 #[test]
 fn the_tool_deletes_every_rule_of_the_engine() {
     at_once(&cases(), |case| {

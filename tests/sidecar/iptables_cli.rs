@@ -1,5 +1,5 @@
-//! `istio-iptables` as a user runs it: flags, environment, exit codes, and what then stands in the kernel. What a
-//! configuration means is proved elsewhere; here, that each flag leads to the configuration that it names.
+//! `istio-iptables` as a user runs it: flags, environment, exit codes, and the resulting kernel state. Other tests prove the effect
+//! of a configuration; these, that each flag results in its configuration.
 
 mod dry_run;
 mod flags;

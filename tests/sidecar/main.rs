@@ -1,4 +1,5 @@
-//! The plugin, `istio-iptables` and `istio-clean-iptables`: rules of pods with a sidecar, and traffic under them. Each test makes its own node; see `kit`.
+//! The plugin, `istio-iptables` and `istio-clean-iptables`: rules of pods with a sidecar, and traffic under them. Each test creates
+//! its own node; see `kit`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Native tables: for every rule set of a pod, what the kernel holds is what was meant, whoever made it, and `nft` shows it
-//! as Istio's.
+//! Native tables: for every rule set of a pod, the kernel has exactly the desired rules, whichever program applied them, and `nft`
+//! lists them as Istio's.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn preferred() -> FirewallOptions {
     FirewallOptions { native: NativeTables::Preferred, ..FirewallOptions::default() }
 }
 
-/// Makes the rules; what differed, in words.
+/// Applies the rules; returns the changes as text.
 fn apply(
     netns: &Netns,
     options: &FirewallOptions,
@@ -55,7 +55,7 @@ fn comes_and_goes(case: &engine::Case) {
     assert!(shown.lines().filter(is_table).all(is_native), "{name}: {shown}");
     assert!(shown.split_whitespace().all(|word| word != "xt"), "{name}: {shown}");
     assert_eq!(apply(&netns, &preferred(), case.owner, wanted).1, Vec::<String>::new(), "{name}: again");
-    // One rule less in some chain, a chain more, a table more.
+    // One rule less in some chain, an additional chain, an additional table.
     let prefix = case.owner.native.unwrap();
     netns.pipe(
         "nft -f -",
@@ -81,7 +81,7 @@ fn in_pod(dns: bool) -> impl Fn(Family) -> RuleSet + Clone + Send {
     move |family| inpod::pod_rules(&InPodRulesConfig::default(), &pod, family)
 }
 
-/// As `nft` wants to have what Istio 1.30 makes in an ambient pod with DNS capture.
+/// Input of `nft` for the rules that Istio 1.30 creates in an ambient pod with DNS capture.
 const ISTIO: &str = "\
 add table inet istio-ambient-nat
 add chain inet istio-ambient-nat prerouting { type nat hook prerouting priority -100 ; policy accept ; }
@@ -124,7 +124,7 @@ add rule inet istio-ambient-raw istio-output udp dport 53 meta mark and 0xfff ==
 add rule inet istio-ambient-raw istio-prerouting udp sport 53 meta mark and 0xfff != 0x539 counter ct zone set 1
 ";
 
-/// Each chain of each table with its lines. (`nft` shows chains in the order in which they were made.)
+/// Each chain of each table with its lines. (`nft` lists chains in order of creation.)
 fn chains(netns: &Netns) -> BTreeMap<(String, String), Vec<String>> {
     let (mut chains, mut table, mut chain) = (BTreeMap::new(), String::new(), String::new());
     for line in tables(netns).lines().map(str::trim) {
@@ -146,12 +146,12 @@ fn an_ambient_pods_tables_are_istios_to_the_letter() {
     apply(&ours, &preferred(), ChainSet::IN_POD, in_pod(true));
     theirs.pipe("nft -f -", ISTIO);
     assert_eq!(chains(&ours), chains(&theirs));
-    // Nothing of theirs has to be touched.
+    // None of their objects has to be changed.
     assert_eq!(
         apply(&theirs, &FirewallOptions::default(), ChainSet::IN_POD, in_pod(true)).1,
         Vec::<String>::new()
     );
-    // Istio leaves the table behind when DNS is no longer captured.
+    // Istio does not remove the table when DNS is no longer captured.
     let changed = apply(&theirs, &FirewallOptions::default(), ChainSet::IN_POD, in_pod(false)).1;
     assert!(
         changed.iter().any(|what| what == "inet istio-ambient-raw: the table should not exist"),
@@ -164,7 +164,7 @@ fn an_ambient_pods_tables_are_istios_to_the_letter() {
 #[test]
 fn what_is_there_decides_before_the_setting_does() {
     let (owner, wanted) = (ChainSet::IN_POD, in_pod(true));
-    // Rules of ours in tables of iptables stay there.
+    // Our rules in iptables tables stay there.
     for backend in [Backend::Nft, Backend::Legacy] {
         let netns = pod_netns("there");
         let forced = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
@@ -175,7 +175,7 @@ fn what_is_there_decides_before_the_setting_does() {
             "{backend}"
         );
     }
-    // Native ones stay when the setting is gone, also beside rules of others.
+    // Native ones stay after the setting is removed, also beside foreign rules.
     let netns = pod_netns("native");
     restore(&netns, Backend::Nft, Family::V4, "*nat\n-A OUTPUT -p udp -j ACCEPT\nCOMMIT\n");
     assert_eq!(apply(&netns, &preferred(), owner, wanted.clone()).0, Backend::Native);

@@ -1,6 +1,6 @@
-//! Every rule set of a sidecar pod, in the kernel, with both backends: it reads back as it was meant, a second time
-//! changes nothing, damage is repaired, and after removal the namespace is what it was. What is there is told by the
-//! host's own tools, never by the code under test.
+//! Every rule set of a sidecar pod, in the kernel, with both backends: it reads back as desired, applying it again changes nothing,
+//! damage is repaired, and after removal the namespace is as before. The host's own tools report the state, never the code under
+//! test.
 
 mod captured;
 #[path = "../../pkg/rules/tests/cases.rs"]
@@ -26,22 +26,22 @@ use rules::{SavedTables, plan, sidecar};
 use cases::Case;
 use state::{State, forced, pod_netns, save_text};
 
-/// The mark of all TPROXY cases, which tells the policy rules to remove.
+/// Mark of all TPROXY cases, which identifies the policy rules to remove.
 pub(crate) const MARK: Mark = Mark::with_full_mask(1337);
 
-/// Makes the rule set of a case, for both families.
+/// Applies the rule set of a case, for both families.
 pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectReport {
     let applied = netns.run(|| redirect::apply(&case.config, FamilyChoice::Dual, &forced(backend)));
     applied.unwrap_or_else(|error| panic!("{} with {backend}: {error}", case.name))
 }
 
-/// Takes everything away, of this backend only, so that a test sees what each leaves.
+/// Removes everything, of this backend only, so that a test sees what each leaves.
 fn remove(netns: &Netns, backend: Backend) -> Vec<String> {
     netns.run(|| redirect::remove_all(MARK, &forced(backend))).unwrap()
 }
 
-/// Does something for each element, a few at a time: these tests mostly wait for the kernel, which takes its time to
-/// make and to remove namespaces.
+/// Runs a test for each element, several at a time: these tests mostly wait for the kernel, which needs time to create and remove
+/// namespaces.
 pub(crate) fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -61,7 +61,7 @@ fn other(backend: Backend) -> Backend {
     if backend == Backend::Nft { Backend::Legacy } else { Backend::Nft }
 }
 
-/// What the kernel holds is, by our own reading of the host's save, exactly what was meant.
+/// Asserts that the kernel has exactly the desired rules, by our own parser of the host's save.
 fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
     for family in Family::BOTH {
         let text = save_text(netns, backend, family);
@@ -109,7 +109,7 @@ fn every_case_comes_reads_back_and_goes_with_legacy() {
     at_once(&cases::all(), |case| comes_and_goes(case, Backend::Legacy));
 }
 
-/// One configuration after the other in the same namespace, each from what the last one left.
+/// One configuration after another in the same namespace, each from the state that the previous one left.
 #[test]
 fn every_case_follows_every_other_kind_of_case() {
     for backend in state::BACKENDS {
@@ -126,7 +126,7 @@ fn every_case_follows_every_other_kind_of_case() {
     }
 }
 
-/// With IPv4 alone, IPv6 holds nothing of ours; with IPv6 first, both are redirected.
+/// With IPv4 alone, IPv6 has none of our rules; with IPv6 first, both are redirected.
 #[test]
 fn the_addresses_of_the_pod_decide_the_families() {
     let injected = cases::injected();
@@ -135,7 +135,7 @@ fn the_addresses_of_the_pod_decide_the_families() {
     };
     let dual = pod_netns("dual");
     assert_eq!(first(&dual, FamilyChoice::Dual).families, Family::BOTH);
-    // Repeating with IPv4 alone takes IPv6 away again.
+    // Applying again with IPv4 alone removes IPv6.
     assert_eq!(first(&dual, FamilyChoice::First).families, [Family::V4]);
     let v6 = &State::of(&dual).saves[&(Backend::Nft, Family::V6)];
     assert!(v6.keys().all(|chain| !chain.is_ours()), "{v6:#?}");

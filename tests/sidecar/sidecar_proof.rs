@@ -1,4 +1,4 @@
-//! Proof by a packet in pods with a sidecar: what the plugin's rules do with it, in each kind of tables.
+//! Proof by a packet in pods with a sidecar: the effect of the plugin's rules on it, in each kind of tables.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
@@ -15,14 +15,14 @@ use crate::fixtures::plugin::{PluginFixture, bare_pod};
 
 const V6: &[&str] = &["fd00:244::2/64"];
 const OWNER: ProxyIdentity = ProxyIdentity::Owner { uid: 1337, gid: 1337, on_node: Some((1337, 1337)) };
-/// Causes for the plugin to use each kind of tables: a rule of another component, and a setting.
+/// Reasons for the plugin to use each kind of tables: a foreign rule, and a setting.
 const TABLES: [(&str, &[&str], bool); 3] = [
     ("nft", &["iptables-nft -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
     ("legacy", &["iptables-legacy -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
     ("native", &[], true),
 ];
 
-/// A pod of both families that has been redirected, with annotations.
+/// A redirected dual-stack pod with annotations.
 struct Redirected {
     netns: Netns,
     object: Value,
@@ -69,7 +69,7 @@ impl Redirected {
         self.netns.run(bind)
     }
 
-    /// The paths of what the pod sends. Its interface does not lead to this namespace, so nothing can arrive from here.
+    /// Paths of outbound packets. The pod's interface does not lead to this namespace, so nothing can arrive from here.
     fn prove(&self, families: &[Family]) -> Vec<ProofPath> {
         let netns = netns::Netns::open(self.netns.path()).unwrap();
         let found = proof::prove(&netns, None, &spec(&self.object, families, OWNER)).unwrap();
@@ -114,7 +114,7 @@ fn rows(paths: &[ProofPath]) -> Vec<(&str, SocketAddr, ProofResult)> {
     paths.iter().map(|path| (path.name.as_str(), path.destination.parse().unwrap(), path.result)).collect()
 }
 
-/// All paths of these families, of which those of the application have one result, and those of the proxy another.
+/// All paths of these families: those of the application have one result, and those of the proxy another.
 fn expected(
     families: &[&'static str],
     application: ProofResult,
@@ -134,7 +134,8 @@ fn expected(
     families.iter().flat_map(paths).collect()
 }
 
-/// A proof leaves the process as it was. Other tests of this process, which enter user namespaces, may not.
+/// Asserts that a proof leaves the process dumpable. Other tests of this process, which enter user namespaces, may
+/// change it.
 fn assert_stays_dumpable(pod: &Redirected) {
     kit::until("the process is as it was before the proof", || {
         set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
@@ -167,7 +168,7 @@ fn a_sidecar_pod_is_proven_in_each_kind_of_tables() {
     }
 }
 
-/// Rules that redirect the proxy's own traffic make a circle.
+/// Rules that redirect the proxy's own traffic form a loop.
 #[test]
 fn a_proxy_whose_own_traffic_comes_back_is_held() {
     let pod = Redirected::new(TABLES[0], &[]);
@@ -178,7 +179,7 @@ fn a_proxy_whose_own_traffic_comes_back_is_held() {
     assert_eq!(results, [ProofResult::Proven, ProofResult::Held], "{found:#?}");
 }
 
-/// Excluded traffic is meant to bypass the proxy.
+/// Excluded traffic bypasses the proxy intentionally.
 #[test]
 fn what_a_sidecars_annotations_exclude_is_not_taken_for_a_leak() {
     let excluded = [
@@ -192,7 +193,7 @@ fn what_a_sidecars_annotations_exclude_is_not_taken_for_a_leak() {
     let expected = [("application-tcp", to, ProofResult::Proven), ("proxy-tcp", to, ProofResult::Proven)];
     assert_eq!(rows(&found)[..2], expected, "{found:#?}");
     assert!(found.iter().all(|path| path.result == ProofResult::Proven), "{found:#?}");
-    // Everything is.
+    // All traffic is excluded.
     let nothing = [("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.96.0.0/12")];
     let pod = Redirected::new(TABLES[0], &nothing);
     let found = pod.prove(&[Family::V4]);
@@ -234,7 +235,7 @@ fn what_an_agent_lacks_a_capability_for_is_not_testable() {
     }
 }
 
-/// Answers of the pod to an address for documentation, by which somebody would have noticed a packet that arrived.
+/// Counters of the pod's answers to a documentation address, by which another host would notice a received packet.
 const ANSWERS: &str = "table inet proof {
     counter answers {}
     chain out {
@@ -247,7 +248,7 @@ const ANSWERS: &str = "table inet proof {
 }
 ";
 
-/// Packets show the same as real connections, and nobody answers them.
+/// Packets have the same result as real connections, and are not answered.
 #[test]
 fn what_arrives_at_a_sidecar_takes_the_path_of_real_connections() {
     use ProofResult::{Bypasses, Held, Proven};

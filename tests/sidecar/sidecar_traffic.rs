@@ -1,5 +1,5 @@
-//! What redirection does to traffic: real connections and datagrams, with both backends and in both families. Each
-//! test names one behaviour; who answered, on which port, and which destination it saw, is the proof.
+//! Effects of redirection on traffic: real connections and datagrams, with both backends and in both families. Each test names one
+//! behaviour; the proof is the server that answered, its port, and the destination that it saw.
 
 mod dns;
 mod fixture;

@@ -1,4 +1,4 @@
-//! A cluster of 300 nodes whose agents are played by one simulated kubelet.
+//! A cluster of 300 nodes whose agents are simulated by one simulated kubelet.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ pub(super) const AGENTS: &str = "cli-agents";
 pub(super) const MESH: &str = "cli-mesh";
 /// Agents that do not answer.
 pub(super) const SILENT: [usize; 3] = [7, 8, 9];
-/// Nothing listens on its port.
+/// An agent whose port is closed.
 pub(super) const REFUSED: usize = 10;
-/// Its kernel says that it is not root who asks.
+/// An agent whose kernel reports a user other than root as its client.
 pub(super) const WRONG_USER: usize = 11;
-/// It answers after two seconds.
+/// An agent that answers after two seconds.
 pub(super) const LATE: usize = 12;
-/// Its connection breaks.
+/// An agent whose connection breaks.
 pub(super) const BROKEN: usize = 13;
-/// Its kubelet does not listen.
+/// A node whose kubelet does not listen.
 pub(super) const UNREACHABLE: usize = 14;
-/// It runs no agent.
+/// A node without an agent.
 const WITHOUT_AGENT: usize = 25;
-/// Its agent does not run.
+/// A node whose agent does not run.
 const NOT_RUNNING: usize = 19;
 const THREADS: usize = 6;
 const OUR_LABEL: &str = "cli-agent";
@@ -50,7 +50,7 @@ pub(super) fn pods_of_silent_nodes() -> usize {
     silent.map(|at| pods_of(at).count()).sum()
 }
 
-/// Those of the agent that would not start with other settings.
+/// Number of pods of the agent that would not start with other settings.
 pub(super) fn pods_without_settings() -> usize {
     pods_of(1).count()
 }
@@ -59,7 +59,7 @@ fn pods_of(at: usize) -> impl Iterator<Item = usize> {
     (at..PODS).step_by(NODES)
 }
 
-/// What a run of the program left.
+/// Result of a run of the program.
 pub(super) struct Run {
     pub(super) status: i32,
     pub(super) stdout: String,
@@ -87,7 +87,7 @@ pub(super) struct Fixture {
     api: &'static ApiServer,
     pub(super) kubelet: SimulatedKubelet,
     files: TempDir,
-    /// How many were made: each has a kubeconfig of its own.
+    /// Number of commands: each has its own kubeconfig.
     commands: AtomicUsize,
 }
 
@@ -122,19 +122,19 @@ impl Fixture {
         self.files.path()
     }
 
-    /// With the rights of the manifest, and nothing else.
+    /// Runs the program with the permissions of the manifest, and nothing else.
     pub(super) fn millrace(&self, words: &[&str]) -> Run {
         self.millrace_as(&Auth::ClientCert { user: "viewer".into(), group: "viewers".into() }, words)
     }
 
-    /// The same for a question to all nodes, of which eight do not answer and one runs no agent. Where other tests keep the processors busy, more may
-    /// be late: it is asked three times at most.
+    /// Runs a request to all nodes, of which eight do not answer and one runs no agent. More may be late if other tests keep the
+    /// CPUs busy, so it runs three times at most.
     pub(super) fn millrace_of_all(&self, words: &[&str]) -> Run {
         let is_whole = |run: &Run| kit::has_line(&run.stderr, "millrace: partial: 9 nodes did not answer");
         (0..2).fold(self.millrace(words), |last, _| if is_whole(&last) { last } else { self.millrace(words) })
     }
 
-    /// The same with this text on its standard input, for a simulation, which has no such line.
+    /// Runs a simulation on all nodes with this text on stdin; it prints no such line.
     pub(super) fn simulation_of_all(&self, words: &[&str], input: &str) -> Run {
         let file = self.files.path().join("input");
         fs::write(&file, input).unwrap();
@@ -208,7 +208,7 @@ fn pod(at: usize) -> StoredPod {
     StoredPod { namespace: MESH, name: format!("pod-{at}"), node: node(at % NODES), app }
 }
 
-/// The objects of deploy/millrace-viewer.yaml, for the namespace of these agents, and bindings to a user.
+/// Creates the objects of deploy/millrace-viewer.yaml for the namespace of these agents, and bindings to a user.
 fn grant(api: &ApiServer) {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/millrace-viewer.yaml");
     let text =
@@ -234,10 +234,10 @@ fn grant(api: &ApiServer) {
     wait_until_granted(api);
 }
 
-/// The authorizer learns of roles from its own watch.
+/// Waits for the authorizer, which receives roles from its own watch.
 fn wait_until_granted(api: &ApiServer) {
     let viewer = api.client(&Auth::ClientCert { user: "viewer".into(), group: "viewers".into() });
-    // Without an upgrade the API server has nothing to forward: anything but 403 shows that the role is known.
+    // Without an upgrade the API server has nothing to forward: any status except 403 shows that the role is in force.
     let paths = [
         "/api/v1/nodes?limit=1".to_owned(),
         format!("/api/v1/namespaces/{AGENTS}/pods/agent-1/portforward?ports=9876"),
@@ -288,7 +288,7 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
     if at == LATE { ForwardedReply::Late(Duration::from_secs(2), Box::new(reply)) } else { reply }
 }
 
-/// The answer to what removing the mesh's label would do: its pods leave.
+/// Simulated removal of the mesh's label: its pods leave.
 fn removed_label(at: usize) -> NodeSimulation {
     let leaving = |pod: usize| SimulatedPod {
         namespace: MESH.to_owned(),
@@ -301,7 +301,7 @@ fn removed_label(at: usize) -> NodeSimulation {
     NodeSimulation { mode, synced: true, ztunnel_ready: true, pods, ..NodeSimulation::default() }
 }
 
-/// The answer to other settings: its pods stay, and something changes for them. One agent would not start with them.
+/// Simulated change of settings: its pods stay, and something changes for them. One agent would not start with them.
 fn other_settings(at: usize) -> NodeSimulation {
     if at == 1 {
         let mistakes = vec!["a mistake".to_owned()];

@@ -1,4 +1,4 @@
-//! First packets of connections, and how each ends.
+//! First packets of connections, and their results.
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +19,8 @@ use crate::fixtures::random::random;
 /// group, and two groups that settings name.
 const OWNERS: [Owner; 7] = [APP, PROXY, ROOT, (0, 1337), (1337, 1000), (1000, 888), (1000, 2000)];
 const PORTS: [u16; 12] = [53, 80, 443, 8080, 9000, 15001, 15006, 15008, 15020, 15053, 15090, 16001];
-/// Destinations of the pod and of the machine: outside, a service, a name server, a documentation network, a neighbour on the
-/// second network, the pod by its addresses, and loopback.
+/// Destinations of the pod and of the virtual machine: outside, a service, a name server, a documentation network, a neighbour on
+/// the second network, the pod by its addresses, and loopback.
 const OUTBOUND: [[&str; 2]; 11] = [
     ["10.1.0.1", "fd00:1::1"],
     ["10.2.0.9", "fd00:2::9"],
@@ -34,10 +34,10 @@ const OUTBOUND: [[&str; 2]; 11] = [
     ["127.0.0.6", "::6"],
     ["127.9.9.9", "::1"],
 ];
-/// The pod, as the host outside and the machine reach it.
+/// The pod's addresses for the external host and the virtual machine.
 const INBOUND: [[&str; 2]; 3] =
     [["10.1.0.2", "fd00:1::2"], ["10.9.0.2", "fd00:9::2"], ["10.8.0.1", "fd00:8::1"]];
-/// Source addresses that the proxy binds when it passes inbound traffic on to the application.
+/// Source addresses of the proxy's inbound connections to the application.
 const PASSTHROUGH: [&str; 2] = ["127.0.0.6", "::6"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,13 +54,13 @@ pub(crate) struct Packet {
     pub(crate) owner: Owner,
     pub(crate) is_tcp: bool,
     pub(crate) source: Option<IpAddr>,
-    /// 0: none.
+    /// 0 means none.
     pub(crate) mark: u32,
     pub(crate) to: SocketAddr,
 }
 
 impl Packet {
-    /// As many packets, the same for the same seed.
+    /// `count` packets, the same for the same seed.
     pub(crate) fn sample(count: usize, seed: u64) -> Vec<Self> {
         let mut state = seed;
         (0..count).map(|_| Self::random(&mut state)).collect()
@@ -80,7 +80,7 @@ impl Packet {
         let is_own = OUTBOUND[6..].iter().any(|addresses| addresses[family].parse() == Ok(ip));
         let is_pod = origin == Origin::Pod;
         let is_tcp = below(4) != 0;
-        // Of UDP, rules concern DNS alone.
+        // For UDP, rules concern only DNS.
         let port = if is_tcp || below(2) == 0 { PORTS[below(PORTS.len())] } else { 53 };
         Self {
             origin,
@@ -105,12 +105,12 @@ impl fmt::Display for Packet {
     }
 }
 
-/// How a packet ended.
+/// Result of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Words of the server that got it.
+    /// Text of the server that received it.
     Answered(String),
-    /// An error, such as that the port is closed.
+    /// An error, such as a closed port.
     Failed(ErrorKind),
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Fate {
     }
 }
 
-/// Sends each packet, and returns how each ended, in their order.
+/// Sends each packet, and returns the results in order.
 pub(crate) fn send(pod: &PodNetwork, packets: &[Packet], patience: Duration) -> Vec<Fate> {
     let mut groups: BTreeMap<(Origin, Owner), Vec<(usize, &Packet)>> = BTreeMap::new();
     for (at, packet) in packets.iter().enumerate() {
@@ -158,7 +158,7 @@ fn fate(packet: &Packet, patience: Duration) -> Fate {
     ask(packet, patience).map_or_else(|error| Fate::Failed(alike(error.kind())), Fate::Answered)
 }
 
-/// A read that times out says `WouldBlock`, a connection `TimedOut`.
+/// A read that times out returns `WouldBlock`, a connection `TimedOut`.
 fn alike(kind: ErrorKind) -> ErrorKind {
     if kind == ErrorKind::WouldBlock { ErrorKind::TimedOut } else { kind }
 }

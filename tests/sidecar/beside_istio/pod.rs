@@ -1,4 +1,4 @@
-//! A pod whose proxy, application and surroundings say who got a packet.
+//! A pod whose proxy, application and neighbours report which of them received a packet.
 
 use std::{
     io::{PipeReader, PipeWriter, Write as _, pipe},
@@ -25,7 +25,7 @@ pub(crate) const ROOT: Owner = (0, 0);
 /// Ports of the application; others of its addresses are closed.
 pub(crate) const APP_PORTS: [u16; 7] = [53, 80, 8080, 9000, 15008, 15020, 15090];
 
-/// A pod with two networks and a virtual machine behind it, and a host outside that answers for every other network.
+/// A pod with two networks and a virtual machine behind it, and an external host that answers for every other network.
 pub(crate) struct PodNetwork {
     pub(crate) pod: Netns,
     pub(crate) outside: Netns,
@@ -115,7 +115,7 @@ impl PodNetwork {
     }
 }
 
-/// Makes the rules of a setting, by a program that finds a name server of each family in `/etc/resolv.conf`.
+/// Creates the rules of a setting with a program that finds a name server of each family in `/etc/resolv.conf`.
 pub(crate) fn redirect(pod: &PodNetwork, program: &Path, setting: &Setting, tables: Tables) {
     let mut environment = setting.environment.to_vec();
     let mut flags = vec!["--dual-stack", "-u", "1337", "-g", "1337"];
@@ -128,7 +128,7 @@ pub(crate) fn redirect(pod: &PodNetwork, program: &Path, setting: &Setting, tabl
     let file = ("/etc/resolv.conf", "nameserver 10.96.0.10\nnameserver fd00:96::a\n");
     let ended = program_with_file(&pod.pod, program, file, &environment, &flags);
     assert_eq!(ended.code, 0, "{} of {}: {ended:?}{}", program.display(), setting.name, ruleset(&pod.pod));
-    // Istio's `::6`; ours is usable at once.
+    // Istio's `::6`; ours is usable immediately.
     pod.pod.wait_until_addresses_are_usable();
 }
 
@@ -155,7 +155,7 @@ impl Listener {
             socket.set_only_v6(true).unwrap();
         }
         if self.transparent {
-            // Serves IPv6 sockets, too: the kernel has one bit for both.
+            // Applies to IPv6 sockets, too: the kernel has one bit for both.
             socket.set_ip_transparent_v4(true).unwrap();
         }
         socket.bind(&self.address.into()).unwrap_or_else(|error| panic!("{}: {error}", self.address));
@@ -166,7 +166,7 @@ impl Listener {
     }
 }
 
-/// Answers on its listeners, in the name of a user, until it is dropped.
+/// Answers on its listeners as a user until drop.
 struct Server {
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -218,7 +218,7 @@ fn serve(name: &str, listeners: &[Listener], sockets: &[Socket], stopped: &PipeR
     }
 }
 
-/// Writes who got the connection, on which port, and where it was going. A client that is gone by then needs no answer.
+/// Writes the server's name, the port, and the original destination. A client that has disconnected needs no answer.
 fn greet(name: &str, listener: &Listener, socket: &Socket) {
     let Ok((mut stream, peer)) = socket.accept() else { return };
     let original =

@@ -1,4 +1,4 @@
-//! Flags and environment that both tools get, and how their rules are known to differ.
+//! Flags and environment for both tools, and the known differences of their rules.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,9 +7,9 @@ use super::packets::{Origin, Packet};
 /// A row of docs/compatibility.md.
 pub(crate) struct Difference {
     pub(crate) description: &'static str,
-    /// Whether a packet may end in another way because of it.
+    /// Whether the result of a packet may differ because of it.
     pub(crate) covers: fn(&Packet) -> bool,
-    /// Common enough that some packet of every run shows it.
+    /// Whether at least one packet of every run shows it.
     pub(crate) is_common: bool,
 }
 
@@ -31,7 +31,7 @@ const LOOP_MARK: Difference = Difference {
 
 const PASSTHROUGH_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
 
-/// The kernel gives a datagram to `::6`, or that it routes to `lo` by the mark, the source `::6`.
+/// The kernel gives the source `::6` to datagrams to `::6`, and to those that it routes to `lo` by the mark.
 const DNS_OF_THE_PASSTHROUGH: Difference = Difference {
     description: "DNS over UDP from the proxy's source for inbound traffic is captured if another user sends it",
     covers: |packet| {
@@ -45,7 +45,7 @@ pub(crate) struct Setting {
     pub(crate) name: &'static str,
     pub(crate) flags: &'static [&'static str],
     pub(crate) environment: &'static [(&'static str, &'static str)],
-    /// Outbound, then inbound.
+    /// Outbound, then inbound port.
     pub(crate) proxy_ports: [u16; 2],
     pub(crate) differences: &'static [Difference],
 }

@@ -1,9 +1,9 @@
-//! `--dry-run` and `--skip-rule-apply`: nothing happens, and what is printed is what would.
+//! `--dry-run` and `--skip-rule-apply`: nothing changes, and the output is what would be applied.
 
 use super::tool::{applied, tempdir};
 use crate::sidecar_kernel::state::{State, pod_netns};
 
-/// Calls with everything that is printed in another place or form.
+/// Calls that together cover everything that is printed at a special place or in a special format.
 const CALLS: [&str; 4] = [
     "",
     "-i * -b * -d 15020,15021,15090 -o 15020 --dual-stack",
@@ -29,7 +29,7 @@ fn a_dry_run_prints_the_same_each_time_and_changes_nothing() {
     State::of(&netns).assert_is(&before, "dry runs");
 }
 
-/// What is printed is a script; run by a shell, it makes what the tool makes.
+/// The output is a script; run by a shell, it creates what the tool creates.
 #[test]
 fn a_dry_runs_text_does_what_the_tool_does() {
     for call in CALLS {

@@ -1,5 +1,5 @@
-//! Each flag and variable, against the configuration that it stands for: two namespaces, one made by the tool and
-//! one by the library, must look the same.
+//! Each flag and variable compared with its configuration: two namespaces, one set up by the tool and one by the library, must be
+//! equal.
 
 use firewall::{Backend, FirewallOptions};
 use model::{IfName, Mark, Port, TableId};
@@ -170,7 +170,7 @@ fn every_text_flag_by_all_its_names() {
         same(&[], &[short, value], &config);
         same(&[], &[long, value], &config);
         same(&[(variable, value)], &[], &config);
-        same(&[(variable, "1")], &[long, value], &config); // the flag wins
+        same(&[(variable, "1")], &[long, value], &config); // the flag overrides the variable
     }
 }
 
@@ -220,7 +220,7 @@ fn switches_by_flag_and_by_variable() {
         (&[], &["--redirect-dns", "--capture-all-dns"], &dns),
         (&[("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
         (&[("REDIRECT_DNS", "true"), ("CAPTURE_ALL_DNS", "true")], &[], &dns),
-        // Of two variables, the one that Istio added to the flag's own wins.
+        // Of two variables, the one that Istio added to the flag's own takes precedence.
         (&[("REDIRECT_DNS", "false"), ("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
         (&[("CAPTURE_ALL_DNS", "true")], &[], &SidecarConfig::default()),
     ];
@@ -330,7 +330,7 @@ fn injected_ports() -> SidecarConfig {
 
 const NO_FORCE: &str = "warning: --force-apply has no effect: each rule is compared with the kernel's, and what differs is repaired";
 
-/// Of Istio 1.24 and newer: what is always done, and what is not, changes nothing of the rules.
+/// Flags of Istio 1.24 and newer: those for behaviour that is always on, or not implemented, do not change the rules.
 #[test]
 fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
     let netns = pod_netns("newer");
@@ -427,7 +427,7 @@ fn owner_groups_come_from_the_environment() {
     same(&[(include, "888"), (exclude, "999")], &all, &groups(OwnerGroups::Only(vec![888])));
 }
 
-/// The most groups that are allowed fit into what the restores of both backends read, and are recognised afterwards.
+/// The maximum number of groups fits into the input limits of the restores of both backends, and is recognised afterwards.
 #[test]
 fn sixty_four_groups_fit_into_one_rule() {
     let groups: Vec<u32> = (1..=64).map(|n| 4_000_000_000 + n).collect();
@@ -470,7 +470,7 @@ fn every_form_and_cni_mode_lead_to_the_same() {
     assert_eq!(everything.config.inbound_mode, TPROXY);
 }
 
-/// As on hosts whose users live in the network: the tools of a pod must not ask there.
+/// As on hosts whose users are in a network directory: the tools of a pod must not query it.
 #[test]
 fn cni_mode_works_where_users_live_in_the_network() {
     let conf = "passwd: files oslogin\ngroup: files ldap\nhosts: files dns\n";

@@ -1,4 +1,4 @@
-//! `install-cni` under the names of both tools, as the images have it, against the tools by themselves: every answer is the same.
+//! `install-cni` under the names of both tools, as in the images, compared with the tools themselves: all output is equal.
 
 use std::{
     os::unix::fs::symlink,
@@ -13,7 +13,7 @@ use crate::sidecar_kernel::state::{State, pod_netns};
 
 const REDIRECT: &str = "istio-iptables";
 const CLEAN: &str = "istio-clean-iptables";
-/// What would end the agent, or change what it does, at its start.
+/// Variables that would make the agent exit, or change its behaviour, at startup.
 const AGENTS: [(&str, &str); 4] = [
     ("LOG_LEVEL", "nonsense"),
     ("KUBERNETES_SERVICE_HOST", "not an address"),
@@ -74,7 +74,7 @@ fn the_agent_under_a_tools_name_makes_and_removes_the_tools_rules() {
     State::of(&by_agent).assert_is(&State::of(&by_tool), "a removal");
 }
 
-/// As `istio-validation` has it: the proxy's user, no capability, a read-only root.
+/// As in `istio-validation`: the proxy's user, no capability, a read-only root.
 fn confined(netns: &Netns, program: &Path) -> (i32, String, String) {
     let script = r#"mount -o remount,bind,ro /
         exec setpriv --reuid=1337 --regid=1337 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs "$@""#;
@@ -90,7 +90,7 @@ fn a_validation_needs_no_privilege_under_either_program() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
     }
     let bin = tempdir();
-    // Where every user may run them: a build directory may be its owner's alone.
+    // A path from which every user may run them: a build directory may be accessible to its owner only.
     let [alone, agent] = ["alone", "install-cni"].map(|name| bin.path().join(name));
     kit::copy_program(&binary(REDIRECT), &alone);
     kit::copy_program(&binary("install-cni"), &agent);

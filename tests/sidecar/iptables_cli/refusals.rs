@@ -1,11 +1,11 @@
-//! What the tool does not do, and what it says then.
+//! Refusals of the tool, and their messages.
 
 use super::tool::{Ended, istio_iptables};
 use crate::sidecar_kernel::state::{State, pod_netns};
 
 const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 
-/// Environment, arguments, and what the message must name.
+/// Environment, arguments, and the expected parts of the message.
 type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
 
 #[test]
@@ -110,7 +110,7 @@ fn rules_that_the_kernel_does_not_evaluate_are_no_redirection() {
     assert_eq!((ended.code, ended.stderr), (1, format!("istio-iptables: the rules are there, but {why}\n")));
 }
 
-/// Host tools that fail are quoted. Only legacy tables need them.
+/// Errors of failing host tools are quoted. Only legacy tables need them.
 #[test]
 fn a_failing_tool_is_told_in_its_own_words() {
     let (netns, dir) = (pod_netns("tool"), super::tool::tempdir());

@@ -1,10 +1,10 @@
-//! Runs the tools with exactly the environment that a test names.
+//! Runs the tools with exactly the environment of a test.
 
 use std::{path::Path, process::Command};
 
 use kit::{Netns, binary};
 
-/// How a tool ended.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -12,20 +12,20 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// A run of `istio-iptables`.
+/// Runs `istio-iptables`.
 #[must_use]
 pub(crate) fn istio_iptables(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> Ended {
     run(netns, &binary("istio-iptables"), env, arguments)
 }
 
-/// One that must succeed; returns its stdout.
+/// Runs `istio-iptables`, which must succeed; returns its stdout.
 pub(crate) fn applied(netns: &Netns, env: &[(&str, &str)], arguments: &[&str]) -> String {
     let ended = istio_iptables(netns, env, arguments);
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{env:?} {arguments:?}: {}", ended.stdout);
     ended.stdout
 }
 
-/// A run of a program in a namespace.
+/// Runs a program in a namespace.
 #[must_use]
 pub(crate) fn run(netns: &Netns, program: &Path, env: &[(&str, &str)], arguments: &[&str]) -> Ended {
     let mut command = Command::new(program);
@@ -46,7 +46,7 @@ pub(crate) fn ended(netns: &Netns, mut command: Command, env: &[(&str, &str)]) -
     }
 }
 
-/// A run of `istio-iptables` that finds `text` in a file of the host, such as `/etc/resolv.conf`.
+/// Runs `istio-iptables` with `text` in a file of the host, such as `/etc/resolv.conf`.
 #[must_use]
 pub(crate) fn with_file(
     netns: &Netns,
@@ -58,7 +58,7 @@ pub(crate) fn with_file(
     program_with_file(netns, &binary("istio-iptables"), (file, text), env, arguments)
 }
 
-/// The same run of another program.
+/// As [`with_file`], for another program.
 #[must_use]
 pub(crate) fn program_with_file(
     netns: &Netns,
@@ -77,7 +77,7 @@ pub(crate) fn program_with_file(
     ended(netns, command, env)
 }
 
-/// A directory that goes with the value, and that every user can look into.
+/// A temporary directory that every user can read.
 pub(crate) fn tempdir() -> kit::TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = kit::TempDir::new().unwrap();

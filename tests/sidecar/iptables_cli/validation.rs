@@ -1,4 +1,4 @@
-//! `--run-validation`, as the pod's init container runs it: as the proxy's user.
+//! `--run-validation` as the pod's init container runs it: as the proxy's user.
 
 use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command, sync::OnceLock};
 
@@ -7,7 +7,7 @@ use kit::{Echo, Netns, Proto, Serve, binary};
 use super::tool::{Ended, applied, ended};
 use crate::sidecar_kernel::state::{State, pod_netns};
 
-/// The tool where every user may run it: a build directory may be its owner's alone.
+/// A copy of the tool that every user may run: a build directory may be accessible to its owner only.
 fn tool() -> PathBuf {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     let copy = || {
@@ -24,7 +24,7 @@ fn validate(netns: &Netns, user: u32, arguments: &[&str]) -> Ended {
     ended(netns, command, &[])
 }
 
-/// All that is printed where a connection to this port was redirected.
+/// The whole output if a connection to this port was redirected.
 fn passed(port: u16) -> String {
     format!("validation passed: a connection to port {port} arrived at the proxy's port\n")
 }
@@ -64,7 +64,7 @@ fn the_redirection_is_proved_or_missed() {
     }
 }
 
-/// Not the proxy's user: nobody redirects its calls within the pod, so that nothing is proved.
+/// For another user than the proxy's, no connection within the pod is redirected, so that nothing is proved.
 #[test]
 fn another_user_proves_nothing() {
     if !kit::has_other_users() {
@@ -75,7 +75,7 @@ fn another_user_proves_nothing() {
     assert_eq!(validate(&netns, 1000, &["--skip-rule-apply"]).code, 126);
 }
 
-/// Where the proxy runs already, its own ports are shared or taken; the probe port may be another.
+/// If the proxy already runs, its own ports are shared or in use; the probe port may be another.
 #[test]
 fn the_ports_of_the_validation_can_be_others() {
     if !kit::has_other_users() {
@@ -89,8 +89,8 @@ fn the_ports_of_the_validation_can_be_others() {
     assert_eq!(validate(&netns, 1337, &["--skip-rule-apply"]).code, 126, "listens where nothing arrives");
 }
 
-/// Rules and validation in one run, as `istio-init` does without the plugin: as root, who counts as proxy only when
-/// named so.
+/// Rules and validation in one run, as in `istio-init` without the plugin: as root, which counts as the proxy only if configured
+/// so.
 #[test]
 fn rules_and_validation_in_one_run() {
     let netns = pod_netns("both");
@@ -102,7 +102,7 @@ fn rules_and_validation_in_one_run() {
     assert_eq!(ended.stdout.split_inclusive('\n').next_back(), Some(&*passed(15002)), "{ended:?}");
 }
 
-/// A proxy that took one of the ports for itself is no obstacle; one that took both is.
+/// A proxy that uses one of the ports is no obstacle; one that uses both is.
 #[test]
 fn one_free_port_is_enough_to_listen() {
     if !kit::has_other_users() {

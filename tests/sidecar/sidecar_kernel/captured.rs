@@ -1,4 +1,4 @@
-//! Which traffic is redirected, by what the kernel holds.
+//! Which traffic is redirected, by the kernel's rules.
 
 use firewall::{Backend, CapturedTraffic};
 use kit::Netns;
@@ -24,7 +24,7 @@ fn is_shown(case: &Case, backend: Backend) {
         Backend::Native => vec!["IPv4 or IPv6"],
         _ => vec!["IPv4", "IPv6"],
     };
-    // The other cases redirect no port of arriving connections.
+    // The other cases redirect no port of inbound connections.
     let takes_inbound =
         !["inbound-none", "tproxy-none", "nothing", "inbound-exclude-all"].contains(&case.name);
     for family in families {
@@ -82,7 +82,7 @@ fn each_way_of_losing_traffic_shows() {
     }
 }
 
-/// Its rules stay as they are.
+/// The rules are unchanged.
 #[test]
 fn tables_and_chains_that_the_kernel_does_not_evaluate_redirect_nothing() {
     let lost = |netns: &Netns, before: &CapturedTraffic| before.missing_from(&captured(netns));

@@ -1,4 +1,4 @@
-//! Which backend is used where, and that looking leaves no trace.
+//! Which backend is used where, and that reading leaves no trace.
 
 use firewall::{Backend, FirewallOptions};
 use kit::Netns;
@@ -17,7 +17,7 @@ fn chosen(netns: &Netns, options: &FirewallOptions) -> Backend {
     netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, options)).unwrap().backend
 }
 
-/// What the host's plain `iptables` is, by its own word.
+/// Backend of the host's plain `iptables`, by its version.
 fn hosts_default(netns: &Netns) -> Backend {
     if netns.sh("iptables --version").contains("nf_tables") { Backend::Nft } else { Backend::Legacy }
 }
@@ -35,7 +35,7 @@ fn what_a_namespace_holds_decides_the_backend() {
         (&[(Legacy, OURS), (Nft, FOREIGN)], Legacy),
         (&[(Legacy, FOREIGN), (Nft, OURS)], Nft),
         (&[(Legacy, OURS), (Nft, OURS)], Nft),
-        // Tables without anything in them decide nothing.
+        // Empty tables decide nothing.
         (&[(Legacy, "-t nat -L -n")], default),
     ];
     for (rules, expected) in cases {
@@ -52,7 +52,7 @@ fn what_a_namespace_holds_decides_the_backend() {
     }
 }
 
-/// Only the chosen backend is written, whatever the other holds.
+/// Only the selected backend is written, whatever the other has.
 #[test]
 fn rules_go_where_others_already_are() {
     for backend in super::state::BACKENDS {
@@ -66,7 +66,7 @@ fn rules_go_where_others_already_are() {
     }
 }
 
-/// The names of the legacy tables that this namespace has.
+/// Names of the legacy tables of this namespace.
 fn legacy_tables(netns: &Netns) -> String {
     let read = |name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
     netns.run(|| read("ip_tables_names") + &read("ip6_tables_names"))

@@ -1,4 +1,4 @@
-//! What others do to a redirected namespace, and what is left of theirs and of ours.
+//! Foreign changes in a redirected namespace, and the foreign and own rules that remain.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -22,8 +22,7 @@ const BUILTIN: [(&str, &[&str]); 4] = [
     ("nat", &["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"]),
 ];
 
-/// Rules of somebody else in every built-in chain and in a chain of their own. `verb` is `-A` or `-I`. One of them
-/// only looks like a jump of ours.
+/// Foreign rules in every built-in chain and in a foreign chain. `verb` is `-A` or `-I`. One of them only resembles a jump of ours.
 fn foreign(verb: &str, port: u16) -> String {
     let mut text = String::new();
     for (table, hooks) in BUILTIN {
@@ -42,7 +41,7 @@ fn foreign(verb: &str, port: u16) -> String {
     text
 }
 
-/// One restore's text of commands, by table.
+/// Input of one restore: commands by table.
 fn text(commands: BTreeMap<&str, Vec<String>>) -> String {
     let section = |(table, lines): (&str, Vec<String>)| format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
     commands.into_iter().map(section).collect()
@@ -68,7 +67,7 @@ fn each_jump(save: &Save, command: impl Fn(&str, &str) -> String) -> String {
     text(commands)
 }
 
-/// A chain of another configuration of ours, and jumps to it, in tables where we may have nothing else.
+/// A chain of another configuration of ours, and jumps to it, in tables that may have no other rules of ours.
 fn stale() -> String {
     let mut text = String::new();
     for (table, hooks) in BUILTIN {
@@ -82,7 +81,7 @@ fn stale() -> String {
     text
 }
 
-/// What is done to one family's tables, and whether the jumps keep their places.
+/// Name, change of one family's tables, and whether the jumps keep their positions.
 type Harm = (&'static str, fn(&Save) -> String, bool);
 
 const HARMS: [Harm; 7] = [
@@ -103,7 +102,7 @@ const HARMS: [Harm; 7] = [
     ("chains and jumps of an older version are there", |_| stale(), true),
 ];
 
-/// Several at once.
+/// Several changes together.
 const MUCH_HARM: Harm = (
     "rules and jumps are gone, and an older version's are there",
     |save| {
@@ -113,7 +112,7 @@ const MUCH_HARM: Harm = (
     false,
 );
 
-/// The jumps that must come first do.
+/// Asserts that the jumps that must come first do.
 fn first_jumps_are_first(state: &State, case: &Case, backend: Backend) {
     for (family, save) in state.of_backend(backend) {
         for (table, rules) in &sidecar::rule_set(&case.config, family).tables {
@@ -128,7 +127,7 @@ fn first_jumps_are_first(state: &State, case: &Case, backend: Backend) {
     }
 }
 
-/// Does harm to both families and has it repaired; tells the state after that.
+/// Damages both families and repairs them; checks the state after that.
 fn mend(netns: &Netns, case: &Case, backend: Backend, good: &State, (what, harm, in_place): Harm) -> State {
     let what = format!("{} with {backend}: {what}", case.name);
     for (family, save) in good.of_backend(backend) {
@@ -180,7 +179,7 @@ fn foreign_rules_stay(case: &Case, backend: Backend, harms: &[Harm]) {
     cleaned.assert_is(&foreign_only, &what);
 }
 
-/// The cases that differ in the tables, chains and jumps that they have.
+/// Cases that differ in their tables, chains and jumps.
 const SHAPES: [&str; 5] = ["tproxy-everything", "kubevirt", "dns-servers", "drop-invalid", "nothing"];
 
 #[test]
@@ -229,7 +228,7 @@ fn routes_and_addresses_are_mended_and_foreign_ones_stay() {
     assert_eq!(network(&netns), before);
 }
 
-/// The numbers that the kernel gives to policy rules (`-4 32764:`) depend on what was there; the rest does not.
+/// The priorities that the kernel assigns to policy rules (`-4 32764:`) depend on earlier ones; the rest does not.
 fn sorted(network: &str) -> Vec<String> {
     let unnumbered = |line: &str| match line.split_once(":\t") {
         Some((_, rule)) => rule.to_owned(),

@@ -1,4 +1,4 @@
-//! The lock of the legacy tables: a pod's redirection waits for nobody, the host's own says who is in its way.
+//! The lock of the legacy tables: a pod's redirection never waits for it, the host's own names the process that holds it.
 
 use std::{
     fs,
@@ -43,7 +43,7 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
     let nft = apply(&netns, &FirewallOptions { lock: XtablesLock::Host, ..forced(Backend::Nft) });
     assert!(!nft.unwrap().is_unchanged(), "nft needs no lock");
 
-    // Its tools would wait for ten seconds.
+    // The pod's tools would wait for ten seconds.
     let started = Instant::now();
     let pod = apply(&netns, &forced(Backend::Legacy)).unwrap();
     assert!(!pod.is_unchanged() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
@@ -52,12 +52,12 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
     assert!(fs::metadata(LOCK).is_ok());
 }
 
-/// iptables before 1.8.6 knows no other lock than the host's file. In a pod it finds the pod's own file there, not one
-/// that all pods of the node share; and not one that a process of the pod can open.
+/// iptables before 1.8.6 has no other lock than the host's file. In a pod that path is the pod's own file, not one shared by all
+/// pods of the node, nor one that a process of the pod can open.
 #[test]
 fn an_old_tool_in_a_pod_finds_the_pods_own_file_in_the_place_of_the_hosts() {
     let pods = [pod_netns("one"), pod_netns("two")];
-    // The file of the host, which exists as soon as anybody used the legacy tables.
+    // The file of the host, which exists once any process has used the legacy tables.
     pods[0].sh("iptables-legacy --wait=30 -t filter -S");
     let directory = kit::TempDir::new().unwrap();
     let locks = directory.path().join("locks");

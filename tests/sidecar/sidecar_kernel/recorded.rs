@@ -1,4 +1,4 @@
-//! Rules compared with what was recorded of them, without any tool: what an agent does whose image has none.
+//! Rules compared with their record, without any tool: as an agent does whose image has none.
 
 use std::net::TcpStream;
 
@@ -19,7 +19,7 @@ use super::{
     state::{BACKENDS, forced, iptables, pod_netns, rehook},
 };
 
-/// Rules of another component, which move ours in the kernel's list and are no business of ours.
+/// Adds foreign rules, which change the position of ours in the kernel's list and do not concern us.
 fn foreign(netns: &kit::Netns, backend: Backend) {
     for family in Family::BOTH {
         iptables(netns, backend, family, "-t nat -N THEIRS");
@@ -53,7 +53,7 @@ fn shows_what_changed(case: &Case, backend: Backend) {
         || netns.run(|| redirect::compare_recorded(&case.config, FamilyChoice::Dual, &rules)).unwrap();
     assert_eq!(differences(), [""; 0], "{what}");
     apply(&netns, case, backend);
-    netns.run(|| drop(TcpStream::connect("127.0.0.1:9"))); // counters move
+    netns.run(|| drop(TcpStream::connect("127.0.0.1:9"))); // changes counters
     foreign(&netns, backend);
     assert_eq!(differences(), [""; 0], "{what}: other rules, counters and a repetition");
 
@@ -87,7 +87,7 @@ fn recorded_rules_show_changes_of_ours_and_no_others() {
     }
 }
 
-/// Compares with what was recorded, and with the configuration: what both report.
+/// Compares with the record, and with the configuration; returns the findings of both.
 fn reported(netns: &kit::Netns, case: &Case, backend: Backend) -> Vec<String> {
     let rules = DesiredRules::for_families(&case.config, &Family::BOTH).rules;
     let (config, families) = (&case.config, FamilyChoice::Dual);
@@ -98,7 +98,7 @@ fn reported(netns: &kit::Netns, case: &Case, backend: Backend) -> Vec<String> {
     recorded
 }
 
-/// The rules are whole, and redirect nothing. Tables that others use, too, stay as they are; native ones are made anew.
+/// The rules are complete, but redirect nothing. Tables shared with other components stay unchanged; native ones are recreated.
 #[test]
 fn rules_that_the_kernel_does_not_evaluate_are_reported() {
     let case = cases::all().into_iter().find(|case| case.name == "injected").unwrap();
@@ -131,7 +131,7 @@ fn rules_that_the_kernel_does_not_evaluate_are_reported() {
         rehook(&shared, table, "PREROUTING", "nat hook prerouting priority -100");
         assert_eq!(reported(&shared, &case, Backend::Nft), [""; 0]);
     }
-    // Tables of others, with no rule of ours.
+    // Foreign tables without a rule of ours.
     shared.pipe("nft -f -", "add table ip theirs { flags dormant; }\nadd chain ip theirs OUTPUT\n");
     legacy.pipe("nft -f -", "add table ip nat { flags dormant; }\nadd chain ip nat OUTPUT\n");
     assert_eq!(reported(&shared, &case, Backend::Nft), [""; 0]);
@@ -149,18 +149,18 @@ fn rules_that_the_kernel_does_not_evaluate_are_reported() {
     }
 }
 
-/// A name, the tables of the pod, and what is done there.
+/// A name, the tables of the pod, and the attack.
 type Attack<'a> = (&'a str, Backend, &'a (dyn Fn(&kit::Netns) + Sync));
 
-/// A process with NET_ADMIN chooses names, and the kernel takes any bytes.
+/// A process with NET_ADMIN chooses names, and the kernel accepts any bytes.
 #[test]
 fn names_that_are_no_text_keep_nobody_from_comparing_rules() {
-    // It needs a policy rule, too.
+    // This case needs a policy rule, too.
     let case = cases::all().into_iter().find(|case| case.name == "tproxy").unwrap();
     let nf_tables = |netns: &kit::Netns| {
         let message = |kind, table: &[u8]| {
             let mut message = NetlinkRequest::new(kind, MessageFlags::CREATE, &[IPV4, 0, 0, 0]);
-            message.put_bytes(TABLE_NAME, table); // CHAIN_TABLE is the same number
+            message.put_bytes(TABLE_NAME, table); // CHAIN_TABLE has the same number
             message
         };
         let mut chain = message(NEW_CHAIN, b"nat\0");

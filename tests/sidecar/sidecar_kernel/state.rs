@@ -1,4 +1,4 @@
-//! Everything in a network namespace that redirection could touch, as the host's own tools show it.
+//! Everything in a network namespace that redirection could change, as the host's own tools list it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) const BACKENDS: [Backend; 2] = [Backend::Nft, Backend::Legacy];
 /// One save: chains with their policy, each with its rules in order; without counters and comments.
 pub(crate) type Save = BTreeMap<Chain, Vec<String>>;
 
-/// A chain's table and name; the policy is `-` for a chain of somebody's own.
+/// A chain's table and name; the policy is `-` for a user-defined chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Chain {
     pub(crate) table: String,
@@ -21,7 +21,8 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// A chain of sidecar redirection. Said here once more: the list of the code under test proves nothing.
+    /// Whether the chain belongs to sidecar redirection. The names are repeated here: the list of the code under test proves
+    /// nothing.
     pub(crate) fn is_ours(&self) -> bool {
         self.name.starts_with("ISTIO_")
     }
@@ -39,19 +40,19 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Looks at a namespace.
+    /// Reads the state of a namespace.
     pub(crate) fn of(netns: &Netns) -> State {
         State::of_backends(netns, &BACKENDS)
     }
 
-    /// Looks only at these backends' tables: each costs two processes.
+    /// Reads only these backends' tables: each costs two processes.
     pub(crate) fn of_backends(netns: &Netns, backends: &[Backend]) -> State {
         let both = backends.iter().flat_map(|backend| Family::BOTH.map(|family| (*backend, family)));
         let saves = both.map(|(backend, family)| ((backend, family), save(netns, backend, family))).collect();
         State { saves, network: network(netns) }
     }
 
-    /// Says which lines differ, when any do.
+    /// Asserts that the states are equal; the message has the lines that differ.
     pub(crate) fn assert_is(&self, expected: &State, what: &str) {
         let (found, expected) = (self.lines(), expected.lines());
         if found != expected {
@@ -63,14 +64,14 @@ impl State {
         }
     }
 
-    /// The same, whatever the places of our jumps among foreign rules.
+    /// As [`State::assert_is`], whatever the positions of our jumps among foreign rules.
     pub(crate) fn assert_is_but_for_places(&self, expected: &State, what: &str) {
         let ((found, jumps), (expected, wanted)) = (self.without_jumps(), expected.without_jumps());
         found.assert_is(&expected, what);
         assert_eq!(jumps, wanted, "{what}: jumps");
     }
 
-    /// The same, whoever made the routes: `ip` names itself (`boot`), we name nobody.
+    /// As [`State::assert_is`], whatever the protocol of the routes: `ip` sets its own (`boot`), we set none.
     pub(crate) fn assert_is_but_for_route_protocols(&self, expected: &State, what: &str) {
         let anonymous = |state: &State| State { network: without_protocols(&state.network), ..state.clone() };
         anonymous(self).assert_is(&anonymous(expected), what);
@@ -107,8 +108,7 @@ impl State {
         self.of_backend(backend).all(|(_, save)| save.is_empty())
     }
 
-    /// Without the jumps into our chains, which may stand at different places among foreign rules; beside it, how
-    /// many there are of each.
+    /// The state without the jumps to our chains, whose positions among foreign rules may differ; with it, the number of each.
     pub(crate) fn without_jumps(&self) -> (State, BTreeMap<String, usize>) {
         let (mut state, mut jumps) = (self.clone(), BTreeMap::new());
         for ((backend, family), save) in &mut state.saves {
@@ -130,7 +130,7 @@ pub(crate) fn leads_to_ours(rule: &str) -> bool {
         .is_some_and(|(_, verdict)| verdict.starts_with("ISTIO_") && !verdict.contains(' '))
 }
 
-/// The name of a tool of the host; `suffix` is `-save`, `-restore` or nothing.
+/// Name of a tool of the host; `suffix` is `-save`, `-restore` or empty.
 pub(crate) fn tool(backend: Backend, family: Family, suffix: &str) -> String {
     let prefix = if family == Family::V4 { "iptables" } else { "ip6tables" };
     // Beside native tables, those of other components are in nf_tables.
@@ -138,25 +138,25 @@ pub(crate) fn tool(backend: Backend, family: Family, suffix: &str) -> String {
     format!("{prefix}-{backend}{suffix}")
 }
 
-/// What one save prints, to the letter.
+/// Output of one save, verbatim.
 pub(crate) fn save_text(netns: &Netns, backend: Backend, family: Family) -> String {
     netns.sh(&tool(backend, family, "-save"))
 }
 
-/// Feeds a restore by hand.
+/// Runs a restore with this input.
 pub(crate) fn restore(netns: &Netns, backend: Backend, family: Family, text: &str) {
     // Other tests in this sandbox may hold the lock of the legacy tables.
     let wait = if backend == Backend::Legacy { " --wait=30" } else { "" };
     netns.pipe(&format!("{} --noflush{wait}", tool(backend, family, "-restore")), text);
 }
 
-/// Runs the `iptables` of one backend by hand.
+/// Runs the `iptables` of one backend with these arguments.
 pub(crate) fn iptables(netns: &Netns, backend: Backend, family: Family, arguments: &str) {
     let wait = if backend == Backend::Legacy { " --wait=30" } else { "" };
     netns.sh(&format!("{}{wait} {arguments}", tool(backend, family, "")));
 }
 
-/// Makes a chain of nf_tables anew with its rules: at the hook that `base` says, or, if it is empty, at none.
+/// Recreates a chain of nf_tables with its rules: at the hook of `base`, or, if that is empty, at none.
 pub(crate) fn rehook(netns: &Netns, table: &str, chain: &str, base: &str) {
     let listed = netns.sh(&format!("nft --stateless list chain {table} {chain}"));
     let is_rule = |line: &&str| !["table ", "chain ", "type ", "}"].iter().any(|word| line.starts_with(word));
@@ -188,19 +188,19 @@ fn save(netns: &Netns, backend: Backend, family: Family) -> Save {
     save
 }
 
-/// Policy rules, routes of all tables and addresses, of both families. Waits for the kernel's own routes to IPv6
-/// addresses, which appear a moment after the address.
+/// Policy rules, routes of all tables and addresses, of both families. Waits for the kernel's own routes to IPv6 addresses, which
+/// it adds a moment after the address.
 pub(crate) fn network(netns: &Netns) -> String {
     kit::until("the kernel has made a route to each address", || {
         let mut lines = Vec::new();
         for family in ["-4", "-6"] {
             let batch = "rule show\nroute show table all\naddress show\n";
             let text = netns.pipe(&format!("ip {family} -oneline -batch -"), batch);
-            // The far end is not the pod's: the kernel takes its multicast route away when it gets to it.
+            // The other end does not belong to the pod: the kernel removes its multicast route asynchronously.
             let ours = text.lines().filter(|line| !line.contains(" dev far0 "));
             lines.extend(ours.map(|line| format!("{family} {}", line.trim())));
         }
-        // Policy rules say their order by a number; routes and addresses have none that matters.
+        // Policy rules have priorities; the order of routes and addresses does not matter.
         lines.sort();
         let text = lines.join("\n");
         let address = |line: &str| Some(line.split_once("inet6 ")?.1.split('/').next()?.to_owned());
@@ -210,7 +210,7 @@ pub(crate) fn network(netns: &Netns) -> String {
     })
 }
 
-/// Routes without the name of who made them.
+/// Routes without their protocol.
 fn without_protocols(network: &str) -> String {
     let word = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -220,7 +220,7 @@ fn without_protocols(network: &str) -> String {
     network.lines().map(word).collect::<Vec<_>>().join("\n")
 }
 
-/// A namespace as a pod has one: `eth0` with an address of both families, and nothing that appears later by itself.
+/// A pod's namespace: `eth0` with an address of both families, and nothing that the kernel adds later.
 pub(crate) fn pod_netns(prefix: &str) -> Netns {
     let netns = Netns::new(prefix);
     netns.pipe(
@@ -236,12 +236,12 @@ pub(crate) fn pod_netns(prefix: &str) -> Netns {
     netns
 }
 
-/// The options that a pod's redirection is made with, and this backend.
+/// Options of a pod's redirection with this backend.
 pub(crate) fn forced(backend: Backend) -> FirewallOptions {
     FirewallOptions { forced: Some(backend), ..detecting() }
 }
 
-/// The same, with the backend found by looking.
+/// Options of a pod's redirection with a detected backend.
 pub(crate) fn detecting() -> FirewallOptions {
     FirewallOptions { lock: XtablesLock::Private("/proc/self/ns/net".into()), ..FirewallOptions::default() }
 }

@@ -1,5 +1,5 @@
-//! DNS, captured or not. The clients' sockets are connected: an answer that does not seem to come from where the
-//! question went is not received.
+//! DNS, with and without capture. The clients' sockets are connected: an answer whose source is not the destination of the query is
+//! not received.
 
 use kit::{Proto, TrafficClient};
 use model::IfName;
@@ -12,7 +12,7 @@ use super::fixture::{
 };
 use crate::sidecar_kernel::cases::injected;
 
-/// A question from a port of our choice, so that two processes can use the same one after the other.
+/// Sends a query from a given port, so that two processes can use the same one after another.
 fn asks_from(fixture: &Fixture, owner: Owner, v6: bool, server: u8, to: To) {
     let client =
         TrafficClient::new(Proto::Udp).owned_by(owner.0, owner.1).from((fixture.pod_ip(v6), 5353).into());
@@ -41,13 +41,13 @@ fn every_question_of_the_application_goes_to_the_proxy() {
                 fixture.pod_asks(own, (network_ip(v6, 2), 53).into(), Outside);
                 fixture.pod_calls(own, (network_ip(v6, 2), 53).into(), Outside);
             }
-            // A DNS server in the pod itself: the proxy's call to it does not come back to the proxy.
+            // A DNS server in the pod itself: the proxy's query to it is not redirected back to the proxy.
             fixture.pod_calls(PROXY, (fixture.pod_ip(v6), 53).into(), App);
         }
     });
 }
 
-/// Without zones of their own, the second question would take the first one's way.
+/// Without separate zones, the second query would follow the first one's entry.
 #[test]
 fn two_questions_with_the_same_ports_do_not_share_a_connection() {
     for dns in [
@@ -68,7 +68,7 @@ fn two_questions_with_the_same_ports_do_not_share_a_connection() {
     }
 }
 
-/// The connections of the two stand in different zones, by the kernel's own list.
+/// Connections of the two are in different zones, by the kernel's own list.
 #[test]
 fn questions_of_the_application_and_of_the_proxy_stand_in_two_zones() {
     fixtures(&SidecarConfig { dns: DnsCapture::All, ..injected() }, |fixture| {

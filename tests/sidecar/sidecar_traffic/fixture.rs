@@ -1,4 +1,4 @@
-//! A pod with a proxy and an application, and a host outside that serves and calls.
+//! A pod with a proxy and an application, and an external host with servers and clients.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -14,12 +14,12 @@ use crate::sidecar_kernel::{at_once, state::forced};
 
 /// A user and a group.
 pub(crate) type Owner = (u32, u32);
-/// The proxy's.
+/// User and group of the proxy.
 pub(crate) const PROXY: Owner = (1337, 1337);
-/// The application's.
+/// User and group of the application.
 pub(crate) const APP: Owner = (1000, 1000);
 
-/// Who shall answer.
+/// The expected server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     /// The proxy, on its inbound port.
@@ -32,12 +32,12 @@ pub(crate) enum To {
     Proxy,
     /// The application.
     App,
-    /// The host outside.
+    /// The external host.
     Outside,
 }
 use To::{App, Inbound, Outbound, Outside, Proxy, ProxyDns};
 
-/// The pod, redirected, and the host outside.
+/// The redirected pod, and the external host.
 pub(crate) struct Fixture {
     pub(crate) pod: Netns,
     pub(crate) outside: Netns,
@@ -46,7 +46,7 @@ pub(crate) struct Fixture {
     servers: Vec<Echo>,
 }
 
-/// Runs a test with all kinds of tables side by side, unless there is no second user for the proxy here.
+/// Runs a test with all kinds of tables concurrently, unless there is no second user for the proxy here.
 pub(crate) fn fixtures(config: &SidecarConfig, test: impl Fn(&mut Fixture) + Sync) {
     if !kit::has_other_users() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
@@ -67,13 +67,13 @@ impl Fixture {
         fixture
     }
 
-    /// Makes the rules, or makes them anew.
+    /// Applies the rules, or applies them again.
     pub(crate) fn redirect(&self, families: FamilyChoice) {
         let apply = || redirect::apply(&self.config, families, &forced(self.backend));
         self.pod.run(apply).unwrap();
     }
 
-    /// `eth0` leads to the default route, `net1` to a network of its own. Outside has further networks.
+    /// `eth0` has the default route, `net1` is on a network of its own. The external host has further networks.
     fn connect(&self) {
         let outside = self.outside.name();
         self.pod.pipe(
@@ -106,13 +106,13 @@ impl Fixture {
         );
     }
 
-    /// A server of the proxy.
+    /// Starts a server of the proxy.
     pub(crate) fn proxy(&mut self, serve: Serve) {
         self.servers.push(Echo::start(&self.pod, &serve.named("proxy").owned_by(PROXY.0, PROXY.1)));
     }
 
-    /// The proxy's DNS server, over both protocols. As Istio's, it listens on loopback: that is where REDIRECT sends
-    /// local datagrams, and from where the answer must come.
+    /// Starts the proxy's DNS server, over both protocols. As Istio's, it listens on loopback, to which REDIRECT sends local
+    /// datagrams, and from which the answer must come.
     pub(crate) fn proxy_dns(&mut self) {
         for (proto, v6) in [(Proto::Tcp, false), (Proto::Tcp, true), (Proto::Udp, false), (Proto::Udp, true)]
         {
@@ -120,7 +120,7 @@ impl Fixture {
         }
     }
 
-    /// The application listens on these ports.
+    /// Starts servers of the application on these ports.
     pub(crate) fn app(&mut self, ports: &[u16]) {
         for port in ports {
             let serve = Serve::new(Proto::Tcp, *port).named("app").owned_by(APP.0, APP.1);
@@ -128,21 +128,21 @@ impl Fixture {
         }
     }
 
-    /// The application serves datagrams.
+    /// Starts a UDP server of the application.
     pub(crate) fn app_udp(&mut self, port: u16) {
         let serve = Serve::new(Proto::Udp, port).named("app").owned_by(APP.0, APP.1);
         self.servers.push(Echo::start(&self.pod, &serve));
     }
 
-    /// The host outside listens on these ports, on all of its addresses.
+    /// Starts servers on these ports, on all addresses of the external host.
     pub(crate) fn outside(&mut self, ports: &[u16]) {
         for port in ports {
             self.servers.push(Echo::start(&self.outside, &Serve::new(Proto::Tcp, *port).named("outside")));
         }
     }
 
-    /// The host outside serves datagrams, by its addresses in these networks: with a server for each, the answer
-    /// comes from where the question went.
+    /// Starts UDP servers on the external host, on its addresses in these networks: with a server for each, the source of the
+    /// answer is the destination of the query.
     pub(crate) fn outside_udp(&mut self, port: u16, networks: &[u8]) {
         for (n, v6) in networks.iter().flat_map(|n| FAMILIES.map(|v6| (*n, v6))) {
             let serve = Serve::new(Proto::Udp, port).on(network_ip(v6, n)).named("outside");
@@ -155,29 +155,29 @@ impl Fixture {
         ip(v6, "10.1.0.2", "fd00:1::2")
     }
 
-    /// The address of the host outside.
+    /// Address of the external host.
     pub(crate) fn outside_ip(&self, v6: bool) -> IpAddr {
         ip(v6, "10.1.0.1", "fd00:1::1")
     }
 
-    /// A process of the pod connects.
+    /// Connects as a process of the pod.
     pub(crate) fn pod_calls(&self, owner: Owner, target: SocketAddr, to: To) -> Seen {
         let client = TrafficClient::new(Proto::Tcp).owned_by(owner.0, owner.1);
         self.expect(&self.pod, &client, target, to)
     }
 
-    /// A process of the pod sends a datagram and gets an answer.
+    /// Sends a datagram as a process of the pod and receives the answer.
     pub(crate) fn pod_asks(&self, owner: Owner, target: SocketAddr, to: To) -> Seen {
         let client = TrafficClient::new(Proto::Udp).owned_by(owner.0, owner.1);
         self.expect(&self.pod, &client, target, to)
     }
 
-    /// The host outside connects.
+    /// Connects from the external host.
     pub(crate) fn outside_calls(&self, target: SocketAddr, to: To) -> Seen {
         self.expect(&self.outside, &TrafficClient::new(Proto::Tcp), target, to)
     }
 
-    /// A client connects, and who answers is as expected.
+    /// Connects, and asserts that the expected server answers.
     pub(crate) fn expect(&self, from: &Netns, client: &TrafficClient, target: SocketAddr, to: To) -> Seen {
         let (backend, client) = (self.backend, client.clone().within(Duration::from_secs(5)));
         let seen = client.connect(from, target);
@@ -198,12 +198,12 @@ impl Fixture {
     }
 }
 
-/// The one or the other.
+/// Parses the text of one family.
 pub(crate) fn ip(v6: bool, v4_text: &str, v6_text: &str) -> IpAddr {
     if v6 { v6_text.parse().unwrap() } else { v4_text.parse().unwrap() }
 }
 
-/// The host outside, as a further network knows it: `10.<n>.0.1` or `fd00:<n>::1`.
+/// Address of the external host in a further network: `10.<n>.0.1` or `fd00:<n>::1`.
 pub(crate) fn network_ip(v6: bool, n: u8) -> IpAddr {
     ip(v6, &format!("10.{n}.0.1"), &format!("fd00:{n}::1"))
 }

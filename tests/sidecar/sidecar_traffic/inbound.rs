@@ -1,4 +1,4 @@
-//! What comes to the pod.
+//! Inbound traffic of the pod.
 
 use kit::{Proto, Serve, TrafficClient};
 use model::{IfName, Port};
@@ -21,7 +21,7 @@ fn all_ports_but_the_excluded_ones_and_the_tunnel_go_to_the_inbound_listener() {
             let pod = fixture.pod_ip(v6);
             let seen = fixture.outside_calls((pod, 8080).into(), Inbound);
             assert_eq!(seen.peer.ip(), fixture.outside_ip(v6), "the proxy knows the client");
-            fixture.outside_calls((pod, 9).into(), Inbound); // where nobody listens, too
+            fixture.outside_calls((pod, 9).into(), Inbound); // even if the port is closed
             for excluded in [15020, 15021, 15090] {
                 fixture.outside_calls((pod, excluded).into(), App);
             }
@@ -48,7 +48,7 @@ fn listed_ports_only() {
 #[test]
 fn no_port_at_all() {
     for include in [PortSelection::NONE, PortSelection::All] {
-        // To include all and to exclude all is the same as none.
+        // Including all and excluding all has the same effect as none.
         let exclude = if include.is_none() { PortSelection::NONE } else { PortSelection::All };
         fixtures(
             &SidecarConfig { include_inbound: include.clone(), exclude_inbound: exclude, ..injected() },

@@ -1,4 +1,4 @@
-//! What stays in the pod: the proxy calls its own application, and the application itself (docs/sidecar-rules.md).
+//! Traffic within the pod: the proxy calls its own application, and the application itself (docs/sidecar-rules.md).
 
 use kit::{Proto, Serve, TrafficClient};
 use rules::sidecar::SidecarConfig;
@@ -23,7 +23,7 @@ fn the_application_reaches_its_own_pod_directly() {
     });
 }
 
-/// A call of the application that the proxy's outbound side sends to this very pod must come in by the inbound side.
+/// A call of the application that the proxy's outbound listener sends to its own pod must enter through the inbound listener.
 #[test]
 fn the_proxy_reaches_its_own_pod_through_the_inbound_listener() {
     fixtures(&injected(), |fixture| {
@@ -39,7 +39,7 @@ fn the_proxy_reaches_its_own_pod_through_the_inbound_listener() {
     });
 }
 
-/// The inbound side calls the application from an address of its own, and is not sent back to itself.
+/// The inbound listener calls the application from an address of its own, and is not redirected back to itself.
 #[test]
 fn calls_from_the_passthrough_address_reach_the_application() {
     fixtures(&injected(), |fixture| {
@@ -53,7 +53,7 @@ fn calls_from_the_passthrough_address_reach_the_application() {
     });
 }
 
-/// What counts as loopback in IPv4 is the operator's choice: what the proxy sends there does not come in again.
+/// The operator defines the IPv4 loopback network: traffic that the proxy sends there is not redirected again.
 #[test]
 fn the_loopback_network_is_left_alone() {
     let wide = SidecarConfig { loopback: "127.0.0.0/8".parse().unwrap(), ..injected() };

@@ -1,4 +1,4 @@
-//! Invalid packets, virtual machines, and what is no business of redirection.
+//! Invalid packets, virtual machines, and traffic that redirection does not concern.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::sidecar_kernel::{
     state::{iptables, tool},
 };
 
-/// A TCP segment that opens and closes at once, which no connection tracking takes for valid. To the discard port.
+/// A TCP segment with both SYN and FIN, which connection tracking classifies as invalid. To the discard port.
 const INVALID_SEGMENT: [u8; 20] = {
     let mut segment = [0; 20];
     segment[0] = 0x9c; // source port 40000
@@ -41,7 +41,7 @@ fn family(v6: bool) -> Family {
     if v6 { Family::V6 } else { Family::V4 }
 }
 
-/// How many packets met the rule of a chain that contains `text`.
+/// Packet count of the rule of a chain that contains `text`.
 fn packets(fixture: &Fixture, v6: bool, chain: &str, text: &str) -> u64 {
     let list = fixture.pod.sh(&format!("{} -t mangle -c", tool(fixture.backend, family(v6), "-save")));
     let rule = |line: &&str| line.contains(&format!("-A {chain} ")) && line.contains(text);
@@ -49,7 +49,7 @@ fn packets(fixture: &Fixture, v6: bool, chain: &str, text: &str) -> u64 {
     line.trim_start_matches('[').split(':').next().unwrap().parse().unwrap()
 }
 
-/// Counters of somebody else's rules tell whether the packet came, and whether it came further than PREROUTING.
+/// Counters of foreign rules show whether the packet arrived, and whether it passed PREROUTING.
 fn an_invalid_packet_passes(fixture: &Fixture, v6: bool) -> bool {
     for hook in ["PREROUTING", "INPUT"] {
         let place = if hook == "PREROUTING" { "-I" } else { "-A" };
@@ -58,11 +58,11 @@ fn an_invalid_packet_passes(fixture: &Fixture, v6: bool) -> bool {
     }
     send_raw(&fixture.outside, (fixture.pod_ip(v6), 9).into());
     kit::until("the packet has come", || packets(fixture, v6, "PREROUTING", "--sport 40000") > 0);
-    // The packet went through the whole stack in one go: what did not count it by now never will.
+    // The kernel processes the packet synchronously: a rule that has not counted it by now never will.
     packets(fixture, v6, "INPUT", "--sport 40000") > 0
 }
 
-/// How many packets of a family our rule has dropped.
+/// Number of packets of a family that our rule has dropped.
 fn dropped(fixture: &Fixture, v6: bool) -> u64 {
     if fixture.backend != Backend::Native {
         return packets(fixture, v6, "ISTIO_PRERT", "-j DROP");
@@ -70,7 +70,7 @@ fn dropped(fixture: &Fixture, v6: bool) -> u64 {
     let list = fixture.pod.sh("nft list chain inet istio-proxy-mangle istio-prerouting");
     let count = list.lines().find_map(|line| line.trim().strip_prefix("ct state invalid counter packets "));
     let both: u64 = count.unwrap().split(' ').next().unwrap().parse().unwrap();
-    both - u64::from(v6) // the packet of the other family came before
+    both - u64::from(v6) // the packet of the other family was sent before
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_virtual_machines_calls_to_other_networks_are_forwarded() {
     });
 }
 
-/// KubeVirt has rules of its own in front; ours come before them.
+/// KubeVirt has its own rules at the front; ours come before them.
 #[test]
 fn rules_of_kubevirt_do_not_take_a_virtual_machines_calls_away() {
     let vnet0 = vec![IfName::new("vnet0").unwrap()];
@@ -171,7 +171,7 @@ fn rules_of_kubevirt_do_not_take_a_virtual_machines_calls_away() {
             let theirs = "-t nat -I PREROUTING 1 -i vnet0 -p tcp -j ACCEPT";
             iptables(&fixture.pod, fixture.backend, family(v6), theirs);
             let (call, target) = (TrafficClient::new(Proto::Tcp), (fixture.outside_ip(v6), 80).into());
-            // Native tables are asked whatever was decided in those of iptables.
+            // Native tables are evaluated whatever the verdict in those of iptables.
             let before = if fixture.backend == Backend::Native { Outbound } else { Outside };
             fixture.expect(&machine, &call, target, before);
             fixture.redirect(FamilyChoice::Dual);
@@ -186,13 +186,13 @@ fn only_the_families_of_the_pod_are_redirected() {
         fixture.outside(&[80]);
         fixture.app(&[8080]);
         let (v4, v6) = (fixture.outside_ip(false), fixture.outside_ip(true));
-        // With an IPv4 address first and dual stack not asked for, IPv6 goes its own way.
+        // With an IPv4 address first and without dual stack, IPv6 is not redirected.
         fixture.redirect(FamilyChoice::First);
         fixture.pod_calls(APP, (v4, 80).into(), Outbound);
         fixture.pod_calls(APP, (v6, 80).into(), Outside);
         fixture.outside_calls((fixture.pod_ip(false), 8080).into(), Inbound);
         fixture.outside_calls((fixture.pod_ip(true), 8080).into(), App);
-        // A pod with IPv6 alone is redirected without being asked twice.
+        // A pod with IPv6 alone is redirected without a setting.
         fixture.pod.sh("ip address del 10.1.0.2/24 dev eth0");
         fixture.pod.sh("ip address del 10.9.0.2/24 dev net1");
         fixture.redirect(FamilyChoice::First);
@@ -201,7 +201,7 @@ fn only_the_families_of_the_pod_are_redirected() {
     });
 }
 
-/// One echo request and its reply.
+/// Sends an echo request and waits for its reply.
 fn ping(from: &Netns, target: std::net::IpAddr) {
     from.sysctl("net/ipv4/ping_group_range", "0 2147483647");
     from.run(|| {
@@ -212,7 +212,7 @@ fn ping(from: &Netns, target: std::net::IpAddr) {
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         socket.connect(&target.into()).unwrap();
         let answered = (0..20).any(|number| {
-            // The kernel fills in identifier and checksum.
+            // The kernel sets identifier and checksum.
             socket.send(&[request, 0, 0, 0, 0, 0, 0, number]).is_ok() && {
                 let mut answer = [0; 64];
                 let length = std::io::Read::read(&mut &socket, &mut answer).unwrap();

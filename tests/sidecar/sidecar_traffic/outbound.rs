@@ -1,4 +1,4 @@
-//! What leaves the pod.
+//! Outbound traffic of the pod.
 
 use rules::sidecar::{OwnerGroups, PortSelection, SidecarConfig};
 
@@ -19,7 +19,7 @@ fn everybodys_traffic_but_the_proxys_own_goes_to_the_outbound_listener() {
             let outside = fixture.outside_ip(v6);
             fixture.pod_calls(APP, (outside, 80).into(), Outbound);
             fixture.pod_calls((0, 0), (outside, 80).into(), Outbound);
-            fixture.pod_calls(APP, (network_ip(v6, 3), 9).into(), Outbound); // where nobody listens, too
+            fixture.pod_calls(APP, (network_ip(v6, 3), 9).into(), Outbound); // even if the port is closed
             fixture.pod_calls(APP, (outside, 15020).into(), Outside);
             for own in [PROXY, (1337, 1000), (1000, 1337)] {
                 let seen = fixture.pod_calls(own, (outside, 80).into(), Outside);
@@ -92,7 +92,7 @@ fn included_ports_go_whatever_the_network() {
             fixture.pod_calls(APP, (network_ip(v6, 2), 8080).into(), Outside);
         }
     });
-    // An excluded network wins over an included port.
+    // An excluded network takes precedence over an included port.
     let exclude_networks = vec!["10.3.0.0/24".parse().unwrap(), "fd00:3::/64".parse().unwrap()];
     fixtures(&SidecarConfig { exclude_networks, ..config }, |fixture| {
         fixture.outside(&[80]);
@@ -118,8 +118,8 @@ fn all_ports_without_a_network_is_everything_and_neither_is_nothing() {
     }
 }
 
-/// With more than one owner, nobody's calls within the pod are captured but those of a proxy: each owner's rules let
-/// go of everybody else on `lo` (upstream's way: the second owner's call to its own pod never comes back in).
+/// With more than one owner, only calls of a proxy are captured within the pod: each owner's rules return all other traffic on `lo`
+/// (as upstream: the second owner's call to its own pod is never redirected inbound).
 #[test]
 fn every_owner_of_the_proxy_is_let_out() {
     let config = SidecarConfig { proxy_uids: vec![1337, 2000], proxy_gids: vec![1337, 3000], ..injected() };

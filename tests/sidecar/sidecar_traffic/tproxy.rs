@@ -1,4 +1,4 @@
-//! Inbound capture with the client's address kept.
+//! Inbound capture that preserves the client's address.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,7 +22,7 @@ fn tproxy() -> SidecarConfig {
     SidecarConfig { inbound_mode: TPROXY, ..injected() }
 }
 
-/// The proxy takes the connection at the application's own address, from the client's.
+/// The proxy accepts the connection at the application's own address, from the client's.
 fn is_taken_transparently(fixture: &Fixture, v6: bool, port: u16) {
     let target = (fixture.pod_ip(v6), port).into();
     let seen = fixture.outside_calls(target, Inbound);
@@ -67,7 +67,7 @@ fn no_port_at_all() {
     });
 }
 
-/// What stays in the pod is as with REDIRECT, and the proxy's calls to its application are not taken again.
+/// Traffic within the pod is as with REDIRECT, and the proxy's calls to its application are not redirected again.
 #[test]
 fn calls_within_the_pod_find_their_way() {
     fixtures(&tproxy(), |fixture| {
@@ -78,7 +78,7 @@ fn calls_within_the_pod_find_their_way() {
             fixture.pod_calls(APP, (localhost, 8080).into(), App);
             fixture.pod_calls(PROXY, (localhost, 8080).into(), App);
             fixture.pod_calls(PROXY, app, Inbound);
-            // Istio runs a TPROXY proxy as root, known by its group: its call comes in transparently.
+            // Istio runs a TPROXY proxy as root, identified by its group: its call is redirected transparently.
             let seen = fixture.pod_calls((0, PROXY.1), app, Inbound);
             assert_eq!((seen.local, seen.peer.ip()), (app, fixture.pod_ip(v6)), "{}", fixture.backend);
             let source = ip(v6, "127.0.0.6", "::6");
@@ -91,8 +91,8 @@ fn calls_within_the_pod_find_their_way() {
     });
 }
 
-/// What a TPROXY proxy (user root, group 1337) does for a client: it calls the application from the client's address,
-/// with the mark.
+/// Does what a TPROXY proxy (user root, group 1337) does for a client: calls the application from the client's address, with the
+/// mark.
 fn call_as(fixture: &Fixture, client: IpAddr, target: SocketAddr) -> serde_json::Value {
     let answer = fixture.pod.run(|| {
         let group = rustix::thread::Gid::from_raw(PROXY.1);
@@ -110,7 +110,7 @@ fn call_as(fixture: &Fixture, client: IpAddr, target: SocketAddr) -> serde_json:
     serde_json::from_str(&answer).unwrap()
 }
 
-/// The mark leads the answers, which are for the client's address, back to the proxy.
+/// The mark routes the answers, which are addressed to the client, back to the proxy.
 #[test]
 fn the_application_answers_the_proxy_that_calls_from_the_clients_address() {
     fixtures(&tproxy(), |fixture| {
