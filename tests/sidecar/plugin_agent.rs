@@ -1,4 +1,4 @@
-//! The plugin without ambient mode, and agents that answer wrongly, late or not at all.
+//! The plugin without ambient mode, and agents that answer incorrectly, late or not at all.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
@@ -16,14 +16,15 @@ use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod};
 
-/// What a busy machine may add.
+/// Allowance for a busy machine.
 const BUSY: Duration = Duration::from_millis(2500);
-/// How long the plugin waits for an agent in whose place the API server can answer, and for one that is alone.
+/// Time for which the plugin waits for an agent if the API server can answer instead, and if it cannot.
 const BEFORE_API: Duration = Duration::from_secs(2);
 const ALONE: Duration = Duration::from_secs(10);
 const UID: &str = "1f0e9a5e-9e5b-4f8e-a1b5-0d8b7f2a6c11";
 
-/// An agent that reads each request and answers this, or keeps the connection without a word. It ends with the test process.
+/// An agent that reads each request and sends this answer, or keeps the connection without answering. It ends with the test
+/// process.
 struct FakeAgent {
     socket: PathBuf,
     requests: Arc<Mutex<Vec<Value>>>,
@@ -39,7 +40,7 @@ impl FakeAgent {
             while let Ok((client, _)) = listener.accept() {
                 seen.lock().unwrap().push(request(&client));
                 match &answer {
-                    Some(answer) => drop(writeln!(&client, "{answer}")), // the plugin may have gone
+                    Some(answer) => drop(writeln!(&client, "{answer}")), // the plugin may have disconnected
                     None => held.push(client),
                 }
             }
@@ -59,7 +60,7 @@ impl FakeAgent {
 
 fn request(client: &UnixStream) -> Value {
     let mut line = String::new();
-    drop(BufReader::new(client).read_line(&mut line)); // nothing is a request, too
+    drop(BufReader::new(client).read_line(&mut line)); // an empty line is a request, too
     serde_json::from_str(&line).unwrap_or_default()
 }
 
@@ -67,7 +68,7 @@ fn is_redirected(netns: &Netns) -> bool {
     kit::plugin_rules::is_redirected(netns, "iptables-save")
 }
 
-/// Configured, and there is no such file: so it is with a generated entry and `WRITE_KUBECONFIG=false`.
+/// Configured, but the file does not exist: as with a generated entry and `WRITE_KUBECONFIG=false`.
 fn without_kubeconfig(call: Call<'_>) -> Call<'_> {
     call.kubeconfig("/nonexistent/kubeconfig".as_ref())
 }
@@ -87,7 +88,7 @@ fn an_agent_that_never_answers_costs_an_add_two_seconds() {
     assert_eq!(agent.requests().len(), 1, "it is asked once");
 }
 
-/// A process that is stopped accepts nothing: the kernel keeps those who connect waiting.
+/// A stopped process accepts no connections: the kernel blocks connecting clients.
 #[test]
 fn nor_does_one_that_accepts_no_more_connections_cost_more() {
     let fixture = PluginFixture::new();
@@ -185,7 +186,7 @@ fn when_both_fail_the_error_has_both_reasons() {
     }
 }
 
-/// The agent's answer decides, whatever it has beyond what this version knows.
+/// The agent's answer decides, whatever fields it has that this version does not know.
 #[test]
 fn an_agents_answer_spares_the_api_server() {
     let fixture = PluginFixture::new();

@@ -1,4 +1,4 @@
-//! The plugin and the API server: the real one, and servers that misbehave.
+//! The plugin with API servers: the real one, and misbehaving ones.
 
 mod ambient;
 mod credentials;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::fixtures::plugin::{Call, plugin_auth};
 
-/// A node, the real API server, and a namespace of the test's own.
+/// A node, the real API server, and the test's own namespace.
 struct Cluster {
     api: &'static ApiServer,
     node: Node,
@@ -23,7 +23,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// None where there is no API server.
+    /// Starts the fixture; `None` means that there is no API server.
     fn start(namespace: &'static str, options: NodeOptions) -> Option<Self> {
         let api = ApiServer::shared()?;
         api.create_namespace(namespace);
@@ -32,18 +32,18 @@ impl Cluster {
         Some(Self { api, node, kubeconfig, namespace })
     }
 
-    /// An ADD for a pod of the namespace, which need not exist.
+    /// An ADD for a pod of the namespace, which need not exist in the API server.
     fn add(&self, pod: &Netns, name: &str) -> Call<'_> {
         let call = Call::new(&self.node, "ADD").netns(&pod.path()).kubeconfig(&self.kubeconfig);
         call.pod(self.namespace, name)
     }
 
-    /// Creates an injected pod, changed.
+    /// Creates an injected pod with a change.
     fn create(&self, name: &str, change: impl FnOnce(Value) -> Value) -> Value {
         self.api.create_pod(&change(istio::injected_pod(self.namespace, name)))
     }
 
-    /// What the plugin asked about this namespace and its pods, refused requests too.
+    /// Requests of the plugin about this namespace and its pods, refused ones included.
     fn asked(&self) -> Vec<Request> {
         let path = format!("/api/v1/namespaces/{}", self.namespace);
         let ours = |request: &Request| request.user_agent == "istio-cni" && request.uri.starts_with(&path);

@@ -1,4 +1,4 @@
-//! Calls of the plugin one by one: good ones, absurd ones and hostile ones, against the binary and the kernel.
+//! Single calls of the plugin: valid, absurd and hostile ones, with the binary and the kernel.
 
 mod commands;
 mod hostile;

@@ -1,5 +1,5 @@
-//! CHECK: whether the pod is still redirected. It fails only for a pod that is known to bypass the mesh, and takes two seconds
-//! at most, whoever is unavailable.
+//! CHECK: whether the pod is still redirected. It fails only for a pod that is known to bypass the mesh, and takes two seconds at
+//! most, whichever component is unavailable.
 
 mod rule_sets;
 mod unavailable;
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, DUAL, Outcome, PluginFixture, V4, bare_pod, injected, saves, tables};
 
-/// In all, whoever is unavailable.
+/// Time limit in total, whichever component is unavailable.
 const LIMIT: Duration = Duration::from_secs(2);
 fn socket(fixture: &PluginFixture) -> PathBuf {
     fixture.node.run_dir().join("log.sock")
 }
 
-/// A call that leaves, and finds, records.
+/// A call that writes and reads records.
 fn call<'f>(fixture: &'f PluginFixture, command: &str, pod: &Netns) -> Call<'f> {
     fixture.call(command, pod).with("log_uds_address", json!(socket(fixture)))
 }
@@ -134,7 +134,7 @@ fn annotations_and_settings_that_changed_since_the_add_do_not_matter() {
     }
 }
 
-/// The agent's pod, which repairs them, starts, and so does every pod that the call alone shows to be outside; any pod ends.
+/// The agent's pod, which repairs them, starts, and so does every pod that the call alone identifies as outside; any pod ends.
 #[test]
 fn invalid_selectors_fail_the_add_of_a_pod_that_may_belong_to_the_mesh_and_no_other_call() {
     let (fixture, pod) = (PluginFixture::new(), bare_pod(V4));
@@ -158,7 +158,7 @@ fn invalid_selectors_fail_the_add_of_a_pod_that_may_belong_to_the_mesh_and_no_ot
     assert!(!record(&fixture).exists());
 }
 
-/// Without a record that is this pod's, the agent or the API server tells whether it belongs to the mesh.
+/// Without a record of this pod, the agent or the API server determines whether it belongs to the mesh.
 #[test]
 fn a_record_that_is_not_of_this_pod_counts_for_nothing() {
     let fixture = PluginFixture::new();
@@ -217,7 +217,7 @@ fn a_record_that_is_not_of_this_pod_counts_for_nothing() {
     assert_eq!(tables(&other), "", "CHECK changes nothing");
 }
 
-/// A pod that has ended, or shares the node's namespace by a mistake of the runtime, bypasses nothing.
+/// A pod that has ended, or shares the node's namespace because of an error of the runtime, bypasses nothing.
 #[test]
 fn a_namespace_that_cannot_be_entered_is_in_order() {
     let fixture = PluginFixture::new();
@@ -242,7 +242,7 @@ fn rules_of_a_pod_with_ipv6_alone_are_checked() {
     bypasses("IPv6", &call(&fixture, "CHECK", &pod).run(), "IPv6 outbound");
 }
 
-/// A pod may make as many rules as it likes: that is its own affair, and takes no time.
+/// A pod may create as many rules as it likes: they take no time.
 #[test]
 fn rules_of_megabytes_are_not_read_to_their_end() {
     let fixture = PluginFixture::new();

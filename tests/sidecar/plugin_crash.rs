@@ -1,5 +1,5 @@
-//! The plugin is killed at a random point of ADD, and what it had started goes on without it. Then ADD comes again, as
-//! a runtime does it, and everything is right.
+//! The plugin is killed at a random point of ADD, and the tools that it had started continue. The runtime then repeats ADD, after
+//! which everything is correct.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -16,7 +16,7 @@ use crate::fixtures::tables::Tables;
 
 const SEED: u64 = 0x6d69_6c6c_7261_6365;
 
-/// Every table of both families, the route and the address: the most that can be half done.
+/// Every table of both families, the route and the address: the most that can be incomplete.
 fn fixture() -> PluginFixture {
     PluginFixture::answering(|request| {
         let pod = istio::annotated(plugin::injected(request), "sidecar.istio.io/interceptionMode", "TPROXY");
@@ -25,10 +25,10 @@ fn fixture() -> PluginFixture {
     })
 }
 
-/// What the plugin is called with, so that a pod's rules are in tables of one kind.
+/// Environment of the plugin for rules in one kind of tables.
 struct Target {
     tables: Tables,
-    /// Of the plugin.
+    /// `PATH` of the plugin.
     path: String,
 }
 
@@ -38,7 +38,7 @@ impl Target {
         if tables != Tables::Legacy {
             return Self { tables, path };
         }
-        // A directory in front, in which the plain names are the legacy tools, as they are on a node that has no others.
+        // A directory at the front, in which the plain names are the legacy tools, as on a node without others.
         let directory = fixture.node.dir().join("legacy");
         fs::create_dir(&directory).unwrap();
         for family in ["iptables", "ip6tables"] {
@@ -50,7 +50,7 @@ impl Target {
         Self { tables, path: format!("{}:{path}", directory.display()) }
     }
 
-    /// A fresh pod. One that holds a chain in legacy tables gets legacy rules.
+    /// Creates a pod. One with a chain in legacy tables gets legacy rules.
     fn pod(&self) -> Netns {
         let pod = bare_pod(DUAL);
         if self.tables == Tables::Legacy {
@@ -63,7 +63,7 @@ impl Target {
     fn state(&self, pod: &Netns) -> String {
         let mut native = Vec::new();
         if self.tables == Tables::Native {
-            // `nft` shows tables and chains in the order in which they were made.
+            // `nft` lists tables and chains in order of creation.
             let rules = self.tables.rules(|command| pod.sh(command));
             native = rules.lines().map(|line| format!("{line}\n")).collect();
             native.sort();
@@ -89,7 +89,7 @@ fn the_same_with_native_tables() {
     rounds(Tables::Native, 25);
 }
 
-/// Where each table is written on its own, so that more can be half done.
+/// Each table is written separately there, so that more can be incomplete.
 #[test]
 fn the_same_with_legacy_tools() {
     if !Path::new("/usr/sbin/iptables-legacy").exists() {
@@ -98,12 +98,12 @@ fn the_same_with_legacy_tools() {
     rounds(Tables::Legacy, 20);
 }
 
-/// So many rounds in each of two workers.
+/// Runs `rounds` rounds in each of two workers.
 fn rounds(tables: Tables, rounds: u64) {
     let fixture = fixture();
     let target = Target::new(tables, &fixture);
     let reference = target.pod();
-    // The first one is slower than the others: it loads modules of the kernel.
+    // The first one is slower than the others: it loads kernel modules.
     let typical =
         [(); 4].map(|()| target.call(&fixture, "ADD", &target.pod()).run().wall()).into_iter().min();
     let typical = typical.unwrap_or_default();
@@ -129,7 +129,7 @@ fn rounds(tables: Tables, rounds: u64) {
     assert!(killed as u64 > rounds / 2, "only {killed} of {} were killed in time: {typical:?}", 2 * rounds);
 }
 
-/// One round; true when the first call was killed before its end.
+/// Runs one round; true if the first call was killed before its end.
 fn survives(
     fixture: &PluginFixture,
     target: &Target,
@@ -156,7 +156,7 @@ fn survives(
     output.killed
 }
 
-/// Nothing may stay in the pod's namespace, nor any tool without a parent.
+/// Waits until no process is left in the pod's namespace, including tools without a parent.
 fn wait_for_processes(pod: &Netns, round: &str) {
     let namespace = fs::metadata(pod.path()).unwrap().ino();
     let described =

@@ -1,4 +1,4 @@
-//! Where the plugin's log lines go: one POST to the agent's socket, else stderr and a file that cannot grow for ever.
+//! Destinations of the plugin's log lines: one POST to the agent's socket, else stderr and a file of limited size.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, tables};
 
-/// An agent's log socket that answers every connection with `answer`, and holds what came.
+/// An agent's log socket that sends `answer` on every connection, and keeps the requests.
 struct Agent {
     socket: PathBuf,
     requests: Arc<Mutex<Vec<String>>>,
@@ -46,7 +46,7 @@ impl Agent {
     }
 }
 
-/// Head and body, as far as `Content-Length` says.
+/// Head and body, by `Content-Length`.
 fn request(stream: &mut UnixStream) -> String {
     let mut text = String::new();
     let mut part = [0; 4096];
@@ -116,8 +116,8 @@ fn an_error_is_logged_too() {
     assert_eq!(record["msg"], json!(format!("ADD failed: {}", error.msg)));
 }
 
-/// The least time that three calls take, which succeed and have their lines on stderr. The machine may be busy; a delay
-/// by the log would be in each of them.
+/// The minimum duration of three calls, which succeed and have their lines on stderr. The machine may be busy; a delay by the log
+/// would affect each of them.
 fn best_of_three(call: &Call<'_>, what: &str) -> Duration {
     let times = (0..3).map(|_| {
         let outcome = call.run();
@@ -147,7 +147,7 @@ fn an_agent_that_is_away_or_refuses_or_is_silent_delays_nobody() {
     }
 }
 
-/// A process that is stopped, or busy for ever, no longer accepts: the kernel then keeps those who connect waiting.
+/// A process that is stopped, or busy forever, accepts no connections: the kernel blocks connecting clients.
 #[test]
 fn an_agent_that_no_longer_accepts_delays_nobody() {
     let fixture = PluginFixture::new();
@@ -160,7 +160,7 @@ fn an_agent_that_no_longer_accepts_delays_nobody() {
         thread::park();
         drop(streams);
     });
-    thread::sleep(Duration::from_millis(300)); // until the filler itself waits
+    thread::sleep(Duration::from_millis(300)); // until the filler itself blocks
     let took = best_of_three(&add(&fixture, &pod, &socket), "full backlog");
     assert!(took < Duration::from_secs(2), "{took:?}");
 }

@@ -1,4 +1,4 @@
-//! What the plugin leaves behind of an ADD.
+//! Records that the plugin writes of an ADD.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ fn call<'s>(fixture: &'s PluginFixture, verb: &'static str, pod: &kit::Netns) ->
     fixture.call(verb, pod).with("log_uds_address", json!(socket(fixture)))
 }
 
-/// All records by the names of their files.
+/// All records by file name.
 fn records(fixture: &PluginFixture) -> Vec<(String, Value)> {
     let Ok(entries) = fs::read_dir(socket(fixture).with_file_name("pods")) else { return Vec::new() };
     let read = |entry: fs::DirEntry| {
@@ -77,7 +77,7 @@ fn a_directory_that_cannot_be_written_keeps_no_pod_from_starting() {
     call(&fixture, "DEL", &pod).run().ok();
 }
 
-/// A file system of its own for what the plugin shares with the agent, mounted for as long as this lives.
+/// A separate file system for the directory that the plugin shares with the agent, mounted until drop.
 struct SmallRunDir(PathBuf);
 
 impl SmallRunDir {
@@ -106,7 +106,7 @@ impl Drop for SmallRunDir {
     }
 }
 
-/// Neither an ADD nor a DEL fails by it, the plugin says so, an earlier record stays whole, and no part of a file is left.
+/// Neither an ADD nor a DEL fails because of it, the plugin logs it, an earlier record stays complete, and no partial file is left.
 #[test]
 fn a_full_or_read_only_directory_keeps_no_pod_from_starting_and_leaves_no_part_of_a_record() {
     for (options, is_full) in [("size=256k", true), ("nr_inodes=3", false), ("size=256k", false)] {
@@ -143,7 +143,7 @@ fn a_full_or_read_only_directory_keeps_no_pod_from_starting_and_leaves_no_part_o
     }
 }
 
-/// 54 kB of control characters, of which JSON makes six times as many.
+/// 54 kB of control characters, which JSON encodes in six times as many bytes.
 #[test]
 fn failed_adds_of_any_number_of_pods_take_a_bounded_space() {
     let fixture = PluginFixture::answering(|request| {
@@ -169,19 +169,19 @@ fn failed_adds_of_any_number_of_pods_take_a_bounded_space() {
     assert!(records.iter().any(|(_, record)| record["name"] == "hostile-99"), "the last one is told");
 }
 
-/// Killed at any moment, a plugin leaves a record that is whole, or none.
+/// Killed at any moment, a plugin leaves a complete record, or none.
 #[test]
 fn a_killed_add_leaves_a_whole_record_or_none() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(V4);
-    // The first one is slower than the others: it loads modules of the kernel.
+    // The first one is slower than the others: it loads kernel modules.
     let typical = [(); 4].map(|()| call(&fixture, "ADD", &pod).run().wall()).into_iter().min().unwrap();
     let mut dice = 0x7265_636f_7264_u64;
     let mut killed = 0;
     for round in 0..60 {
         call(&fixture, "DEL", &pod).run().ok();
         let add = call(&fixture, "ADD", &pod);
-        // The second half, at whose end the record is written.
+        // During the second half, at the end of which the record is written.
         let micros = u64::try_from(typical.as_micros()).unwrap();
         let after = Duration::from_micros(micros / 2 + random(&mut dice, micros / 2));
         let runtime = fixture.node.runtime().with_limit(after);
@@ -201,7 +201,7 @@ fn a_killed_add_leaves_a_whole_record_or_none() {
     assert!(killed > 10, "only {killed} of 60 were killed in time");
 }
 
-/// GC removes what a lost DEL left, of the network that it is about.
+/// GC removes records that a lost DEL left, of its own network.
 #[test]
 fn gc_removes_the_records_of_containers_that_are_gone() {
     let fixture = PluginFixture::new();

@@ -1,4 +1,4 @@
-//! An agent was killed before it could clean up, and its credential is dead: who starts all the same, and who does not.
+//! An agent was killed before it could clean up, and its credential is invalid: which pods start nevertheless, and which do not.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, Outcome, PluginFixture, V4, bare_pod, injected, tables, undetermined};
 
-/// The UID that calls have.
+/// UID of the calls.
 const UID: &str = "1f0e9a5e-9e5b-4f8e-a1b5-0d8b7f2a6c11";
-/// What the kubelet makes of every pod with an account.
+/// Volume that the kubelet creates for every pod with a service account.
 const PLAIN: &str = "kubernetes.io~projected/kube-api-access-x2x4z";
 
-/// A node with a kubelet's directory, and an API server that answers with a status that can be changed.
+/// A node with a kubelet's directory, and an API server whose response status can be changed.
 struct Dead {
     fixture: PluginFixture,
     status: Arc<AtomicU16>,
@@ -52,14 +52,14 @@ impl Dead {
         self.fixture.node.dir().join("kubelet/pods").join(UID).join("volumes")
     }
 
-    /// The pod's volumes are these.
+    /// Replaces the pod's volumes.
     fn mount(&self, volumes: &[&str]) {
         drop(fs::remove_dir_all(self.volumes()));
         fs::create_dir_all(self.volumes()).unwrap();
         volumes.iter().for_each(|volume| fs::create_dir_all(self.volumes().join(volume)).unwrap());
     }
 
-    /// A call of a pod, with a second for the API server.
+    /// A call for a pod, with a timeout of a second for the API server.
     fn call(&self, command: &str) -> Call<'_> {
         let args = format!("K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID={UID}");
         let call = self.fixture.call(command, &self.pod).env("CNI_ARGS", &args);
@@ -68,14 +68,14 @@ impl Dead {
         call.kubernetes("api_timeout_seconds", json!(1))
     }
 
-    /// A first refusal, which was this many seconds ago.
+    /// Records a first refusal, this many seconds ago.
     fn refused_since(&self, seconds: i64) {
         drop(fs::remove_file(self.file()));
         blocked(&self.call("ADD"), "by now 0 s");
         self.age(seconds);
     }
 
-    /// Cause of a refusal that is the first one noted.
+    /// Cause of a refusal that is the first one recorded.
     fn refused_now(&self) -> String {
         format!(
             "{}:6443: it does not accept our credential (401): no; no node agent listens at {}; when this has lasted 300 s (by \
@@ -85,7 +85,7 @@ impl Dead {
         )
     }
 
-    /// Makes what was noted older.
+    /// Makes the record older.
     fn age(&self, seconds: i64) {
         self.change(|line| {
             let (since, rest) = line.split_once(' ').unwrap();
@@ -93,7 +93,7 @@ impl Dead {
         });
     }
 
-    /// Changes what was noted.
+    /// Changes the record.
     fn change(&self, change: impl FnOnce(String) -> String) {
         let line = fs::read_to_string(self.file()).unwrap();
         fs::write(self.file(), change(line)).unwrap();
@@ -162,7 +162,7 @@ fn without_proof_that_it_has_no_sidecar_a_pod_stays_blocked() {
     dead.starts(&call());
 }
 
-/// The refusal has to be one, of one credential, without a pause, as far as anything shows.
+/// The refusals must be of one credential, without an interruption, as far as the records show.
 #[test]
 fn whatever_ends_the_refusal_lets_the_time_begin_anew() {
     let dead = Dead::new();
@@ -191,7 +191,7 @@ fn whatever_ends_the_refusal_lets_the_time_begin_anew() {
         assert_eq!(error.cause(), undetermined(&dead.refused_now()), "{what}");
     }
 
-    // The API server accepts the credential: for this pod, or for one that is not there.
+    // The API server accepts the credential: for this pod, or for one that does not exist.
     for status in [200, 404] {
         dead.refused_since(LONG);
         dead.answers(status);
@@ -224,12 +224,12 @@ fn a_living_agent_or_an_api_server_that_does_not_refuse_lets_nobody_pass() {
     drop(agent);
     blocked(&dead.call("ADD"), "by now 0 s");
     dead.refused_since(LONG);
-    dead.starts(&dead.call("ADD")); // its socket is left, and nobody listens
+    dead.starts(&dead.call("ADD")); // its socket remains, without a listener
     let call = dead.call("ADD").with("log_uds_address", Value::Null);
     blocked(&call, "(401)");
 }
 
-/// A directory that went with a reboot comes back with what is noted; ambient pods are known by labels alone.
+/// A directory that a reboot removed is recreated with the record; ambient pods are identified by labels alone.
 #[test]
 fn it_is_noted_where_the_sockets_would_be_and_not_with_ambient_mode() {
     let dead = Dead::new();
@@ -260,7 +260,7 @@ fn the_real_api_server_refuses_the_token_of_an_account_that_is_gone() {
     dead.starts(&call);
     assert!(!dead.file().exists());
     api.admin().delete("/api/v1/namespaces/refusal/serviceaccounts/istio-cni");
-    // The server keeps what it knows of a token for some seconds.
+    // The server caches the result for a token for several seconds.
     let refused = kit::until_within(Duration::from_secs(40), "a refusal, for the account is gone", || {
         Some(call.run()).filter(|outcome| !outcome.0.status.success())
     });

@@ -1,5 +1,5 @@
-//! The calls that containerd and CRI-O made, as they were recorded (`tests/data/cni-calls`), against the binary: the same
-//! variables, the same bytes, in the same order.
+//! Recorded calls of containerd and CRI-O (`tests/data/cni-calls`) with the binary: the same variables, the same bytes, in the same
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const CONTAINERD_2_1_CNI_1_1_0: &str = include_str!("../data/cni-calls/container
 const CRIO_1_34_CNI_0_4_0: &str = include_str!("../data/cni-calls/crio-1.34.0-cni-0.4.0.jsonl");
 const CRIO_1_34_CNI_1_0_0: &str = include_str!("../data/cni-calls/crio-1.34.0-cni-1.0.0.jsonl");
 
-/// Pod `two` gets a second sandbox; the first one is collected by a DEL that names no namespace.
+/// Pod `two` gets a second sandbox; the first one is collected by a DEL without a namespace.
 #[test]
 fn containerd_1_6_with_cni_0_3_1() {
     let told = ["ADD one", "ADD two", "DEL one", "DEL two", "ADD two", "DEL two", "DEL two"];
@@ -34,7 +34,7 @@ fn containerd_2_1_with_cni_1_1_0() {
     assert_eq!(replay(CONTAINERD_2_1_CNI_1_1_0), told);
 }
 
-/// CRI-O asks CHECK after each ADD, and of the pod that is left when it starts anew. Sandboxes of before a crash of the node get DELs
+/// CRI-O calls CHECK after each ADD, and for the remaining pod when it restarts. Sandboxes from before a crash of the node get DELs
 /// without a namespace.
 #[test]
 fn crio_1_34_with_cni_0_4_0() {
@@ -74,7 +74,7 @@ fn crio_1_34_with_cni_1_0_0() {
     assert_eq!(replay(CRIO_1_34_CNI_1_0_0), told);
 }
 
-/// As a runtime calls that names no container but the pod's own, and hands no annotations over.
+/// Calls of a runtime that passes no container but the pod's own, and no annotations.
 #[test]
 fn a_runtime_that_names_no_infra_container() {
     let told = ["ADD one", "ADD two", "DEL one", "DEL two", "ADD two", "DEL two", "DEL two"];
@@ -84,13 +84,13 @@ fn a_runtime_that_names_no_infra_container() {
         let left = args.split(';').filter(|pair| !pair.starts_with("K8S_POD_INFRA_CONTAINER_ID="));
         call["env"]["CNI_ARGS"] = left.collect::<Vec<_>>().join(";").into();
         call["stdin"].as_object_mut().unwrap().remove("runtimeConfig");
-        // Names of its own: the recording itself is played beside it.
+        // Names of its own: the recording itself is replayed concurrently.
         call.to_string().replace("/netns/cni-", "/netns/own-") + "\n"
     });
     assert_eq!(replay(&calls.collect::<String>()), told);
 }
 
-/// One recording's story; returns it in words.
+/// Replays one recording; returns its events as text.
 fn replay(recording: &str) -> Vec<String> {
     let mut story = Story { fixture: PluginFixture::new(), sandboxes: BTreeMap::new(), told: Vec::new() };
     for line in recording.lines() {
@@ -133,7 +133,7 @@ impl Story {
         self.sandboxes.insert(path.to_owned(), sandbox);
     }
 
-    /// The first DEL of a sandbox has its namespace, which then goes; the repeated ones come with an empty path.
+    /// The first DEL of a sandbox has its namespace, which is then removed; repeated ones have an empty path.
     fn del(&mut self, call: &Value, path: &str) {
         assert_eq!(self.run(call).stdout, b"");
         if let Some(sandbox) = self.sandboxes.remove(path) {
@@ -141,7 +141,7 @@ impl Story {
         }
     }
 
-    /// With the credential of this cluster in the configuration, which the recorded one lacks; else as recorded.
+    /// With the credential of this cluster in the configuration, which the recorded one lacks; otherwise as recorded.
     fn run(&self, call: &Value) -> PluginOutput {
         let env = call["env"].as_object().unwrap().iter();
         let env: Vec<_> = env.map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect();

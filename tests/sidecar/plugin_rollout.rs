@@ -1,4 +1,4 @@
-//! The plugin while no agent answers: after the node has booted, and while one agent is replaced by the next.
+//! The plugin while no agent answers: after the node has booted, and while one agent is replaced by another.
 
 mod credential;
 mod gap;

@@ -1,5 +1,5 @@
-//! Every rule set of a node and of a ztunnel, in the kernel, with both backends: it reads back as it was written, a
-//! second time changes nothing, what Istio's own agent left gives way to it, and what others have stays.
+//! Every rule set of a node and of a ztunnel, in the kernel, with both backends: it reads back as written, applying it again
+//! changes nothing, it replaces rules of Istio's own agent, and foreign rules stay.
 
 #[path = "../../pkg/rules/tests/node_cases.rs"]
 mod node_cases;
@@ -17,7 +17,7 @@ use crate::sidecar_kernel::{
 };
 use node_cases::Case;
 
-/// Rules of others, in every table that ours stand in: so that a removal leads back to the letter.
+/// Foreign rules in every table that has ours, so that a removal must restore the exact state.
 const FOREIGN: &str = "*mangle
 :CALI-forward - [0:0]
 -A PREROUTING -i cali+ -j CALI-forward
@@ -35,7 +35,7 @@ COMMIT
 COMMIT
 ";
 
-/// What Istio's own agent leaves: unconditional jumps, one of them twice, and other rules in chains of these names.
+/// Rules of Istio's own agent: unconditional jumps, one of them duplicated, and other rules in chains of these names.
 const ISTIOS: &str = "*mangle
 :ztunnel-PREROUTING - [0:0]
 :ztunnel-INPUT - [0:0]
@@ -65,7 +65,7 @@ COMMIT
 COMMIT
 ";
 
-/// A namespace with the sets that the rules name, and with rules of others.
+/// A namespace with the sets that the rules name, and with foreign rules.
 fn node(backend: Backend) -> Netns {
     let netns = pod_netns("node");
     for (set, family) in node_cases::SETS.into_iter().zip(["inet", "inet6"]) {
@@ -77,7 +77,7 @@ fn node(backend: Backend) -> Netns {
     netns
 }
 
-/// Writes what `plan` finds to be done in one family.
+/// Writes the changes that `plan` returns for one family.
 fn write(
     netns: &Netns,
     backend: Backend,
@@ -100,7 +100,7 @@ fn remove(netns: &Netns, backend: Backend, family: Family) -> RuleChange {
     write(netns, backend, family, |saved| ChainSet::NODE.remove(saved))
 }
 
-/// The lines of a save that are ours, if the tools print what we write: all but the address that TPROXY gets.
+/// Our lines of a save, if the tools print what we write: all except the address of TPROXY.
 fn lines(rules: &RuleSet, family: Family) -> Vec<String> {
     let on_ip = format!("--on-ip {} --tproxy-mark", family.unspecified_address());
     let mut lines = Vec::new();
@@ -113,7 +113,7 @@ fn lines(rules: &RuleSet, family: Family) -> Vec<String> {
     lines.iter().map(|line| line.replace("--tproxy-mark", &on_ip)).collect()
 }
 
-/// What the kernel holds is what was meant, by our own reading of the host's save and to the letter.
+/// Asserts that the kernel has the desired rules, by our own parser of the host's save and verbatim.
 fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
     let what = format!("{} {backend} {}", case.name, case.family);
     let text = save_text(netns, backend, case.family);
@@ -145,7 +145,7 @@ fn comes_and_goes(case: &Case, backend: Backend) {
     apply(&netns, case, backend);
     reads_back(&netns, case, backend);
     State::of(&netns).assert_is(&there, &format!("{what}, after Istio's own agent"));
-    restore(&netns, backend, case.family, ISTIOS); // empties our chains, and puts jumps behind ours
+    restore(&netns, backend, case.family, ISTIOS); // flushes our chains, and adds jumps after ours
     assert!(!apply(&netns, case, backend).is_empty());
     State::of(&netns).assert_is(&there, &format!("{what}, with Istio's own agent"));
     restore(&netns, backend, case.family, ISTIOS);
@@ -163,7 +163,7 @@ fn every_case_comes_reads_back_and_goes_with_legacy() {
     at_once(&node_cases::all(), |case| comes_and_goes(case, Backend::Legacy));
 }
 
-/// One after the other in the same namespace, as ztunnels come and go; and a jump that others got ahead of.
+/// One after another in the same namespace, as ztunnels start and end; and a jump that foreign ones have overtaken.
 #[test]
 fn every_case_follows_the_one_before() {
     at_once(&BACKENDS, |backend| {
@@ -184,8 +184,8 @@ fn every_case_follows_the_one_before() {
     });
 }
 
-/// The kubelet's probes of captured pods: their own process has let go of the socket when the last packets leave, so
-/// that these look like forwarded ones.
+/// The kubelet's probes of captured pods: their own process has closed the socket when the last packets are sent, so that these
+/// look like forwarded ones.
 #[test]
 fn the_last_packets_of_a_local_connection_are_not_captured() {
     let case = node_cases::all().into_iter().find(|case| case.name == "host-one").unwrap();

@@ -1,4 +1,4 @@
-//! With ambient mode on: sidecar pods as ever; pods of an ambient namespace do not start outside of the mesh.
+//! With ambient mode: sidecar pods are unaffected; pods of an ambient namespace do not start outside the mesh.
 
 use std::time::Duration;
 

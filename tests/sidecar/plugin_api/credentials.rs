@@ -1,4 +1,4 @@
-//! Ways to say who we are and whom we trust, and what ADD says when that goes wrong.
+//! Kinds of credentials and trust anchors, and ADD's errors about them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn token(cluster: &Cluster) -> String {
     }
 }
 
-/// The kubeconfig with this file as its authority.
+/// The kubeconfig with this file as its CA.
 fn with_authority(kubeconfig: &str, file: &Path) -> String {
     let line = |line: &str| match line.trim_start().starts_with("certificate-authority-data:") {
         true => format!("    certificate-authority: {}\n", file.display()),
@@ -123,7 +123,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named_at_once() {
     }
 }
 
-/// Runs ADD while a file has the wrong content, and puts the right one in its place a moment later.
+/// Runs ADD while a file has the wrong content, and replaces it a moment later.
 fn rotated(cluster: &Cluster, kubeconfig: &Path, file: &Path, right: &str) {
     let pod = bare_pod(V4);
     thread::scope(|scope| {

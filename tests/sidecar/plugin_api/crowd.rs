@@ -1,4 +1,4 @@
-//! A node that starts many pods at once.
+//! A node that starts many pods at the same time.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! Pods of the mesh: rules as the kernel shows them, and traffic.
+//! Pods of the mesh: rules as listed by the kernel, and traffic.
 
 use std::net::SocketAddr;
 
@@ -27,13 +27,13 @@ fn v6(pod: &Netns) -> String {
     rules(&pod.sh("ip6tables-save"))
 }
 
-/// Who answered: the name and the port of the server.
+/// Name and port of the server that answered.
 fn answered(seen: Result<Seen, kit::Failure>) -> (String, u16) {
     let seen = seen.unwrap_or_else(|failure| panic!("nobody answers: {failure}"));
     (seen.server, seen.listener)
 }
 
-/// The application's traffic goes through the proxy in both directions, and the proxy's own does not.
+/// Asserts that the application's traffic goes through the proxy in both directions, and the proxy's own does not.
 fn captured(cluster: &Cluster, pod: &PodSandbox, ipv6: bool, proxy: u32) {
     if !kit::has_other_users() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
@@ -68,7 +68,7 @@ fn a_sidecar_pod_with_ipv4() {
     assert_eq!(v4(&pod.netns), expected(false));
 }
 
-/// The node has IPv4 first: whether a pod needs IPv6 is seen in the pod alone.
+/// The node prefers IPv4: whether a pod needs IPv6 shows in the pod alone.
 #[test]
 fn a_sidecar_pod_with_ipv6_only() {
     let Some(cluster) = Cluster::start("mesh-v6", NodeOptions { families: Families::V6 }) else { return };

@@ -1,4 +1,4 @@
-//! Pods that are none of ours: nothing is done, and nobody is asked when that can be known without asking.
+//! Pods outside the mesh: nothing is changed, and no request is sent if the decision needs none.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 use crate::fixtures::plugin::{V4, bare_pod, tables};
 
-/// Runs ADD, which must leave the pod alone for this reason; true when it asked the API server.
+/// Runs ADD, which must skip the pod for this reason; true if it sent a request to the API server.
 fn passes(
     cluster: &Cluster,
     call: &crate::fixtures::plugin::Call<'_>,
@@ -23,7 +23,7 @@ fn passes(
     cluster.asked().len() > before
 }
 
-/// The pods that are left alone although the runtime may say nothing, by the reason.
+/// Pods that are skipped even if the runtime passes no annotations, by reason.
 fn pods_outside(cluster: &Cluster) -> Vec<(&'static str, Value)> {
     let injected = |name| istio::injected_pod(cluster.namespace, name);
     let changed = |name, change: fn(&mut Value)| {
@@ -109,7 +109,7 @@ fn an_excluded_namespace_needs_no_api_server() {
     outcome.ok();
     assert!(outcome.wall() < Duration::from_secs(2), "{:?}", outcome.wall());
     assert!(!passes(&cluster, &call, &pod, "excluded-namespace"));
-    // Even when the pod has a sidecar; and only by its exact name.
+    // Even if the pod has a sidecar; and only by its exact name.
     passes(
         &cluster,
         &call.annotations(&json!({"sidecar.istio.io/status": "{}"})),

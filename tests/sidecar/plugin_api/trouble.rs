@@ -1,4 +1,4 @@
-//! API servers that are away, slow, silent, broken or malicious.
+//! API servers that are unavailable, slow, silent, broken or malicious.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 use crate::fixtures::plugin::{PluginFixture, Refusal, V4, bare_pod, injected, tables, token, undetermined};
 
-/// ADD with a second for the API server: it fails within that, the rest of the call allowed for.
+/// Runs ADD with a timeout of a second for the API server: it fails within that, plus an allowance for the rest of the call.
 fn refused_in_time(fixture: &PluginFixture) -> Refusal {
     let pod = bare_pod(V4);
     let outcome = fixture.call("ADD", &pod).kubernetes("api_timeout_seconds", json!(1)).run();
@@ -43,7 +43,7 @@ fn a_pod_that_is_missing_is_waited_for_a_little() {
     assert_eq!(error.cause(), expected);
     assert!(outcome.wall() < Duration::from_secs(6), "{:?}", outcome.wall());
     assert!(cluster.asked().len() > 1, "a server's cache may be behind");
-    // And one that comes meanwhile is found.
+    // A server that starts meanwhile is reached.
     std::thread::scope(|scope| {
         let add = scope.spawn(|| cluster.add(&pod, "late").run());
         std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! What each command answers, and what it wants to be told.
+//! Answer of each command, and its required input.
 
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ fn native_tables_are_made_checked_and_kept_when_the_setting_is_gone() {
     pod.sh("nft flush chain inet istio-proxy-nat istio-output");
     let error = native("CHECK").run().refused();
     assert_eq!((error.code, error.details.as_str()), (999, "no rule redirects IPv4 or IPv6 outbound"));
-    // Neither command needs the setting once the tables are there.
+    // Neither command needs the setting once the tables exist.
     fixture.call("ADD", &pod).run().ok();
     assert_eq!(pod.sh("nft list ruleset"), made);
     fixture.call("CHECK", &pod).run().ok();
@@ -124,7 +124,7 @@ fn check_wants_a_version_that_has_it_and_no_result() {
         assert_eq!(call.run().refused().code, 1, "{version}");
     }
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
-        // CRI-O that has lost its cache calls with the configuration on disk, which has no result.
+        // CRI-O without its cache calls with the configuration on disk, which has no result.
         for previous in [json!({}), Value::Null] {
             let call = check().with("cniVersion", json!(version)).with("prevResult", previous);
             let error = call.run().refused();
@@ -139,7 +139,7 @@ fn check_wants_a_version_that_has_it_and_no_result() {
     assert_eq!(check().with("prevResult", Value::Null).run().ok(), "", "a pod whose rules are in place");
 }
 
-/// While STATUS fails, the kubelet starts no pod with a network of its own, and so no agent that could repair anything.
+/// While STATUS fails, the kubelet starts no pod with its own network, including an agent that could repair anything.
 #[test]
 fn status_fails_only_for_what_keeps_every_pod_from_starting_and_no_pod_can_repair() {
     let fixture = PluginFixture::new();

@@ -1,4 +1,4 @@
-//! Input that wants to do harm: an error with the right code, and nothing done.
+//! Malicious input: an error with the correct code, and no change.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, DUAL, PluginFixture, Refusal, V4, bare_pod, plugin_auth, saves, tables};
 
-/// Nobody was asked, and the pod has no table.
+/// Asserts that no request was sent, and that the pod has no table.
 fn refused(fixture: &PluginFixture, call: &Call<'_>, pod: &kit::Netns) -> Refusal {
     let outcome = call.run();
     let error = outcome.refused();
@@ -171,7 +171,7 @@ fn ids_and_interface_names_that_are_none_are_refused() {
     }
 }
 
-/// Things of every kind that are no pod's network namespace.
+/// Files of every kind that are no pod's network namespace.
 fn impostors(fixture: &PluginFixture) -> Vec<PathBuf> {
     let at = |name: &str| fixture.node.dir().join(name);
     fs::write(at("file"), "").unwrap();
@@ -349,7 +349,7 @@ fn interface_names_that_are_odd_and_legal_stay_one_word() {
 
 #[test]
 fn ids_of_a_proxy_that_are_no_ids_stop_the_pod() {
-    // The API server refuses them, but a plugin need not trust that.
+    // The API server rejects them, but a plugin need not rely on that.
     for id in [json!(-1), json!(4_294_967_296_i64), json!(i64::MIN)] {
         let value = id.clone();
         let fixture = PluginFixture::answering(move |request| {

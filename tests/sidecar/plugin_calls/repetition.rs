@@ -1,4 +1,4 @@
-//! ADD again, after whatever an earlier attempt left.
+//! A repeated ADD after anything that an earlier attempt left.
 
 use std::thread;
 
@@ -32,7 +32,7 @@ fn add_makes_what_istio_makes_and_a_second_one_changes_nothing() {
     let first = fixture.call("ADD", &pod).run().ok();
     assert_eq!(rules_of(&pod, false), expected(false));
     assert_eq!(rules_of(&pod, true), "");
-    // The kernel's own words, with handles: a rule that was deleted and added again would have another.
+    // The kernel's own listing, with handles: a rule that was deleted and added again would have another.
     let before = pod.sh("nft -s -a list ruleset");
     for _ in 0..2 {
         assert_eq!(fixture.call("ADD", &pod).run().ok(), first);
@@ -104,7 +104,7 @@ fn what_an_earlier_attempt_left_half_done_is_completed() {
     assert_eq!(routes(&pod).matches("fwmark").count(), 2, "one per family: {}", routes(&pod));
 }
 
-/// A runtime that lost patience may call again while the first call still works.
+/// After its timeout, a runtime may call again while the first call still runs.
 #[test]
 fn several_adds_for_one_pod_at_once() {
     let fixture = everything_stage();

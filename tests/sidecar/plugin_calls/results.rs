@@ -1,10 +1,10 @@
-//! What ADD prints: the result of the plugins before, as it came.
+//! Output of ADD: the result of the previous plugins, unchanged.
 
 use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{PluginFixture, V4, bare_pod};
 
-/// A result that only its own bytes are equal to.
+/// A result that equals only its own bytes.
 const ODD: &str = r#"{ "Unknown": {"b":1, "a":[1.0, 1e2, 12345678901234567890123456789]},
 	"dns":{}, "cniVersion"  :"1.0.0", "routes":[ {"dst":"0.0.0.0\/0","x":null}],
 	"ips":[{"address":"10.244.1.2/24","interface":0,"vendor.io/x":"\u0041\ud83d\ude00"}],
@@ -22,7 +22,7 @@ fn a_result_of_the_configured_version_is_echoed_byte_by_byte() {
     let pod = bare_pod(V4);
     let call = || fixture.call("ADD", &pod);
     assert_eq!(call().stdin(conf("1.0.0", ODD)).run().ok(), ODD);
-    // The same for a pod that is redirected.
+    // As above, for a redirected pod.
     let kubeconfig = fixture.kubeconfig.to_str().unwrap();
     let redirected = conf("1.0.0", ODD)
         .replace(r#"{"note":"plain"}"#, r#"{"sidecar.istio.io/status":"{}"}"#)

@@ -1,5 +1,5 @@
-//! Pods with `hostUsers: false`: their network namespace belongs to a user namespace of their own, and its kernel takes rules
-//! about users from nobody outside.
+//! Pods with `hostUsers: false`: their network namespace belongs to their own user namespace, and the kernel rejects rules about
+//! users from any process outside.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,7 +17,7 @@ use crate::sidecar_proof::spec;
 
 const PORT: u16 = 15001;
 
-/// A pod as the kubelet makes it, as far as its namespaces are concerned.
+/// A pod with the namespaces that the kubelet creates.
 struct UserPod(UserNetns);
 
 impl UserPod {
@@ -34,12 +34,12 @@ impl UserPod {
         UserPod(netns)
     }
 
-    /// Runs a command of root's of the node in it.
+    /// Runs a command in the pod's network namespace as the node's root.
     fn sh(&self, line: &str) -> String {
         self.0.ip(&format!("netns exec {} {line}", self.0.name()))
     }
 
-    /// A command in the pod, as one of its users.
+    /// A command in the pod as one of its users.
     fn run(&self, user: u32, script: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--user", "--net", "--target", &self.0.pid().to_string()]);
@@ -48,14 +48,14 @@ impl UserPod {
         command
     }
 
-    /// Whether what this user sends to another pod arrives at the proxy.
+    /// Whether packets of this user to another pod are redirected to the proxy.
     fn is_captured(&self, user: u32) -> bool {
         let script = "timeout 1 bash -c 'exec 3<>/dev/tcp/10.244.1.9/80; head -c 5 <&3'";
         let Output { stdout, .. } = self.run(user, script).output().unwrap();
         stdout == b"proxy"
     }
 
-    /// Something that answers as the proxy, until the test ends.
+    /// Starts a listener in place of the proxy until the test ends.
     fn proxy(&self) {
         let netns = netns::Netns::open(self.0.path()).unwrap();
         let listener = netns.run_in(|| TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))).unwrap().unwrap();
@@ -65,7 +65,7 @@ impl UserPod {
     }
 }
 
-/// The kernel does refuse: else the tests below prove nothing.
+/// Asserts that the kernel refuses: otherwise the tests below prove nothing.
 fn refuses_from_outside(pod: &UserPod, backend: &str) {
     let rule = format!("iptables-{backend} -t nat -A OUTPUT -m owner --uid-owner 1337 -j RETURN");
     let output =
@@ -80,7 +80,7 @@ fn is_redirected(backend: &str) {
     let fixture = PluginFixture::new();
     let pod = UserPod::new(backend);
     refuses_from_outside(&pod, backend);
-    // The plugin takes the backend that holds something.
+    // The plugin uses the backend that has rules.
     let _ = pod.sh(&format!("iptables-{backend} -t nat -A OUTPUT -p udp --dport 9 -j RETURN"));
     pod.proxy();
     assert!(!pod.is_captured(0));
@@ -102,7 +102,7 @@ fn is_redirected(backend: &str) {
     assert_eq!(rules(&save()), rules(&before), "{backend}: a second time");
 }
 
-/// The proxy's user has another number on the node, from where the packets are sent.
+/// The proxy's user has another ID on the node, from which the packets are sent.
 #[test]
 fn a_pod_with_users_of_its_own_is_proven() {
     if !kit::has_other_users() {
@@ -122,7 +122,7 @@ fn a_pod_with_users_of_its_own_is_proven() {
     for (on_node, expected) in [
         (on_node, [ProofResult::Proven, ProofResult::Proven]),
         (None, [ProofResult::Proven, ProofResult::NotTestable]),
-        // This is another user's, whose traffic is redirected.
+        // Another user, whose traffic is redirected.
         (Some((1337, 1337)), [ProofResult::Proven, ProofResult::Held]),
     ] {
         let found = proof::prove(&netns, None, &spec(&object, &[Family::V4], proxy(on_node))).unwrap();
@@ -132,7 +132,7 @@ fn a_pod_with_users_of_its_own_is_proven() {
     }
 }
 
-/// Where the node has no tools, and with the setting wherever.
+/// On a node without tools, and with the setting on any node.
 #[test]
 fn a_pod_with_users_of_its_own_is_redirected_by_native_tables_without_tools() {
     if !kit::has_other_users() {

@@ -1,4 +1,4 @@
-//! CHECK of rules that versions of Istio's plugin have made. No record tells of them.
+//! CHECK of rules that versions of Istio's plugin have created, without a record.
 
 use kit::plugin_rules::{NATIVE, iptables};
 
@@ -29,8 +29,8 @@ fn rules_of_every_version_that_redirect_are_accepted() {
     bypasses("native tables", &call(&fixture, "CHECK", &pod).run(), "outbound");
 }
 
-/// A version of the plugin of before or after this one has made other rules than its record says: what the ADD redirected is
-/// redirected all the same.
+/// An older or newer version of the plugin has created other rules than its record has: traffic that the ADD redirected is still
+/// redirected.
 #[test]
 fn rules_that_another_version_made_in_place_of_those_of_the_add_are_accepted() {
     let fixture = PluginFixture::new();

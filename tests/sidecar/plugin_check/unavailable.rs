@@ -1,5 +1,5 @@
-//! Agent, API server, kubeconfig and records are unavailable, in every combination: CHECK takes no longer than its limit, and
-//! no time at all where rules or a record decide.
+//! Agent, API server, kubeconfig and records are unavailable, in every combination: CHECK stays within its time limit, and does not
+//! wait where rules or a record decide.
 
 use std::{
     fs::{self, File},
@@ -19,12 +19,12 @@ use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, injected};
 
 use super::{bypasses, call, succeeds};
 
-/// A decision that is known costs no waiting; a busy machine takes its time to start a process.
+/// A known decision costs no waiting; a busy machine needs time to start a process.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// How the agent is unavailable: there is no socket, nobody listens at it, or whoever listens does not answer.
+/// How the agent is unavailable: without a socket, without a listener, or with one that does not answer.
 const AGENTS: [&str; 3] = ["gone", "dead", "hanging"];
-/// How the API server is, and its credential.
+/// How the API server, or its credential, is unavailable.
 const SERVERS: [&str; 6] = ["hanging", "closing", "failing", "refusing", "no listener", "no kubeconfig"];
 
 struct Away {
@@ -85,7 +85,7 @@ fn whoever_is_unavailable_a_pod_of_which_nothing_is_known_is_in_order_within_two
     }
 }
 
-/// One hundred sandboxes, one after the other, as a runtime asks at its start.
+/// One hundred sandboxes, one after another, as a runtime checks at its start.
 #[test]
 fn a_hundred_pods_whose_rules_or_records_decide_take_no_time_while_everybody_is_unavailable() {
     let is_away = Arc::new(AtomicBool::new(false));
@@ -101,7 +101,7 @@ fn a_hundred_pods_whose_rules_or_records_decide_take_no_time_while_everybody_is_
     for number in 0..100 {
         match number % 4 {
             0 => drop(call_of("ADD", &redirected, number).run().ok()),
-            1 => {} // its rules alone are there
+            1 => {} // only its rules exist
             2 => drop(call_of("ADD", &outside, number).annotations(&json!({"note": "plain"})).run().ok()),
             _ => drop(call_of("ADD", &damaged, number).run().ok()),
         }

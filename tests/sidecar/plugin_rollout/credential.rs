@@ -1,4 +1,4 @@
-//! A token that ends with its agent's pod, and the next one.
+//! A token that expires with its agent's pod, and its successor.
 
 use std::fs;
 use std::path::Path;
@@ -25,18 +25,18 @@ fn sidecar(request: &FakeRequest) -> FakeReply {
     FakeReply::Json(200, injected(request))
 }
 
-/// Puts the successor's kubeconfig in place, as the installer does.
+/// Installs the successor's kubeconfig as the installer does.
 fn renew(fixture: &PluginFixture, path: &Path) {
     let new = path.with_extension("new");
     fs::write(&new, fixture.api.kubeconfig(&Auth::Token("new".into()))).unwrap();
     fs::rename(&new, path).unwrap();
 }
 
-/// Runs the call with a token that is refused, has it replaced `late`, and expects the call to end soon after.
+/// Runs the call with a refused token, replaces the token after `late`, and expects the call to end soon after.
 fn add_renewed(fixture: &PluginFixture, call: &Call<'_>, late: Duration) {
     thread::scope(|scope| {
         let add = scope.spawn(|| call.run());
-        thread::sleep(late); // there is nothing to be seen of one that waits
+        thread::sleep(late); // a waiting call shows no sign
         renew(fixture, &fixture.kubeconfig);
         let outcome = add.join().unwrap();
         outcome.ok();
@@ -47,7 +47,7 @@ fn add_renewed(fixture: &PluginFixture, call: &Call<'_>, late: Duration) {
 
 #[test]
 fn a_pod_with_a_sidecar_starts_as_soon_as_there_is_another_credential() {
-    // 6 s: longer than a refusal was ever put up with.
+    // 6 s: longer than a refusal was tolerated in any version.
     for late in [Duration::from_secs(1), Duration::from_secs(6)] {
         let fixture = fixture(sidecar);
         let pod = bare_pod(V4);
@@ -79,7 +79,7 @@ fn a_refusal_is_reported_when_the_time_is_up_and_not_before() {
         fixture.node.outside_ip(false)
     );
     assert_eq!((error.code, error.cause()), (11, undetermined(&cause)));
-    // The last pause would have ended after the time.
+    // The last interval would have ended after the timeout.
     let wall = outcome.wall();
     assert!(wall > Duration::from_secs(6) && wall < Duration::from_secs(10), "{wall:?}");
 }

@@ -8,7 +8,7 @@ use kit::{InpodOptions, Pod};
 use crate::fixtures::ambient::{MESH, Peer, starting};
 use crate::fixtures::inpod::InPod;
 
-/// Time without an agent: what a rollout takes on a real node.
+/// Time without an agent: as in a rollout on a real node.
 const GAP: Duration = Duration::from_secs(2);
 
 #[test]

@@ -1,5 +1,5 @@
-//! A node that has booted: the run directory is empty, and the agent's pod, which has a network of its own, is one of those
-//! that are to be started.
+//! A node that has booted: the run directory is empty, and the agent's pod, which has its own network, is one of those to be
+//! started.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! An agent that comes late, and what it is asked.
+//! An agent that starts late, and the requests that it receives.
 
 use std::fs;
 use std::io::{IoSliceMut, Write as _};
@@ -16,14 +16,14 @@ use wire::{AgentAnswer, AgentRequest, CniVerb};
 
 use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod};
 
-/// What an agent does with a request.
+/// An agent's reaction to a request.
 #[derive(Clone, Copy)]
 pub(super) enum Does {
     /// Answers that the pod is enrolled.
     Enrols,
-    /// Answers that it cannot.
+    /// Answers that it cannot enrol the pod.
     Fails,
-    /// Ends the connection.
+    /// Closes the connection.
     Ends,
 }
 
@@ -31,14 +31,14 @@ pub(super) fn socket(fixture: &PluginFixture) -> PathBuf {
     fixture.node.run_dir().join("agent.sock")
 }
 
-/// An ADD with ambient mode on, on a node where no agent left a path.
+/// An ADD with ambient mode, on a node where no agent left a path.
 pub(super) fn ambient<'s>(fixture: &'s PluginFixture, pod: &kit::Netns) -> Call<'s> {
     let call = fixture.call("ADD", pod).with("ambient_enabled", json!(true));
     let nothing = fixture.node.run_dir().join("no-config.json");
     call.with("agent_socket", json!(socket(fixture))).with("ambient_config", json!(nothing))
 }
 
-/// One request, with the namespace that an agent needs to capture a pod.
+/// Reads one request, with the namespace that an agent needs to capture a pod.
 fn read(client: &UnixStream) -> AgentRequest {
     let (mut line, mut piece, mut descriptors) = (Vec::new(), [0; 4096], 0);
     while !line.ends_with(b"\n") {
@@ -59,9 +59,10 @@ fn read(client: &UnixStream) -> AgentRequest {
     request
 }
 
-/// An agent at the socket, which does these with one request each, and then ends. Sends what it was asked.
+/// Starts an agent at the socket, which handles one request in each of these manners, and then ends. Sends the requests that it
+/// received.
 pub(super) fn agent(path: &Path, does: Vec<Does>) -> mpsc::Receiver<AgentRequest> {
-    drop(fs::remove_file(path)); // the one before may have left it
+    drop(fs::remove_file(path)); // the previous one may have left it
     let listener = UnixListener::bind(path).unwrap();
     let (asked, requests) = mpsc::channel();
     thread::spawn(move || {
@@ -89,7 +90,7 @@ pub(super) fn agent(path: &Path, does: Vec<Does>) -> mpsc::Receiver<AgentRequest
     requests
 }
 
-/// Pods of ambient mode, by their namespace's label.
+/// Pods of ambient mode by their namespace's label.
 pub(super) fn of_the_mesh(request: &FakeRequest) -> FakeReply {
     member(request, "ambient")
 }
@@ -112,7 +113,7 @@ fn status(code: u16, message: &str) -> impl Fn(&FakeRequest) -> FakeReply + Send
     move |_| FakeReply::Json(code, body.clone())
 }
 
-/// How long it takes until the agent is there.
+/// Delay until the agent is started.
 const LATE: Duration = Duration::from_secs(1);
 
 #[test]
@@ -127,11 +128,11 @@ fn an_add_that_needs_the_agent_waits_for_its_successor() {
         let pod = bare_pod(V4);
         let call = ambient(&fixture, &pod);
         let call = if credential { call } else { call.kubernetes("kubeconfig", Value::Null) };
-        // The one before left its socket.
+        // The previous agent left its socket.
         drop(UnixListener::bind(socket(&fixture)).unwrap());
         thread::scope(|scope| {
             let add = scope.spawn(|| call.run());
-            thread::sleep(LATE); // there is nothing to be seen of one that waits
+            thread::sleep(LATE); // a waiting call shows no sign
             let requests = agent(&socket(&fixture), vec![Does::Enrols]);
             let outcome = add.join().unwrap();
             assert!(outcome.0.status.success(), "{what}: {outcome}");
