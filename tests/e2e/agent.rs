@@ -1,4 +1,4 @@
-//! The agent's DaemonSet with all that belongs to it: our manifests, and what Istio's chart makes of its values.
+//! The agent's DaemonSet with all its objects: our manifests, and those that Istio's chart renders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,17 +11,17 @@ use crate::control::{ControlPlane, metadata};
 use crate::helm;
 use crate::machine::Machine;
 
-/// Everything of one installation.
+/// The objects of one installation.
 pub(crate) struct Agent {
-    /// For headlines.
+    /// Name in headlines.
     pub(crate) name: String,
     namespace: String,
     objects: Vec<Value>,
 }
 
-/// The namespace that Istio's documentation installs its charts into.
+/// Namespace in which Istio's documentation installs its charts.
 const CHART_NAMESPACE: &str = "istio-system";
-/// Without iptables, in every mode.
+/// Image without iptables, used in every mode.
 pub(crate) const AGENT_IMAGE: &str = "registry.invalid/install-cni:0.1.0";
 const CHART_VERSIONS: [&str; 3] = ["1.20.8", "1.24.6", "1.29.1"];
 const DAEMON_SET: &str = "istio-cni-node";
@@ -36,7 +36,7 @@ impl Agent {
         Self { name: format!("deploy/{file}"), namespace: "kube-system".into(), objects }
     }
 
-    /// What Istio's chart renders for one set of values, with our image.
+    /// Objects that Istio's chart renders for one set of values, with our image.
     pub(crate) fn chart(version: &str, case: &str) -> Self {
         let cases = cases(version);
         let rendered = &cases[case];
@@ -51,25 +51,25 @@ impl Agent {
         if needs_privileges { agent.privileged() } else { agent }
     }
 
-    /// Objects that our chart renders with these values, as for `--set`.
+    /// Objects that our chart renders with these values, in the syntax of `--set`.
     pub(crate) fn ours(values: &[&str]) -> Self {
         let text = helm::template(&Self::our_chart(), CHART_NAMESPACE, values);
         let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("a chart renders YAML");
         Self { name: format!("our chart, {}", values.join(", ")), namespace: CHART_NAMESPACE.into(), objects }
     }
 
-    /// What Istio's chart renders with `repair.repairPods`.
+    /// Objects that Istio's chart renders with `repair.repairPods`.
     pub(crate) fn repairing(version: &str) -> Self {
         Self::chart(version, "repair-pods")
     }
 
-    /// Every case of the data that has a DaemonSet or permissions of its own; others differ in settings, which the tests cover.
+    /// Every case of the data with a DaemonSet or permissions of its own; others differ in settings, which the tests cover.
     pub(crate) fn distinct_charts() -> Vec<(&'static str, String)> {
         let mut distinct = Vec::new();
         for version in CHART_VERSIONS {
             let mut seen = BTreeSet::new();
             let mut cases: Vec<_> = cases(version).into_iter().collect();
-            // Of several with the same DaemonSet, the one that is installed most.
+            // Of several with the same DaemonSet, the most common one.
             cases.sort_by_key(|(case, _)| case != "default");
             for (case, rendered) in cases {
                 if seen.insert(json!([rendered["daemonset"], rendered["rbac"]]).to_string()) {
@@ -80,8 +80,8 @@ impl Agent {
         distinct
     }
 
-    /// Where the node's network configurations, plugins and network namespaces are, as this DaemonSet mounts them: by the paths
-    /// that the runtime of the test has.
+    /// Directories of the node's network configurations, plugins and network namespaces, as this DaemonSet mounts them, by the
+    /// paths of the test's runtime.
     pub(crate) fn layout(&self) -> Vec<(String, &'static str)> {
         let daemon_set =
             self.objects.iter().find(|object| object["kind"] == "DaemonSet").expect("it has one");
@@ -99,7 +99,7 @@ impl Agent {
         volumes.filter_map(place).filter(|(path, usual)| path != usual).collect()
     }
 
-    /// Whether the plugin is to be part of the node's network, and is not called by a meta plugin.
+    /// Whether the plugin is chained in the node's network, not called by a meta plugin.
     pub(crate) fn is_chained(&self) -> bool {
         let says_no = |value: &Value| *value == "false";
         let in_configmap = |object: &Value| says_no(&object["data"]["CHAINED_CNI_PLUGIN"]);
@@ -111,7 +111,7 @@ impl Agent {
         !self.objects.iter().any(|object| in_configmap(object) || in_container(object))
     }
 
-    /// With `cni.privileged=true`, which Istio's profile for ambient mode sets together with `cni.ambient.enabled`.
+    /// Adds `cni.privileged=true`, which Istio's profile for ambient mode sets together with `cni.ambient.enabled`.
     fn privileged(mut self) -> Self {
         for object in self.objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
             object["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] =
@@ -121,7 +121,7 @@ impl Agent {
         self
     }
 
-    /// Creates all objects, in the order that `kubectl apply` and Helm have.
+    /// Creates all objects, in the order of `kubectl apply` and Helm.
     pub(crate) fn apply(&self, control: &ControlPlane) {
         for object in &self.objects {
             control.apply(&collection(object), object);
@@ -143,7 +143,7 @@ impl Agent {
         control.admin.patch(&self.path(), &json!({"spec": {"template": template}}));
     }
 
-    /// Upgrades the DaemonSet to another image, and returns the one before.
+    /// Upgrades the DaemonSet to another image, and returns the previous one.
     pub(crate) fn set_image(&self, control: &ControlPlane, image: &str) -> String {
         let daemon_set = control.find(&self.path()).expect("the DaemonSet is there");
         let mut containers = daemon_set["spec"]["template"]["spec"]["containers"].clone();
@@ -154,7 +154,7 @@ impl Agent {
         before
     }
 
-    /// Deletes as `helm uninstall` does: the DaemonSet first, and all else while its pods end.
+    /// Deletes as `helm uninstall` does: the DaemonSet first, and everything else while its pods end.
     pub(crate) fn uninstall(&self, control: &ControlPlane) {
         let order = [
             "DaemonSet",
@@ -174,7 +174,7 @@ impl Agent {
         }
     }
 
-    /// All objects, in the order that `kubectl apply` and Helm have.
+    /// All objects, in the order of `kubectl apply` and Helm.
     pub(crate) fn objects(&self) -> &[Value] {
         &self.objects
     }
@@ -196,7 +196,7 @@ impl Agent {
         pods
     }
 
-    /// The ends of the logs of its pods.
+    /// Ends of its pods' logs.
     pub(crate) fn logs(&self, control: &ControlPlane, machine: &Machine) -> String {
         let log = |pod: &Value| {
             let log = machine.container_log(pod, "install-cni");
@@ -235,7 +235,7 @@ fn rolled_out(daemon_set: &Value) -> bool {
             .all(|field| status[*field] == 1)
 }
 
-/// No registry is asked: the image is on the node.
+/// Disables pulling: the image is on the node.
 fn local_image(objects: &mut [Value], image: Option<&str>) {
     let runs_pods = |object: &&mut Value| object["kind"] == "DaemonSet" || object["kind"] == "Deployment";
     for object in objects.iter_mut().filter(runs_pods) {
@@ -247,7 +247,7 @@ fn local_image(objects: &mut [Value], image: Option<&str>) {
     }
 }
 
-/// The objects of a case of the data, which has their contents in parts.
+/// Objects of a case of the data, which has parts of them.
 fn rendered_objects(rendered: &Value) -> Vec<Value> {
     let named = |name: &Value| json!({"namespace": CHART_NAMESPACE, "name": name});
     let rbac = "rbac.authorization.k8s.io/v1";
@@ -296,7 +296,7 @@ fn daemon_set(part: &Value) -> Value {
     })
 }
 
-/// Path of the collection that an object belongs into.
+/// Path of an object's collection.
 pub(crate) fn collection(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));

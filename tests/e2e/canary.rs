@@ -1,4 +1,4 @@
-//! Two releases of the chart on two nodes, by the commands and files of `docs/canary.md` and no others: a node moves to the second
+//! Two releases of the chart on two nodes, by the commands and files of `docs/canary.md` alone: a node is moved to the second
 //! release and back, under traffic.
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::workplace::Workplace;
 use crate::ztunnel::{self, CaptureState};
 
 const PAGE: &str = "docs/canary.md";
-/// What the second release runs: the same image by another name.
+/// Image of the second release: the same image under another name.
 const CANARY_IMAGE: &str = "registry.invalid/install-cni:canary";
 const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Namespace and image of each release.
@@ -31,10 +31,10 @@ pullPolicy: Never
 repair: {repairPods: true}
 millrace: {image: {hub: registry.invalid}}
 ";
-/// For a command of the page; the longest wait for an agent on each of two nodes.
+/// Time limit of a command of the page: the longest wait for an agent on each of two nodes.
 const COMMAND_LIMIT: &str = "120";
 
-/// Follows the page from its beginning to its end.
+/// Follows the page from beginning to end.
 pub(crate) fn follow_page(fixture: &mut Fixture, places: &Places, _: &Agent) {
     fixture.checks.chapter("a second node, and the first release on both");
     fixture.add_node(places);
@@ -98,7 +98,7 @@ fn applications(name: &str) -> Pods {
     pods.collect()
 }
 
-/// Checks that each node has one agent, which is ready and of this release, when its predecessor has ended.
+/// Checks that each node has one agent, which is ready and of this release, once its predecessor has ended.
 fn check_agents(fixture: &mut Fixture, when: &str, releases: [(&str, &str); 2]) {
     let expected = NODES.iter().zip(releases);
     let expected: Vec<_> = expected
@@ -110,7 +110,7 @@ fn check_agents(fixture: &mut Fixture, when: &str, releases: [(&str, &str); 2]) 
     fixture.checks.check(found, format!("{when}: each node has its agent: {agents:?}"));
 }
 
-/// Node, namespace and image of each agent, and whether it is ready and stays.
+/// Node, namespace and image of each agent, and whether it is ready and not terminating.
 fn agents(fixture: &Fixture) -> Vec<(String, &'static str, String, bool)> {
     let mut agents = Vec::new();
     for namespace in [FIRST.0, SECOND.0] {
@@ -127,14 +127,14 @@ fn agents(fixture: &Fixture) -> Vec<(String, &'static str, String, bool)> {
     agents
 }
 
-/// Somebody who follows the page.
+/// A reader who follows the page.
 struct Reader {
     workplace: Workplace,
     page: Page,
 }
 
 impl Reader {
-    /// Has the files of the page, and the values of the first release.
+    /// Writes the files of the page, and the values of the first release.
     fn new(fixture: &Fixture, places: &Places) -> Self {
         let workplace = Workplace::new(fixture, places, &[]);
         let home = &workplace.home;
@@ -151,7 +151,7 @@ impl Reader {
         Self { workplace, page: Page::new(PAGE, &text) }
     }
 
-    /// Runs all commands of the section that comes next, which must be this one. Pods are created after the first.
+    /// Runs all commands of the next section, which must be this one. Pods are created after the first section.
     fn follow_section(&mut self, fixture: &mut Fixture, title: &str, pods: &Pods) {
         let commands = self.page.begin_section(&fixture.checks, title);
         for (index, command) in commands.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Reader {
         }
     }
 
-    /// Runs a script of bash: whether it succeeds in time, and what it prints.
+    /// Runs a bash script; returns whether it succeeds in time, and its output.
     fn run(&self, script: &str) -> (bool, String) {
         let mut command = self.workplace.command("timeout");
         command.args([COMMAND_LIMIT, "bash", "-euo", "pipefail", "-c", script]);

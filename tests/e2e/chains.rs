@@ -1,4 +1,4 @@
-//! Plugins of other networks before ours: what they do for a pod they do for a captured one, too.
+//! Plugins of other networks before ours: their effects on a pod are the same if it is captured.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub(crate) fn entries() -> Vec<Entry> {
 fn behind(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     let network = fixture.machine.network;
     fixture.checks.chapter(format!("{}: behind {}", agent.name, network.name()));
-    // Plugins of the network leave with the first pod what they make once.
+    // The network's plugins create some objects once, with the first pod, and leave them.
     let first = (of(network, plain(SHOP, "first"), FIRST_PORT), Expected::Direct);
     let first = kinds::check(fixture, &[first]);
     scenarios::delete_all(fixture, &first);
@@ -48,11 +48,11 @@ fn behind(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// First port of the node that leads to a pod.
+/// First port of the node that is mapped to a pod.
 const FIRST_PORT: u16 = 18080;
 
 fn made(network: Network) -> Pods {
-    // The kubelet's probes of an ambient pod come from an address that a pod behind `macvlan` cannot answer.
+    // The kubelet's probes of an ambient pod have a source to which a pod behind `macvlan` cannot reply.
     let mesh = if network == Network::Macvlan { plain(MESH, "mesh") } else { probed(plain(MESH, "mesh")) };
     let pods = [
         (probed(injected(SHOP, "sidecar")), Expected::Sidecar),
@@ -63,7 +63,7 @@ fn made(network: Network) -> Pods {
     numbered.map(|((pod, expected), port)| (of(network, pod, port), expected)).collect()
 }
 
-/// The pod with all that the network's plugins do for pods that ask for it.
+/// Adds all features of the network's plugins that a pod can request.
 fn of(network: Network, mut pod: Value, port: u16) -> Value {
     if network.maps_ports() {
         pod = with_host_port(pod, port);
@@ -87,7 +87,7 @@ fn map_ports(fixture: &mut Fixture, pods: &Pods) {
 /// Checks the traffic limits of `bandwidth` and the sysctl of `tuning`.
 fn limits(fixture: &mut Fixture, pods: &Pods) {
     let queues = fixture.machine.sh("tc qdisc show").matches("qdisc tbf").count();
-    // One for each direction.
+    // One connection for each direction.
     fixture
         .checks
         .check(queues == 2 * pods.len(), format!("bandwidth limits {queues} queues of {} pods", pods.len()));

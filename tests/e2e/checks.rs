@@ -1,18 +1,18 @@
-//! What was checked, for the person in front of the screen.
+//! Results of checks, for the person at the terminal.
 
 use std::fmt::Display;
 use std::time::Instant;
 
 use crate::verdict::Outcome;
 
-/// Counts what held and what did not.
+/// Counts checks that held and those that did not.
 pub(crate) struct Checks {
     start: Instant,
     outcome: Outcome,
 }
 
 impl Checks {
-    /// None yet; headlines have the time since `start`.
+    /// Without results; headlines have the time since `start`.
     pub(crate) fn new(start: Instant) -> Self {
         Self { start, outcome: Outcome::default() }
     }
@@ -22,12 +22,12 @@ impl Checks {
         println!("\n── {title} ({} s)", self.start.elapsed().as_secs());
     }
 
-    /// A line that claims nothing.
+    /// A line without a claim.
     pub(crate) fn note(&self, text: impl Display) {
         println!("   {text}");
     }
 
-    /// A claim, checked. True if it holds.
+    /// Checks a claim. True if it holds.
     pub(crate) fn check(&mut self, holds: bool, claim: impl Display) -> bool {
         if holds {
             self.outcome.passed += 1;
@@ -39,7 +39,7 @@ impl Checks {
         holds
     }
 
-    /// Returns the counts, and starts over.
+    /// Returns the counts, and resets them.
     pub(crate) fn take(&mut self) -> Outcome {
         std::mem::take(&mut self.outcome)
     }

@@ -1,4 +1,4 @@
-//! `millrace`, the command for the whole cluster, against the real kubelet's port-forwarding.
+//! `millrace`, the command for the whole cluster, with a real kubelet's port-forwarding.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::fixture::Fixture;
 use crate::kinds::Expected;
 use crate::scenarios::Pods;
 
-/// Calls it as an administrator would; answers with exit status and output.
+/// Runs `millrace` as an administrator; returns exit status and output.
 fn millrace(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new("dist/millrace");
     command.args(arguments).arg("--kubeconfig").arg(fixture.control.kubeconfig());
@@ -17,7 +17,7 @@ fn millrace(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text + &String::from_utf8_lossy(&output.stderr))
 }
 
-/// It reaches the agent, finds nothing unhealthy, and knows what has become of each pod.
+/// Checks that it reaches the agent, finds no fault, and knows the state of each pod.
 pub(crate) fn check(fixture: &mut Fixture, pods: &Pods) {
     let (status, text) = millrace(fixture, &["check"]);
     let reads = text.lines().any(|line| line.contains('√')) && !text.contains('×');
@@ -50,7 +50,7 @@ pub(crate) fn check(fixture: &mut Fixture, pods: &Pods) {
     }
 }
 
-/// Through the API server, and by real packets. With node-level capture nothing can be tested in a pod.
+/// Checks proofs through the API server, with real packets. With node-level capture, pods cannot be tested.
 fn prove(fixture: &mut Fixture, pod: &Value) {
     let text = |key: &str| pod[key].as_str().unwrap_or_default();
     let name = format!("{}/{}", text("namespace"), text("name"));

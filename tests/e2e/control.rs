@@ -9,27 +9,27 @@ use std::time::Duration;
 use kit::{Auth, Client, ISSUER, Pki, kubeconfig};
 use serde_json::{Value, json};
 
-/// The first service address, where pods look for the API server. Without kube-proxy it is simply there.
+/// The first service address, at which pods expect the API server. Without kube-proxy it is a local address.
 pub(crate) const API: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const ADMIN_TOKEN: &str = "e2e-admin";
 
-/// What the parts of the cluster are started from, and where they keep their files.
+/// Directories of the cluster's programs and files.
 pub(crate) struct Places {
     /// Programs that `hack/e2e` built, etcd among them.
     pub(crate) programs: PathBuf,
     /// Image archives.
     pub(crate) images: PathBuf,
-    /// The machine's own sandboxed tmpfs: goes with the sandbox.
+    /// Working directory on the sandbox's own tmpfs, which is removed with the sandbox.
     pub(crate) work: PathBuf,
 }
 
 impl Places {
-    /// Those of a sandbox.
+    /// Directories of a sandbox.
     pub(crate) fn new(programs: PathBuf, images: PathBuf) -> Self {
         Self { programs, images, work: "/run/e2e".into() }
     }
 
-    /// Version of Kubernetes, as its programs report it: `Kubernetes v1.34.4`.
+    /// Version of Kubernetes, as printed by its programs: `Kubernetes v1.34.4`.
     pub(crate) fn kubernetes(&self) -> String {
         let output = Command::new(self.programs.join("kubelet")).arg("--version").output();
         String::from_utf8_lossy(&output.expect("hack/e2e built it").stdout).trim().to_owned()
@@ -53,7 +53,7 @@ pub(crate) fn url() -> String {
 impl ControlPlane {
     pub(crate) fn start(places: &Places) -> Self {
         let files = places.work.join("control");
-        // In the store of the cluster before, the node of the same name would be ready.
+        // In the previous cluster's store, the node of the same name would be ready.
         fs::create_dir_all(&places.work).expect("cannot make a directory");
         fs::create_dir(&files).expect("the last control plane has removed its files");
         write_files(&files);
@@ -92,7 +92,7 @@ impl ControlPlane {
         }
     }
 
-    /// The API server is killed, and what stands on it; connections to it are refused from then on.
+    /// Kills the API server and the components that depend on it; further connections are refused.
     pub(crate) fn kill_apiserver(&mut self) {
         for mut child in self.controllers.drain(..) {
             let _ = child.kill();
@@ -108,7 +108,7 @@ impl ControlPlane {
         self.start_controllers();
     }
 
-    /// Creates an object in the collection at `path`; it may be there.
+    /// Creates an object in the collection at `path`; it may already exist.
     pub(crate) fn apply(&self, path: &str, object: &Value) {
         let answer = self.admin.request("POST", path, Some(object));
         assert!([201, 409].contains(&answer.status), "POST {path}: {} {}", answer.status, answer.body);
@@ -130,14 +130,14 @@ impl ControlPlane {
         let mut list = self.find(&format!("/api/v1/namespaces/{namespace}/pods")).unwrap_or_default();
         let mut pods = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
         for pod in &mut pods {
-            // In a list they have neither.
+            // List items have neither.
             pod["apiVersion"] = json!("v1");
             pod["kind"] = json!("Pod");
         }
         pods
     }
 
-    /// Deletes as `kubectl delete` and Helm do: dependents go in the background.
+    /// Deletes as `kubectl delete` and Helm do: with background propagation.
     pub(crate) fn delete(&self, path: &str) {
         let answer = self.admin.request("DELETE", &format!("{path}?propagationPolicy=Background"), None);
         assert!([200, 202, 404].contains(&answer.status), "DELETE {path}: {} {}", answer.status, answer.body);
@@ -218,7 +218,7 @@ fn controller(programs: &Path, files: &Path, program: &str, flags: &[&str]) -> C
     start(&mut command, files, program)
 }
 
-/// Starts a program in the directory of its files, with a log there.
+/// Starts a program in its own directory, with a log there.
 fn start(command: &mut Command, files: &Path, name: &str) -> Child {
     let log = File::options().create(true).append(true).open(files.join(format!("{name}.log")));
     let log = log.expect("cannot make a log");
@@ -227,14 +227,14 @@ fn start(command: &mut Command, files: &Path, name: &str) -> Child {
     command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"))
 }
 
-/// The end of a file, for the reader of a failure.
+/// End of a file, for the message of a failure.
 pub(crate) fn tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(25)..].join("\n")
 }
 
-/// Merges into the object at a path, as its labels or annotations.
+/// A patch of an object's labels or annotations.
 pub(crate) fn metadata(field: &str, key: &str, value: Option<&str>) -> Value {
     json!({"metadata": {field: {key: value}}})
 }

@@ -1,4 +1,4 @@
-//! The cluster, the node and what was checked; and what every scenario does with pods.
+//! The cluster, the node and the results of checks; and operations on pods that every scenario uses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,14 @@ use crate::pods::{BEYOND, PORT};
 use crate::running::Running;
 use crate::runtime::Runtime;
 
-/// For a pod to be ready that nothing is in the way of.
+/// Time limit for a pod to become ready if nothing delays it.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(40);
 
-/// All of it. It goes on drop, in this order.
+/// The whole fixture. Fields are in drop order.
 pub(crate) struct Fixture {
     pub(crate) checks: Checks,
     pub(crate) machine: Machine,
-    /// A second node, in the part that is about two.
+    /// The second node, in the part that needs two.
     pub(crate) second: Option<Machine>,
     pub(crate) control: ControlPlane,
     _outside: Running,
@@ -53,7 +53,7 @@ impl Fixture {
         fixture
     }
 
-    /// Boots a second node like the first, and returns when it is ready.
+    /// Boots a second node, and returns when it is ready.
     pub(crate) fn add_node(&mut self, places: &Places) {
         let (runtime, network) = (self.machine.runtime, self.machine.network);
         self.second = Some(Machine::start(2, places, &self.control, runtime, network));
@@ -64,13 +64,13 @@ impl Fixture {
         std::iter::once(&self.machine).chain(&self.second)
     }
 
-    /// The node that a pod runs on.
+    /// Node of a pod.
     fn machine_of(&self, pod: &Value) -> &Machine {
         let is_its = |machine: &&Machine| pod["spec"]["nodeName"] == machine.name();
         self.machines().find(is_its).unwrap_or(&self.machine)
     }
 
-    /// Creates a namespace whose pods can start.
+    /// Creates a namespace in which pods can start.
     pub(crate) fn namespace(&self, name: &str, labels: &[(&str, &str)]) {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         self.control.apply("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
@@ -95,7 +95,7 @@ impl Fixture {
         self.control.apply(&collection(pod), pod);
     }
 
-    /// The pod as it is when it is ready; `None` if that takes too long, after saying so.
+    /// Waits until a pod is ready and returns it; `None` after a reported timeout.
     pub(crate) fn wait_ready(&mut self, pod: &Value) -> Option<Value> {
         let place = path(pod);
         let found = kit::found_within(START_LIMIT, || self.control.find(&place).filter(Self::is_ready));
@@ -112,7 +112,7 @@ impl Fixture {
         self.wait_ready(pod)
     }
 
-    /// Deletes pods at once, and waits until they are gone.
+    /// Deletes pods without a grace period, and waits until they are removed.
     pub(crate) fn delete_pods(&mut self, pods: &[Value]) {
         for pod in pods {
             self.control.delete(&path(pod));
@@ -137,7 +137,7 @@ impl Fixture {
         events.and_then(|list| list["items"].as_array().cloned()).unwrap_or_default()
     }
 
-    /// Events of a pod and its last state, for the reader of a failure.
+    /// Prints events of a pod and its last state, after a failure.
     pub(crate) fn explain(&self, pod: &Value) {
         let events = self.events(pod);
         for event in &events[events.len().saturating_sub(4)..] {
@@ -150,7 +150,7 @@ impl Fixture {
         );
     }
 
-    /// What the first process of a container did until somebody answered: each line of its log.
+    /// Attempts of a container's first process until it received an answer: the lines of its log.
     pub(crate) fn attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
         lines_of_json(&self.machine_of(pod).container_log(pod, container))
     }
@@ -160,7 +160,7 @@ impl Fixture {
         lines_of_json(&self.machine_of(pod).last_container_log(pod, container))
     }
 
-    /// The same for the application, when it has had an answer.
+    /// Attempts of the application, once it has received an answer.
     pub(crate) fn first_answers(&mut self, pod: &Value) -> Vec<Value> {
         let found = kit::found_within(START_LIMIT, || {
             let attempts = self.attempts(pod, "app");
@@ -169,12 +169,12 @@ impl Fixture {
         found.unwrap_or_else(|| self.attempts(pod, "app"))
     }
 
-    /// Who answers a pod that connects to the outside now.
+    /// Name of the server that answers a connection of a pod to the outside now.
     pub(crate) fn connect(&self, pod: &Value) -> Value {
         self.connect_to(pod, &format!("{OUTSIDE}:{PORT}"))
     }
 
-    /// Who answers a pod that connects there now.
+    /// Name of the server that answers a connection of a pod to this address now.
     pub(crate) fn connect_to(&self, pod: &Value, to: &str) -> Value {
         let Some(net) = Self::net_of(pod) else { return json!({"error": "the pod has no process"}) };
         let mut command = Command::new("nsenter");
@@ -182,7 +182,7 @@ impl Fixture {
         connect(command, to)
     }
 
-    /// Answer to a connection from beyond the node to this address, now.
+    /// Answer to a connection from outside the node to this address now.
     pub(crate) fn connect_from_outside(&self, to: &str) -> Value {
         connect(Command::new(kit_traffic()), to)
     }
@@ -192,14 +192,14 @@ impl Fixture {
         Some(format!("--net=/proc/{}/ns/net", process_of(pod)?))
     }
 
-    /// A setting of a pod's network, by its path below `/proc/sys`.
+    /// A sysctl in a pod's network namespace, by its path below `/proc/sys`.
     pub(crate) fn setting(&self, pod: &Value, path: &str) -> String {
         let Some(net) = Self::net_of(pod) else { return "no process".into() };
         let output = Command::new("nsenter").args([&net, "cat", &format!("/proc/sys/{path}")]).output();
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     }
 
-    /// Removes the rules of a pod, as a script of somebody else would.
+    /// Removes the rules of a pod, as a foreign script would.
     pub(crate) fn flush_rules(&self, pod: &Value) {
         let Some(net) = Self::net_of(pod) else { return };
         let flushed = Command::new("nsenter").args([&net, "iptables-nft", "-t", "nat", "-F"]).output();
@@ -242,8 +242,7 @@ pub(crate) fn place_of(pod: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
-/// A process of a pod: the cgroup that the kubelet made for it names it. CRI-O's monitor of a container is in there, too, and in the
-/// node's network.
+/// Finds a process of a pod by the pod's cgroup. CRI-O's monitor of a container is in this cgroup, too, but in the node's network.
 fn process_of(pod: &Value) -> Option<u32> {
     let group = format!("/pod{}/", pod["metadata"]["uid"].as_str()?);
     let processes =
@@ -259,7 +258,7 @@ fn kit_traffic() -> PathBuf {
     std::env::current_exe().expect("a path").with_file_name("kit-traffic")
 }
 
-/// Somebody to talk to, beyond the node.
+/// Starts a server outside the node.
 fn serve_outside() -> Running {
     let mut command = Command::new(kit_traffic());
     command.args(["serve", "tcp", "--name", BEYOND, "--bind", &format!("0.0.0.0:{PORT}")]);

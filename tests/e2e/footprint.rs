@@ -1,4 +1,4 @@
-//! What an installation leaves on a node, for comparison: files, network configuration, rules, routes, links.
+//! State of a node for comparison before and after an installation: files, network configuration, rules, routes, links.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use crate::machine::Machine;
 
-/// Rules that plugins of the network make for a pod, as a pattern: they name its address, or are in a chain of `portmap` that is its own.
+/// Pattern of rules that the network's plugins create for a pod: they contain its address, or are in its own chain of `portmap`.
 const OF_PODS: &str = r"10\.244\.1\.|CNI-DN-";
 
-/// State of the node by subject, without what belongs to single pods.
+/// State of the node by subject, without objects of single pods.
 pub(crate) type Footprint = BTreeMap<&'static str, String>;
 
-/// The state now.
+/// The current state.
 pub(crate) fn of(machine: &Machine) -> Footprint {
     let etc = machine.path("/etc");
-    // Not of pods: rules about them, their ends of links, and routes to them. Nor what changes with each boot.
+    // Without pods' rules, ends of links, and routes, and without values that change with each boot.
     let rules = format!(
         "for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $tool-save 2>/dev/null | grep -E '^(\\*|-|:)' | \
          grep -vE '{OF_PODS}' | sed 's/ \\[.*//'; done; nft list ruleset 2>/dev/null | grep -c istio || true; ipset list -name"
@@ -42,12 +42,12 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
 
 const PLUGIN: &str = "istio-cni";
 
-/// Subject and line of what stays where the plugin is called until the last pod ends that started with it, and of what the plugin may
-/// write then.
+/// Subject and line of files that stay where the plugin is called until the end of the last pod that started with it, and of those
+/// that the plugin may write then.
 const KEPT: [(&str, &str); 2] = [("bin dir", PLUGIN), ("sockets and files of the agent", "istio-cni.log")];
 
-/// Remains of the installation after an uninstallation, for the reader; empty if nothing is left that has to go. `keeps_plugin`:
-/// whether the plugin is called for pods that started with it.
+/// Unexpected remains of the installation after an uninstallation, as text; empty if there are none. `keeps_plugin` means that the
+/// plugin is called for pods that started with it.
 pub(crate) fn left(machine: &Machine, before: &Footprint, keeps_plugin: bool) -> String {
     let after = of(machine);
     if keeps_plugin {
@@ -65,14 +65,14 @@ fn without_kept(state: &Footprint) -> Footprint {
     state.iter().map(lines_of).collect()
 }
 
-/// State of the node by subject, as far as pods leave it: addresses, records of calls, rules, routes and links.
+/// State of the node by subject that pods can change: addresses, records of calls, rules, routes and links.
 pub(crate) fn of_pods(machine: &Machine) -> Footprint {
     let lib = machine.path("/var/lib/cni");
     let addresses = names(&lib.join("networks/e2e")) + &names(&lib.join("networks/second"));
     let rules = format!(
         "{{ nft --stateless list ruleset; iptables-legacy-save 2>/dev/null; }} | grep -E '{OF_PODS}' || true"
     );
-    // A link gets its address of IPv6 some time after it came.
+    // A link gets its IPv6 address some time after it is created.
     let routes = "ip rule; ip route show table all | grep -v fe80:: | sed 's: linkdown::'; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'";
     BTreeMap::from([
         (
@@ -86,12 +86,12 @@ pub(crate) fn of_pods(machine: &Machine) -> Footprint {
     ])
 }
 
-/// Remains of pods since then, for the reader.
+/// Remains of pods since `before`, as text.
 pub(crate) fn left_of_pods(machine: &Machine, before: &Footprint) -> String {
     difference(before, &of_pods(machine))
 }
 
-/// Networks where the container runtime reads them, in the order of their files.
+/// Networks in the runtime's configuration directory, in the order of their files.
 fn networks(machine: &Machine) -> Vec<Value> {
     let directory = machine.path("/etc/cni/net.d");
     let files = names(&directory);
@@ -100,13 +100,13 @@ fn networks(machine: &Machine) -> Vec<Value> {
     files.filter_map(read).collect()
 }
 
-/// The list that has the plugin's entry.
+/// The conflist with the plugin's entry.
 pub(crate) fn chain(machine: &Machine) -> Value {
     let is_ours = |network: &Value| plugins(network).any(|plugin| plugin["type"] == PLUGIN);
     networks(machine).into_iter().find(is_ours).unwrap_or_default()
 }
 
-/// The plugin's entry in it.
+/// The plugin's entry.
 pub(crate) fn entry(machine: &Machine) -> Value {
     plugins(&chain(machine)).find(|plugin| plugin["type"] == PLUGIN).cloned().unwrap_or_default()
 }
@@ -115,7 +115,7 @@ fn plugins(network: &Value) -> impl Iterator<Item = &Value> {
     network["plugins"].as_array().into_iter().flatten()
 }
 
-/// What differs, for the reader; empty if nothing does.
+/// Differences as text; empty if there are none.
 fn difference(before: &Footprint, after: &Footprint) -> String {
     let mut text = String::new();
     for (subject, was) in before {

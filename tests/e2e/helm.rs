@@ -1,4 +1,4 @@
-//! Releases that a real Helm makes, upgrades and uninstalls.
+//! Releases that a real Helm installs, upgrades and uninstalls.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn program() -> PathBuf {
     std::env::var_os("MILLRACE_HELM").expect("hack/e2e sets MILLRACE_HELM").into()
 }
 
-/// Renders a chart with our image, which is on the node; `set` as for `--set`.
+/// Renders a chart with our image, which is on the node; `set` in the syntax of `--set`.
 pub(crate) fn template(chart: &Path, namespace: &str, set: &[&str]) -> String {
     let image = ["pullPolicy=Never", "millrace.image.hub=registry.invalid"];
     let values = set.iter().chain(&image).flat_map(|value| ["--set", *value]);
@@ -34,12 +34,12 @@ pub(crate) struct Helm<'a> {
 }
 
 impl<'a> Helm<'a> {
-    /// For a namespace that exists.
+    /// Helm for an existing namespace.
     pub(crate) fn new(places: &'a Places, control: &ControlPlane, namespace: &'a str) -> Self {
         Self { program: program(), kubeconfig: control.kubeconfig(), work: &places.work, namespace }
     }
 
-    /// Installs, or upgrades to, a chart; `set` as for `--set`.
+    /// Installs or upgrades a chart; `set` in the syntax of `--set`.
     pub(crate) fn upgrade(&self, chart: &Path, set: &[&str]) -> Result<(), String> {
         let chart = chart.to_str().expect("a path of ours");
         let values = set.iter().flat_map(|value| ["--set", *value]);
@@ -61,7 +61,8 @@ impl<'a> Helm<'a> {
         Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// A chart that renders the objects of an installation, whatever its values: what stands for Istio's chart, which is not here.
+    /// A chart that renders the objects of an installation, whatever its values: it stands in for Istio's chart, which is not
+    /// available here.
     pub(crate) fn chart_of(&self, agent: &Agent) -> PathBuf {
         let path = self.work.join("recorded-chart");
         let _ = fs::remove_dir_all(&path);
@@ -69,7 +70,7 @@ impl<'a> Helm<'a> {
         let write = |name: &str, text: String| fs::write(path.join(name), text).expect("a file of ours");
         write("Chart.yaml", "apiVersion: v2\nname: cni\nversion: 1.0.0\n".to_owned());
         for (number, object) in agent.objects().iter().enumerate() {
-            // JSON is YAML, and has nothing of the language of templates.
+            // JSON is YAML, and these objects have no template syntax.
             write(&format!("templates/{number}.yaml"), object.to_string());
         }
         path

@@ -1,4 +1,4 @@
-//! Every kind of pod starts, and what must be captured is, from its first packet.
+//! Every kind of pod starts, and is captured from its first packet if it must be.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::machine::OUTSIDE;
 use crate::pods::{BEYOND, PORT, SIDECAR};
 use crate::ztunnel::{carried, received};
 
-/// What must become of a pod's connections.
+/// Expected path of a pod's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// They go out as they are.
+    /// Unchanged to their destination.
     Direct,
-    /// The sidecar gets them.
+    /// Redirected to the sidecar.
     Sidecar,
-    /// ztunnel carries them.
+    /// Redirected to ztunnel.
     Ztunnel,
 }
 
-/// Starts pods side by side, and checks what became of the first connection of each, and of one now.
+/// Starts pods concurrently, and checks the path of the first connection of each, and of one now.
 pub(crate) fn check(fixture: &mut Fixture, pods: &[(Value, Expected)]) -> Vec<(Value, Expected)> {
     pods.iter().for_each(|(pod, _)| fixture.create(pod));
     let mut running = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) fn now(fixture: &mut Fixture, pod: &Value, expected: Expected, what: 
     towards(fixture, pod, OUTSIDE, expected, what)
 }
 
-/// Checks one connection now to another address of the server beyond the node.
+/// Checks one connection now to another address of the external server.
 pub(crate) fn towards(
     fixture: &mut Fixture,
     pod: &Value,
@@ -86,7 +86,7 @@ pub(crate) fn towards(
     let before = carried(fixture, pod);
     let answer = fixture.connect_to(pod, &format!("{host}:{PORT}"));
     let server = answer["server"].as_str().unwrap_or("nobody");
-    // The log takes a moment.
+    // ztunnel logs it a moment later.
     let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
     let through = kit::found_within(limit, || (carried(fixture, pod) > before).then_some(()));
     let holds = match expected {
@@ -100,7 +100,7 @@ pub(crate) fn towards(
         .check(holds, format!("{}: {what} is answered by {server}{by} ({expected:?})", place_of(pod)))
 }
 
-/// Checks one connection now from beyond the node to an address that leads to the application.
+/// Checks one connection now from outside the node to an address of the application.
 pub(crate) fn inbound(fixture: &mut Fixture, pod: &Value, to: &str, expected: Expected, what: &str) -> bool {
     let before = received(fixture, pod);
     let answer = fixture.connect_from_outside(to);
@@ -121,7 +121,7 @@ pub(crate) fn inbound(fixture: &mut Fixture, pod: &Value, to: &str, expected: Ex
     fixture.checks.check(false, format!("{claim}: {answer}"))
 }
 
-/// Starts a pod that nobody captures at its start, and waits until it is.
+/// Starts a pod that is not captured at its start, and waits until it is.
 pub(crate) fn joins(fixture: &mut Fixture, pod: &Value) -> Vec<(Value, Expected)> {
     let Some(pod) = fixture.start_pod(pod) else { return Vec::new() };
     let goes_through = |fixture: &Fixture| {
@@ -134,7 +134,7 @@ pub(crate) fn joins(fixture: &mut Fixture, pod: &Value) -> Vec<(Value, Expected)
     vec![(pod, Expected::Ztunnel)]
 }
 
-/// Attempts in few words, equal ones counted.
+/// Summary of attempts, equal ones counted.
 fn brief(attempts: &[Value]) -> String {
     let word = |line: &Value| line["server"].as_str().or(line["kind"].as_str()).unwrap_or("?").to_owned();
     let mut words: Vec<(String, usize)> = Vec::new();

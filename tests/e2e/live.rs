@@ -1,4 +1,4 @@
-//! Connections of pods that stay open while an agent gives way to another one.
+//! Connections of pods that stay open while one agent replaces another.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::machine::OUTSIDE;
 use crate::pods::PORT;
 use crate::scenarios::Pods;
 
-/// Connections in either direction of some pods, each with what it is.
+/// Connections in either direction of several pods, each with a description.
 pub(crate) struct OpenConnections(Vec<(String, LiveConnections)>);
 
 impl OpenConnections {
-    /// From each pod to the server beyond the node, and from there to each pod.
+    /// Opens connections from each pod to the external server, and from there to each pod.
     pub(crate) fn start(pods: &Pods) -> Self {
         let mut connections = Vec::new();
         for (pod, _) in pods {
@@ -28,7 +28,7 @@ impl OpenConnections {
         Self(connections)
     }
 
-    /// Checks that all of them have gone on, and do so now.
+    /// Checks that all of them have continued, and still do.
     pub(crate) fn check(&mut self, fixture: &mut Fixture, title: &str) {
         for (what, connections) in &mut self.0 {
             connections.wait_round();

@@ -1,4 +1,4 @@
-//! The node: a container runtime and a kubelet in namespaces of their own, which `hack/e2e.d/node` sets up from within.
+//! The node: a container runtime and a kubelet in their own namespaces, which `hack/e2e.d/node` sets up from inside.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use crate::network::Network;
 use crate::running::Running;
 use crate::runtime::Runtime;
 
-/// Where nodes reach all that is not on them.
+/// Address at which nodes reach everything outside.
 pub(crate) const OUTSIDE: &str = "10.99.0.254";
 /// Name of the first node.
 pub(crate) const NAME: &str = "node-1";
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// The image that pods of the test are made of, and their sandboxes.
+/// Image of the test's pods and their sandboxes.
 pub(crate) const IMAGE: &str = "registry.invalid/e2e:test";
 
-/// The node. It goes on drop, its disks with it.
+/// The node. Drop ends it and removes its disk.
 pub(crate) struct Machine {
     pub(crate) disk: PathBuf,
     pub(crate) runtime: Runtime,
@@ -38,7 +38,7 @@ fn name_of(number: u8) -> String {
 }
 
 impl Machine {
-    /// Boots a new node, and returns when it is ready. The cluster's first has the number 1.
+    /// Boots a new node, and returns when it is ready. The cluster's first one has the number 1.
     pub(crate) fn start(
         number: u8,
         places: &Places,
@@ -69,18 +69,18 @@ impl Machine {
         name_of(self.number)
     }
 
-    /// The node's power fails: all of its processes and namespaces, and what was in memory, are gone.
+    /// Ends all processes and namespaces of the node and discards its memory, as a power failure does.
     pub(crate) fn crash(&mut self) {
         let _ = Command::new("kill").args(["-KILL", &self.init.to_string()]).status();
         let _ = self.process.0.wait();
     }
 
-    /// It starts again from its disks.
+    /// Boots the node from its disk.
     pub(crate) fn boot(&mut self) {
         (self.process, self.init) = boot(self.number, &self.disk, &self.programs, self.runtime, self.network);
     }
 
-    /// Another node of the same name in its place, as new.
+    /// Replaces the node by a new one of the same name.
     pub(crate) fn replace(&mut self, places: &Places, control: &ControlPlane) {
         self.crash();
         control.delete(&format!("/api/v1/nodes/{}", self.name()));
@@ -90,9 +90,9 @@ impl Machine {
         assert!(self.wait_until_ready(control, READY_LIMIT), "the node does not get ready:\n{}", self.logs());
     }
 
-    /// A path on the node, for what lies in its memory too.
+    /// A path on the node, including those on its tmpfs.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
-        // /var/run is a link to /run, and would be looked up outside.
+        // /var/run is a link to /run, and would be resolved outside the node.
         let path = path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path);
         format!("/proc/{}/root{path}", self.init).into()
     }
@@ -113,24 +113,24 @@ impl Machine {
         command.output().expect("nsenter can be run")
     }
 
-    /// Command line of a shell on the node.
+    /// Arguments that start a shell on the node.
     pub(crate) fn shell(&self) -> String {
         format!("nsenter --target={} --all bash", self.init)
     }
 
-    /// What such a command prints; it must succeed.
+    /// Output of a shell command on the node, which must succeed.
     pub(crate) fn sh(&self, line: &str) -> String {
         let output = self.run(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// SIGKILL for a program of the node, which is started again by its supervisor.
+    /// Sends SIGKILL to a program of the node, which its supervisor restarts.
     pub(crate) fn kill(&self, program: &str) {
         self.sh(&format!("pkill -KILL -x {program}"));
     }
 
-    /// SIGKILL for what holds a pod's namespaces: the kubelet makes new ones.
+    /// Kills the process that holds a pod's namespaces: the kubelet creates new ones.
     pub(crate) fn kill_sandbox(&self, pod: &Value) {
         let uid = pod["metadata"]["uid"].as_str().expect("a pod has it");
         self.sandboxes(uid).iter().for_each(|id| drop(self.run(&self.runtime.kill_sandbox(id))));
@@ -141,13 +141,13 @@ impl Machine {
         self.sh(&self.runtime.list_sandboxes(uid)).lines().map(str::to_owned).collect()
     }
 
-    /// Log of the container runtime, since the node was installed.
+    /// Log of the container runtime since the node was installed.
     pub(crate) fn runtime_log(&self) -> String {
         let log = self.disk.join("log").join(format!("{}.log", self.runtime.process()));
         String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
     }
 
-    /// What a container wrote, of its last attempts too.
+    /// Output of a container, including its earlier attempts.
     pub(crate) fn container_log(&self, pod: &Value, container: &str) -> String {
         self.log_in(&log_directory(pod), container)
     }
@@ -157,7 +157,7 @@ impl Machine {
         self.log_files(&log_directory(pod), container).last().map(read_log).unwrap_or_default()
     }
 
-    /// The same of all pods of a namespace whose names begin so, for when the API server cannot say which.
+    /// Output of a container of all pods of a namespace with this name prefix, for use without the API server.
     pub(crate) fn logs_of(&self, namespace: &str, name: &str, container: &str) -> String {
         let start = format!("{namespace}_{name}");
         let entries = fs::read_dir(self.disk.join("log/pods")).into_iter().flatten().flatten();
@@ -169,7 +169,7 @@ impl Machine {
         self.log_files(pod, container).iter().map(read_log).collect()
     }
 
-    /// One file for each start of a container, in their order: `0.log` and so on.
+    /// One file for each start of a container, in order: `0.log` and so on.
     fn log_files(&self, pod: &str, container: &str) -> Vec<PathBuf> {
         let directory = self.disk.join("log/pods").join(pod).join(container);
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -178,7 +178,7 @@ impl Machine {
         files
     }
 
-    /// The ends of its logs.
+    /// Ends of the node's logs.
     pub(crate) fn logs(&self) -> String {
         ["node", "import", self.runtime.process(), "kubelet"]
             .map(|name| {
@@ -195,13 +195,13 @@ impl Drop for Machine {
     }
 }
 
-/// Name of the directory that the kubelet keeps a pod's logs in.
+/// Name of the kubelet's log directory of a pod.
 fn log_directory(pod: &Value) -> String {
     let text = |field: &str| pod["metadata"][field].as_str().expect("a pod has it").to_owned();
     format!("{}_{}_{}", text("namespace"), text("name"), text("uid"))
 }
 
-/// Lines that a container wrote, without what the runtime puts before them: "TIME stdout F text".
+/// Lines of a container without the runtime's prefix: "TIME stdout F text".
 fn read_log(file: &PathBuf) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
@@ -212,7 +212,7 @@ fn is_ready(node: &Value) -> bool {
     conditions.into_iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
 }
 
-/// Installs the node: its settings, its images, and the network's own plugins.
+/// Installs the node: settings, images, and the network's own plugins.
 fn fill(number: u8, disk: &Path, places: &Places, runtime: Runtime, network: Network) {
     for directory in ["etc/cni/net.d", "etc/kubernetes/manifests", "opt/cni/bin", "lib/images", "log"] {
         fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
@@ -250,7 +250,7 @@ fn kubelet(runtime: Runtime) -> Value {
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": runtime.endpoint(),
         "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
-        // Nobody is there; without it every pod has an Event about that.
+        // No server is there; without the setting every pod has an Event about it.
         "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",
         "staticPodPath": "/etc/kubernetes/manifests",
         "maxPods": 200, "seccompDefault": true, "imageGCHighThresholdPercent": 100,
@@ -258,12 +258,12 @@ fn kubelet(runtime: Runtime) -> Value {
     })
 }
 
-/// Starts the first process of the node, and gives it a network: returns that process' parent, and its own number.
+/// Starts the first process of the node, and connects its network; returns that process' parent, and its PID.
 fn boot(number: u8, disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Running, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    // The sandbox's directory for temporary files is not on the node.
+    // The sandbox's temporary directory does not exist on the node.
     command.env_remove("TMPDIR");
     command.arg(script).arg(number.to_string());
     command.args([disk, programs, Path::new(runtime.process()), &runtime.directory(programs)]);
@@ -281,10 +281,10 @@ fn boot(number: u8, disk: &Path, programs: &Path, runtime: Runtime, network: Net
     (process, init)
 }
 
-/// A link from the node to the sandbox's own network, as to a switch.
+/// Creates a link from the node to the sandbox's own network, as to a switch.
 fn connect(number: u8, init: u32, network: Network) {
     let link = name_of(number);
-    // The kernel removes the namespaces of a node that has crashed some time later, and this link with them.
+    // The kernel removes the namespaces of a crashed node, and this link with them, asynchronously.
     drop(Command::new("ip").args(["link", "delete", &link]).output());
     ip(None, &format!("link add {link} type veth peer name eth0 netns {init}"));
     ip(None, &format!("address add 10.99.{}.254/24 dev {link}", number - 1));
@@ -293,7 +293,7 @@ fn connect(number: u8, init: u32, network: Network) {
     network.inside().iter().for_each(|line| ip(Some(init), line));
 }
 
-/// Runs `ip` with these arguments, in the network of a process if one is given.
+/// Runs `ip` with these arguments, in the network namespace of a process if given.
 fn ip(of: Option<u32>, line: &str) {
     let net = of.map(|process| format!("--net=/proc/{process}/ns/net"));
     let command = ["nsenter"].into_iter().chain(net.as_deref()).chain(["ip"]).chain(line.split(' '));

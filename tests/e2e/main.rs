@@ -1,8 +1,8 @@
-//! `hack/e2e`: the agent and the plugin on a real node. etcd, the API server, controllers, the scheduler, kubelet, containerd and runc
-//! run in the sandbox; the agent is deployed with our own manifests and as Istio's chart does it.
+//! `hack/e2e`: the agent and the plugin on a real node. etcd, the API server, controllers, the scheduler, kubelet, containerd and
+//! runc run in the sandbox; the agent is deployed with our own manifests and as Istio's chart does it.
 //!
-//! `e2e play IMAGES PROGRAMS RESULT [--short] PART`, with a part of `hack/e2e`, writes what came of it to the file RESULT;
-//! `e2e end IMAGES RESULT...` plays once more what failed, and counts. Each thing that is shown is also checked.
+//! `e2e play IMAGES PROGRAMS RESULT [--short] PART`, with a part of `hack/e2e`, writes the results to the file RESULT; `e2e end
+//! IMAGES RESULT...` repeats failed entries once, and prints the summary. Everything shown is also checked.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

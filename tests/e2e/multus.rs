@@ -1,5 +1,5 @@
-//! Multus gives pods their networks: as on OpenShift, where it calls our plugin by name, and as the node's first network, with our
-//! plugin after Multus or after the plugins that it delegates to.
+//! Multus sets up pods' networks: as on OpenShift, where it calls our plugin by name, and as the node's first network, with our
+//! plugin after Multus or after the plugins to which it delegates.
 
 use serde_json::Value;
 
@@ -17,9 +17,9 @@ use crate::ztunnel::{self, CaptureState};
 
 /// Annotation by which a pod names further networks. Istio's injector sets it where istiod has the CNI provider `multus`.
 const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-/// Value that the injector gives it.
+/// Value that the injector sets.
 const ISTIO_CNI: &str = "default/istio-cni";
-/// Where Multus reports the interfaces of a pod.
+/// Annotation in which Multus reports the interfaces of a pod.
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 const EXCLUDED: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
@@ -40,7 +40,7 @@ pub(crate) fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Defines what pods name further networks with, and a second network.
+/// Defines the resource by which pods name further networks, and a second network.
 pub(crate) fn define_attachments(fixture: &Fixture) {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     fixture.control.apply(definitions, &attachment_resource());
@@ -75,7 +75,7 @@ fn by_name(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     leave(fixture, places, agent, &before, &pods);
 }
 
-/// Multus is the network that the runtime takes; pods have a second interface.
+/// Multus is the network that the runtime uses; pods have a second interface.
 fn first(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(&agent.name);
     let before = scenarios::install(fixture, agent);
@@ -96,14 +96,14 @@ fn first(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     leave(fixture, places, agent, &before, &pods);
 }
 
-/// Pods of each kind start and are deleted while the agent is there, and leave nothing.
+/// Pods of each kind start and are deleted while the agent runs, without leftovers.
 fn come_and_go(fixture: &mut Fixture, made: &Pods) {
     let before = footprint::of_pods(&fixture.machine);
     let pods = kinds::check(fixture, made);
     scenarios::delete(fixture, &pods, &before);
 }
 
-/// The sidecar gets what goes over the second interface, too, unless the pod excludes it; so does ztunnel.
+/// Traffic over the second interface is redirected to the sidecar, too, unless the pod excludes it; likewise to ztunnel.
 fn second_interface(fixture: &mut Fixture, pods: &Pods) {
     for (pod, expected) in pods {
         let excludes = pod["metadata"]["annotations"][EXCLUDED].is_string();
@@ -130,7 +130,7 @@ fn second_address(fixture: &Fixture, pod: &Value) -> Option<String> {
     Some(second["ips"][0].as_str()?.to_owned())
 }
 
-/// The agent is uninstalled under pods, which end as if it was there.
+/// The agent is uninstalled while pods run, which then end as with the agent.
 fn leave(fixture: &mut Fixture, places: &Places, agent: &Agent, before: &Footprint, pods: &Pods) {
     let clean = end(fixture, agent, before, pods.clone());
     scenarios::check_ends(fixture, pods);

@@ -1,4 +1,4 @@
-//! The node's own network, as it is before the agent comes.
+//! The node's own network before the agent is installed.
 
 use std::path::PathBuf;
 
@@ -9,23 +9,23 @@ use crate::control::url;
 
 /// Addresses of the first node's pods.
 const PODS: &str = "10.244.1.0/24";
-/// Where pods reach the server beyond the node over a second interface.
+/// Address of the external server on pods' second interface.
 pub(crate) const OUTSIDE_OF_SECOND: &str = "10.98.0.254";
-/// File of the network's list, where the runtime reads it.
+/// File of the conflist in the runtime's directory.
 pub(crate) const LIST: &str = "10-e2e.conflist";
 
-/// Plugins that give pods their network.
+/// Plugins that set up pods' network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
     /// `ptp` and `portmap`.
     Ptp,
-    /// `bridge`, with all that distributions chain to it.
+    /// `bridge`, with all plugins that distributions chain to it.
     Bridge,
-    /// `macvlan` on the node's only link. The node has such an interface, too, because it could not reach its pods without one.
+    /// `macvlan` on the node's only link. The node has such an interface, too, because it could not reach its pods otherwise.
     Macvlan,
-    /// Multus as on OpenShift: it reads further networks from a directory of its own, and so it does plugins.
+    /// Multus as on OpenShift: it reads further networks and their plugins from directories of its own.
     MultusApart,
-    /// Multus beside the network that it delegates to, in the directory that the runtime reads.
+    /// Multus beside the network to which it delegates, in the runtime's directory.
     MultusBeside,
 }
 
@@ -44,13 +44,13 @@ impl Network {
         matches!(self, Self::MultusApart | Self::MultusBeside)
     }
 
-    /// Whether a port of the node can lead to a pod. `portmap` rewrites the destination on the node, which answers of a pod behind
-    /// `macvlan` do not pass.
+    /// Whether a port of the node can be mapped to a pod. `portmap` rewrites the destination on the node, which replies of a pod
+    /// behind `macvlan` bypass.
     pub(crate) fn maps_ports(self) -> bool {
         self != Self::Macvlan
     }
 
-    /// Plugins of the network, as the node has them.
+    /// Names of the network's plugins on the node.
     pub(crate) fn plugins(self) -> &'static [&'static str] {
         match self {
             Self::Ptp => &["loopback", "host-local", "ptp", "portmap"],
@@ -64,7 +64,7 @@ impl Network {
         }
     }
 
-    /// Where a plugin is, unless it is where the others are.
+    /// Directory of a plugin that is not beside the others.
     pub(crate) fn directory(self, plugin: &str) -> Option<PathBuf> {
         let multus = || std::env::var_os("MILLRACE_MULTUS").expect("hack/e2e sets MILLRACE_MULTUS").into();
         (plugin == "multus").then(multus)
@@ -87,7 +87,7 @@ impl Network {
                 ),
                 ("cni/net.d/multus.d/multus.kubeconfig", multus_kubeconfig()),
             ],
-            // Of 1.1, containerd would ask STATUS, at which Multus 4.2.2 crashes where it knows its delegate by name.
+            // With 1.1, containerd would call STATUS, on which Multus 4.2.2 crashes if it knows its delegate by name.
             Self::MultusBeside => vec![
                 ("cni/net.d/10-e2e.conflist", list("1.0.0", ptp(number))),
                 ("cni/net.d/00-multus.conf", multus("1.0.0", "e2e", "/etc/cni/net.d")),
@@ -96,7 +96,7 @@ impl Network {
         }
     }
 
-    /// Arguments of `ip` for the other end of a node's link, beyond the node.
+    /// Arguments of `ip` for the outer end of a node's link.
     pub(crate) fn outside(self, number: u8) -> Vec<String> {
         let second = format!("address add {OUTSIDE_OF_SECOND}/24 dev node-1");
         let route = format!("route add {} via 10.99.{}.1", pods_of(number), number - 1);
@@ -122,7 +122,7 @@ impl Network {
     }
 }
 
-/// Addresses of a node's pods. Only behind `ptp` there can be a second node.
+/// CIDR of a node's pods. A second node is possible with `ptp` only.
 fn pods_of(number: u8) -> String {
     format!("10.244.{number}.0/24")
 }
@@ -153,7 +153,7 @@ fn addresses(range: &Value) -> Value {
     json!({"type": "host-local", "ranges": [[range]], "routes": [{"dst": "0.0.0.0/0"}]})
 }
 
-/// Multus' own configuration: `primary` is the network that it delegates to, `directory` that of the others.
+/// Multus' own configuration: `primary` is the network to which it delegates, `directory` that of the others.
 fn multus(version: &str, primary: &str, directory: &str) -> String {
     json!({
         "cniVersion": version, "name": "multus-cni-network", "type": "multus",
@@ -169,7 +169,7 @@ fn multus_kubeconfig() -> String {
     kubeconfig(&url(), &Auth::ClientCert { user: "multus".into(), group: "system:masters".into() })
 }
 
-/// The resource by which pods name further networks.
+/// The CRD by which pods name further networks.
 pub(crate) fn attachment_resource() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

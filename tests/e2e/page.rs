@@ -1,25 +1,25 @@
-//! A page of the documentation whose commands are run as they stand there.
+//! A page of the documentation whose commands are run verbatim.
 
 use crate::checks::Checks;
 
-/// What is still to come of a page: sections, each with its commands.
+/// The rest of a page: sections, each with its commands.
 pub(crate) struct Page {
     path: &'static str,
     sections: Vec<(String, Vec<String>)>,
 }
 
 impl Page {
-    /// Sections without commands are left out; a command of several lines is one.
+    /// Parses a page. Sections without commands are left out; a command of several lines is one.
     pub(crate) fn new(path: &'static str, text: &str) -> Self {
         Self { path, sections: text.replace("\\\n", "").split("\n## ").filter_map(parse_section).collect() }
     }
 
-    /// Commands to come, for replacements that the page asks of its reader.
+    /// Commands of the rest, for replacements that the page asks of its reader.
     pub(crate) fn commands_mut(&mut self) -> impl Iterator<Item = &mut String> {
         self.sections.iter_mut().flat_map(|(_, commands)| commands)
     }
 
-    /// Begins the section that comes next, which must be this one, and returns its commands.
+    /// Begins the next section, which must be this one, and returns its commands.
     pub(crate) fn begin_section(&mut self, checks: &Checks, title: &str) -> Vec<String> {
         checks.chapter(format!("{}: {title}", self.path));
         let (found, commands) = self.sections.remove(0);
@@ -27,7 +27,7 @@ impl Page {
         commands
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no section is left.
     pub(crate) fn check_end(&self, checks: &mut Checks) {
         let left: Vec<_> = self.sections.iter().map(|(title, _)| title).collect();
         checks.check(left.is_empty(), format!("no section of {} is left {left:?}", self.path));
@@ -40,7 +40,7 @@ fn parse_section(text: &str) -> Option<(String, Vec<String>)> {
         .filter(|(_, commands): &(_, Vec<_>)| !commands.is_empty())
 }
 
-/// Blocks of YAML that follow a line such as "`values.yaml`:", by that name.
+/// Content of YAML blocks that follow a line such as "`values.yaml`:", by that name.
 pub(crate) fn files(page: &str) -> Vec<(&str, &str)> {
     let mut blocks = page.split("\n```yaml\n");
     let mut before = blocks.next().unwrap_or_default();

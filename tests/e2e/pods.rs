@@ -1,4 +1,4 @@
-//! The pods of the test. What each does first is to connect to a server beyond the node, and to write down who answered.
+//! The pods of the test. Each first connects to a server outside the node, and logs the answer.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,16 @@ use crate::{
     machine::{IMAGE, OUTSIDE},
 };
 
-/// Port of the server outside, and of every pod.
+/// Port of the external server, and of every pod.
 pub(crate) const PORT: u16 = 8080;
-/// How the sidecar stub names itself.
+/// Name of the sidecar stub in its answers.
 pub(crate) const SIDECAR: &str = "sidecar";
-/// And the server outside.
+/// Name of the external server in its answers.
 pub(crate) const BEYOND: &str = "outside";
 
-/// A pod that does nothing but that.
+/// A plain pod.
 pub(crate) fn plain(namespace: &str, name: &str) -> Value {
-    // Until the first answer; attempts without one are in the log, too. Then it serves.
+    // Until the first answer; attempts without one are logged, too. Then it serves.
     let connect = format!("kit-traffic connect tcp --to {OUTSIDE}:{PORT} --timeout-ms 5000");
     let script = format!(
         "while :; do answer=$({connect}); echo \"$answer\"; case $answer in *server*) break ;; esac; \
@@ -36,7 +36,7 @@ pub(crate) fn plain(namespace: &str, name: &str) -> Value {
     })
 }
 
-/// A pod as the injector leaves it. Its init container tries what the application tries, when there is no proxy yet.
+/// A pod as the injector leaves it. Its init container makes the application's connection before the proxy runs.
 pub(crate) fn injected(namespace: &str, name: &str) -> Value {
     let mut pod = plain(namespace, name);
     pod["metadata"]["annotations"]["sidecar.istio.io/status"] =
@@ -58,14 +58,14 @@ pub(crate) fn injected(namespace: &str, name: &str) -> Value {
     pod
 }
 
-/// The same without an init container, which alone takes the kubelet a second.
+/// As [`injected`], without an init container, which alone takes the kubelet a second.
 pub(crate) fn injected_at_once(namespace: &str, name: &str) -> Value {
     let mut pod = injected(namespace, name);
     pod["spec"]["initContainers"] = json!([]);
     pod
 }
 
-/// The same with the proxy as a sidecar container of Kubernetes: an init container that goes on, which starts after `first`.
+/// Turns the proxy into a native sidecar: an init container that keeps running, which starts after `first`.
 pub(crate) fn native(mut pod: Value) -> Value {
     let mut proxy = pod["spec"]["containers"].as_array_mut().and_then(Vec::pop).expect("it is injected");
     proxy["restartPolicy"] = json!("Always");
@@ -75,7 +75,7 @@ pub(crate) fn native(mut pod: Value) -> Value {
     pod
 }
 
-/// The same with the init container that Istio's injector gives it where the CNI plugin is in use, as it is there but for the image.
+/// As [`injected`], with the init container that Istio's injector adds for the CNI plugin, unchanged except for the image.
 pub(crate) fn validated(namespace: &str, name: &str) -> Value {
     let mut pod = injected(namespace, name);
     let command = [
@@ -109,37 +109,37 @@ pub(crate) fn validated(namespace: &str, name: &str) -> Value {
     pod
 }
 
-/// The same pod with this label.
+/// Adds a label to a pod.
 pub(crate) fn labelled(mut pod: Value, key: &str, value: &str) -> Value {
     pod["metadata"]["labels"][key] = json!(value);
     pod
 }
 
-/// The same pod with this annotation.
+/// Adds an annotation to a pod.
 pub(crate) fn annotated(mut pod: Value, key: &str, value: &str) -> Value {
     pod["metadata"]["annotations"][key] = json!(value);
     pod
 }
 
-/// The same pod with a port of the node that leads to its application.
+/// Maps a port of the node to a pod's application.
 pub(crate) fn with_host_port(mut pod: Value, port: u16) -> Value {
     pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": PORT, "hostPort": port}]);
     pod
 }
 
-/// The same pod, ready when the kubelet can connect to its application.
+/// Makes a pod ready when the kubelet can connect to its application.
 pub(crate) fn probed(mut pod: Value) -> Value {
     pod["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": {"port": PORT}, "periodSeconds": 1});
     pod
 }
 
-/// Returns the pod in a user namespace of its own.
+/// Gives a pod its own user namespace.
 pub(crate) fn in_user_namespace(mut pod: Value) -> Value {
     pod["spec"]["hostUsers"] = json!(false);
     pod
 }
 
-/// The same pod in the node's network, where nothing of the node's may be in its place.
+/// Moves a pod to the node's network, on ports that are free there.
 pub(crate) fn on_host(mut pod: Value) -> Value {
     pod["spec"]["hostNetwork"] = json!(true);
     pod

@@ -1,5 +1,5 @@
-//! Releases from a registry, by the commands of `docs/registry.md` and no others: verified, installed on a new node, upgraded under
-//! traffic, and left for Istio's agent. `hack/e2e.d/releases` makes what is published.
+//! Releases from a registry, by the commands of `docs/registry.md` alone: verified, installed on a new node, upgraded under
+//! traffic, and replaced by Istio's agent. `hack/e2e.d/releases` makes the published releases.
 
 use std::fs;
 use std::net::TcpStream;
@@ -25,12 +25,12 @@ use crate::ztunnel::{self, CaptureState};
 const PAGE: &str = "docs/registry.md";
 /// An address of the sandbox, which the node reaches through its gateway.
 const ADDRESS: &str = "10.96.0.2:5000";
-/// Where the node's container runtime looks for settings of that registry.
+/// Directory of the registry's settings for the node's container runtime.
 const TRUST: &str = "/etc/containerd/certs.d/10.96.0.2:5000";
-/// Leaves what one command of the page defines for the next one, as its reader's shell does.
+/// Saves definitions of one command of the page for the next one, as its reader's shell keeps them.
 const REMEMBER: &str = "{ declare -p REGISTRY VERSION CHART IMAGE; declare -f; } >shell 2>/dev/null || true";
 
-/// Follows the page from its beginning to its end.
+/// Follows the page from beginning to end.
 pub(crate) fn follow_page(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter("a registry with two releases, and a node that trusts it");
     let mut reader = Reader::new(fixture, places);
@@ -73,7 +73,7 @@ fn applications(name: &str) -> Pods {
     ]
 }
 
-/// Somebody who follows the page.
+/// A reader who follows the page.
 struct Reader {
     workplace: Workplace,
     page: Page,
@@ -81,7 +81,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Starts the registry. The node gets what a new node of a cluster has: trust in it, and no image of an agent.
+    /// Starts the registry. The node trusts it, and has no image of an agent, as a new node of a cluster.
     fn new(fixture: &mut Fixture, places: &Places) -> Self {
         let programs =
             [("oras", path_of("MILLRACE_ORAS").join("oras")), ("cosign", path_of("MILLRACE_COSIGN"))];
@@ -115,7 +115,7 @@ impl Reader {
         self.sh(&format!("{}/version", hack.display()))
     }
 
-    /// Publishes Istio's agent and its chart, as a mirror that a cluster has.
+    /// Publishes Istio's agent and its chart, as in a cluster's mirror.
     fn publish_istio(&self) {
         let (image, chart) =
             (path_of("MILLRACE_RELEASES").join("istio.tar"), path_of("MILLRACE_ISTIO_AGENT").join("chart"));
@@ -128,7 +128,7 @@ impl Reader {
         ));
     }
 
-    /// Does what the page asks its reader to do before the commands, and to replace in them.
+    /// Does what the page asks of its reader before the commands, and replaces placeholders in them.
     fn fill_in(&mut self, this: &str, next: &str) {
         let values = format!(
             "profile: ambient\nglobal: {{hub: '{ADDRESS}/istio', tag: test, imagePullSecrets: [millrace-registry]}}\n"
@@ -151,7 +151,7 @@ impl Reader {
         }
     }
 
-    /// Runs all commands of the section that comes next, which must be this one, each once.
+    /// Runs all commands of the next section, which must be this one, once each.
     fn follow_section(&mut self, fixture: &mut Fixture, title: &str) -> Result<(), String> {
         let commands = self.page.begin_section(&fixture.checks, title);
         for command in commands {
@@ -165,7 +165,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Checks that the agent runs the image that has this name in the registry.
+    /// Checks that the agent runs the image with this name in the registry.
     fn check_image(&self, fixture: &mut Fixture, agent: &Agent, name: &str) {
         let digest = self.sh(&format!("oras resolve {ADDRESS}/{name}"));
         let pods = agent.pods(&fixture.control);
@@ -176,7 +176,7 @@ impl Reader {
         fixture.checks.check(holds, format!("the agent's image is {name}, {digest}: {running:?}"));
     }
 
-    /// Runs a script of bash: whether it succeeds, and what it prints.
+    /// Runs a bash script; returns whether it succeeds, and its output.
     fn run(&self, script: &str) -> (bool, String) {
         let mut command = self.workplace.command("bash");
         command.args(["-euo", "pipefail", "-c", script]).current_dir(&self.workplace.home);
@@ -186,7 +186,7 @@ impl Reader {
         (output.status.success(), String::from_utf8_lossy(&text).trim().to_owned())
     }
 
-    /// What a script prints that belongs to the set-up: with another login than the reader's, and it must succeed.
+    /// Output of a setup script, which has another login than the reader, and must succeed.
     fn sh(&self, script: &str) -> String {
         let login = "export DOCKER_CONFIG=$HOME/mirror HELM_REGISTRY_CONFIG=$HOME/mirror/config.json";
         let (succeeds, text) = self.run(&format!("{login}\n{script}"));
@@ -195,12 +195,12 @@ impl Reader {
     }
 }
 
-/// The path in a variable that `hack/e2e` sets.
+/// Path in a variable that `hack/e2e` sets.
 fn path_of(variable: &str) -> PathBuf {
     std::env::var_os(variable).unwrap_or_else(|| panic!("hack/e2e sets {variable}")).into()
 }
 
-/// The registry, which keeps its files in this directory.
+/// Starts the registry, which keeps its files in this directory.
 fn serve_registry(directory: &Path) -> Running {
     let host = ADDRESS.split(':').next().expect("an address");
     let added = Command::new("ip").args(["address", "replace", &format!("{host}/32"), "dev", "lo"]).status();

@@ -1,4 +1,4 @@
-//! A process that does not outlive what started it.
+//! A process that does not outlive its parent.
 
 use std::process::Child;
 

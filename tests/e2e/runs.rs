@@ -1,4 +1,4 @@
-//! What is played on which node.
+//! The entries of each part, with their nodes.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,11 +34,11 @@ pub(crate) const MESH: &str = "mesh";
 /// A part of the test, with a cluster of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All that is played with a container runtime.
+    /// All entries of a container runtime.
     Runtime(Runtime),
-    /// Restarts of a container runtime that asks CHECK of every pod then.
+    /// Restarts of a container runtime that then calls CHECK for every pod.
     Restart(Runtime),
-    /// Every DaemonSet that Istio's charts make.
+    /// Every DaemonSet that Istio's charts render.
     Charts,
     /// `hack/demo --cluster`.
     Tour,
@@ -46,14 +46,14 @@ pub(crate) enum Part {
     Registry,
     /// Two releases of the chart on two nodes, by the commands of the documentation.
     Canary,
-    /// Multus gives pods their networks.
+    /// Multus sets up pods' networks.
     Multus,
     /// Plugins of other networks before ours.
     Chains,
 }
 
 impl Part {
-    /// All parts, by the names that `hack/e2e` has for them.
+    /// All parts, by their names in `hack/e2e`.
     const NAMES: [(&str, Self); 11] = [
         ("1.6", Self::Runtime(Runtime::Containerd1)),
         ("2", Self::Runtime(Runtime::Containerd2)),
@@ -81,17 +81,17 @@ impl Part {
 
 pub(crate) type Play = fn(&mut Fixture, &Places, &Agent);
 
-/// From an installation to its end: the smallest thing that can be played alone, on a cluster of its own.
+/// From an installation to its end: the smallest unit that can be run alone, on its own cluster.
 pub(crate) struct Entry {
     name: String,
     node: Node,
     agent: Agent,
     play: Play,
-    /// Not on the shortest path: another entry has most of it.
+    /// Whether the shortest path leaves it out: another entry covers most of it.
     is_extra: bool,
 }
 
-/// A node to play it on.
+/// Runtime and network of a node.
 type Node = (Runtime, Network);
 
 impl Part {
@@ -173,10 +173,10 @@ impl Entry {
     }
 }
 
-/// Plays all entries of a part, or only those on the shortest path, and writes what came of each to a file, for [`conclude`].
+/// Runs all entries of a part, or only those on the shortest path, and writes the results of each to a file, for [`conclude`].
 pub(crate) fn play(places: &Places, part: Part, short: bool, result: &Path) {
     let (start, kubernetes) = (Instant::now(), places.kubernetes());
-    // Entries that need the same node have one cluster, as long as all is well.
+    // Entries that need the same node share one cluster until a check fails.
     let mut cluster: Option<Fixture> = None;
     let mut played = Vec::new();
     for (index, entry) in part.entries().iter().enumerate().filter(|(_, entry)| !(short && entry.is_extra)) {
@@ -190,7 +190,7 @@ pub(crate) fn play(places: &Places, part: Part, short: bool, result: &Path) {
     fs::write(result, Value::from(played).to_string()).expect("cannot write what came of it");
 }
 
-/// Plays once more, alone, what failed when all parts were played, and returns all, in the order of the files that these wrote.
+/// Repeats failed entries of all parts alone, and returns all, in the order of the result files.
 pub(crate) fn conclude(images: &Path, results: &[PathBuf]) -> Vec<Played> {
     let start = Instant::now();
     let read =
@@ -212,8 +212,8 @@ pub(crate) fn conclude(images: &Path, results: &[PathBuf]) -> Vec<Played> {
     played
 }
 
-/// Plays an entry on the cluster that is there, or on a new one. A panic is a check that failed, and after any of these the cluster
-/// goes: what one entry has left must not be in the next one's place.
+/// Runs an entry on the existing cluster, or on a new one. A panic is a failed check, after which the cluster is removed: leftovers
+/// of one entry must not affect the next one.
 fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start: Instant) -> Outcome {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let fixture = cluster.get_or_insert_with(|| boot(places, entry.node, start));
@@ -232,7 +232,7 @@ fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start:
     outcome
 }
 
-/// Boots a cluster with what every entry needs.
+/// Boots a cluster with the objects that every entry needs.
 fn boot(places: &Places, (runtime, network): Node, start: Instant) -> Fixture {
     let checks = Checks::new(start);
     checks.chapter(format!("a cluster with one node and {}; {}", runtime.name(), network.name()));
@@ -250,7 +250,7 @@ fn boot(places: &Places, (runtime, network): Node, start: Instant) -> Fixture {
     fixture
 }
 
-/// Sidecars only.
+/// Sidecars alone.
 fn sidecars(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(&agent.name);
     let before = scenarios::install(fixture, agent);
@@ -309,7 +309,7 @@ fn ambient_pods(capture: CaptureState) -> Pods {
         (on_host(plain(MESH, "host")), Expected::Direct),
         (injected(MESH, "sidecar-in-mesh"), Expected::Sidecar),
     ];
-    // Istio 1.20 knows namespaces only.
+    // Istio 1.20 reads namespaces' labels only.
     if capture == CaptureState::InPod {
         pods.push((labelled(plain(SHOP, "by-label"), MODE, "ambient"), Expected::Ztunnel));
         pods.push((labelled(plain(MESH, "none"), MODE, "none"), Expected::Direct));
@@ -344,7 +344,7 @@ fn chart(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: Option<
     renew(fixture, places, clean);
 }
 
-/// The plugin comes late, with Istio's chart and `repair.repairPods`, which is its default since 1.24.
+/// The plugin is installed late, with Istio's chart and `repair.repairPods`, which is its default since 1.24.
 fn repaired(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: pods that were there before", agent.name));
     let (before, pods) = scenarios::repair(fixture, agent);
@@ -352,7 +352,7 @@ fn repaired(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// A release of Istio's chart becomes one of ours, and Istio's again, under running pods.
+/// A release of Istio's chart is replaced by one of ours, and that by Istio's, while pods run.
 fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: helm upgrade to our chart, and back", agent.name));
     let helm = Helm::new(places, &fixture.control, agent.namespace());
@@ -379,8 +379,8 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// The container runtime restarts: when the agent has just come after Istio's plugin, while it is there, while it is unavailable, while
-/// the API server is, too, and when it has been uninstalled.
+/// The container runtime restarts: right after the agent has replaced Istio's plugin, while it runs, while it is unavailable, while
+/// the API server is, too, and after its uninstallation.
 fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: restarts of {}", agent.name, fixture.machine.runtime.name()));
     let before = scenarios::install(fixture, agent);
@@ -423,7 +423,7 @@ fn tainted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// A DaemonSet of a chart on a node with the layout that its values are for: it installs, captures a pod, and goes.
+/// A DaemonSet of a chart on a node with the layout of its values: it installs, captures a pod, and is removed.
 fn daemon_set(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(&agent.name);
     let layout = agent.layout();
@@ -463,7 +463,7 @@ pub(crate) fn end(
     clean
 }
 
-/// What one installation has left must not be in the next one's place.
+/// Leftovers of one installation must not affect the next one: replaces the node unless it is clean.
 pub(crate) fn renew(fixture: &mut Fixture, places: &Places, clean: bool) {
     if !clean {
         fixture.machine.replace(places, &fixture.control);

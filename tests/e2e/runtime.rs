@@ -1,19 +1,19 @@
-//! Container runtimes of the node, and in what they differ.
+//! Container runtimes of the node, and their differences.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::machine::IMAGE;
 
-/// A container runtime, and the version of CNI that its network has.
+/// A container runtime, and the CNI version of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runtime {
     /// Debian's containerd 1.6 with CNI 1.0.
     Containerd1,
-    /// containerd 2 with CNI 1.1: it asks plugins for their STATUS.
+    /// containerd 2 with CNI 1.1: it calls STATUS.
     Containerd2,
-    /// CRI-O without infra containers, as by default, with CNI 1.1 and a runc that knows user namespaces. CRI-O asks plugins to
-    /// CHECK a pod after its ADD, and every pod when it starts itself.
+    /// CRI-O without infra containers, as by default, with CNI 1.1 and a runc that supports user namespaces. CRI-O calls CHECK
+    /// after a pod's ADD, and for every pod when it starts.
     Crio,
     /// CRI-O with infra containers, as for pods that share a PID namespace, with CNI 1.0 and Debian's runc.
     CrioInfra,
@@ -38,7 +38,7 @@ impl Runtime {
         matches!(self, Self::Crio | Self::CrioInfra)
     }
 
-    /// Directory of its program, and of those that it starts; `programs` are those that `hack/e2e` built.
+    /// Directory of its program and helpers; `programs` are those that `hack/e2e` built.
     pub(crate) fn directory(self, programs: &Path) -> PathBuf {
         match self {
             Self::Containerd1 => "/usr/bin".into(),
@@ -63,17 +63,17 @@ impl Runtime {
         }
     }
 
-    /// Whether it calls the plugins that a pod's network had at its ADD until the pod ends: the plugin outlives its installation.
+    /// Whether it calls the plugins of a pod's network as of its ADD until the pod ends: the plugin outlives its installation.
     pub(crate) fn keeps_plugin(self) -> bool {
         self.is_crio()
     }
 
-    /// Whether pods may have user namespaces of their own.
+    /// Whether it supports user namespaces for pods.
     pub(crate) fn has_user_namespaces(self) -> bool {
         self == Self::Crio
     }
 
-    /// How far apart pods can be created for the node to keep up on two cores: CRI-O starts more processes for each.
+    /// Interval at which a node on two cores can create pods: CRI-O starts more processes for each.
     pub(crate) fn pod_interval(self) -> Duration {
         Duration::from_millis(if self.is_crio() { 1000 } else { 400 })
     }
@@ -83,9 +83,9 @@ impl Runtime {
         if self.is_crio() { CRIO_SOCKET } else { "unix:///run/containerd/containerd.sock" }
     }
 
-    /// Files of its settings below `/etc`, with their content.
+    /// Settings files below `/etc`, with their content.
     pub(crate) fn settings(self) -> Vec<(&'static str, String)> {
-        // Without CAP_SYS_RESOURCE, which virtual machines may lack, no score can be lowered.
+        // Without CAP_SYS_RESOURCE, which virtual machines may lack, no OOM score can be lowered.
         let containerd = "containerd/e2e.toml";
         match self {
             Self::Containerd1 => vec![(
@@ -109,7 +109,7 @@ impl Runtime {
         }
     }
 
-    /// Command line on the node that prints the IDs of a pod's sandboxes.
+    /// Shell command on the node that prints the IDs of a pod's sandboxes.
     pub(crate) fn list_sandboxes(self, uid: &str) -> String {
         if self.is_crio() {
             return format!("{} pods --quiet --no-trunc --label io.kubernetes.pod.uid={uid}", crictl());
@@ -119,8 +119,8 @@ impl Runtime {
         format!("ctr --namespace k8s.io containers ls --quiet '{filter}'")
     }
 
-    /// Command line on the node that kills what holds a sandbox's namespaces. Without infra containers that is no process, and
-    /// the sandbox is stopped.
+    /// Shell command on the node that kills the process that holds a sandbox's namespaces. Without infra containers there is none,
+    /// and the sandbox is stopped.
     pub(crate) fn kill_sandbox(self, id: &str) -> String {
         match self {
             Self::Containerd1 | Self::Containerd2 => {
@@ -134,7 +134,7 @@ impl Runtime {
 
 const CRIO_SOCKET: &str = "unix:///run/crio/crio.sock";
 
-/// Directory of what `hack/crio` builds.
+/// Directory of the programs that `hack/crio` builds.
 fn crio_programs() -> PathBuf {
     std::env::var_os("MILLRACE_CRIO").expect("hack/e2e sets MILLRACE_CRIO").into()
 }
@@ -143,8 +143,8 @@ fn crictl() -> String {
     format!("{} --runtime-endpoint {CRIO_SOCKET}", crio_programs().join("crictl").display())
 }
 
-/// CRI-O's settings. On a machine without `CAP_SYS_RESOURCE` (bit 24), as virtual machines may be, it would still lower scores for the
-/// kernel's OOM killer and give that capability to privileged containers, and has no setting against it: a script is in runc's place.
+/// CRI-O's settings. On a machine without `CAP_SYS_RESOURCE` (bit 24), such as a virtual machine, it would still lower OOM scores
+/// and give that capability to privileged containers, and has no setting to disable this: a script replaces runc.
 fn crio(drop_infra: bool, runc: &Path) -> Vec<(&'static str, String)> {
     let runc = format!(
         r#"#!/bin/sh

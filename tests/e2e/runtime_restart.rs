@@ -1,5 +1,5 @@
-//! Restarts of a container runtime that asks CHECK of every pod then (CRI-O): no pod is replaced, whoever made its rules, and
-//! whether the agent is available or not.
+//! Restarts of a container runtime that then calls CHECK for every pod (CRI-O): no pod is replaced, whichever plugin created its
+//! rules, and whether the agent is available or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,16 +16,17 @@ use crate::kinds;
 use crate::pods::{injected_at_once, on_host, plain};
 use crate::scenarios::{Make, Pods};
 
-/// Pods of each kind.
+/// Number of pods of each kind.
 const EACH: usize = 10;
-/// For the runtime to have asked CHECK of all of them, one after the other, and for an agent to go.
+/// Time limit for the runtime to call CHECK for all of them, one after another, and for an agent to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Identity of a pod, which stays as long as it is not replaced: its UID, its sandboxes, restarts of its containers, and its addresses.
+/// Identity of a pod, which is constant until it is replaced: its UID, its sandboxes, restarts of its containers, and its
+/// addresses.
 type Identity = [String; 4];
 
-/// Starts pods with a sidecar, and leaves them as if versions of Istio's plugin had been called for them, while there is no agent that
-/// could repair that: each has the rules of another version, and none a record.
+/// Starts pods with a sidecar, and gives them the state that versions of Istio's plugin leave, while no agent could repair it: each
+/// has the rules of another version, and none a record.
 pub(crate) fn start_pods_of_istio(fixture: &mut Fixture, namespace: &str) -> Vec<Value> {
     let sets = iptables().into_iter().chain([("native tables", NATIVE.to_owned())]);
     let sets: Vec<_> = sets.collect();
@@ -62,7 +63,7 @@ fn replace_rules(pod: &Value, tool: &str, rules: &str) {
     assert!(status.success(), "{tool} does not take the rules for {}", place_of(pod));
 }
 
-/// Starts as many pods of each kind.
+/// Starts `EACH` pods of each kind.
 pub(crate) fn start_pods(fixture: &mut Fixture, makes: &[Make<'_>]) -> Pods {
     let numbered = |(kind, make): (usize, &Make<'_>)| {
         (0..EACH).map(|number| make(&format!("kind-{kind}-{number}"))).collect::<Pods>()
@@ -72,15 +73,15 @@ pub(crate) fn start_pods(fixture: &mut Fixture, makes: &[Make<'_>]) -> Pods {
     pods.iter().filter_map(|(pod, expected)| Some((fixture.wait_ready(pod)?, *expected))).collect()
 }
 
-/// SIGKILL for the runtime, and for the kubelet when the runtime has asked CHECK of all pods, so that it asks the runtime for each
-/// of them anew. `pods` are all that have a network of their own; `situation` is for the reader.
+/// Kills the runtime, and the kubelet once the runtime has called CHECK for all pods, so that the kubelet lists each of them again.
+/// `pods` are all with their own network; `situation` is for messages.
 pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let sign = plain("default", "sign-of-life");
     restart_until(fixture, pods, situation, &sign);
 }
 
-/// As [`restart`], while the agent's pod is deleted and no other has come. The plugin's credential ends with that pod, once the API server
-/// has forgotten that it was good, so no pod with a network of its own starts for long.
+/// As [`restart`], while the agent's pod is deleted and no other has started. The plugin's credential expires with that pod, once
+/// the API server's cache does, so pods with their own network can start only for a short time.
 pub(crate) fn restart_without_agent(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     restart_until(fixture, pods, situation, &sign_on_host());
 }
@@ -97,8 +98,8 @@ fn sign_on_host() -> Value {
     on_host(plain("default", "sign-of-life"))
 }
 
-/// As [`restart_without_agent`], without an API server either: from it the kubelet would learn of its pods. It starts a pod from a file,
-/// so it works, and all is compared when the API server is back.
+/// As [`restart_without_agent`], also without an API server, from which the kubelet reads its pods. It starts a static pod, so it
+/// works, and everything is compared when the API server is back.
 pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let before = identities(fixture, pods);
     let mark = fixture.machine.runtime_log().len();
@@ -118,8 +119,8 @@ pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situati
     compare(fixture, pods, &before, mark, situation, &sign_on_host());
 }
 
-/// Checks, when the kubelet starts pods, that all pods are what they were before, and that no CHECK failed since so many bytes of the
-/// runtime's log.
+/// Checks, once the kubelet starts pods, that all pods are unchanged, and that no CHECK failed since this offset in the runtime's
+/// log.
 fn compare(
     fixture: &mut Fixture,
     pods: &[Value],
@@ -144,7 +145,7 @@ fn compare(
     );
 }
 
-/// SIGKILL for the runtime; returns when it has started again and asked CHECK of all pods, which it logs after so many bytes.
+/// Kills the runtime; returns when it has restarted and called CHECK for all pods, which it logs after this offset.
 fn kill_runtime(fixture: &mut Fixture, pods: &[Value], mark: usize, situation: &str) {
     let start = Instant::now();
     fixture.machine.kill(fixture.machine.runtime.process());
@@ -160,7 +161,7 @@ fn kill_runtime(fixture: &mut Fixture, pods: &[Value], mark: usize, situation: &
     );
 }
 
-/// Pods that the runtime has not asked CHECK of since so many bytes of its log.
+/// Pods for which the runtime has not called CHECK since this offset in its log.
 fn unchecked(fixture: &Fixture, pods: &[Value], mark: usize) -> BTreeSet<String> {
     let log = fixture.machine.runtime_log();
     let is_checked = |pod: &Value| {
@@ -170,7 +171,7 @@ fn unchecked(fixture: &Fixture, pods: &[Value], mark: usize) -> BTreeSet<String>
     pods.iter().filter(|pod| !is_checked(pod)).map(place_of).collect()
 }
 
-/// Lines of the runtime's log that report a failed CHECK of these pods. Sandboxes that have been stopped are checked, too, and fail.
+/// Lines of the runtime's log that report a failed CHECK of these pods. Stopped sandboxes are checked, too, and fail.
 fn refused(fixture: &Fixture, pods: &BTreeMap<String, Identity>, mark: usize) -> Vec<String> {
     let log = fixture.machine.runtime_log();
     let failed = log[mark..].lines().filter(|line| line.contains("Could not restore sandbox IP"));
@@ -198,7 +199,7 @@ pub(crate) fn check_traffic(fixture: &mut Fixture, pods: &Pods, situation: &str)
     }
 }
 
-/// Replaces the agent by one whose image is not on the node: the installation stays. Returns the image of before.
+/// Replaces the agent by one whose image is not on the node: the installation stays. Returns the previous image.
 pub(crate) fn withdraw(fixture: &mut Fixture, agent: &Agent) -> String {
     let image = agent.set_image(&fixture.control, "registry.invalid/missing:none");
     let is_away = |pods: Vec<Value>| pods.len() == 1 && !pods.iter().any(Fixture::is_ready);
@@ -207,7 +208,7 @@ pub(crate) fn withdraw(fixture: &mut Fixture, agent: &Agent) -> String {
     image
 }
 
-/// The agent comes back.
+/// Restores the agent's image.
 pub(crate) fn readmit(fixture: &mut Fixture, agent: &Agent, image: &str) {
     agent.set_image(&fixture.control, image);
     let ready = agent.wait_ready(&fixture.control);

@@ -1,4 +1,4 @@
-//! What happens to a node with an agent, one thing after the other.
+//! Scenarios on a node with an agent.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,21 +17,21 @@ use crate::machine;
 use crate::pods::{BEYOND, SIDECAR, injected, injected_at_once, plain, validated};
 use crate::ztunnel::{self, carried, carried_after};
 
-/// Pods with what must become of their connections.
+/// Pods with the expected path of their connections.
 pub(crate) type Pods = Vec<(Value, Expected)>;
-/// Makes a pod of the kind that the agent must capture.
+/// Creates a pod of the kind that the agent must capture.
 pub(crate) type Make<'make> = &'make dyn Fn(&str) -> (Value, Expected);
 
-/// Pods that are created while the agent is replaced.
+/// Number of pods created while the agent is replaced.
 const CHURN: usize = 20;
-/// Pods that are created before that, to see how long they take on this machine as it is now.
+/// Number of pods created before that, to measure their start on this machine at present.
 const CALM: usize = 8;
-/// What the slowest may take longer than the slowest of those.
+/// Additional time allowed for the slowest, compared with the slowest of those.
 const CHURN_LIMIT: Duration = Duration::from_secs(5);
 const MANY: usize = 50;
 
-/// Pods that are there before the plugin: one runs and bypasses its sidecar, one is kept from that by its validation. Both are
-/// repaired where they are when the agent comes, and so is a pod whose rules somebody removes.
+/// Pods from before the plugin: one runs and bypasses its sidecar, one is blocked by its validation. Both are repaired in place
+/// when the agent starts, and so is a pod whose rules another component removes.
 pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) {
     let (runs, waits) = (injected_at_once("shop", "runs"), validated("shop", "waits"));
     fixture.create(&waits);
@@ -58,7 +58,7 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
         repaired.is_some(),
         format!("the pod that runs is redirected after {:.1} s", start.elapsed().as_secs_f32()),
     );
-    // The kubelet starts the init container again when its back-off ends.
+    // The kubelet restarts the init container after its back-off.
     let ready = kit::found_within(Duration::from_secs(120), || {
         fixture.control.find(&path(&waits)).filter(Fixture::is_ready)
     });
@@ -74,7 +74,7 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
     );
     kinds::now(fixture, &waited, Expected::Sidecar, "after the repair, a connection");
     fixture.flush_rules(&running);
-    // The kernel reports it to the agent: by the time of a first connection the rules may be back.
+    // The kernel reports it to the agent: the rules may be restored before a first connection.
     let repaired = kit::found_within(Duration::from_secs(60), || redirected(fixture, &running));
     fixture.checks.check(repaired.is_some(), "its rules were removed, and are restored");
     let pods = vec![(running, Expected::Sidecar), (waited, Expected::Sidecar)];
@@ -83,8 +83,8 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
     (before, pods)
 }
 
-/// The taint controller is there before the agent: no pod is scheduled until the agent is ready, and then the first connection
-/// of one that has waited goes through its sidecar.
+/// The taint controller starts before the agent: no pod is scheduled until the agent is ready, and then the first connection of a
+/// pod that has waited goes through its sidecar.
 pub(crate) fn taint(fixture: &mut Fixture, controller: &Agent, agent: &Agent) -> (Footprint, Pods) {
     controller.apply(&fixture.control);
     let tainted = kit::found_within(START_LIMIT, || is_tainted(fixture).then_some(()));
@@ -122,14 +122,14 @@ fn is_tainted(fixture: &Fixture) -> bool {
     taints.any(|taint| taint["key"] == TAINT && taint["effect"] == "NoSchedule")
 }
 
-/// Why the scheduler has no node for a pod.
+/// The scheduler's reason why no node is available for a pod.
 fn refusal(pod: &Value) -> Option<String> {
     let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     let mut refused = conditions.filter(|one| one["type"] == "PodScheduled" && one["status"] == "False");
     refused.find_map(|one| one["message"].as_str().map(str::to_owned))
 }
 
-/// Installs; returns what the node was like before.
+/// Installs the agent; returns the node's previous state.
 pub(crate) fn install(fixture: &mut Fixture, agent: &Agent) -> Footprint {
     let before = footprint::of(&fixture.machine);
     let start = Instant::now();
@@ -148,7 +148,7 @@ pub(crate) fn install(fixture: &mut Fixture, agent: &Agent) -> Footprint {
     before
 }
 
-/// A network configuration of its own, which a meta plugin calls.
+/// A separate network configuration, which a meta plugin calls.
 fn installed_alone(fixture: &mut Fixture, agent: &Agent) {
     let directory = |usual: &str| {
         let place = agent.layout().into_iter().find(|(_, one)| *one == usual);
@@ -167,7 +167,7 @@ fn installed(fixture: &mut Fixture) {
     let entry = entry(&fixture.machine);
     let last = chain(&fixture.machine)["plugins"].as_array().and_then(|plugins| plugins.last().cloned());
     let named = entry["kubernetes"]["kubeconfig"].as_str().map(str::to_owned);
-    // Entries of newer versions name only the directory.
+    // Entries of newer versions have only the directory.
     let in_run_dir = || Some(format!("{}/istio-cni-kubeconfig", entry["cni_agent_run_dir"].as_str()?));
     let kubeconfig = named.or_else(in_run_dir).unwrap_or_else(|| format!("/none in {entry}"));
     let there = fixture.machine.path(&kubeconfig).is_file()
@@ -180,7 +180,7 @@ fn installed(fixture: &mut Fixture) {
     );
 }
 
-/// Installs a chart as a release; returns what the node was like before, and a pod to start.
+/// Installs a chart as a release; returns the node's previous state, and a pod to start.
 pub(crate) fn release(
     fixture: &mut Fixture,
     agent: &Agent,
@@ -195,7 +195,7 @@ pub(crate) fn release(
     (before, vec![(injected("shop", "sidecar"), Expected::Sidecar)])
 }
 
-/// After an upgrade of the release: the agent gets ready, no container was restarted, and every pod is captured as before.
+/// Checks an upgrade of the release: the agent becomes ready, no container was restarted, and every pod is captured as before.
 pub(crate) fn migrate(
     fixture: &mut Fixture,
     agent: &Agent,
@@ -219,7 +219,7 @@ pub(crate) fn migrate(
     }
 }
 
-/// The agent is replaced by one of another generation: the installation stays.
+/// Replaces the agent by one of another generation: the installation stays.
 pub(crate) fn upgrade(fixture: &mut Fixture, agent: &Agent) {
     agent.restart(&fixture.control, "upgrade");
     let ready = agent.wait_ready(&fixture.control);
@@ -227,7 +227,7 @@ pub(crate) fn upgrade(fixture: &mut Fixture, agent: &Agent) {
     installed(fixture);
 }
 
-/// Removes the installation in Helm's order; the node must then be as it was. False if it is not.
+/// Removes the installation in Helm's order; the node must then have its previous state. False if it has not.
 pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint, pods: &Pods) -> bool {
     let start = Instant::now();
     agent.uninstall(&fixture.control);
@@ -260,7 +260,7 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
     clean
 }
 
-/// Deletes pods; what was there before, as [`footprint::of_pods`] has it, must be there again, and no more.
+/// Deletes pods; the state in [`footprint::of_pods`] must then be the previous one.
 pub(crate) fn delete(fixture: &mut Fixture, pods: &Pods, before: &Footprint) {
     delete_all(fixture, pods);
     let left = |fixture: &Fixture| footprint::left_of_pods(&fixture.machine, before);
@@ -278,7 +278,7 @@ pub(crate) fn delete_all(fixture: &mut Fixture, pods: &Pods) {
     fixture.delete_pods(&pods);
 }
 
-/// Checks that each of these pods, which are gone, could end at once: the kubelet reports others in Events.
+/// Checks that each of these deleted pods ended without delay: the kubelet reports others in Events.
 pub(crate) fn check_ends(fixture: &mut Fixture, pods: &Pods) {
     let failures = |(pod, _): &(Value, Expected)| {
         let events = fixture.events(pod).into_iter().filter(|event| event["reason"] == "FailedKillPod");
@@ -288,7 +288,7 @@ pub(crate) fn check_ends(fixture: &mut Fixture, pods: &Pods) {
     fixture.checks.check(failed.is_empty(), format!("nothing kept a pod from ending {failed:?}"));
 }
 
-/// The agent is replaced while pods come: all start soon, none of them uncaptured.
+/// Replaces the agent while pods are created: all start soon, none of them uncaptured.
 pub(crate) fn rollout(fixture: &mut Fixture, agent: &Agent, namespace: &str, make: Make<'_>) {
     let (calm, usual) = start_one_by_one(fixture, namespace, CALM, &|number| make(&format!("calm-{number}")));
     fixture.delete_pods(&calm.into_iter().map(|(pod, _)| pod).collect::<Vec<_>>());
@@ -323,7 +323,7 @@ fn name_of(pod: &Value) -> String {
     pod["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
-/// Starts pods at the runtime's pace. Returns them, and, in order, how long each took that got ready.
+/// Starts pods at the runtime's pace. Returns them, and, in order, the start time of each that became ready.
 fn start_one_by_one(
     fixture: &mut Fixture,
     namespace: &str,
@@ -354,7 +354,7 @@ fn start_one_by_one(
     (pods, times)
 }
 
-/// Those of whose first connections any was not carried as it must be.
+/// Pods of which any first connection had another path than expected.
 fn escaped(fixture: &mut Fixture, pods: &Pods) -> Vec<String> {
     let mut escaped = Vec::new();
     for (pod, expected) in pods {
@@ -364,7 +364,7 @@ fn escaped(fixture: &mut Fixture, pods: &Pods) -> Vec<String> {
         let fine = match expected {
             Expected::Direct => by(BEYOND) == 1,
             Expected::Sidecar => by(SIDECAR) == 1 && by(BEYOND) == 0,
-            // One that had no answer in time may have been carried, too.
+            // One without an answer in time may have been relayed, too.
             Expected::Ztunnel => by(BEYOND) == 1 && (1..=attempts.len()).contains(&carried(fixture, &pod)),
         };
         if !fine {
@@ -374,7 +374,7 @@ fn escaped(fixture: &mut Fixture, pods: &Pods) -> Vec<String> {
     escaped
 }
 
-/// SIGKILL for the agent, for the container runtime and for the kubelet: running pods do not notice, and new ones are captured.
+/// Kills the agent, the container runtime and the kubelet: running pods are not affected, and new ones are captured.
 pub(crate) fn kills(fixture: &mut Fixture, agent: &Agent, pods: &Pods, make: Make<'_>) {
     for program in ["install-cni", fixture.machine.runtime.process(), "kubelet"] {
         fixture.machine.kill(program);
@@ -407,7 +407,7 @@ pub(crate) fn restarts(fixture: &Fixture, pod: &Value) -> u64 {
         .sum()
 }
 
-/// Without the API server, running pods keep their network, and start again as they were when their sandbox has died.
+/// Without the API server, running pods keep their network, and start again with the same capture when their sandbox is killed.
 pub(crate) fn api_down(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
     fixture.control.kill_apiserver();
     for (pod, expected) in pods {
@@ -427,7 +427,7 @@ pub(crate) fn api_down(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
             format!("API server down; {name} starts again, and is answered by {new:?}"),
         );
     }
-    // How the sidecar's pod wants it is known to the API server; an agent of ambient mode knows it, too.
+    // A sidecar pod's settings are in the API server only; those of ambient mode the agent knows, too.
     for ((pod, _), known) in again.iter().filter(|((_, expected), _)| *expected == Expected::Sidecar) {
         let new = answered_after(fixture, pod, *known, Instant::now());
         let name = &pod["metadata"]["name"];
@@ -451,13 +451,13 @@ pub(crate) fn api_down(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
     fixture.checks.check(ready, "the agent is ready when the API server is back");
 }
 
-/// Who answered the application, in all that its container has run.
+/// Names of the servers that answered the application, in all runs of its container.
 fn answered(fixture: &Fixture, pod: &Value) -> Vec<String> {
     let attempts = fixture.attempts(pod, "app");
     attempts.iter().filter_map(|line| line["server"].as_str().map(str::to_owned)).collect()
 }
 
-/// The same without so many first ones, when there is any or it is too late.
+/// As [`answered`], without the first `known` ones, once there are further ones or the deadline has passed.
 fn answered_after(fixture: &Fixture, pod: &Value, known: usize, deadline: Instant) -> Vec<String> {
     let left = deadline.saturating_duration_since(Instant::now());
     let new = kit::found_within(left, || {
@@ -466,7 +466,7 @@ fn answered_after(fixture: &Fixture, pod: &Value, known: usize, deadline: Instan
     new.unwrap_or_default()
 }
 
-/// Fifty pods of a namespace come and go.
+/// Fifty pods of a namespace start and end.
 pub(crate) fn many(fixture: &mut Fixture, agent: &Agent, labels: &[(&str, &str)], expected: Expected) {
     let name = "many";
     fixture.namespace(name, labels);
@@ -503,7 +503,7 @@ pub(crate) fn many(fixture: &mut Fixture, agent: &Agent, labels: &[(&str, &str)]
     fixture.checks.check(ready, "the agent is ready");
 }
 
-/// The node's power fails, and comes back: all pods do, too, and none of them uncaptured.
+/// A power failure of the node and its next boot: all pods start again, none of them uncaptured.
 pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
     let before: Vec<_> = pods.iter().map(|(pod, _)| restarts(fixture, pod)).collect();
     let agents = agent.pods(&fixture.control);

@@ -1,5 +1,5 @@
-//! `hack/demo --cluster`: the product from its chart, an application with sidecars and one in ambient mode, and what an operator asks
-//! about them; with a terminal, then a shell on the cluster.
+//! `hack/demo --cluster`: the product from its chart, an application with sidecars and one in ambient mode, and an operator's
+//! commands; on a terminal, then a shell on the cluster.
 
 use std::io::{IsTerminal as _, stdin};
 
@@ -29,7 +29,7 @@ The cluster is yours until you leave this shell (exit). For instance:
   helm upgrade istio-cni $CHART -n istio-system --reuse-values --set ambient.dnsCapture=false
 $NODE_SHELL enters the node.";
 
-/// Shows all of it; each thing that is shown is also checked.
+/// Runs the whole tour; everything shown is also checked.
 pub(crate) fn tour(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     let workplace = Workplace::new(fixture, places, &[]);
     fixture.checks.chapter("install the chart: helm install istio-cni deploy/charts/istio-cni");
@@ -72,7 +72,7 @@ fn applications() -> Pods {
     ]
 }
 
-/// Shows questions of an operator, and the answers.
+/// Shows commands of an operator, and their output.
 fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     fixture.checks.chapter("what an operator asks");
     workplace.ask(fixture, "kubectl get pods --all-namespaces", &["shop", "web", "Running"]);
@@ -114,7 +114,7 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
 
 const PAGE: &str = "docs/first-namespace.md";
 
-/// Does what the page tells an operator who labels a namespace for the first time.
+/// Runs the page's commands for an operator who labels a namespace for the first time.
 fn label_first_namespace(fixture: &mut Fixture, workplace: &Workplace) {
     fixture.checks.chapter("a first namespace joins, as docs/first-namespace.md has it");
     let simulate = "kubectl millrace simulate label namespace shop istio.io/dataplane-mode=ambient";

@@ -1,11 +1,11 @@
-//! Decides what has passed, failed, or is flaky.
+//! Decides which entries have passed, failed, or are flaky.
 
 use std::fmt::{self, Display, Formatter};
 
-/// As many may fail once and pass when played again; one more is no accident.
+/// Maximum number of entries that may fail once and pass when repeated; one more is no coincidence.
 pub(crate) const MOST_FLAKY: usize = 3;
 
-/// Checks of an entry that held, and the claims of those that did not.
+/// Number of checks of an entry that held, and the claims of those that did not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) passed: usize,
@@ -13,13 +13,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Whether all of it held.
+    /// Whether all checks held.
     pub(crate) fn is_good(&self) -> bool {
         self.failed.is_empty()
     }
 }
 
-/// An entry, and what came of it: at first, and alone on a new cluster if it was played again.
+/// An entry and its results: of the first run, and of the repetition alone on a new cluster, if any.
 #[derive(Debug, Clone)]
 pub(crate) struct Played {
     pub(crate) name: String,
@@ -33,14 +33,14 @@ impl Played {
     }
 }
 
-/// Indices of those to play again: all that failed, unless these are too many for a run that could still pass.
+/// Indices of entries to repeat: all that failed, unless there are too many for the run to pass.
 pub(crate) fn to_play_again(played: &[Played]) -> Vec<usize> {
     let failed = played.iter().enumerate().filter(|(_, one)| !one.first.is_good());
     let failed: Vec<_> = failed.map(|(index, _)| index).collect();
     if failed.len() > MOST_FLAKY { Vec::new() } else { failed }
 }
 
-/// What a run ends with; displayed, the closing line is the last one.
+/// Result of a run; its last line is the summary.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     passed: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Counts the last outcome of each entry.
+    /// Counts the last result of each entry.
     pub(crate) fn new(played: &[Played]) -> Self {
         let (mut passed, mut failed, mut flaky) = (0, Vec::new(), Vec::new());
         for one in played {
@@ -63,7 +63,7 @@ impl Verdict {
         Self { passed, failed, flaky }
     }
 
-    /// Whether anything was checked, and all of it held in the end.
+    /// Whether anything was checked, and all checks held at the end.
     pub(crate) fn is_good(&self) -> bool {
         self.passed > 0 && self.failed.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A person's shell on the cluster: programs on the path, and an administrator's kubeconfig.
+//! A user's shell on the cluster: programs on the path, and an administrator's kubeconfig.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,10 +11,10 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::machine::NAME;
 
-/// For an answer that the cluster has to come to.
+/// Time limit for an answer that depends on the cluster's convergence.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// Programs and settings with which a person works on the cluster.
+/// Programs and settings of a user of the cluster.
 pub(crate) struct Workplace {
     bin: PathBuf,
     kubeconfig: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Workplace {
 }
 
 impl Workplace {
-    /// With kubectl, Helm, our own command, and these programs.
+    /// Creates it with kubectl, Helm, our own command, and these programs.
     pub(crate) fn new(fixture: &Fixture, places: &Places, more: &[(&str, PathBuf)]) -> Self {
         let home = places.work.join("home");
         let bin = home.join("bin");
@@ -45,7 +45,7 @@ impl Workplace {
         Self { bin, kubeconfig: fixture.control.kubeconfig(), home, node_shell: fixture.machine.shell() }
     }
 
-    /// A program that works on the cluster.
+    /// A program with access to the cluster.
     pub(crate) fn command(&self, program: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(program);
@@ -54,7 +54,7 @@ impl Workplace {
         command
     }
 
-    /// Shows a command line and its answer, which must succeed and have these words, at last.
+    /// Shows a command line and its output, repeated until it succeeds and has these words.
     pub(crate) fn ask(&self, fixture: &mut Fixture, line: &str, words: &[&str]) {
         let ask = || self.command("sh").args(["-c", line]).output().expect("sh can be run");
         let text = |output: &Output| {
@@ -73,7 +73,7 @@ impl Workplace {
         fixture.checks.check(holds, format!("{line}: {}", words.join(", ")));
     }
 
-    /// A shell, until it ends.
+    /// Runs a shell until it exits.
     pub(crate) fn stay(&self) {
         let prompt = "millrace cluster \\w # ";
         drop(self.command("bash").args(["--norc", "-i"]).env("PS1", prompt).status());

@@ -1,4 +1,4 @@
-//! ztunnel as a DaemonSet, with the stubs of the test kit in its place.
+//! ztunnel as a DaemonSet of the kit's stubs.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use crate::machine::IMAGE;
 pub(crate) const NAMESPACE: &str = "istio-system";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/istio-system/daemonsets";
 
-/// How pods are captured.
+/// Capture mode of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CaptureState {
-    /// The node's rules lead their traffic to ztunnel's pod: up to 1.22.
+    /// The node's rules redirect their traffic to ztunnel's pod: up to 1.22.
     Node,
-    /// ztunnel listens in their own namespaces: since 1.23.
+    /// ztunnel listens in their own network namespaces: since 1.23.
     InPod,
 }
 
-/// Deploys it, and waits until it is ready.
+/// Deploys ztunnel, and waits until it is ready.
 pub(crate) fn deploy(fixture: &mut Fixture, capture: CaptureState) {
     fixture.control.apply(DAEMON_SETS, &daemon_set(capture));
     let ready = kit::found_within(Duration::from_secs(30), || pod(fixture).filter(Fixture::is_ready));
     fixture.checks.check(ready.is_some(), format!("ztunnel ({capture:?}) is ready"));
 }
 
-/// Removes it.
+/// Removes ztunnel.
 pub(crate) fn remove(fixture: &mut Fixture) {
     fixture.control.delete(&format!("{DAEMON_SETS}/ztunnel"));
     let gone = kit::found_within(Duration::from_secs(40), || pod(fixture).is_none().then_some(()));
     fixture.checks.check(gone.is_some(), "ztunnel is gone");
 }
 
-/// Its pod, if there is one that does not end.
+/// ztunnel's pod, if one exists that is not terminating.
 pub(crate) fn pod(fixture: &Fixture) -> Option<Value> {
     let pods = fixture.pods(NAMESPACE);
     pods.into_iter().find(|pod| {
@@ -41,17 +41,17 @@ pub(crate) fn pod(fixture: &Fixture) -> Option<Value> {
     })
 }
 
-/// Connections of a pod that it carried to the server outside.
+/// Number of a pod's connections to the external server that ztunnel relayed.
 pub(crate) fn carried(fixture: &Fixture, of: &Value) -> usize {
     carried_after(fixture, of, 0)
 }
 
-/// Connections to a pod that it received for it.
+/// Number of connections to a pod that ztunnel accepted.
 pub(crate) fn received(fixture: &Fixture, of: &Value) -> usize {
     relayed(fixture, of, "inbound", 0)
 }
 
-/// Connections of a pod that it carried, which come after so many lines of its log.
+/// Number of a pod's relayed connections after the first `lines` lines of ztunnel's log.
 pub(crate) fn carried_after(fixture: &Fixture, of: &Value, lines: usize) -> usize {
     relayed(fixture, of, "outbound", lines)
 }
@@ -60,7 +60,7 @@ fn relayed(fixture: &Fixture, of: &Value, via: &str, lines: usize) -> usize {
     let (uid, ip) = (&of["metadata"]["uid"], of["status"]["podIP"].as_str().unwrap_or("none"));
     let from_pod = |line: &Value| {
         let source = line["src"].as_str().and_then(|address| address.rsplit_once(':'));
-        // In node capture the stub knows addresses only.
+        // With node-level capture the stub knows only addresses.
         line["uid"] == *uid || (line["uid"].is_null() && source.is_some_and(|(source, _)| source == ip))
     };
     let log = log(fixture);
@@ -68,7 +68,7 @@ fn relayed(fixture: &Fixture, of: &Value, via: &str, lines: usize) -> usize {
     new.filter(|line| line["via"] == via && line["error"].is_null() && from_pod(line)).count()
 }
 
-/// What it says of itself, in all that its container has run.
+/// ztunnel's log, of all runs of its container.
 pub(crate) fn log(fixture: &Fixture) -> Vec<Value> {
     let text: String =
         fixture.machines().map(|machine| machine.logs_of(NAMESPACE, "ztunnel-", "istio-proxy")).collect();
@@ -95,7 +95,7 @@ fn daemon_set(capture: CaptureState) -> Value {
             "15021",
         ]),
     };
-    // The real one is not ready before it has a snapshot.
+    // ztunnel is not ready before it has a snapshot.
     let probe = match capture {
         CaptureState::Node => Value::Null,
         CaptureState::InPod => json!({"tcpSocket": {"port": 15021}, "periodSeconds": 1}),
@@ -112,13 +112,13 @@ fn daemon_set(capture: CaptureState) -> Value {
                     "containers": [{
                         "name": "istio-proxy", "image": IMAGE, "imagePullPolicy": "Never", "command": command,
                         "args": ["proxy", "ztunnel"],
-                        // The stub takes commands, and ends when there are no more.
+                        // The stub reads commands, and ends at the end of stdin.
                         "stdin": true,
                         "readinessProbe": probe,
                         "env": [
                             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                             {"name": "ISTIO_META_DNS_CAPTURE", "value": "true"},
-                            // Istio's chart still says so, by which an agent knows the mode before they are connected.
+                            // Istio's chart still sets this, by which an agent detects the mode before ztunnel connects.
                             {"name": "INPOD_ENABLED", "value": (capture == CaptureState::InPod).to_string()},
                         ],
                         "securityContext": {
