@@ -1,4 +1,4 @@
-//! The ambient node: what an ADD, a switch, an enrolment and a packet cost, each beside a baseline in the same run.
+//! The ambient node: cost of an ADD, a switch, an enrolment and a packet, each beside a baseline in the same run.
 
 mod add;
 mod crowd;
@@ -16,7 +16,7 @@ pub(crate) use fixture::fake_ip;
 
 use crate::base::BenchNode;
 
-/// What can be asked for alone.
+/// Parts that can be selected.
 pub(crate) const PARTS: [&str; 6] =
     ["ambient-add", "ambient-switch", "ambient-crowd", "ambient-rest", "ambient-packets", "ambient-ways"];
 
@@ -43,7 +43,7 @@ pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str)
     }
 }
 
-/// Median, least and greatest.
+/// Median, minimum and maximum.
 pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

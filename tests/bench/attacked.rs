@@ -1,5 +1,5 @@
-//! What ADDs of pods that behave well cost on a node under attack, beside the same node left in peace: first a firewall
-//! of others, then a flood of the agent's port and eight hostile pods.
+//! ADDs of well-behaved pods on a node under attack, compared with the same node at rest: first a foreign firewall, then a flood of
+//! the agent's port and eight hostile pods.
 
 #[path = "../node-level/attack_together/attackers.rs"]
 mod attackers;
@@ -16,21 +16,21 @@ use self::{
 };
 use crate::inpod::{Fixture, MESH, plugin};
 
-/// What can be asked for alone.
+/// Part that can be selected.
 pub(crate) const PARTS: [&str; 1] = ["attacked"];
 
-/// So many ADDs make a 99th of 100.
+/// Number of ADDs for a 99th percentile.
 const ADDS: usize = 100;
-/// No more of them than there are in this time.
+/// Time limit, within which fewer ADDs may complete.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The bounds, for the reader: of the 99th of 100, and of memory.
+/// Bounds in the output: of the 99th percentile, and of memory.
 const BOUNDS: &str = "bounds: 99th of 100 below 1000 ms, none failed, agent below 64 MiB";
 
-/// Measures it. Rounds are not asked for: the 99th of 100 wants a hundred.
+/// Measures the attack. Rounds are not selectable: the 99th percentile needs a hundred.
 pub(crate) fn run() {
     let fixture = Fixture::start(&[]);
     fixture.label(true);
-    let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
+    let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // only the agent is available
     let conflist = fixture.node.conflist(&[plugin(&fixture.node, &kubeconfig)]);
     let target = Target { node: &fixture.node, manifests: &fixture.manifests, conflist, namespace: MESH };
     let watch = Watch::start(fixture.daemon.pid(), fixture.node.netns());
@@ -43,7 +43,7 @@ pub(crate) fn run() {
         pid += 1;
         fixture.put_process(pid, pod, netns);
     });
-    let _ = watch.take(); // while they were set up
+    let _ = watch.take(); // discards the time of their setup
     row("and all attacks together", &target, &watch);
     let (tries, connections) = attack.effort();
     drop((attack, watch));

@@ -1,4 +1,4 @@
-//! A node, an API server, pods known to it, and fresh network namespaces for each run.
+//! A node, an API server with pods, and fresh network namespaces for each run.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,26 +11,26 @@ use serde_json::{Value, json};
 /// The node's name.
 pub(crate) const NODE: &str = "node-1";
 
-/// What the contests play on.
+/// Fixture of the contests.
 pub(crate) struct BenchNode {
     pub(crate) node: Node,
     pub(crate) api: &'static ApiServer,
-    /// Of a service account that may do what the daemon does.
+    /// Token of a service account with the agent's permissions.
     pub(crate) token: String,
     entry: Value,
-    /// Where Istio's plugin of newer versions finds its kubeconfig.
+    /// Directory of the kubeconfig of newer versions of Istio's plugin.
     peer_run_dir: PathBuf,
     /// Pods that the API server knows.
     pub(crate) sidecar: Pod,
     pub(crate) dual: Pod,
     pub(crate) plain: Pod,
-    /// The rules of a sidecar pod as a restore reads them, and as single commands.
+    /// The rules of a sidecar pod as input of a restore, and as single commands.
     pub(crate) restore: String,
     pub(crate) commands: PathBuf,
 }
 
 impl BenchNode {
-    /// None when there is no API server here.
+    /// Sets up the fixture; `None` means that there is no API server here.
     pub(crate) fn set() -> Option<BenchNode> {
         let api = ApiServer::shared()?;
         let node = Node::new(NodeOptions::default());
@@ -56,7 +56,7 @@ impl BenchNode {
         Some(BenchNode { token, sidecar, dual, plain, node, api, entry, peer_run_dir, restore, commands })
     }
 
-    /// A network namespace with an address of each family, as a pod has when our plugin is called.
+    /// A network namespace with an address of each family, as a pod's when our plugin is called.
     pub(crate) fn pod_netns(&self) -> Netns {
         let netns = Netns::new("bench");
         let batch = "link add eth0 type veth peer name peer0\naddress add 10.244.0.2/24 dev eth0\n\
@@ -98,7 +98,7 @@ impl BenchNode {
         (variables, stdin.to_string())
     }
 
-    /// The same for Istio's plugin, with the keys of older and of newer versions; each ignores the others.
+    /// Variables and stdin of Istio's plugin, with the keys of older and newer versions, each of which ignores the others.
     pub(crate) fn istio_call(&self, pod: &Pod, netns: &Netns) -> (Vec<(String, String)>, String) {
         let (variables, stdin) = self.call(pod, netns, true, None);
         let mut stdin: Value = serde_json::from_str(&stdin).unwrap();
@@ -109,7 +109,7 @@ impl BenchNode {
     }
 }
 
-/// What the plugin and the daemon may do.
+/// Permissions of plugin and agent.
 fn rules() -> Value {
     let mut rules = istio::plugin_rules();
     let read = json!(["get", "list", "watch"]);
@@ -122,7 +122,7 @@ fn rules() -> Value {
     rules
 }
 
-/// The rules that ADD makes for a sidecar pod of one family, from `istio-iptables --dry-run`.
+/// The rules that ADD applies for a sidecar pod of one family, from `istio-iptables --dry-run`.
 fn sidecar_rules(node: &Node) -> (String, PathBuf) {
     let netns = Netns::new("rules");
     netns

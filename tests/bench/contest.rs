@@ -1,4 +1,4 @@
-//! Who runs, in turn.
+//! Programs that run in turn.
 
 use std::{
     fs,
@@ -31,21 +31,21 @@ enum Input {
     Plugin(Pod, bool, Option<PathBuf>),
     /// A call of Istio's plugin for this pod.
     Istio(Pod),
-    /// This text, in a fresh pod's namespace.
+    /// This text, in the namespace of a new pod.
     Text(String),
 }
 
-/// What a contest cost, run by run.
+/// Costs of a contest, run by run.
 pub(crate) struct Results {
     pub(crate) name: String,
     pub(crate) costs: Vec<Cost>,
-    /// Programs that one run executes beside its own.
+    /// Number of programs that one run executes beside its own.
     pub(crate) children: usize,
     /// Requests to the API server per run.
     pub(crate) requests: f64,
 }
 
-/// All contests; the first is the floor.
+/// All contests; the first is the baseline.
 pub(crate) fn all(base: &BenchNode, against: Option<&Path>, peer: Option<&Peer>) -> Vec<Contest> {
     let text = |name: &str, command: &[&str], input: &str| Contest {
         name: name.to_owned(),
@@ -90,7 +90,7 @@ fn plugin(base: &BenchNode, who: &str, path: &Path) -> Vec<Contest> {
     calls.map(|call| contest(call, None)).into_iter().chain(answered).collect()
 }
 
-/// Istio's programs, each row by the name of ours after [`ISTIO`], and our tool, which is measured only beside Istio's.
+/// Istio's programs, each row named [`ISTIO`] and the name of ours, and our tool, which is measured only beside Istio's.
 fn beside(base: &BenchNode, peer: &Peer) -> Vec<Contest> {
     let plugin = [
         ("istio-cni ADD, excluded namespace", Pod::new("kube-system", "dns")),
@@ -116,12 +116,12 @@ fn beside(base: &BenchNode, peer: &Peer) -> Vec<Contest> {
     plugin.into_iter().chain(tools).collect()
 }
 
-/// How many pods start at once.
+/// Number of pods that start concurrently.
 const AT_ONCE: usize = 20;
-/// Until the last of so many ADDs of Istio 1.20.8 was done, measured apart.
+/// Milliseconds until the last of as many ADDs of Istio 1.20.8 ended, measured separately.
 const UPSTREAM_AT_ONCE: f64 = 680.0;
 
-/// Sidecar pods that start at the same time, whom the agent answers.
+/// Sidecar pods that start concurrently, for which the agent answers.
 pub(crate) fn at_once(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
     let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
     let empty = kit::binary("empty").to_string_lossy().into_owned();
@@ -158,7 +158,7 @@ pub(crate) fn at_once(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
     results::write("add-at-once", ["last_ms", "cpu_ms_each"], costs);
 }
 
-/// Calls a plugin for many pods at the same time, each with what is made for its namespace.
+/// Calls a plugin for many pods concurrently, each with the input created for its namespace.
 fn crowd(base: &BenchNode, plugin: &str, call: impl Fn(&Netns) -> (Vec<(String, String)>, String)) -> Cost {
     let pods: Vec<Netns> = (0..AT_ONCE).map(|_| base.pod_netns()).collect();
     let mut input = String::new();
@@ -176,7 +176,7 @@ fn socket(base: &BenchNode) -> PathBuf {
     base.node.run_dir().join("agent.sock")
 }
 
-/// An agent without ambient mode that has seen the pods. It runs beside the contests that it has no part in, too.
+/// An agent without ambient mode that has seen the pods. It also runs beside contests that do not use it.
 pub(crate) fn agent(base: &BenchNode) -> (Daemon, Container) {
     base.node.write_conflist("10-kit.conflist", &base.node.conflist(&[]));
     let container = Container::new(&base.node).with_env("NODE_NAME", NODE);
@@ -200,12 +200,12 @@ fn ask(base: &BenchNode, pod: &Pod) -> Option<Value> {
     serde_json::from_str(&answer).ok()
 }
 
-/// Requests so far, of the plugin and of the agent.
+/// Number of requests so far, of the plugin and of the agent.
 fn asked(base: &BenchNode) -> usize {
     base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count()
 }
 
-/// Every contest once per round, after one round that does not count.
+/// Runs every contest once per round, after one round that does not count.
 pub(crate) fn run(base: &BenchNode, contests: &[Contest], rounds: usize) -> Vec<Results> {
     let mut results: Vec<Results> = contests.iter().map(|contest| contest.prepare(base)).collect();
     for _ in 0..rounds {
@@ -218,7 +218,7 @@ pub(crate) fn run(base: &BenchNode, contests: &[Contest], rounds: usize) -> Vec<
 }
 
 impl Contest {
-    /// Counts children and requests, in runs that are not timed.
+    /// Counts children and requests, in untimed runs.
     fn prepare(&self, base: &BenchNode) -> Results {
         let before = asked(base);
         let netns = base.pod_netns();
@@ -241,7 +241,7 @@ impl Contest {
         }
     }
 
-    /// Programs executed beside the first, as strace sees them.
+    /// Number of programs executed beside the first, counted by strace.
     fn children(&self, base: &BenchNode) -> usize {
         let pod = base.pod_netns();
         let log = base.node.dir().join("strace");

@@ -1,4 +1,4 @@
-//! The daemon: how soon it is ready, and what it costs while nothing happens.
+//! The agent: time until it is ready, and its cost when idle.
 
 use std::{
     fs,
@@ -15,21 +15,21 @@ use crate::{
     results,
 };
 
-/// What one daemon took.
+/// Costs of one agent.
 struct Results {
     name: String,
     bytes: u64,
-    /// Milliseconds from its start to `/readyz` 200, on a node that has never seen it.
+    /// Milliseconds from its start to `/readyz` 200, on a new node.
     first: Vec<f64>,
-    /// The same where everything is in place already.
+    /// Milliseconds where everything is already installed.
     again: Vec<f64>,
     resident_kib: u64,
     anonymous_kib: u64,
-    /// Of one core, in per cent.
+    /// Percentage of one core.
     idle_cpu: f64,
 }
 
-/// Measures ours, and others in turn with it.
+/// Measures our agent, alternating with others.
 pub(crate) fn run(base: &BenchNode, other: Option<&Path>, peer: Option<&Peer>, rounds: usize) {
     let ours = kit::binary("install-cni");
     let named = [
@@ -58,7 +58,7 @@ pub(crate) fn run(base: &BenchNode, other: Option<&Path>, peer: Option<&Peer>, r
     }
 }
 
-/// How many times as much one takes as another one: ratios of medians of the same run.
+/// Prints how many times as much one takes as the other: ratios of medians of the same run.
 fn print_ratio(theirs: &Results, ours: &Results) {
     let ready = |of: fn(&Results) -> &[f64]| numbers(of(theirs)).0 / numbers(of(ours)).0;
     println!(
@@ -79,7 +79,7 @@ fn container(base: &BenchNode, node: &Node, program: &Path) -> Container {
     container
 }
 
-/// Starts a daemon, and waits until it is ready.
+/// Starts an agent, and waits until it is ready.
 fn start(container: &Container) -> (Daemon, f64) {
     let mut daemon = container.start();
     daemon.wait_for("it has been started", |daemon| daemon.started().is_some());
@@ -89,7 +89,7 @@ fn start(container: &Container) -> (Daemon, f64) {
     (daemon, took.as_secs_f64() * 1000.0)
 }
 
-/// For how long nothing happens: two of the installer's regular looks.
+/// Idle time: two of the installer's regular observations.
 const REST: Duration = Duration::from_secs(20);
 
 impl Results {

@@ -1,4 +1,4 @@
-//! The debug state: what many who ask cost a pod that starts, what a browser costs, and what a look takes.
+//! The debug state: cost of many requests for a starting pod, of an open page, and of one observation.
 
 #[path = "../node-level/debug_load/clients.rs"]
 #[allow(dead_code, reason = "shared with the tests")]
@@ -18,14 +18,14 @@ use crate::ambient::{
     spread,
 };
 
-/// What can be asked for alone.
+/// Parts that can be selected.
 pub(crate) const PARTS: [&str; 2] = ["debug-add", "debug-page"];
 
 const PODS: u32 = 250;
-/// So often the page asks for itself.
+/// Polling interval of the page.
 const PAGE: Duration = Duration::from_secs(5);
 const PAGES: u32 = 7;
-/// More than are answered while ADDs are measured.
+/// More than can be answered while ADDs are measured.
 const REQUESTS: usize = 1_000_000;
 
 /// Measures the parts for which `wanted` holds.
@@ -43,7 +43,7 @@ pub(crate) fn run(rounds: usize, wanted: impl Fn(&str) -> bool) {
     }
 }
 
-/// One page that is open: what the whole agent and its children cost meanwhile, and without.
+/// Measures an open page: cost of the agent and its children with and without it.
 fn page(fixture: &Fixture) {
     let rest = cost(fixture, || thread::sleep(PAGE * PAGES)); // the measurement itself
     let mut took = Vec::new();
@@ -67,7 +67,7 @@ fn page(fixture: &Fixture) {
     println!("  resident {:.2} MiB\n", fixture.daemon.resident_kib() as f64 / 1024.0);
 }
 
-/// Per cent of a core that the agent and the tools that it started used while something happened.
+/// CPU time of the agent and its tools during an action, as a percentage of a core.
 fn cost(fixture: &Fixture, act: impl FnOnce()) -> f64 {
     let used = || fixture.daemon.cpu_time() + children(fixture.daemon.pid());
     let (before, began) = (used(), Instant::now());
@@ -90,7 +90,7 @@ fn look(node: &Node) -> f64 {
     state["observation"]["durationMs"].as_f64().unwrap()
 }
 
-/// ADDs in turn without anybody who asks, and with the crowd of the tests.
+/// Measures ADDs without requests alternating with ADDs under the crowd of the tests.
 fn adds(fixture: &Fixture, rounds: usize) {
     let mut number = 0;
     let mut some = || {
@@ -128,7 +128,7 @@ fn adds(fixture: &Fixture, rounds: usize) {
     println!("  resident {:.2} MiB\n", fixture.daemon.resident_kib() as f64 / 1024.0);
 }
 
-/// A bench asks how long, not what.
+/// Does nothing: a benchmark does not check the content.
 fn no_check(_: SystemTime, _: &str) {}
 
 fn add(fixture: &Fixture, number: usize) -> f64 {
@@ -137,7 +137,7 @@ fn add(fixture: &Fixture, number: usize) -> f64 {
     let mut manifest = pod.manifest(&[]);
     manifest["status"] = json!({"phase": "Pending"});
     fixture.manifests.put_pod(&manifest);
-    let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // the agent is asked, and nobody else
+    let kubeconfig = fixture.node.dir().join("no-kubeconfig"); // only the agent is available
     let conflist = fixture.node.conflist(&[fixture.plugin(&kubeconfig, "agent.sock")]);
     let sandbox = fixture
         .node

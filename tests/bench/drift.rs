@@ -1,5 +1,5 @@
-//! How long drift lasts: from the moment when another component has changed something of ours to the moment when the kernel
-//! shows it as before, at random moments, kind by kind.
+//! Duration of drift: from a change of our objects by another component to the moment when the kernel has the previous state again,
+//! at random moments, for each kind.
 
 use std::{
     net::UdpSocket,
@@ -16,22 +16,22 @@ use kit::{Netns, Pod, PodSandbox};
 
 use crate::{ambient::fixture as node_level, base::BenchNode, inpod, results, sidecar_node::SidecarNode};
 
-/// What can be asked for alone.
+/// Parts that can be selected.
 pub(crate) const PARTS: [&str; 4] = ["drift-sidecar", "drift-in-pod", "drift-node", "drift-legacy"];
 
 const BOUNDS: &str = "bounds, but of legacy tables: half of them within 100 ms, 99 of 100 within 1000 ms";
-/// Drift that lasts longer than the slowest regular observation is not repaired.
+/// Time limit of drift: if it lasts longer than the slowest regular observation, it is not repaired.
 const LIMIT: Duration = Duration::from_secs(60);
-/// An agent that meets so many changes within a minute takes them for those of an opponent.
+/// Maximum number of changes for one agent: it attributes more within a minute to a conflicting writer.
 const AGENT: usize = 40;
-/// Legacy tables are compared by a clock.
+/// Changes of legacy tables are found by polling.
 const LEGACY_ROUNDS: usize = 10;
 const PODS: usize = 5;
-/// A name that stands for an address outside of every network of the benchmark, and the pause between two packets to it.
+/// An unreachable address outside every network of the benchmark, and the interval of packets to it.
 const TARGET: &str = "192.0.2.1:9";
 const PACKETS: Duration = Duration::from_millis(5);
 
-/// One kind: a command that does damage, and one whose output shows that it is repaired.
+/// One kind: a command that causes drift, and one whose output shows the repair.
 struct Kind {
     name: &'static str,
     damage: &'static str,
@@ -42,7 +42,7 @@ const fn kind(name: &'static str, damage: &'static str, shown: &'static str) -> 
     Kind { name, damage, shown }
 }
 
-/// The tables in which our rules are, of both families.
+/// The tables with our rules, of both families.
 const RULES: &str = "nft -s list table ip nat; nft -s list table ip6 nat";
 const NATIVE_RULES: &str = "nft -s list table inet istio-ambient-nat";
 const NODE_RULES: &str = "nft -s list table ip mangle; nft -s list table ip6 mangle";
@@ -90,8 +90,8 @@ const NODE_LEGACY: [Kind; 1] = [kind(
     "iptables-legacy -t mangle -S",
 )];
 
-/// Measures it, each kind that many times, while the pods or the node send packets. `base`: has the API server, without which
-/// no sidecar is known.
+/// Measures each kind `rounds` times, while the pods or the node send packets. `base` has the API server, without which no sidecar
+/// is known.
 pub(crate) fn run(base: &BenchNode, rounds: usize, wanted: impl Fn(&str) -> bool) {
     let mut rows = Vec::new();
     println!("Time until drift is repaired, {rounds} times of each kind, under traffic; {BOUNDS}.");
@@ -157,7 +157,7 @@ fn on_node(kind: &Kind, tool: &str, rounds: usize) -> Row {
     row("node-level", kind, &durations)
 }
 
-/// All rounds, none of which an agent takes for those of an opponent.
+/// All rounds, split among agents so that none attributes them to a conflicting writer.
 fn agents(rounds: usize, mut measure: impl FnMut(usize) -> Vec<Duration>) -> Vec<Duration> {
     let mut all = Vec::new();
     while all.len() < rounds {
@@ -182,7 +182,7 @@ fn captured_pods(fixture: &mut inpod::Fixture) -> Vec<PodSandbox> {
 
 fn durations(kind: &Kind, places: &[&Netns], rounds: usize) -> Vec<Duration> {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
-    thread::sleep(Duration::from_secs(2)); // until the agent has done all that follows a start
+    thread::sleep(Duration::from_secs(2)); // until all work after a start is complete
     let baselines: Vec<String> = places.iter().map(|netns| output(netns, kind.shown)).collect();
     let _traffic = Traffic::start(places);
     let mut durations = Vec::new();
@@ -202,7 +202,7 @@ fn durations(kind: &Kind, places: &[&Netns], rounds: usize) -> Vec<Duration> {
     durations
 }
 
-/// What a command prints, as sorted lines: what is restored may come in another order.
+/// Output of a command as sorted lines: restored objects may be in another order.
 fn output(netns: &Netns, command: &str) -> String {
     let made = netns.run(|| Command::new("sh").args(["-c", command]).output().unwrap());
     let text = String::from_utf8_lossy(&made.stdout);
@@ -211,7 +211,7 @@ fn output(netns: &Netns, command: &str) -> String {
     lines.join("\n")
 }
 
-/// Sends packets from all places until it is dropped.
+/// Sends packets from all places until drop.
 struct Traffic {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -226,7 +226,7 @@ impl Traffic {
         let thread = thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 for socket in &sockets {
-                    let _ = socket.send_to(&[0; 64], TARGET); // the node has no route there
+                    let _ = socket.send_to(&[0; 64], TARGET); // the node has no route to it
                 }
                 thread::sleep(PACKETS);
             }

@@ -1,3 +1,3 @@
-//! The floor of every measurement: a program that does nothing.
+//! Baseline of every measurement: a program that does nothing.
 
 fn main() {}

@@ -1,5 +1,5 @@
-//! In-pod capture: what an ADD costs beside a bare restore of the same rules, how soon a ztunnel has all pods
-//! again after a restart of the agent, and what looking after the pods' rules costs.
+//! In-pod redirection: cost of an ADD compared with a bare restore of the same rules, time until a ztunnel has all pods after a
+//! restart of the agent, and cost of maintaining the pods' rules.
 
 mod add;
 mod agent;
@@ -12,7 +12,7 @@ pub(crate) use fixture::{Fixture, MESH, plugin};
 
 use crate::{base::BenchNode, peer::Peer};
 
-/// What can be asked for alone.
+/// Parts that can be selected.
 pub(crate) const PARTS: [&str; 5] =
     ["in-pod-add", "in-pod-agent", "in-pod-announce", "in-pod-rest", "in-pod-thousand"];
 

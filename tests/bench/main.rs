@@ -1,8 +1,7 @@
-//! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; what the daemon
-//! costs; the same of the ambient node, whichever way it captures pods; what it costs to look inside; ADDs on a node
-//! under attack; and how long drift lasts.
+//! `hack/bench`: cost of one ADD, as a whole process with its children, alternating with baselines; cost of the daemon; the same
+//! for the ambient node in each capture mode; cost of the debug state; ADDs on a node under attack; and duration of drift.
 //!
-//! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
+//! Absolute times depend on the machine; the ratios and differences of one run are meaningful.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -62,9 +61,9 @@ fn main() -> ExitCode {
     if let Some(directory) = kept {
         results::keep(Path::new(directory), if peer.is_some() { "peers-" } else { "" });
     }
-    // A name stands for all parts that begin with it.
+    // A name selects all parts that begin with it.
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
-    // Ten minutes and more for what else is measured in one: by its name alone.
+    // Takes ten minutes and more for what others measure in one: selected by name only.
     let has_drift = !only.is_empty() && drift::PARTS.into_iter().any(wanted);
     let base = if has_drift
         || ["daemon", "add", "ambient-add", "in-pod-add", "in-pod-agent"].into_iter().any(wanted)

@@ -1,5 +1,5 @@
-//! One command measured: a process of our own starts it, so that the kernel's accounting of finished children is
-//! that of this command and its children alone.
+//! Measures one command: a process of our own starts it, so that the kernel's accounting of ended children covers this command and
+//! its children alone.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use kit::Netns;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-/// What one run took.
+/// Cost of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// From exec to exit, in milliseconds.
@@ -46,7 +46,7 @@ pub(crate) fn run(netns: &Netns, command: &[String], env: &[(String, String)], s
     }
 }
 
-/// Stands between commands that run side by side, as one program with several children would run them.
+/// Separates commands that run concurrently, as one program with several children would run them.
 pub(crate) const BESIDE: &str = "&";
 
 /// The measuring process: stdin is read before the clock starts.
@@ -57,7 +57,7 @@ pub(crate) fn inside(words: &[String]) -> ExitCode {
     let start = Instant::now();
     let mut children: Vec<_> = commands.iter_mut().map(|timed| timed.spawn().unwrap()).collect();
     for child in &mut children {
-        // A program that reads nothing may be gone by now.
+        // A program that reads nothing may have ended by now.
         drop(child.stdin.take().unwrap().write_all(&input));
     }
     let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
@@ -81,7 +81,7 @@ pub(crate) fn inside(words: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Words ahead of the program that name a variable and its value are in its environment, as in a shell.
+/// Words before the program of the form NAME=VALUE set its environment, as in a shell.
 fn prepared(words: &[String]) -> Command {
     let program = words.iter().position(|word| word.starts_with('/') || !word.contains('=')).unwrap();
     let mut command = Command::new(&words[program]);

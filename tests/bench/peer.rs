@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Before the name of a row that is Istio's; what follows is the name of ours.
+/// Prefix of the name of Istio's row; the rest is the name of ours.
 pub(crate) const ISTIO: &str = "Istio's ";
 
 pub(crate) struct Peer {
@@ -13,7 +13,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Panics if one of them is missing.
+    /// The programs in a directory. Panics if one of them is missing.
     pub(crate) fn found_in(directory: &Path) -> Peer {
         let [plugin, daemon, tool] = ["istio-cni", "install-cni", "istio-iptables"].map(|name| {
             let path = directory.join(name);

@@ -10,7 +10,7 @@ use std::{
 
 use crate::contest::Results;
 
-/// Where the files go, and how their names begin.
+/// Directory of the files, and prefix of their names.
 static PLACE: OnceLock<(PathBuf, &str)> = OnceLock::new();
 
 /// Keeps all samples of this run in a directory, in files whose names begin with `prefix`.
@@ -19,8 +19,8 @@ pub(crate) fn keep(directory: &Path, prefix: &'static str) {
     PLACE.set((directory.to_owned(), prefix)).unwrap();
 }
 
-/// Writes the samples of a table, if they are kept: tab-separated lines with the name of a row, the round and `columns`, after a line
-/// that names the run, as `hack/bench` prints it, and one of headings.
+/// Writes the samples of a table, if they are kept: tab-separated lines with the name of a row, the round and `columns`, after a
+/// line that describes the run, as `hack/bench` prints it, and one of headings.
 pub(crate) fn write<const COLUMNS: usize>(
     table: &str,
     columns: [&str; COLUMNS],
@@ -38,7 +38,7 @@ pub(crate) fn write<const COLUMNS: usize>(
     fs::write(directory.join(format!("{prefix}{table}.tsv")), text).unwrap();
 }
 
-/// Writes the samples of commands that were measured.
+/// Writes the samples of measured commands.
 pub(crate) fn write_costs(table: &str, results: &[Results]) {
     let samples = |result: &Results| {
         result.costs.iter().map(|cost| [cost.wall, cost.cpu, cost.memory as f64]).collect()

@@ -1,4 +1,4 @@
-//! A node of pods with a sidecar that run, whose agent repairs them where they are.
+//! A node of running pods with a sidecar, whose agent repairs them in place.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde_json::json;
 
 use crate::base::BenchNode;
 
-/// Namespace of the pods, which the base has made.
+/// Namespace of the pods, which the base has created.
 const NAMESPACE: &str = "bench";
 /// Name of the node.
 const NODE: &str = "sidecar-node";
 const REPAIRED: &str = r#"istio_cni_repair_sidecar_rules_total{result="success"}"#;
 
-/// The node. What is dropped first comes first.
+/// The node. Fields are in drop order.
 pub(crate) struct SidecarNode<'a> {
     daemon: Daemon,
     _container: Container,
@@ -24,7 +24,7 @@ pub(crate) struct SidecarNode<'a> {
 }
 
 impl<'a> SidecarNode<'a> {
-    /// Starts it with so many pods, which the agent has redirected.
+    /// Starts the node with `pods` pods, which the agent has redirected.
     pub(crate) fn start(base: &'a BenchNode, pods: usize) -> SidecarNode<'a> {
         let node = Node::new(NodeOptions::default());
         let processes = ProcessTable::new(&node);

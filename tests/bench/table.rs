@@ -1,4 +1,4 @@
-//! The table: medians, and each row against the floor.
+//! The table: medians, and each row compared with the baseline.
 
 use crate::{contest::Results, measure::Cost, peer::ISTIO, results::write_costs};
 
@@ -40,7 +40,7 @@ pub(crate) fn print_rows(table: &str, results: &[Results], rounds: usize) {
     }
 }
 
-/// What the difference between two rows is made of, round by round, so that the machine's drift cancels out.
+/// Prints the parts of the difference between two rows, round by round, so that drift of the machine cancels out.
 fn differences(results: &[Results]) {
     let row = |name: &str| results.iter().find(|result| result.name == name);
     let pairs = [
@@ -59,7 +59,7 @@ fn differences(results: &[Results]) {
     }
 }
 
-/// How many times as much Istio's programs take as ours, if they were measured: ratios of medians of the same run.
+/// Prints how many times as much Istio's programs take as ours, if they were measured: ratios of medians of the same run.
 pub(crate) fn print_ratios(results: &[Results]) {
     let pairs = results.iter().filter_map(|theirs| {
         let name = theirs.name.strip_prefix(ISTIO)?;

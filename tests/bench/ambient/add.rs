@@ -20,7 +20,7 @@ const SOCKET: &str = "agent.sock";
 struct Row {
     name: &'static str,
     command: Vec<String>,
-    /// The pod and the plugin's configuration; none for a program that is no plugin.
+    /// The pod and the plugin's configuration; `None` for a program that is no plugin.
     call: Option<(Pod, Value)>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
 }
 
 fn rows(base: &BenchNode, fixture: &Fixture) -> Vec<Row> {
-    // Not under the daemon's name for its own.
+    // Not under the agent's name for its own.
     let text = base.api.kubeconfig(&Auth::Token(base.token.clone()));
     let kubeconfig = istio::write_file(&fixture.node, "kubeconfig-of-bench", &text);
     let label = json!({"istio.io/dataplane-mode": "ambient"});
@@ -103,7 +103,7 @@ fn rows(base: &BenchNode, fixture: &Fixture) -> Vec<Row> {
 }
 
 impl Ground<'_> {
-    /// Counts children and requests, in runs that are not timed.
+    /// Counts children and requests, in untimed runs.
     fn prepare(&self, row: &Row) -> Results {
         let asked =
             || self.base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
@@ -122,7 +122,7 @@ impl Ground<'_> {
         lines.lines().filter(|line| line.ends_with("= 0")).count().saturating_sub(1)
     }
 
-    /// One run, in which an enrolled pod has an address that it had not in the run before.
+    /// One run, in which an enrolled pod has another address than in the previous run.
     fn once(&self, row: &Row, command: &[String]) -> Cost {
         let Some((pod, conf)) = &row.call else { return measure::run(self.node.netns(), command, &[], "") };
         self.calls.set(self.calls.get().wrapping_add(1));

@@ -1,4 +1,4 @@
-//! A thousand pods enter the mesh at once: their namespace gets its label.
+//! A thousand pods join the mesh together: their namespace is labelled.
 
 use std::{
     sync::Arc,
@@ -26,7 +26,7 @@ pub(crate) fn run(rounds: usize) {
     let (mut changes, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..rounds.min(15) {
         let watch = watch(&fixture.node);
-        thread::sleep(Duration::from_millis(50)); // it looks
+        thread::sleep(Duration::from_millis(50)); // polling interval
         let began = Instant::now();
         fixture.label(CROWD, true);
         let (first, last) = watch.join().unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn run(rounds: usize) {
     println!();
 }
 
-/// When the first way of a pod was there, and when the last address was in the set.
+/// Time of the first route of a pod, and of the last address in the set.
 fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
     let node = Arc::clone(node);
     thread::spawn(move || {
@@ -56,7 +56,7 @@ fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
         let (mut eyes, mut sets) = (Eyes::open(), ipset::IpsetHandle::open().unwrap());
         let pause = || {
             assert!(Instant::now() < deadline, "the pods were never enrolled");
-            thread::sleep(Duration::from_micros(50)); // between two looks at the kernel
+            thread::sleep(Duration::from_micros(50)); // between two polls of the kernel
         };
         while !eyes.has_any_route(100) {
             pause();

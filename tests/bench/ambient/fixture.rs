@@ -1,4 +1,4 @@
-//! A node whose agent runs, and a directory from which it reads pods.
+//! A node with a running agent, and a directory from which it reads pods.
 
 use std::{
     fmt::Write as _,
@@ -13,12 +13,12 @@ use kit::{
 };
 use serde_json::{Value, json};
 
-/// Namespace of the pods of the mesh, and of the others.
+/// Namespaces of pods inside and outside the mesh.
 pub(crate) const MESH: &str = "mesh";
 pub(crate) const PLAIN: &str = "plain";
 const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
 
-/// The node. What is dropped first comes first.
+/// The node. Fields are in drop order.
 pub(crate) struct Fixture {
     pub(crate) daemon: Daemon,
     _container: Container,
@@ -27,17 +27,17 @@ pub(crate) struct Fixture {
     pub(crate) config: TempDir,
     _run: TempDir,
     created: u32,
-    /// Where the links of pods that are only objects end.
+    /// Namespace of the other ends of links of pods that are only objects.
     peers: Netns,
 }
 
 impl Fixture {
-    /// A node whose agent is ready; nobody is there yet.
+    /// A node with a ready agent and no pods.
     pub(crate) fn start(env: &[(&str, &str)]) -> Fixture {
         Fixture::on(Arc::new(Node::new(NodeOptions::default())), env)
     }
 
-    /// The same on a node that is there.
+    /// Starts an agent on an existing node.
     pub(crate) fn on(node: Arc<Node>, env: &[(&str, &str)]) -> Fixture {
         let manifests = Manifests::new();
         manifests.put_namespace(MESH, &[LABEL]);
@@ -51,7 +51,7 @@ impl Fixture {
             .with_env("POD_SOURCE", "dir:/manifests")
             .with_mount(&manifests.path(), "/manifests")
             .with_mount(config.path(), "/etc/ambient-config")
-            .with_mount(run.path(), "/run") // the lock of the older backend's tools
+            .with_mount(run.path(), "/run") // the lock of the legacy tools
             .with_mount(Path::new("/run/netns"), "/var/run/netns");
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         // The debug port, which an agent on the node's network keeps closed by default.
@@ -69,18 +69,18 @@ impl Fixture {
         }
     }
 
-    /// Labels a namespace, or takes its label off.
+    /// Labels a namespace, or removes its label.
     pub(crate) fn label(&self, namespace: &str, ambient: bool) {
         self.manifests.put_namespace(namespace, if ambient { &[LABEL] } else { &[] });
     }
 
-    /// The same with links and routes, of which a node has one for each pod.
+    /// As [`Fixture::fill`], with links and routes, of which a node has one for each pod.
     pub(crate) fn fill_with_links(&self, namespace: &str, count: u32) {
         with_links(&self.node, &self.peers, count);
         self.fill(namespace, count);
     }
 
-    /// Pods that are only objects with an address.
+    /// Creates pods that are only objects with an address.
     pub(crate) fn fill(&self, namespace: &str, count: u32) {
         for number in 0..count {
             let pod = Pod::new(namespace, &format!("pod-{number}"));
@@ -95,14 +95,14 @@ impl Fixture {
         self.daemon.wait_for("all pods are enrolled", there);
     }
 
-    /// Starts a pod without our plugin, and says that it is there.
+    /// Starts a pod without our plugin, and writes its object.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> PodSandbox {
         let sandbox = self.node.pod(Pod::new(namespace, name), &[]);
         self.manifests.put_pod(&sandbox.manifest());
         sandbox
     }
 
-    /// Starts a ztunnel pod, and waits until new connections go there.
+    /// Starts a ztunnel pod, and waits until new connections go through it.
     pub(crate) fn ztunnel(&mut self, name: &str) -> Ztunnel {
         let ztunnel = Ztunnel::start(&self.node, name, ZtunnelOptions::default());
         self.announce(&ztunnel, true);
@@ -110,7 +110,7 @@ impl Fixture {
         ztunnel
     }
 
-    /// Tells of a ztunnel; each is newer than those before.
+    /// Writes a ztunnel's object, newer than all before.
     pub(crate) fn announce(&mut self, ztunnel: &Ztunnel, ready: bool) {
         self.created += 1;
         let created = format!("2026-01-01T{:02}:{:02}:00Z", self.created / 60, self.created % 60);
@@ -153,12 +153,12 @@ impl Fixture {
     }
 }
 
-/// Addresses that no node here gives to a pod.
+/// Addresses that no node assigns to a pod.
 pub(crate) fn fake_ip(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 200, 0, 1)) + number)
 }
 
-/// Links and routes of pods that are only objects; the links end in `peers`.
+/// Creates links and routes of pods that are only objects; the links end in `peers`.
 pub(crate) fn with_links(node: &Node, peers: &Netns, count: u32) {
     let (mut batch, peers) = (String::new(), peers.name());
     for number in 0..count {
@@ -168,7 +168,7 @@ pub(crate) fn with_links(node: &Node, peers: &Netns, count: u32) {
     node.netns().pipe("ip -batch -", &batch);
 }
 
-/// What kubelet and connection tracking's users leave on every node: chains in each table, and one rule that makes the
+/// Adds what kubelet and users of connection tracking create on every node: chains in each table, and one rule that makes the
 /// kernel track connections.
 pub(crate) fn with_other_users(node: &Node) {
     for table in ["mangle", "nat", "filter"] {

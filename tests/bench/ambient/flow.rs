@@ -1,5 +1,5 @@
-//! One connection whose two ends this thread holds: what it takes to carry something is this thread's time alone, for
-//! the kernel carries a packet through namespaces on the processor, and in the call, that sends it.
+//! One connection with both ends in this thread: the cost of its packets is this thread's CPU time alone, because the kernel
+//! processes a packet through namespaces on the CPU, and within the system call, that sends it.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,13 +15,13 @@ use nix::{
     unistd::Pid,
 };
 
-/// Both ends.
+/// A connection with both ends.
 pub(crate) struct Flow {
     client: TcpStream,
     server: TcpStream,
 }
 
-/// What is carried.
+/// Kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Load {
     /// One byte there, one byte back.
@@ -45,7 +45,7 @@ impl Load {
 }
 
 impl Flow {
-    /// A connection from a pod to the host outside of its node.
+    /// Opens a connection from a pod to the external host of its node.
     pub(crate) fn open(pod: &Netns, node: &Node, v6: bool) -> Flow {
         let any: IpAddr = if v6 { [0; 16].into() } else { [0; 4].into() };
         let listener = node.outside().run(|| TcpListener::bind((any, 0)).unwrap());
@@ -59,12 +59,12 @@ impl Flow {
         }
         let mut flow = Flow { client, server };
         for load in Load::ALL {
-            let _ = flow.carry(load, 300, own_time); // until windows are open and tables warm
+            let _ = flow.carry(load, 300, own_time); // until windows are open and caches are warm
         }
         flow
     }
 
-    /// Microseconds for each unit of the load, by the clock that `now` reads.
+    /// Sends the load; returns microseconds per unit by the clock `now`.
     pub(crate) fn carry(&mut self, load: Load, units: usize, now: fn() -> Duration) -> f64 {
         let began = now();
         for _ in 0..units {
@@ -81,14 +81,13 @@ impl Flow {
     }
 }
 
-/// How long this thread has run. That others ran meanwhile does not count; what the kernel did for our packets in our
-/// calls does.
+/// CPU time of this thread. Time of other threads does not count; the kernel's processing of our packets in our system calls does.
 pub(crate) fn own_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
 }
 
-/// The time of day's steady companion, for loads that other processes carry, too.
+/// Monotonic time, for loads that other processes carry, too.
 pub(crate) fn wall_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
     Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
@@ -104,21 +103,21 @@ fn send(from: &mut TcpStream, to: &mut TcpStream, bytes: usize, writes: usize) {
     to.read_exact(&mut read[..bytes * writes]).unwrap();
 }
 
-/// Keeps a process, ours by default, on the first processor: packets that change it cost more or less by chance.
+/// Pins a process, ours by default, to the first CPU: packets that move between CPUs have varying costs.
 pub(crate) fn pin(pid: Option<u32>) {
     let pid = pid.unwrap_or_else(std::process::id).to_string();
     let output = Command::new("taskset").args(["-a", "-c", "-p", "0", &pid]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Moves the calling thread alone to the second processor, away from those that [`pin`] has moved.
+/// Moves the calling thread alone to the second CPU, away from those that [`pin`] has moved.
 pub(crate) fn step_aside() {
     let mut second = CpuSet::new();
     second.set(1).unwrap();
     sched_setaffinity(Pid::from_raw(0), &second).unwrap();
 }
 
-/// Lets it run everywhere again.
+/// Allows the calling thread to run on all CPUs again.
 pub(crate) fn unpin() {
     let pid = std::process::id().to_string();
     let output = Command::new("taskset").args(["-a", "-p", "ffffffff", &pid]).output().unwrap();

@@ -1,9 +1,8 @@
 //! Packets of a pod that is not enrolled, with all our rules on the node and without.
 //!
-//! Three nodes that are made alike, each with the links and routes of 250 other pods, carry the same load in turn, first
-//! all without us; then one has a policy rule of somebody else's, which is the least that a node with policy routing can
-//! have, and one has us. A node is not compared with itself: the kernel looks routes up in another way for ever once a
-//! namespace had a policy rule.
+//! Three equal nodes, each with the links and routes of 250 other pods, carry the same load in turn, first all without our rules;
+//! then one has a foreign policy rule, the minimum of a node with policy routing, and one has our rules. A node is not compared
+//! with itself: once a network namespace had a policy rule, the kernel permanently uses another route lookup.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +20,7 @@ use crate::results;
 const PODS: u32 = 250;
 /// Units of each load in one round.
 const UNITS: [(Load, usize); 3] = [(Load::RoundTrips, 120), (Load::Small, 30), (Load::Big, 120)];
-/// Rounds for each that was asked for: they are short, so that few of them are interrupted.
+/// Rounds for each requested one: they are short, so that few of them are interrupted.
 const SHORT: usize = 20;
 
 const BARE: usize = 0;
@@ -30,7 +29,7 @@ const OURS: usize = 2;
 
 /// A node with a pod, and connections of both families.
 struct Place {
-    // Dropped first: an end that nobody hears would wait for ever.
+    // Dropped first: an end without its peer would wait forever.
     talks: [Talk; 2],
     flows: [Flow; 2],
     _pod: PodSandbox,
@@ -53,7 +52,7 @@ impl Place {
 }
 
 type Places = [Place; 3];
-/// What a load took at each place in one round.
+/// Cost of a load at each place in one round.
 type Round = [f64; 3];
 
 pub(crate) fn run(rounds: usize) {
@@ -67,7 +66,7 @@ pub(crate) fn run(rounds: usize) {
     fixture.fill(MESH, PODS);
     let _ztunnels = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
     fixture.wait_members(PODS as usize);
-    std::thread::sleep(Duration::from_secs(1)); // until the agent rests
+    std::thread::sleep(Duration::from_secs(1)); // until the agent is idle
     let after = all(&mut places, rounds);
     println!(
         "A pod that is not enrolled, {} rounds. Microseconds without us: median (least), of processor time on the \
@@ -115,7 +114,7 @@ impl Row {
         if self.v6 { "IPv6" } else { "IPv4" }
     }
 
-    /// Of the ratios within each round.
+    /// Ratio to a place, from the ratios within each round.
     fn ratio(&self, place: usize) -> Ratio {
         Ratio::of(self.rounds.iter().map(|round| round[place] / round[BARE]))
     }
@@ -125,16 +124,16 @@ fn all(places: &mut Places, rounds: usize) -> Vec<Row> {
     [work(places, rounds), talk(places, rounds, Ends::Together), talk(places, rounds, Ends::Apart)].concat()
 }
 
-/// Where the two ends of a connection are.
+/// CPUs of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
-    /// On one processor, which they take turns on.
+    /// On one CPU, which they share.
     Together,
-    /// On a processor each, which has to wake up.
+    /// On a CPU each, which has to wake up.
     Apart,
 }
 
-/// Processor time of the whole way.
+/// Measures CPU time of the whole path.
 fn work(places: &mut Places, rounds: usize) -> Vec<Row> {
     let rows = UNITS.map(|(load, units)| {
         let carry =
@@ -145,7 +144,7 @@ fn work(places: &mut Places, rounds: usize) -> Vec<Row> {
     measure(places, rounds, &rows)
 }
 
-/// By the clock.
+/// Measures elapsed time.
 fn talk(places: &mut Places, rounds: usize, ends: Ends) -> Vec<Row> {
     let words = if ends == Ends::Apart { "two processors" } else { "by the clock" };
     let rows = Speech::ALL.map(|speech| {
@@ -159,7 +158,7 @@ fn talk(places: &mut Places, rounds: usize, ends: Ends) -> Vec<Row> {
     measure(places, rounds, &rows)
 }
 
-/// Each load of each family at each place, by turns, and each time another place first.
+/// Measures each load of each family at each place, alternating, and beginning with another place each time.
 fn measure(
     places: &mut Places,
     rounds: usize,

@@ -1,4 +1,4 @@
-//! What the agent costs while nothing happens.
+//! Cost of an idle agent.
 
 use std::{
     thread,
@@ -8,7 +8,7 @@ use std::{
 use super::fixture::{Fixture, MESH};
 
 const PODS: u32 = 250;
-/// The measurement itself: longer than the agent's regular look, which comes every 30 seconds.
+/// The measurement itself: longer than the agent's interval of regular observations, 30 seconds.
 const REST: Duration = Duration::from_secs(35);
 
 pub(crate) fn run() {
@@ -16,7 +16,7 @@ pub(crate) fn run() {
     let _ztunnels = [fixture.ztunnel("ztunnel-a"), fixture.ztunnel("ztunnel-b")];
     fixture.fill_with_links(MESH, PODS);
     fixture.wait_members(PODS as usize);
-    thread::sleep(Duration::from_secs(1)); // until it has done all that follows
+    thread::sleep(Duration::from_secs(1)); // until subsequent work is complete
     let (before, began) = (fixture.daemon.cpu_time(), Instant::now());
     thread::sleep(REST); // the measurement itself
     let used = fixture.daemon.cpu_time() - before;

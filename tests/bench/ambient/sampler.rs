@@ -1,4 +1,4 @@
-//! Looks at the node's network over and over, and counts the states in which something is missing.
+//! Samples the node's network continuously, and counts the states in which something is missing.
 
 use std::{
     collections::BTreeMap,
@@ -13,34 +13,34 @@ use std::{
 use kit::Node;
 use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 
-/// What one look sees of the node's capture.
+/// A sample of the node's capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct State {
-    /// Ways in table 100, one for each enrolled pod.
+    /// Number of routes in table 100, one for each enrolled pod.
     pub(crate) pods: usize,
-    /// Table 101 has its way for all.
+    /// Whether table 101 has its default route.
     pub(crate) default: bool,
-    /// The rule that marks packets of enrolled pods, and the jump that leads to it.
+    /// Whether the rule that marks packets of enrolled pods, and the jump to it, exist.
     pub(crate) marking: bool,
-    /// Policy rules.
+    /// Number of policy rules.
     pub(crate) rules: usize,
 }
 
-/// Looks in a thread of its own.
+/// Samples in a thread of its own.
 pub(crate) struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Report>,
 }
 
-/// What it saw.
+/// Result of sampling.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) samples: usize,
-    /// Looks at which something was missing.
+    /// Number of samples with something missing.
     pub(crate) incomplete: usize,
-    /// Different states among those.
+    /// Distinct states among those.
     pub(crate) states: BTreeMap<State, usize>,
-    /// From the last complete look to the next one, if there were others between; the longest gap else.
+    /// Longest time between two complete samples with incomplete ones in between; without such, the longest interval.
     pub(crate) hole: Duration,
     pub(crate) slowest: Duration,
     pub(crate) lasted: Duration,
@@ -53,7 +53,7 @@ impl Report {
 }
 
 impl Sampler {
-    /// Looks from now on; the first look shows how it shall be.
+    /// Starts sampling; the first sample is the expected state.
     pub(crate) fn start(node: &Arc<Node>) -> Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, node) = (Arc::clone(&stop), Arc::clone(node));
@@ -110,7 +110,7 @@ impl Eyes {
                 report.incomplete += 1;
                 *report.states.entry(state).or_default() += 1;
             }
-            thread::yield_now(); // others want to work, too
+            thread::yield_now(); // other threads need the CPU, too
         }
         report.lasted = began.elapsed();
         report
@@ -126,7 +126,7 @@ impl Eyes {
         }
     }
 
-    /// Lengths of the prefixes to which a table has a way.
+    /// Prefix lengths of a table's routes.
     pub(crate) fn ways(&mut self, table: u32) -> Vec<u8> {
         let header = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let replies = self.dump_route(GET_ROUTE, &header, Some(table));
@@ -146,7 +146,7 @@ impl Eyes {
         dump(&mut self.route, &message)
     }
 
-    /// Whether a rule of a chain of mangle contains all of these words.
+    /// Whether a rule of a chain of mangle contains all of these byte strings.
     fn contains(&mut self, chain: &str, words: &[&[u8]]) -> bool {
         let mut message = NetlinkRequest::new(GET_NFT_RULE, MessageFlags::NONE, &[2, 0, 0, 0]);
         message.put_str(1, "mangle").put_str(2, chain);
@@ -156,7 +156,7 @@ impl Eyes {
     }
 }
 
-/// A table or chain that is empty may be none to the kernel. A list that changed while it was read is read again.
+/// Dumps objects; an empty table or chain may not exist. A list that changed during the dump is dumped again.
 fn dump(socket: &mut Socket, message: &NetlinkRequest) -> ReplyMessages {
     loop {
         match socket.dump(message) {

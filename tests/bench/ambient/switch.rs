@@ -1,4 +1,4 @@
-//! Another ztunnel becomes the active one, on a node with 250 enrolled pods.
+//! Switch of the active ztunnel, on a node with 250 enrolled pods.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use super::{
 };
 
 const PODS: u32 = 250;
-/// Until everything that a change leads to has happened.
+/// Time without a message, after which a change is complete.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// One switch.
@@ -49,7 +49,7 @@ pub(crate) fn run(rounds: usize) {
     println!();
 }
 
-/// From one to the next, each of which is new; the agent sees it before it is ready, or not.
+/// Switches to ever new ztunnels; the agent sees each before it is ready, or not.
 fn fresh(
     fixture: &mut Fixture,
     mut active: Ztunnel,
@@ -81,19 +81,19 @@ fn measure(fixture: &mut Fixture, next: &Ztunnel) -> Switch {
     let (sum, count) = fixture.switches();
     let monitor = Monitor::start(&fixture.node);
     let sampler = Sampler::start(&fixture.node);
-    thread::sleep(Duration::from_millis(50)); // both look
+    thread::sleep(Duration::from_millis(50)); // polling interval
     fixture.announce(next, true);
     thread::sleep(QUIET);
     fixture.daemon.wait_for("a switch", |_| true);
     while fixture.switches().1 <= count {
-        thread::sleep(Duration::from_millis(20)); // looking costs the agent time
+        thread::sleep(Duration::from_millis(20)); // polling costs the agent time
     }
     let report = sampler.finish();
     let (seen, messages) = monitor.finish();
     Switch { told: (fixture.switches().0 - sum) * 1000.0, seen, messages, report }
 }
 
-/// `ip monitor`, whose clock is another one than the agent's.
+/// `ip monitor`, whose clock differs from the agent's.
 struct Monitor {
     child: Child,
     file: std::path::PathBuf,
@@ -108,7 +108,7 @@ impl Monitor {
         Monitor { child: node.netns().spawn(&mut command), file }
     }
 
-    /// Milliseconds from the first message to the last, and how many there were.
+    /// Milliseconds from the first to the last message, and their number.
     fn finish(mut self) -> (f64, usize) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -119,7 +119,7 @@ impl Monitor {
     }
 }
 
-/// Seconds, of a line such as `[2026-01-01T12:34:56.123456] ...`.
+/// Seconds in a line such as `[2026-01-01T12:34:56.123456] ...`.
 fn time_of_day(line: &str) -> Option<f64> {
     let time = line.strip_prefix('[')?.split_once(']')?.0.split_once('T')?.1;
     let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
@@ -154,7 +154,7 @@ fn print_reports(reports: &[&Report]) {
     }
 }
 
-/// The same with the original's commands, one at a time.
+/// Measures the original's commands, one at a time.
 fn re_enacted(rounds: usize) {
     let node = Arc::new(Node::new(NodeOptions::default()));
     with_other_users(&node);
@@ -172,9 +172,9 @@ fn re_enacted(rounds: usize) {
     run_script(&node, &scripts[0].0);
     for round in 1..=rounds {
         let sampler = Sampler::start(&node);
-        thread::sleep(Duration::from_millis(50)); // it looks
+        thread::sleep(Duration::from_millis(50)); // polling interval
         times.push(run_script(&node, &scripts[round % 2].0));
-        thread::sleep(Duration::from_millis(50)); // the last state is seen, too
+        thread::sleep(Duration::from_millis(50)); // the last state is sampled, too
         reports.push(sampler.finish());
     }
     let (median, least, most) = spread(&times);
@@ -187,7 +187,7 @@ fn re_enacted(rounds: usize) {
     print_reports(&reports.iter().collect::<Vec<_>>());
 }
 
-/// Milliseconds. Commands fail where the original's do: nothing is there before the first time.
+/// Runs the script; returns milliseconds. Commands fail where the original's do: nothing exists before the first time.
 fn run_script(node: &Node, script: &str) -> f64 {
     let file = node.dir().join("script");
     fs::write(&file, script).unwrap();

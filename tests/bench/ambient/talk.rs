@@ -1,6 +1,6 @@
-//! One connection between two threads that sleep and wake as a client and a server do: what a user of the network sees.
-//! Whoever measures says on which processors. With one for each, a round trip takes five times as long, most of it until
-//! a processor has woken, and it differs more from one to the next.
+//! One connection between two threads that sleep and wake as client and server do: what a user of the network experiences. The
+//! caller selects their CPUs. With one for each, a round trip takes five times as long, most of it until a CPU has woken, and
+//! varies more.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,22 +11,22 @@ use std::{
 
 use kit::{Netns, Node};
 
-/// A client here, a server on a thread of its own. The server answers what the first byte of a request asks for.
+/// A client in this thread, a server in its own. The first byte of a request selects the server's answer.
 pub(crate) struct Talk {
     client: TcpStream,
     server: Option<JoinHandle<()>>,
 }
 
-/// What is carried.
+/// Kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speech {
     /// One byte there, one byte back.
     RoundTrips,
-    /// As many bytes as get through, to the server.
+    /// As many bytes as possible to the server.
     Stream,
 }
 
-/// Bytes of one write, and how many writes the server answers.
+/// Bytes of one write, and number of writes that the server answers.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 64;
 
@@ -42,7 +42,7 @@ impl Speech {
 }
 
 impl Talk {
-    /// A connection from a pod to the host outside of its node.
+    /// Opens a connection from a pod to the external host of its node.
     pub(crate) fn open(pod: &Netns, node: &Node, v6: bool) -> Talk {
         let any: IpAddr = if v6 { [0; 16].into() } else { [0; 4].into() };
         let listener = node.outside().run(|| TcpListener::bind((any, 0)).unwrap());
@@ -56,7 +56,7 @@ impl Talk {
         let server = thread::spawn(move || serve(server));
         let mut talk = Talk { client, server: Some(server) };
         for speech in Speech::ALL {
-            let _ = talk.carry(speech); // until windows are open and tables warm
+            let _ = talk.carry(speech); // until windows are open and caches are warm
         }
         talk
     }
@@ -92,7 +92,7 @@ impl Drop for Talk {
     }
 }
 
-/// Answers each `r`, and each whole stream, until the client hangs up.
+/// Answers each `r`, and each whole stream, until the client closes.
 fn serve(mut server: TcpStream) {
     let (mut read, mut streamed) = (vec![0; PIECE], 0);
     while let Ok(length @ 1..) = server.read(&mut read) {

@@ -1,8 +1,8 @@
-//! What Istio 1.20's agent does when another ztunnel becomes the active one, as a script of single commands: the whole
-//! clean-up, then the node's rules, then the ztunnel's namespace, then the pods. IPv4 only, as there.
+//! The operations of Istio 1.20's agent when another ztunnel becomes active, as a script of single commands: the whole clean-up,
+//! then the node's rules, then the ztunnel's namespace, then the pods. IPv4 only, as there.
 //!
-//! It is kinder than the original: links are made by one command each, which there are several messages; all pods are
-//! put back by two commands, where the original starts four processes for each. The links are of kind vxlan.
+//! The script costs less than the original: links are created by one command each, where it sends several messages; all pods are
+//! added again by two commands, where the original starts four processes for each. The links are of kind vxlan.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ const CHAINS: [(&str, &str); 8] = [
     ("filter", "FORWARD"),
 ];
 
-/// The script, and how many commands it has.
+/// The script, and its number of commands.
 pub(crate) fn script(host: &str, veth: &str, ztunnel: &Ztunnel, pods: u32) -> (String, usize) {
     let ip = ztunnel.ip(false).to_string();
     let mut script = tear_down();

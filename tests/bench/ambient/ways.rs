@@ -1,5 +1,5 @@
-//! Captured traffic: through the agent's veth links, and handed to the same proxy by its own link alone, with rules made by
-//! hand for one pod. Each node has the links and routes of 250 pods.
+//! Captured traffic: through the agent's veth links, and to the same proxy over its own link alone, with rules written by hand for
+//! one pod. Each node has the links and routes of 250 pods.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::{
     spread,
 };
 
-/// Pods beside the one that is captured.
+/// Number of pods beside the captured one.
 const OTHERS: u32 = 249;
 const UNITS: [(Load, usize); 3] = [(Load::RoundTrips, 60), (Load::Small, 20), (Load::Big, 60)];
-/// Rounds for each that was asked for: they are short, so that few of them are interrupted.
+/// Rounds for each requested one: they are short, so that few of them are interrupted.
 const SHORT: usize = 10;
 
 /// A capture mode, with one connection through it.
@@ -23,7 +23,7 @@ struct Way {
     name: &'static str,
     flow: Flow,
     costs: Vec<[f64; 3]>,
-    // Dropped last: the connection's road.
+    // Dropped last: the connection goes through it.
     ztunnel: Ztunnel,
     _pod: PodSandbox,
     _lab: Option<Fixture>,
@@ -75,7 +75,7 @@ fn by_agent() -> Way {
     Way::new("veth links", node, pod, ztunnel, Some(fixture), None)
 }
 
-/// The least that a transparent proxy in another namespace needs.
+/// The minimum rules for a transparent proxy in another network namespace.
 fn by_hand() -> Way {
     let node = Arc::new(Node::new(NodeOptions::default()));
     with_other_users(&node);

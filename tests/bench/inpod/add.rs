@@ -1,4 +1,4 @@
-//! ADD of a pod that is captured in-pod: the plugin, the agent, its tools and ztunnel, beside a bare restore.
+//! ADD of a pod with in-pod redirection: the plugin, the agent, its tools and ztunnel, compared with a bare restore.
 
 use std::{fs, path::PathBuf, sync::Arc, thread, time::Duration};
 
@@ -20,14 +20,14 @@ use crate::{
     table,
 };
 
-/// Beyond the timed rounds: one that counts requests, one that counts children.
+/// Rounds beside the timed ones: one that counts requests, one that counts children.
 const UNTIMED: usize = 2;
-/// What Istio 1.29.1's plugin takes of a processor for an ADD of an ambient pod, measured apart.
+/// CPU time in milliseconds of Istio 1.29.1's plugin for an ADD of an ambient pod, measured separately.
 const UPSTREAM_CPU: f64 = 27.0;
-/// What an ADD may take longer than the restore.
+/// Additional milliseconds allowed for an ADD compared with the restore.
 const BOUND: f64 = 4.0;
 
-/// A node whose pods are new ones each time.
+/// A node with new pods each time.
 struct Ground<'a> {
     base: &'a BenchNode,
     place: Place<'a>,
@@ -37,7 +37,7 @@ struct Ground<'a> {
     families: usize,
 }
 
-/// Where the agent reads pods.
+/// Source of the agent's pods.
 enum Place<'a> {
     Manifests(Fixture),
     Cluster(ClusterNode<'a>),
@@ -45,7 +45,7 @@ enum Place<'a> {
 
 /// One row of the table.
 enum Row<'a> {
-    /// Commands, in a namespace of their own.
+    /// Commands, in a network namespace of their own.
     Commands(&'static str, Vec<String>),
     /// An ADD.
     Add(&'static str, Box<Ground<'a>>),
@@ -100,7 +100,7 @@ pub(crate) fn run(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
     println!();
 }
 
-/// A restore of what the agent puts into a pod, to the letter.
+/// A restore of exactly the rules that the agent applies in a pod.
 fn restore(base: &BenchNode, tool: &str, family: Family) -> Vec<String> {
     let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
     let rules = inpod::pod_rules(&inpod::InPodRulesConfig::default(), &pod, family);
@@ -110,7 +110,7 @@ fn restore(base: &BenchNode, tool: &str, family: Family) -> Vec<String> {
     vec![tool.to_owned(), "--noflush".to_owned(), path.to_string_lossy().into_owned()]
 }
 
-/// By how much the ADD's wall time exceeds the restore's, and what the plugin itself takes.
+/// Prints the difference between the ADD's elapsed time and the restore's, and the plugin's own cost.
 fn differences(restore: &Results, add: &Results) {
     let walls = |results: &Results| results.costs.iter().map(|cost| cost.wall).collect::<Vec<f64>>();
     let (restores, adds) = (walls(restore), walls(add));
@@ -131,7 +131,7 @@ fn differences(restore: &Results, add: &Results) {
 }
 
 impl Row<'_> {
-    /// Counts children and requests, in runs that are not timed.
+    /// Counts children and requests, in untimed runs.
     fn prepare(&mut self, base: &BenchNode) -> Results {
         let asked =
             || base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
@@ -161,11 +161,11 @@ impl Row<'_> {
 }
 
 impl<'a> Ground<'a> {
-    /// A fixture that knows so many pods, none of which has a network yet.
+    /// A fixture with `pods` pod objects, none of which has a network yet.
     fn new(base: &'a BenchNode, env: &[(&str, &str)], families: usize, pods: usize) -> Ground<'a> {
         let fixture = Fixture::start(env);
         fixture.label(true);
-        // Not under the daemon's name for its own.
+        // Not under the agent's name for its own.
         let text = base.api.kubeconfig(&Auth::Token(base.token.clone()));
         let kubeconfig = istio::write_file(&fixture.node, "kubeconfig-of-bench", &text);
         let conf = fixture::plugin(&fixture.node, &kubeconfig);
@@ -180,7 +180,7 @@ impl<'a> Ground<'a> {
         Ground { base, place: Place::Manifests(fixture), plugin, conf, pods, families }
     }
 
-    /// The same on a node of this name, with pods of both families that the API server knows; ours unless there is a peer.
+    /// A fixture on a node of this name, with pods of both families in the API server; with our agent unless there is a peer.
     fn in_cluster(base: &'a BenchNode, node: &'static str, peer: Option<&Peer>, pods: usize) -> Ground<'a> {
         let place = ClusterNode::start(base, node, peer);
         let pods = (0..pods).map(|number| place.create_pod(&format!("new-{number}"))).collect();
@@ -189,7 +189,7 @@ impl<'a> Ground<'a> {
         Ground { base, conf: place.plugin(), place: Place::Cluster(place), plugin, pods, families: 2 }
     }
 
-    /// ADD, and then DEL, which is not timed. `before`: what runs the plugin.
+    /// Runs ADD, and then DEL, which is not timed. `before` is a command that starts the plugin.
     fn add(&mut self, before: &[String]) -> Cost {
         let (netns, pod) = (self.base.pod_netns(), self.pods.pop().unwrap());
         let (mut env, _) = self.base.call(&pod, &netns, false, None);
@@ -217,12 +217,12 @@ impl<'a> Ground<'a> {
             Place::Manifests(fixture) => fixture.manifests.remove_pod(MESH, &pod.name),
             Place::Cluster(node) => drop(self.base.api.admin().delete(&node.path(&pod.name))),
         }
-        self.place.ztunnel().wait_for_state(&pod.uid, WorkloadState::Gone); // so that the next row has the machine to itself
+        self.place.ztunnel().wait_for_state(&pod.uid, WorkloadState::Gone); // so that the next row has the machine alone
         cost
     }
 }
 
-/// The median of what ztunnel itself took for a pod, in milliseconds.
+/// Median time of ztunnel itself for a pod, in milliseconds.
 fn ztunnel_time(fixture: &Fixture) -> f64 {
     let times = fixture.ztunnel.answer_times();
     spread(&times.iter().map(|time| time.as_secs_f64() * 1e3).collect::<Vec<f64>>()).0

@@ -1,5 +1,5 @@
-//! The agent with ambient mode and repair on a node of a cluster, whose pods are all captured: how soon it is ready again after a
-//! restart, and its memory; ours, and Istio's in turn with it.
+//! The agent with ambient mode and repair on a node of a cluster, whose pods are all captured: time until it is ready after a
+//! restart, and its memory; ours alternating with Istio's.
 
 use std::{
     thread,
@@ -17,13 +17,13 @@ use crate::{
 };
 
 const PODS: usize = 250;
-/// How long it may take until all are captured, or an agent is ready, on a machine that others use.
+/// Time limit until all are captured, or an agent is ready, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Until it has done all that follows a start.
+/// Time until all work after a start is complete.
 const AFTER: Duration = Duration::from_secs(3);
-/// How many restarts are enough.
+/// Maximum number of restarts.
 const RESTARTS: usize = 10;
-/// Whether Istio's agent compares the rules of all pods before it is ready, which it does as installed by default. Ours does not know it.
+/// Whether Istio's agent compares the rules of all pods before it is ready, which is its default. Ours ignores it.
 const RECONCILES: &str = "AMBIENT_RECONCILE_POD_RULES_ON_STARTUP";
 
 /// A node with its captured pods. No agent runs between two restarts.
@@ -32,7 +32,8 @@ struct Crowd<'a> {
     _pods: Vec<Netns>,
 }
 
-/// An agent, the place of its node, and what it took: milliseconds until it was ready, resident memory, and of it anonymous, in KiB.
+/// An agent, its node's place, and its costs: milliseconds until it was ready, resident memory, and the anonymous part of it, in
+/// KiB.
 struct Row {
     name: String,
     node: usize,
@@ -79,7 +80,7 @@ pub(crate) fn run(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
 }
 
 impl Row {
-    /// Median and least of each sample.
+    /// Median and minimum of each sample.
     fn medians(&self) -> [(f64, f64); 3] {
         [0, 1, 2].map(|at| {
             let values: Vec<f64> = self.samples.iter().map(|sample| sample[at]).collect();
@@ -90,7 +91,7 @@ impl Row {
 }
 
 impl<'a> Crowd<'a> {
-    /// The agent has captured all pods, and is killed.
+    /// Starts an agent, waits until it has captured all pods, and kills it.
     fn start(base: &'a BenchNode, node: &'static str, peer: Option<&Peer>) -> Crowd<'a> {
         let mut place = ClusterNode::start(base, node, peer);
         let pods = (0..PODS).map(|number| {
@@ -109,13 +110,13 @@ impl<'a> Crowd<'a> {
         let began = Instant::now();
         while place.captured() != PODS {
             assert!(began.elapsed() < LIMIT, "{} are captured:\n{}", place.captured(), place.daemon.log());
-            thread::sleep(Duration::from_millis(500)); // between two looks at the API server
+            thread::sleep(Duration::from_millis(500)); // between two requests to the API server
         }
         place.daemon.end();
         Crowd { place, _pods: pods }
     }
 
-    /// One more start, what it took, and the end.
+    /// Starts the agent once more, measures, and ends it.
     fn restart(&mut self, reconciles: &str) -> [f64; 3] {
         let snapshots = self.place.ztunnel.snapshots();
         self.place.container.set_env(RECONCILES, reconciles);

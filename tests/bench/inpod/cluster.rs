@@ -1,5 +1,5 @@
-//! A node of a cluster, whose agent, ours or Istio's, captures pods that it knows from the API server, and repairs those with a sidecar.
-//! Both get the same variables, those of Istio's chart with ambient mode; each ignores what only the other one knows.
+//! A node of a cluster, whose agent, ours or Istio's, captures pods from the API server, and repairs those with a sidecar. Both get
+//! the same variables, those of Istio's chart with ambient mode, and ignore unknown ones.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::fixture;
 use crate::{base::BenchNode, peer::Peer};
 
-/// Which pods are in the mesh, as Istio's chart has it.
+/// Selectors of mesh pods, as in Istio's chart.
 const SELECTORS: &str = r#"[
     {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
     {"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
      "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}
 ]"#;
 
-/// The node. What is dropped first comes first.
+/// The node. Fields are in drop order.
 pub(super) struct ClusterNode<'a> {
     pub(super) ztunnel: InpodZtunnel,
     pub(super) daemon: Daemon,
@@ -26,14 +26,14 @@ pub(super) struct ClusterNode<'a> {
     pub(super) processes: ProcessTable,
     pub(super) node: Arc<Node>,
     base: &'a BenchNode,
-    /// Its own name, and that of the namespace of its pods, all of which are in the mesh.
+    /// Name of the node, and of the namespace of its pods, all of which are in the mesh.
     name: &'static str,
     _sockets: TempDir,
     _run: TempDir,
 }
 
 impl<'a> ClusterNode<'a> {
-    /// A node whose agent is ready, ours unless there is a peer, and whose ztunnel is connected.
+    /// A node whose agent, ours unless there is a peer, is ready, and whose ztunnel is connected.
     pub(super) fn start(base: &'a BenchNode, name: &'static str, peer: Option<&Peer>) -> ClusterNode<'a> {
         let admin = base.api.admin();
         let labels = json!({"istio.io/dataplane-mode": "ambient"});
@@ -46,7 +46,7 @@ impl<'a> ClusterNode<'a> {
         let mut container = Container::new(&node)
             .with_mount(sockets.path(), "/ztunnel")
             .with_mount(processes.path(), "/host/proc")
-            .with_mount(run.path(), "/run") // the lock of the older backend's tools
+            .with_mount(run.path(), "/run") // the lock of the legacy tools
             .with_mount(Path::new("/run/netns"), "/var/run/netns")
             .with_mount(Path::new("/run/netns"), "/host/run/netns");
         for (key, value) in [
@@ -58,7 +58,8 @@ impl<'a> ClusterNode<'a> {
             ("AMBIENT_RECONCILE_POD_RULES_ON_STARTUP", "true"),
             ("ALLOW_SWITCH_TO_HOST_NS", "true"),
             ("EXCLUDE_NAMESPACES", "kube-system"),
-            // Istio's agent takes the legacy tables from its second start on, as its own test of them at the first one has made some.
+            // Istio's agent uses the legacy tables from its second start on, because its own detection creates some at the first
+            // one.
             ("FORCE_IPTABLES_BINARY", "nft"),
             ("ZTUNNEL_UDS_ADDRESS", "/ztunnel/ztunnel.sock"),
             ("REPAIR_ENABLED", "true"),
@@ -96,10 +97,10 @@ impl<'a> ClusterNode<'a> {
         made
     }
 
-    /// The API server knows its ztunnel.
+    /// Creates its ztunnel's object in the API server.
     fn show_ztunnel(&self) {
         let mut object = self.ztunnel.manifest();
-        // The other node may have made it.
+        // The other node may have created it.
         let system = json!({"metadata": {"name": object["metadata"]["namespace"]}});
         self.base.api.admin().request("POST", "/api/v1/namespaces", Some(&system));
         object["metadata"]["name"] = json!(format!("ztunnel-{}", self.name));
@@ -111,7 +112,7 @@ impl<'a> ClusterNode<'a> {
         self.base.api.admin().patch_status(&path, &status);
     }
 
-    /// Has a pod scheduled to the node.
+    /// Creates a pod that is scheduled to the node.
     pub(super) fn create_pod(&self, name: &str) -> Pod {
         let mut object = ApiServer::pod(self.name, name);
         object["spec"]["nodeName"] = json!(self.name);
@@ -122,7 +123,7 @@ impl<'a> ClusterNode<'a> {
         format!("/api/v1/namespaces/{}/pods/{pod}", self.name)
     }
 
-    /// How many of its pods are marked as captured.
+    /// Number of its pods with the annotation of captured ones.
     pub(super) fn captured(&self) -> usize {
         let pods = self.base.api.admin().get(&format!("/api/v1/namespaces/{}/pods", self.name));
         let mark = |pod: &&Value| pod["metadata"]["annotations"]["ambient.istio.io/redirection"] == "enabled";

@@ -1,4 +1,4 @@
-//! A node with many pods of the mesh: how soon a ztunnel has them all again, and what they cost at rest.
+//! A node with many pods of the mesh: time until a ztunnel has them all again, and their cost at rest.
 
 use std::{
     fs,
@@ -14,16 +14,16 @@ use super::fixture::{Fixture, MESH};
 use crate::ambient::{self, spread};
 
 const PODS: usize = 250;
-/// The measurement itself: longer than the clock of a watched pod, so each is observed once.
+/// The measurement itself: longer than the observation interval of a watched pod, so each is observed once.
 const REST: Duration = Duration::from_secs(250);
-/// Of one core, in per cent.
+/// Percentage of one core.
 const REST_BOUND: f64 = 0.5;
-/// How long it may take until all are captured, on a machine that others use.
+/// Time limit until all are captured, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How many restarts are enough.
+/// Maximum number of restarts.
 const RESTARTS: usize = 10;
 
-/// Pods that are a namespace with an address, and a line in the list of processes.
+/// Pods that are a network namespace with an address, and an entry in the process list.
 pub(super) struct Crowd {
     pub(super) fixture: Fixture,
     pub(super) pods: Vec<(Pod, Netns)>,
@@ -44,14 +44,14 @@ pub(crate) fn run(rounds: usize, announce: bool, rest: bool) {
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETGEN`.
 const GET_GENERATION: u16 = 0x0a10;
 
-/// Asks for the generation of nf_tables' rules.
+/// Requests the generation of nf_tables' rules.
 fn ask_generation(socket: &mut Socket) {
     let request = NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]);
     let _ = socket.get_first(request).unwrap();
 }
 
-/// Processor time of a thread that wakes up ten times a second, and does nothing else or this, in per cent of one core: the least
-/// that this machine takes for it.
+/// CPU time of a thread that wakes up ten times a second, and does nothing else or this, as a percentage of one core: the minimum
+/// on this machine.
 fn waking(period: Duration, mut also: impl FnMut()) -> f64 {
     let used = || {
         let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
@@ -66,7 +66,7 @@ fn waking(period: Duration, mut also: impl FnMut()) -> f64 {
 }
 
 impl Crowd {
-    /// The pods run, and are not in the mesh.
+    /// Starts pods that run outside the mesh.
     pub(super) fn start(count: usize) -> Crowd {
         let fixture = Fixture::start(&[]);
         let mut pods = Vec::new();
@@ -89,7 +89,7 @@ impl Crowd {
         states.values().filter(|state| **state == WorkloadState::Up).count()
     }
 
-    /// Their namespace gets its label.
+    /// Labels their namespace.
     pub(super) fn join(&mut self) {
         let count = self.pods.len();
         let began = Instant::now();
@@ -97,22 +97,22 @@ impl Crowd {
         let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
         while self.fixture.daemon.metric(enrolled) != Some(count as f64) {
             assert!(began.elapsed() < LIMIT, "not all are captured:\n{}", self.fixture.daemon.log());
-            thread::sleep(Duration::from_millis(20)); // between two looks at another process
+            thread::sleep(Duration::from_millis(20)); // between two polls of another process
         }
         assert_eq!(self.served(), count);
         println!(
             "{count} running pods join by their namespace's label: captured, looked at again and served after {:.1?}",
             began.elapsed()
         );
-        // As the API has them by now. A directory is only read.
+        // Updates the objects as the API would have them. A directory is only read.
         for (number, (pod, _)) in self.pods.iter().enumerate() {
             let marked = pod.clone().annotation("ambient.istio.io/redirection", "enabled");
             self.fixture.manifests.put_pod(&marked.manifest(&[address(number)]));
         }
-        thread::sleep(Duration::from_secs(3)); // until it has done all that follows
+        thread::sleep(Duration::from_secs(3)); // until all subsequent work is complete
     }
 
-    /// Processor time of the agent and of its tools, in per cent of one core.
+    /// CPU time of the agent and of its tools, as a percentage of one core.
     pub(super) fn rest(&self, period: Duration) -> f64 {
         let used = || self.fixture.daemon.cpu_time() + children(self.fixture.daemon.pid());
         let (before, began) = (used(), Instant::now());
@@ -141,13 +141,13 @@ impl Crowd {
         println!();
     }
 
-    /// The agent is killed, and when it is gone, the next one starts: it would wait for the lock of the node.
+    /// Kills the agent, and starts the next one after its end: it would otherwise wait for the lock of the node.
     pub(super) fn restart(&mut self) {
         self.fixture.daemon.end();
         self.fixture.daemon = self.fixture.container.start();
     }
 
-    /// The agent is killed, and the next one tells ztunnel of all pods.
+    /// Kills the agent, and measures until the next one has sent all pods to ztunnel.
     fn announce(&mut self, restarts: usize) {
         let (mut whole, mut telling) = (Vec::new(), Vec::new());
         for _ in 0..restarts {
@@ -191,11 +191,11 @@ pub(super) fn address(number: usize) -> IpAddr {
     IpAddr::V4(ambient::fake_ip(u32::try_from(number).unwrap()))
 }
 
-/// What ended children of a process have used.
+/// CPU time of a process's ended children.
 fn children(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let ticks = |field: usize| fields.split_ascii_whitespace().nth(field).unwrap().parse::<u64>().unwrap();
-    // The 16th and 17th of all fields, in hundredths of a second.
+    // Fields 16 and 17 of all, in hundredths of a second.
     Duration::from_millis((ticks(13) + ticks(14)) * 10)
 }

@@ -1,4 +1,4 @@
-//! A node whose agent captures pods from within, with a ztunnel that is connected.
+//! A node whose agent uses in-pod redirection, with a connected ztunnel.
 
 use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
 
@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 /// Namespace of the pods of the mesh.
 pub(crate) const MESH: &str = "mesh";
 
-/// The node. What is dropped first comes first.
+/// The node. Fields are in drop order.
 pub(crate) struct Fixture {
     pub(crate) ztunnel: InpodZtunnel,
     pub(crate) daemon: Daemon,
     pub(crate) container: Container,
     pub(crate) manifests: Manifests,
     pub(crate) node: Arc<Node>,
-    /// What the agent takes for the node's `/proc`.
+    /// The agent's substitute for the node's `/proc`.
     processes: TempDir,
     _mounted: [TempDir; 2],
 }
 
 impl Fixture {
-    /// A node whose agent is ready; nobody but a ztunnel is there yet.
+    /// A node with a ready agent, a ztunnel and no pods.
     pub(crate) fn start(env: &[(&str, &str)]) -> Fixture {
         let node = Arc::new(Node::new(NodeOptions::default()));
         let manifests = Manifests::new();
@@ -45,7 +45,7 @@ impl Fixture {
             .with_mount(&manifests.path(), "/manifests")
             .with_mount(sockets.path(), "/ztunnel")
             .with_mount(processes.path(), "/hostproc")
-            .with_mount(run.path(), "/run") // the lock of the older backend's tools
+            .with_mount(run.path(), "/run") // the lock of the legacy tools
             .with_mount(Path::new("/run/netns"), "/var/run/netns");
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         let mut daemon = container.start();
@@ -58,13 +58,13 @@ impl Fixture {
         Fixture { ztunnel, daemon, container, manifests, node, processes, _mounted: [sockets, run] }
     }
 
-    /// Brings the namespace into the mesh, or out of it.
+    /// Adds the namespace to the mesh, or removes it.
     pub(crate) fn label(&self, ambient: bool) {
         const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
         self.manifests.put_namespace(MESH, if ambient { &[LABEL] } else { &[] });
     }
 
-    /// A process of a pod.
+    /// Adds a process of a pod.
     pub(crate) fn put_process(&self, pid: usize, pod: &Pod, netns: &Netns) {
         let directory = self.processes.path().join(pid.to_string());
         let slice = pod.uid.replace('-', "_");

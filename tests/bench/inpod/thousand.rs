@@ -1,5 +1,5 @@
-//! A node of 1,000 pods of the mesh whose records of ADDs pod authors have filled: what the agent costs at rest, and
-//! what one change of one pod costs.
+//! A node with 1,000 pods of the mesh whose records of ADDs were filled by pod authors: the agent's cost at rest, and the cost of
+//! one change of one pod.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ const PODS: usize = 1000;
 const RECORDS: usize = 2000;
 const REST: Duration = Duration::from_secs(60);
 const CHANGES: u32 = 200;
-/// Between two changes: far more often than pods of a node change.
+/// Interval of changes: far shorter than on real nodes.
 const PACE: Duration = Duration::from_millis(100);
 const RECONCILER: &str = "agent";
 const BOUNDS: &str = "bounds: 40 MiB, 5 % of one core at rest, 4 MiB of records";
@@ -61,7 +61,7 @@ pub(crate) fn run() {
     );
 }
 
-/// As no version bounded them before records had places.
+/// A record of unlimited size, as before records were limited.
 fn hostile(number: usize) -> String {
     let words = "\u{1}".repeat(10_000);
     let pod =
