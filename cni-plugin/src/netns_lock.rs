@@ -63,14 +63,14 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// One test for all of it: the name is one for the whole namespace.
+    /// A single test: the lock's name is common to the whole namespace.
     #[test]
     fn a_turn_ends_when_it_is_dropped_and_the_last_child_has_ended() {
         let first = acquire().unwrap();
         let started = Instant::now();
         let waited = thread::scope(|scope| {
             let second = scope.spawn(|| acquire().map(|_turn| started.elapsed()));
-            thread::sleep(Duration::from_millis(100)); // how long the second has to wait
+            thread::sleep(Duration::from_millis(100)); // the time for which the second has to wait
             drop(first);
             second.join().unwrap().unwrap()
         });

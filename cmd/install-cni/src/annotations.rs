@@ -153,7 +153,7 @@ mod tests {
         AnnotationUpdate { pod, uid: number.to_string().as_str().into(), redirection }
     }
 
-    /// Record of the updates that have been written.
+    /// API server stub that records written updates.
     #[derive(Default)]
     struct Stub {
         in_flight: RefCell<BTreeSet<PodUid>>,
@@ -183,7 +183,7 @@ mod tests {
         write_each(&mut updates, |update| stub.write(update)).await;
         let took = began.elapsed();
         assert_eq!((stub.written.borrow().len(), stub.most.get()), (1000, REQUESTS));
-        // One after the other: 45 s.
+        // Sequentially it would take 45 s.
         assert!(took < Duration::from_secs(15), "{took:?}");
     }
 

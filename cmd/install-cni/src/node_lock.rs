@@ -83,7 +83,7 @@ mod tests {
         assert!(try_lock(&path).unwrap().is_none(), "it is held");
         drop(first);
         let second = NodeLock::acquire(&path).unwrap();
-        // A file that was opened before it was removed is no lock any more.
+        // A file that was opened before its removal is no lock any more.
         second.remove_file().unwrap();
         assert!(!path.exists());
         assert!(try_lock(&path).unwrap().is_some());

@@ -1,4 +1,4 @@
-//! The program against API servers and proxies that refuse everything.
+//! The program with API servers and proxies that refuse everything.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::io::{Read as _, Write as _};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server that answers each request with 403, and what it was asked, a line for each connection. Of agents it has an empty list.
+/// A server that answers each request with 403, and records a line for each connection. Its list of agents is empty.
 struct Refusing {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
@@ -44,7 +44,7 @@ impl Refusing {
     }
 }
 
-/// Runs the program with nothing in its environment but these variables, and a kubeconfig whose cluster has these fields.
+/// Runs the program with only these environment variables, and a kubeconfig whose cluster has these fields.
 fn millrace(words: &[&str], cluster: &str, variables: &[(&str, &str)]) -> Output {
     let home = tempfile::tempdir().unwrap();
     let text = format!(
@@ -85,7 +85,7 @@ fn the_proxy_is_the_one_that_kubectl_takes() {
     }
 }
 
-/// Whatever is left of its time is enough for one more check.
+/// The rest of its time suffices for one more check.
 #[test]
 fn a_check_that_waits_ends_with_a_check_when_its_time_is_over() {
     let server = Refusing::start();

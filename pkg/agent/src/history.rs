@@ -232,7 +232,7 @@ mod tests {
             known.iter().all(|change| (change.repeats > 0) == change.first_started_at.is_some()),
             "{known:?}"
         );
-        // The file has each of them, for the version before this one.
+        // The file has each of them, for the previous version.
         let lines = std::fs::read_to_string(&path).unwrap();
         assert_eq!(lines.lines().count(), 9, "{lines}");
         let mut next = ChangeHistory::default();
@@ -264,7 +264,7 @@ mod tests {
         let mut next = ChangeHistory::default();
         next.keep_in(&path);
         assert_eq!(of(&next, "calm"), 200, "they are in the file, too");
-        // Where all have few, the oldest goes.
+        // If all have few, the oldest is removed.
         (0..MOST).for_each(|at| history.record_change(change(format!("shop/new-{at}"), "x".to_owned())));
         assert_eq!((of(&history, "calm"), of(&history, "busy")), (0, 0));
     }

@@ -463,7 +463,7 @@ mod tests {
 
     use crate::ReconcilerInbox;
 
-    /// The reconciler answers nothing, and `lookup` returns at once.
+    /// The reconciler does not answer, and `lookup` returns immediately.
     fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
         let (handle, inbox) = ReconcilerInbox::new();
         let plugin = PluginMetrics::register(&mut Registry::default());
@@ -495,7 +495,7 @@ mod tests {
         assert!(began.elapsed() >= wait && began.elapsed() < WATCH_DELAY, "{:?}", began.elapsed());
     }
 
-    /// The reconciler is busy, and answers nothing.
+    /// The reconciler is busy, and does not answer.
     #[test]
     fn one_deadline_holds_for_the_look_up_and_all_that_follows() {
         let (send, asked) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! The client against real servers on 127.0.0.1: TLS, tokens, certificates, retries, and what goes wrong.
+//! The client with real servers on 127.0.0.1: TLS, tokens, certificates, retries, and errors.
 
 #![expect(clippy::unwrap_used, reason = "a test: a panic is its failure")]
 
@@ -25,7 +25,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Small times, so that the tests are fast.
+/// Short times, so that the tests are fast.
 fn policy() -> RetryPolicy {
     RetryPolicy {
         deadline: millis(1500),
@@ -45,7 +45,7 @@ fn pod() -> Vec<u8> {
     json(200, r#"{"kind":"Pod","metadata":{"name":"web-0"}}"#)
 }
 
-/// Fails, and says so without the token.
+/// Returns the error, which must not contain the token.
 fn failure(dir: &Dir) -> Error {
     let error = get(dir).unwrap_err();
     let shown = format!("{error} {error:?}");
@@ -210,7 +210,7 @@ fn a_last_try_that_is_cut_short_does_not_hide_what_the_others_were_told() {
     let stub = Stub::tls(tls.server(&["127.0.0.1"]), |_, number| match number {
         0 | 1 => json(401, r#"{"message":"Unauthorized"}"#),
         _ => {
-            sleep(millis(700)); // longer than what is left
+            sleep(millis(700)); // longer than the remaining time
             pod()
         }
     });

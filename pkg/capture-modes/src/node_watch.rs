@@ -433,7 +433,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut drift = NodeDrift::new(start);
-        // What another component's events cost is bounded; a look that finds nothing is no repair.
+        // The cost of another component's events is bounded; an observation without a difference is no repair.
         drift.end_observation(Duration::from_millis(4), false, at(1000));
         drift.record_notice(NodeChange::Network.into(), at(1001));
         assert_eq!(drift.next_observation(), Some(at(1200)));

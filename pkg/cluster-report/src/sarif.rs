@@ -56,8 +56,8 @@ mod tests {
             .collect()
     }
 
-    /// The members that SARIF 2.1.0 requires, and those of its rules that concern ours: sections 3.13, 3.14, 3.18, 3.19, 3.27,
-    /// 3.33 and 3.49.
+    /// Properties that SARIF 2.1.0 requires, and those of its rules that concern ours: sections 3.13, 3.14, 3.18, 3.19, 3.27, 3.33
+    /// and 3.49.
     #[test]
     fn a_log_has_what_the_standard_requires() {
         let finding = |code, object| Finding::new(code, object, "a message").on_node("n1");

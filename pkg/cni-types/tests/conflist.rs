@@ -1,4 +1,4 @@
-//! Whole files with our entry against what Istio's agent writes, and what holds for every file.
+//! Whole files with our entry compared with those that Istio's agent writes, and properties of every file.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
@@ -22,7 +22,7 @@ fn parse(text: &str) -> Json {
     Json::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Merging gives the golden text, and again; taking our entry out and putting it back gives it too.
+/// Merging gives the golden text, also when repeated; removing our entry and adding it again gives it too.
 fn golden(existing: &str, expected: &str, converted: bool) {
     let now = merge_entry(existing.as_bytes(), &entry()).unwrap();
     assert_eq!((now.text.as_str(), now.converted), (expected, converted));
@@ -109,7 +109,7 @@ fn plugin() -> impl Strategy<Value = Json> {
     })
 }
 
-/// A list in which at least one plugin is not ours, in Go's form, and the same without ours.
+/// A list in which at least one plugin is not ours, in Go's format, and the same without our entry.
 fn list() -> impl Strategy<Value = (Json, Json)> {
     let parts = (btree_map(string(), json(), 0..5), vec(plugin(), 0..6), 0..6_usize);
     parts.prop_map(|(mut other, mut plugins, at)| {
@@ -125,7 +125,7 @@ fn list() -> impl Strategy<Value = (Json, Json)> {
     })
 }
 
-/// A byte more, less or other somewhere in a text.
+/// A text with one byte added, removed or changed.
 fn damaged(text: &str, at: usize, byte: u8, how: u8) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     let at = at % bytes.len();

@@ -1,4 +1,4 @@
-//! Replays what containerd really sent (`tests/data/cni-calls/` of the workspace).
+//! Replays recorded calls of containerd (`tests/data/cni-calls/` of the workspace).
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 

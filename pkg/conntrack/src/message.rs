@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Without addresses the kernel would forget every connection of the namespace.
+    /// Without addresses the kernel would delete every connection of the namespace.
     #[test]
     fn only_one_connection_is_asked_for_or_forgotten() {
         let one = tuple("10.0.0.2:40000", "10.0.0.1:80");

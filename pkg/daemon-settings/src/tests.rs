@@ -13,7 +13,7 @@ use enrolment::EnrolmentPolicy;
 use model::{ExistingConnections, Family};
 use rules::inpod::ProbeAddresses;
 
-/// A container that has what every one has.
+/// A container with the variables of every container.
 #[derive(Clone)]
 struct Around(BTreeMap<String, String>);
 
@@ -56,14 +56,14 @@ fn values(arguments: &[&str], env: &[(&str, &str)]) -> FlagValues {
     }
 }
 
-/// Settings with these flags, and these variables over the usual ones.
+/// Settings with these flags, and these variables in addition to the usual ones.
 fn read(arguments: &[&str], env: &[(&str, &str)]) -> Result<DaemonSettings, Vec<String>> {
     let env = [USUAL, env].concat();
     let read = DaemonSettings::read(&values(arguments, &env), &around(&env));
     read.map(|(settings, _)| settings).map_err(|mistakes| mistakes.0)
 }
 
-/// Every flag, its variables, and its default, as Istio's documentation has them; ours below the line.
+/// Every flag, its variables, and its default, as documented by Istio; ours are at the end.
 const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("cni-net-dir", &["CNI_NET_DIR"], "/etc/cni/net.d"),
     ("mounted-cni-net-dir", &["MOUNTED_CNI_NET_DIR"], "/host/etc/cni/net.d"),
@@ -217,7 +217,7 @@ fn without_any_choice_it_installs_as_istio_does() {
     assert_eq!(settings.warnings, Vec::<String>::new());
 }
 
-/// Settings as text, to compare all of them, without and with this variable set to nothing.
+/// Settings as text, for comparison, without this variable and with it empty.
 fn unset_and_empty(base: &[(&str, &str)], variable: &str) -> (String, String) {
     let without: Vec<_> = base.iter().filter(|(name, _)| *name != variable).copied().collect();
     let settings = |env: &[(&str, &str)]| match DaemonSettings::read(&values(&[], env), &around(env)) {
@@ -242,7 +242,7 @@ fn an_empty_variable_counts_as_unset_for_every_setting() {
     }
 }
 
-/// The same without the usual variables.
+/// Settings without the usual variables.
 fn read_alone(env: &[(&str, &str)]) -> String {
     format!("{:?}", DaemonSettings::read(&values(&[], env), &around(env)).unwrap())
 }
@@ -359,7 +359,7 @@ fn a_config_map_is_named_with_or_without_its_namespace() {
         assert!(object(text).unwrap_err()[0].starts_with("CNI_CONFIG_MAP (--cni-config-map): "), "{text}");
     }
     assert!(read(&["--cni-config-map=cni"], &[("CNI_NETWORK_CONFIG", "")]).is_ok(), "it will give the entry");
-    // A text that is none can only stay so; what may change while we run may become good.
+    // A value of the environment cannot become valid; a file that can change while the agent runs may.
     let wrong = [("CNI_NETWORK_CONFIG", r#"{"type": "other"}"#)];
     let mistakes = read(&[], &wrong).unwrap_err();
     assert!(mistakes.len() == 1 && mistakes[0].starts_with("CNI_NETWORK_CONFIG ("), "{mistakes:?}");
@@ -486,7 +486,7 @@ fn the_source_of_probes_is_an_address_or_detected_in_each_family() {
         ("detect", "", istio, vec![Family::V4]),
         ("detect", "detect", istio, Family::BOTH.to_vec()),
         ("detect", "fd00::1", ProbeAddresses { v6: chosen, ..istio }, vec![Family::V4]),
-        // As a field of the pod's status has them, for both flags.
+        // In the format of the pod's status field, for both flags.
         (both, both, ProbeAddresses { v4: "10.0.0.1".parse().unwrap(), v6: chosen }, vec![]),
         ("fd00::1", "fd00::1", ProbeAddresses { v6: chosen, ..istio }, vec![]),
     ] {
@@ -555,7 +555,7 @@ fn the_directory_of_network_namespaces_is_looked_for_where_it_may_be_mounted() {
         read(&[], &[&[("HOST_ROOT", host_text.as_str())], env].concat()).unwrap().netns_directory
     };
     let usual = Path::new("/var/run/netns");
-    // Neither is there, as far as it is not the machine's own.
+    // Neither exists, except for the machine's own.
     assert_eq!(directory(&[]), usual);
     let below = |path: &Path| host.join(path.strip_prefix("/").unwrap());
     fs::create_dir_all(below(usual)).unwrap();
@@ -575,7 +575,7 @@ fn repair(flags: &[&str]) -> Option<RepairOptions> {
     read(flags, &[("NODE_NAME", "n1")]).unwrap().repair
 }
 
-/// repairPods before deletePods before labelPods, and nothing where none of them is chosen.
+/// repairPods before deletePods before labelPods, and none if none is set.
 #[test]
 fn the_first_repair_mode_of_istios_order_counts() {
     let (label, delete, in_place) = ("--repair-label-pods", "--repair-delete-pods", "--repair-repair-pods");

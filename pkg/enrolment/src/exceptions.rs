@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(effective.traffic.outbound_ports, [Port(6379), Port(27017)]);
         assert_eq!(effective.traffic.inbound_ports, [], "an empty list of the pod's own is none");
         assert_eq!((effective.dns, effective.refused), (Some(false), vec![]));
-        // What cannot be applied does not give way to the namespace's: the pod asked for something else.
+        // An invalid annotation does not fall back to the namespace's: the pod requested something else.
         let invalid = requested(&[(OutboundPorts, "https")]).effective_exceptions(
             Some(&namespace),
             &AllowedExceptions::all(),

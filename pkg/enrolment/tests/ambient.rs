@@ -1,4 +1,4 @@
-//! Who belongs to ambient mode, row by row and in their order.
+//! Which pods belong to ambient mode, row by row in order.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "pods/fixture.rs"]
@@ -34,7 +34,7 @@ fn is(pod: &Pod) -> Result<EnrolmentReason, SkipReason> {
 type Change = fn(&mut Pod);
 type Row = (SkipReason, Change);
 
-/// What keeps a pod of an ambient namespace out. In the order of the table.
+/// Reasons that keep a pod of an ambient namespace out, in the order of the table.
 const ROWS: [Row; 10] = [
     (SkipReason::PodLabelNone, |pod| drop(pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into()))),
     (SkipReason::ExcludedNamespace, |pod| pod.metadata.namespace = "kube-system".into()),
@@ -73,7 +73,7 @@ fn each_row_alone_keeps_a_pod_out() {
     }
 }
 
-/// The three on names exclude each other.
+/// The three about names exclude each other.
 #[test]
 fn of_two_rows_the_first_is_told() {
     let on_names = [SkipReason::ExcludedNamespace, SkipReason::AgentPod, SkipReason::Ztunnel];
@@ -228,7 +228,7 @@ proptest! {
     }
 }
 
-/// What the agent hands the plugin where nobody wrote selectors, and what Istio's chart has.
+/// Default selectors that the agent passes to the plugin, and those of Istio's chart.
 #[test]
 fn selectors_that_only_mean_the_labels_give_the_reasons_of_labels() {
     let text = r#"[{"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},

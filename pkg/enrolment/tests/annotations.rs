@@ -1,5 +1,5 @@
-//! Every annotation and every word of the `istio-proxy` container that shapes redirection: its default, what is
-//! allowed, and what is answered to the rest.
+//! Every annotation and every variable of the `istio-proxy` container that affects redirection: its default, its valid values, and
+//! the error for others.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "pods/fixture.rs"]
@@ -49,7 +49,7 @@ fn names(names: &[&str]) -> Vec<IfName> {
     names.iter().map(|name| IfName::new(name).unwrap()).collect()
 }
 
-/// What the injector's pod gets without an annotation.
+/// Configuration of an injected pod without annotations.
 fn default() -> SidecarConfig {
     SidecarConfig {
         outbound_port: Port(15001),
@@ -86,7 +86,7 @@ fn interception_mode() {
     assert_eq!(config(MODE, "TPROXY"), SidecarConfig { inbound_mode: tproxy, ..default() });
 }
 
-/// Valid forms of a list of ports, alike for all five annotations.
+/// Valid forms of a list of ports, equal for all five annotations.
 fn port_forms() -> Vec<(&'static str, PortSelection)> {
     vec![
         ("*", PortSelection::All),
@@ -190,7 +190,7 @@ const BAD_NETWORKS: [&str; 8] = [
 const BAD_INTERFACES: [&str; 8] =
     ["0123456789abcdef", "a b", "net1;net2 x", "-j", "!net1", "a/b", "..", "net\"1"];
 
-/// Annotation, values that are refused, and what the answer says is allowed.
+/// Annotation, refused values, and the valid ones in the error.
 fn refused() -> Vec<(&'static str, Vec<&'static str>, &'static str)> {
     let ports = "'*', nothing, or a comma-separated list of ports from 0 to 65535";
     let networks = "nothing, or a comma-separated list of networks as 10.0.0.0/8";
@@ -232,8 +232,8 @@ fn an_endless_value_is_shown_in_part() {
     assert!(error.to_string().len() < 1000);
 }
 
-/// Each element is a rule or more, in the pod's own namespace: who writes the annotation must not decide how long its ADD
-/// takes, and a part of a list is not what was meant.
+/// Each element becomes one rule or more, in the pod's own namespace: the annotation's author must not determine the duration of
+/// the ADD, and a truncated list would not be the requested one.
 #[test]
 fn a_list_that_is_too_long_is_refused_whole() {
     let joined = |number: usize, of: fn(usize) -> String| (0..number).map(of).collect::<Vec<_>>().join(",");
@@ -288,7 +288,7 @@ fn user_and_group_of_the_proxy() {
         let config = redirected(&ids(user, group)).unwrap().config;
         assert_eq!(config, SidecarConfig { proxy_uids: vec![uid], proxy_gids: vec![gid], ..default() });
     }
-    // The last number is no id: the kernel takes it as "none" (`uid_valid`), iptables refuses it.
+    // The last number is no ID: the kernel treats it as "none" (`uid_valid`), iptables refuses it.
     for bad in [-1, i64::MIN, 4_294_967_295, 4_294_967_296, i64::MAX] {
         for (field, pod) in [
             ("securityContext.runAsUser", ids(Some(bad), None)),
@@ -416,7 +416,7 @@ fn the_newer_name_of_virtual_interfaces_wins() {
         pod.metadata.annotations.insert(REROUTE.to_owned(), newer.to_owned());
         assert_eq!(redirected(&pod).unwrap().config.kubevirt_interfaces, expected, "{newer:?}");
     }
-    // The older one is not read then, so that it may be anything.
+    // The older one is not read then, so that it may be invalid.
     pod.metadata.annotations.insert(KUBEVIRT.to_owned(), "no name".to_owned());
     assert!(redirected(&pod).is_ok());
 }

@@ -1,4 +1,4 @@
-//! The decision table of Istio's plugin, row by row, in its order, and what holds for every pod.
+//! The decision table of Istio's plugin, row by row, in order, and properties of every pod.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "pods/fixture.rs"]
@@ -25,7 +25,7 @@ fn decided(pod: &Pod, policy: &EnrolmentPolicy) -> PodDecision {
 
 type Row = (SkipReason, fn(&mut Pod));
 
-/// Each row's own change to an injected pod. From top to bottom in the order of the table.
+/// Change of an injected pod for each row, in the order of the table.
 const ROWS: [Row; 8] = [
     (SkipReason::HostNetwork, |pod| pod.spec.host_network = true),
     (SkipReason::HasIstioInit, |pod| pod.spec.init_containers.push(container("istio-init"))),
@@ -71,8 +71,7 @@ fn each_row_alone_decides() {
     }
 }
 
-/// Every two rows at once. A pod without a proxy cannot have `DISABLE_ENVOY` on it, and of one that was not injected
-/// nobody expects a proxy.
+/// Every two rows together. A pod without a proxy cannot have `DISABLE_ENVOY` on it, and one that was not injected needs no proxy.
 #[test]
 fn of_two_rows_the_first_wins() {
     for (index, (first, change_first)) in ROWS.iter().enumerate() {
@@ -253,7 +252,7 @@ fn with_none_no_other_annotation_is_read() {
     assert_eq!(decided(&pod, &OFF()), PodDecision::Skip(SkipReason::InterceptionNone));
 }
 
-/// Ambient: a pod without sidecar, the namespace's label, the pod's own refusal.
+/// Ambient: a pod without sidecar, the namespace's label, the pod's own opt-out.
 #[test]
 fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
     let plain = || Pod { metadata: model::ObjectMeta::default(), ..injected() };
@@ -288,7 +287,7 @@ fn ambient_takes_pods_of_labelled_namespaces_that_have_no_sidecar() {
     assert_eq!(enrolled.code(), "ambient-namespace");
 }
 
-/// A pod's own word goes before its namespace's, where it is one of the two that mean something.
+/// A pod's own label overrides its namespace's, if it is one of the two valid ones.
 #[test]
 fn a_pods_own_label_overrides_its_namespaces() {
     let (by_pod, by_namespace) = (
@@ -316,7 +315,7 @@ fn a_pods_own_label_overrides_its_namespaces() {
         assert_eq!(&on, expected, "{own:?} in {label:?}");
         assert_eq!(decide(&pod, Some(&namespace(label)), &OFF()).unwrap(), out, "ambient off");
         assert_eq!(enrolment::needs_namespace(&pod, &ambient()), own != "none", "{own:?}");
-        // With a sidecar no label counts.
+        // With a sidecar no label applies.
         pod.metadata.annotations = with_status(&[]);
         assert!(matches!(decided(&pod, &ambient()), PodDecision::Sidecar(_)), "{own:?}");
     }
@@ -333,7 +332,7 @@ fn the_ztunnel_is_not_enrolled() {
     assert_eq!(decided(&pod, &ambient()), PodDecision::Skip(SkipReason::Ztunnel));
 }
 
-/// Rows that come later in the table do not keep a pod out of ambient mode.
+/// Later rows of the table do not keep a pod out of ambient mode.
 #[test]
 fn ambient_comes_before_the_rows_of_the_sidecar() {
     for (reason, change) in ROWS.into_iter().filter(|(reason, _)| *reason != SkipReason::HostNetwork) {
@@ -400,7 +399,7 @@ fn without_a_known_agent_namespace_no_pod_is_the_agent() {
     assert_eq!(decide_early(&RuntimeCall { pod: Some(&pod), annotations: None }, &OFF()), None);
 }
 
-/// Pods with this label, in whatever namespace.
+/// Selects pods with this label, in any namespace.
 fn selecting(label: &str, value: &str) -> EnrolmentPolicy {
     let selector = serde_json::json!([{"podSelector": {"matchLabels": {label: value}}}]);
     let enablement = serde_json::from_value(selector).unwrap();
@@ -476,7 +475,7 @@ proptest! {
         }
     }
 
-    /// The plugin at ADD and the agent later never disagree.
+    /// The decisions of the plugin at ADD and of the agent later never differ.
     #[test]
     fn plugin_and_agent_decide_alike(
         pod in fixture::pod(),

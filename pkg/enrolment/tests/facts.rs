@@ -1,4 +1,4 @@
-//! The index of facts: whatever way they come, it is what the last word on each object makes it.
+//! The index of facts: in whatever order they arrive, it has the last state of each object.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "pods/fixture.rs"]
@@ -41,7 +41,7 @@ fn gone(pod: &str, uid: &str) -> Fact {
     Fact::PodGone { name: name(pod), uid: uid.into() }
 }
 
-/// Each fact, whether it changes anything, and which pods there are then.
+/// Each fact, whether it changes anything, and the resulting pods.
 #[test]
 fn facts_change_what_they_are_about() {
     let mut index = FactIndex::default();
@@ -134,7 +134,7 @@ fn fact() -> impl Strategy<Value = Fact> {
     ]
 }
 
-/// The same, by hand and without an index: a list of everything that is there.
+/// Applies a fact by hand and without an index, to a list of everything.
 fn retell(pods: &mut Vec<Pod>, namespaces: &mut Vec<Namespace>, fact: Fact) {
     match fact {
         Fact::Pods(all) => *pods = all,
@@ -154,7 +154,7 @@ fn retell(pods: &mut Vec<Pod>, namespaces: &mut Vec<Namespace>, fact: Fact) {
     }
 }
 
-/// A list that names one object twice means the last of them.
+/// In a list that has an object twice, the last one counts.
 fn without_doubles(fact: Fact) -> Fact {
     match fact {
         Fact::Pods(all) => {
@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(index, at_once);
     }
 
-    /// What is trimmed is not looked at by any decision.
+    /// No decision reads trimmed fields.
     #[test]
     fn a_trimmed_pod_gets_the_same_decisions(
         whole in fixture::pod(),
@@ -218,7 +218,7 @@ proptest! {
         prop_assert_eq!(again, trimmed);
     }
 
-    /// What a record of an ADD keeps of a pod says how it is redirected to its sidecar.
+    /// The part of a pod that a record of an ADD keeps determines its redirection to the sidecar.
     #[test]
     fn a_pod_trimmed_to_its_sidecar_is_redirected_alike(whole in fixture::pod()) {
         let policy = EnrolmentPolicy::default();
@@ -237,7 +237,7 @@ fn an_index_of_nothing_has_no_candidates() {
     assert!(list_candidates(&FactIndex::default(), &ZtunnelSelector::default()).is_empty());
 }
 
-/// What lists say otherwise of does not count until somebody confirms it; single changes do.
+/// Changes in lists have no effect on unconfirmed objects; single changes do.
 #[test]
 fn lists_do_not_change_unconfirmed_objects() {
     let mut index = FactIndex::default();
@@ -259,7 +259,7 @@ fn lists_do_not_change_unconfirmed_objects() {
     assert!(index.namespace("shop").is_none());
 }
 
-/// Whatever their author writes, within the API's limits and beyond.
+/// Whatever its author writes, within the API's limits and beyond.
 #[test]
 fn what_is_kept_of_a_pod_is_bounded() {
     let mut big = fixture::injected();

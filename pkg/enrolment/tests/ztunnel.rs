@@ -1,4 +1,4 @@
-//! Which pod is the node's proxy.
+//! Which pod is the node's ztunnel.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 use enrolment::{
@@ -9,7 +9,7 @@ use model::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A ztunnel that is ready.
+/// A ready ztunnel.
 fn ztunnel(name: &str, created: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "istio-system", "uid": format!("uid-{name}"),
@@ -21,7 +21,7 @@ fn ztunnel(name: &str, created: &str) -> Value {
     })
 }
 
-/// The same with another value at a place.
+/// A ready ztunnel with another value at a JSON pointer.
 fn but(place: &str, value: Value) -> Value {
     let mut pod = ztunnel("z", "2026-01-01T00:00:00Z");
     *pod.pointer_mut(place).unwrap_or_else(|| panic!("{place}")) = value;

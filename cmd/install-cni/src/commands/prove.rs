@@ -106,7 +106,7 @@ mod tests {
         modes.iter().enumerate().map(pod).collect()
     }
 
-    /// Proves pods whose number is not among those that fail.
+    /// Proves pods whose number is not among the failing ones.
     fn proven(
         pods: &[PodState],
         failing: &[usize],

@@ -18,7 +18,7 @@ fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
     assert!(CliCommand::from_name("install").is_none() && CliCommand::from_name("uninstall").is_none());
 }
 
-/// Each shell that is there takes its script, and offers what was begun.
+/// Each installed shell accepts its script, and completes the beginning of a word.
 #[test]
 fn shells_complete_commands_and_flags() {
     let flag = |long| Flag::new_switch("what's \\ it").long(long);

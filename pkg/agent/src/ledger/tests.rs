@@ -1,4 +1,4 @@
-//! Whose an address is, story by story, and in any order.
+//! Owner of an address in single scenarios, and after events in any order.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn attached(uid: &str, ips: &[IpAddr]) -> PodAttachment {
     PodAttachment { uid: uid.into(), ips: ips.to_vec(), network: "cbr0".to_owned() }
 }
 
-/// As the API shows it.
+/// A pod as the API shows it.
 fn shown(uid: &str, ips: &[IpAddr]) -> Pod {
     let PodName { namespace, name } = name(uid);
     let metadata =
@@ -37,12 +37,12 @@ fn namespace() -> Namespace {
     Namespace { metadata: ObjectMeta { name: "mesh".to_owned(), labels, ..ObjectMeta::default() } }
 }
 
-/// A ledger, and what the API shows; the kernel holds what was wanted last.
+/// A ledger, and the pods that the API shows; the kernel has the last desired members.
 struct Node {
     ledger: AttachmentLedger,
     index: FactIndex,
     kernel: MemberAddresses,
-    /// What has changed since the last look, if only that is looked at.
+    /// Changes since the last comparison, if only these are compared.
     changed: Option<(BTreeMap<PodUid, PodName>, BTreeSet<IpAddr>)>,
 }
 
@@ -61,7 +61,7 @@ impl Node {
         }
     }
 
-    /// The API shows the pod, if it does, with or without the label that keeps it out of the mesh.
+    /// Toggles the label that keeps the pod out of the mesh, if the API shows the pod.
     fn changes_sides(&mut self, uid: &str) {
         let Some(mut pod) = self.index.pod(&name(uid)).cloned() else { return };
         let labels = &mut pod.metadata.labels;
@@ -97,7 +97,7 @@ impl Node {
         self.index.apply(Fact::PodGone { name: name(uid), uid: uid.into() });
     }
 
-    /// The containers that a runtime without any does not list.
+    /// The containers that an empty list of the runtime lacks.
     fn unlisted(&self) -> Vec<String> {
         self.ledger.containers_not_in("cbr0", &BTreeSet::new()).into_iter().map(String::from).collect()
     }
@@ -152,7 +152,7 @@ fn an_address_that_is_used_again_belongs_to_the_new_pod_whenever_the_old_ones_en
     }
 }
 
-/// Also when the old one's end is never told.
+/// Also if the end of the old one is never reported.
 #[test]
 fn who_has_lost_an_address_does_not_get_it_back() {
     let mut node = Node::new(vec![shown("u1", &[X])]);
@@ -175,11 +175,11 @@ fn a_new_sandbox_of_a_pod_has_its_own_addresses() {
     node.add("c2", "u1", &[Y]);
     assert_eq!(node.del("c1", "u1", &[X]), [X]);
     node.are(&[(Y, "u1")]);
-    // The same address again: the old sandbox takes nothing with it.
+    // The same address again: the old sandbox removes nothing.
     node.add("c3", "u1", &[Y]);
     assert!(node.del("c2", "u1", &[Y]).is_empty());
     node.are(&[(Y, "u1")]);
-    // And one that was given back before.
+    // And an address that was released before.
     node.add("c4", "u1", &[X]);
     assert!(!node.ledger.has_released(&"u1".into(), X));
     node.are(&[(X, "u1"), (Y, "u1")]);
@@ -198,7 +198,7 @@ fn an_end_can_be_told_again() {
 
 #[test]
 fn what_a_pod_gave_back_stays_so_however_late_the_api_is() {
-    // The API shows the address still; begins to show it; begins to show the pod.
+    // The API still shows the address; does not show it yet; does not show the pod yet.
     for pods in [vec![shown("u1", &[X])], vec![shown("u1", &[])], vec![]] {
         let mut node = Node::new(pods);
         node.add("c1", "u1", &[X]);
@@ -331,11 +331,11 @@ fn of_two_that_the_api_shows_with_an_address_the_one_counts_that_runs_and_is_new
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A pod gets a sandbox with an address, and is to be enrolled, or not, as far as the ADD can tell.
+    /// A pod gets a sandbox with an address, and is enrolled or not, as far as the ADD can determine.
     Add(usize, usize, bool),
-    /// The end of the sandbox of this number is told, once more or for the first time.
+    /// The end of the sandbox with this number is reported, once more or for the first time.
     Del(usize),
-    /// The API shows a pod with one more of the addresses that it got, in their order.
+    /// The API shows a pod with one more of its addresses, in order.
     Tell(usize),
     Forget(usize),
     Look,
@@ -353,10 +353,10 @@ fn told() -> impl Strategy<Value = Event> {
 
 const UIDS: [&str; 3] = ["u1", "u2", "u3"];
 
-/// What happened, told in the simplest way.
+/// Events in the simplest form.
 #[derive(Default)]
 struct Truth {
-    /// Pod, address, whether it has ended or lost the address to another pod, whether it was to be enrolled.
+    /// Pod, address, whether it has ended or lost the address to another pod, whether its ADD enrolled it.
     sandboxes: Vec<(usize, IpAddr, bool, bool)>,
     told: [usize; 3],
     forgotten: [bool; 3],
@@ -392,7 +392,7 @@ impl Truth {
                 node.api(shown(UIDS[pod], ip.as_slice()));
             }
             Event::Forget(pod) => {
-                // A pod that was never told cannot be forgotten.
+                // A pod that was never reported cannot be forgotten.
                 self.forgotten[pod] = node.index.pod(&name(UIDS[pod])).is_some();
                 drop(node.members());
                 node.gone(UIDS[pod]);
@@ -401,7 +401,7 @@ impl Truth {
         }
     }
 
-    /// `is_shown`: the API shows the pod with this UID, as one of ambient mode.
+    /// `is_shown` returns whether the API shows the pod with this UID as one of ambient mode.
     fn agrees(&self, members: &MemberAddresses, is_shown: impl Fn(&str) -> bool) {
         let newest: BTreeMap<IpAddr, usize> =
             self.sandboxes.iter().map(|(pod, ip, ..)| (*ip, *pod)).collect();
@@ -410,7 +410,7 @@ impl Truth {
                 .sandboxes
                 .iter()
                 .filter(|(owner, had, ended, _)| (*owner, *had, *ended) == (pod, ip, false));
-            // Of several sandboxes of a pod with one address, the last ADD counts.
+            // Of several sandboxes of a pod with one address, the last ADD decides.
             let enrols = own.next_back().is_some_and(|(.., enrols)| *enrols || is_shown(UIDS[pod]));
             let wanted = (enrols && !self.forgotten[pod]).then_some(UIDS[pod]);
             assert_eq!(members.get(&ip).map(PodUid::as_str), wanted, "{ip}");

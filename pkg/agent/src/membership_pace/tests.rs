@@ -62,7 +62,7 @@ fn a_long_series_is_logged_at_its_beginning_and_at_its_end() {
 }
 
 proptest! {
-    /// Whatever labels show, and when: a membership is in effect for two seconds at least, unless it was the first, and in the
+    /// Whatever labels are shown, and when: a membership is in effect for at least two seconds, unless it was the first, and in the
     /// end it is the last one shown.
     #[test]
     fn memberships_change_at_a_bounded_rate_and_to_the_latest(

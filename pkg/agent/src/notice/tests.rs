@@ -1,4 +1,4 @@
-//! What is said of a pod, by what was seen of it before.
+//! Reports about a pod, depending on its earlier states.
 
 use std::sync::mpsc;
 
@@ -12,9 +12,9 @@ struct Desk {
     start: Instant,
 }
 
-/// What a pod is, and what is seen of it.
+/// A pod's standing, and its observed status.
 type Look = (AmbientStanding, CaptureStatus);
-/// A case: at which second what is seen, and which reasons are told then.
+/// A case: at each second the observation, and the reasons that are then reported.
 type Row<'a, T> = (&'a str, &'a [(u64, T, &'a [&'a str])]);
 
 fn pod(name: &str, phase: &str) -> Pod {
@@ -54,7 +54,7 @@ impl Desk {
         self.start + Duration::from_secs(second)
     }
 
-    /// One turn over one pod, and what the loop says then; the reasons that were told.
+    /// Runs one pass over one pod; returns the reported reasons.
     fn turn(&mut self, second: u64, pod: &Pod, (standing, is): &Look) -> Vec<&'static str> {
         let now = self.at(second);
         self.notices.begin_observation();
@@ -63,7 +63,7 @@ impl Desk {
         self.reasons(second)
     }
 
-    /// A turn over these pods that fails.
+    /// Runs a failing pass over these pods.
     fn fail(&mut self, second: u64, looks: &[(&Pod, Look)]) {
         self.notices.begin_observation();
         for (pod, look) in looks {
@@ -243,7 +243,7 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
     let [notice] = &desk.all(11)[..] else { panic!("one") };
     assert_eq!(notice.reason, "BypassesMesh");
     assert!(notice.message.contains("no tool"), "{}", notice.message);
-    // What was captured is still remembered as such.
+    // The earlier capture is remembered.
     assert_eq!(desk.turn(12, &captured, &out(SkipReason::NotLabelled)), ["ReleasedFromMesh"]);
 }
 

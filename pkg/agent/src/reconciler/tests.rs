@@ -1,4 +1,4 @@
-//! When a pass comes.
+//! Time of the next pass.
 
 use prometheus_client::registry::Registry;
 

@@ -5,7 +5,7 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A directory of records, removed at the end.
+/// A directory of records; drop removes it.
 struct Fixture(PathBuf);
 
 impl Fixture {
@@ -31,7 +31,7 @@ impl Fixture {
         self.put(name, &serde_json::to_vec(&record).unwrap(), modified);
     }
 
-    /// A record of a pod whose namespace has this file, if it is there.
+    /// A record of a pod whose network namespace has this file, if it exists.
     fn of_netns(&self, netns: &str) -> PodRecord {
         let found = fs::metadata(self.0.join("netns").join(netns));
         let netns_file = found
@@ -108,7 +108,7 @@ fn a_file_is_read_again_only_after_a_change() {
     fixture.put_record("one", &record, then);
     fixture.put_record("two", &record, then);
     let first = index.read_records();
-    // By then, no change can be hidden by the clock of the file system.
+    // By then, the file system's clock cannot hide a change.
     while index.update_index().values().any(|file| !file.is_conclusive) {
         std::thread::yield_now();
     }
@@ -151,7 +151,7 @@ fn records_of_namespaces_that_are_gone_are_removed_if_others_of_their_directory_
     assert_eq!(fixture.files(), kept.map(String::from).into());
 }
 
-/// Records of containers that the runtime lost are newer than the only one whose namespace lives.
+/// Records of containers that the runtime lost are newer than the only one whose namespace exists.
 #[test]
 fn lost_records_are_removed_however_many_and_new_they_are() {
     let fixture = Fixture::new("lost");
@@ -166,7 +166,7 @@ fn lost_records_are_removed_however_many_and_new_they_are() {
     assert_eq!(fixture.files(), ["living".to_owned()].into());
 }
 
-/// Excess is removed whatever it is, and before anything is cut; what is old and alive stays.
+/// Excess files of any kind are removed, before any record is cut; old records of living pods stay.
 #[test]
 fn of_too_many_files_the_newest_and_those_of_living_pods_stay() {
     let fixture = Fixture::new("many");

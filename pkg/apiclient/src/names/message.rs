@@ -207,9 +207,9 @@ mod tests {
         message[2] = 0x81;
         message[3] = 0x80;
         message[7] = 2;
-        // `x` stands at 16, the question's name at 12.
+        // `x` is at offset 16, the name of the query at 12.
         message.extend(b"\xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x04\x01b\xc0\x10");
-        // `b.x` stands at 35.
+        // `b.x` is at offset 35.
         message.extend(b"\xc0\x23\0\x01\0\x01\0\0\0\x3c\0\x04\x0a\x00\x00\x07");
         message
     }

@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// A name server on a loopback address that answers A queries for `api.x` with 127.0.0.9 and is silent about the rest.
+/// A name server on a loopback address that answers A queries for `api.x` with 127.0.0.9 and does not answer others.
 fn server(silent: bool) -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();

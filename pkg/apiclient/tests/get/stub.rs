@@ -1,4 +1,4 @@
-//! Servers of one thread each, certificates, and a directory with a kubeconfig.
+//! Servers with one thread each, certificates, and a directory with a kubeconfig.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
-/// A server on 127.0.0.1; lives as long as the process.
+/// A server on 127.0.0.1, which runs as long as the process.
 pub(crate) struct Stub {
     pub(crate) port: u16,
     tls: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Answers each request by what the function makes of its head and its number, which counts from 0.
+    /// Answers each request with the function's response to its head and its number, which counts from 0.
     pub(crate) fn plain(respond: impl Fn(&str, u32) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self::serve(None, respond)
     }
@@ -39,7 +39,7 @@ impl Stub {
         Self::serve(Some(Arc::new(config)), respond)
     }
 
-    /// Does with each connection as it likes, in a thread of its own.
+    /// Passes each connection to the function, in a thread of its own.
     pub(crate) fn raw(handle: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -70,7 +70,7 @@ impl Stub {
                     answer_one(&mut stream, &seen, &respond);
                     stream.conn.send_close_notify();
                     let _ = stream.flush();
-                    // The client reads before the socket is gone.
+                    // The client reads before the socket is closed.
                     let _ = stream.sock.read(&mut [0; 16]);
                 }
             }
@@ -82,12 +82,12 @@ impl Stub {
         format!("{}://{host}:{}", if self.tls { "https" } else { "http" }, self.port)
     }
 
-    /// How many requests have come.
+    /// Number of requests received.
     pub(crate) fn requests(&self) -> u32 {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// A port on which nobody listens.
+    /// A port without a listener.
     pub(crate) fn closed_port() -> u16 {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
@@ -108,7 +108,7 @@ fn answer_one(stream: &mut (impl Read + Write), seen: &AtomicU32, respond: &impl
     let _ = stream.flush();
 }
 
-/// An answer with these headers, each ended by CRLF.
+/// A response with these headers, each ended by CRLF.
 pub(crate) fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 {status}\r\n{headers}\r\n").as_bytes(), body].concat()
 }
@@ -121,7 +121,7 @@ pub(crate) fn json(status: u16, body: &str) -> Vec<u8> {
     )
 }
 
-/// An authority.
+/// A CA.
 pub(crate) struct Tls {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -140,7 +140,7 @@ impl Tls {
         self.pem.clone()
     }
 
-    /// The cluster's member with the authority in it.
+    /// Field of the kubeconfig's cluster with the CA.
     pub(crate) fn ca_line(&self) -> String {
         format!("certificate-authority-data: {}", base64(self.pem.as_bytes()))
     }
@@ -150,7 +150,7 @@ impl Tls {
         config(None, &certificate, &key)
     }
 
-    /// Has only cipher suites that no FIPS module approves of.
+    /// Offers only cipher suites that no FIPS module approves.
     pub(crate) fn chacha20_server(&self) -> ServerConfig {
         let (certificate, key) = self.signed(&CertificateParams::new(owned(&["127.0.0.1"])).unwrap());
         let cipher_suites = vec![
@@ -168,13 +168,13 @@ impl Tls {
         config(None, &certificate, &key)
     }
 
-    /// Wants a certificate of this authority.
+    /// Requires a client certificate of this CA.
     pub(crate) fn server_with_client_auth(&self) -> ServerConfig {
         let (certificate, key) = self.signed(&CertificateParams::new(owned(&["127.0.0.1"])).unwrap());
         config(Some(&self.pem), &certificate, &key)
     }
 
-    /// PEM of a client's certificate and key.
+    /// Certificate and key of a client, PEM.
     pub(crate) fn client(&self) -> (String, String) {
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -221,7 +221,7 @@ fn config_with(
         .unwrap()
 }
 
-/// By the least code that is right.
+/// Encodes with the least code that is correct.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
@@ -235,11 +235,11 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A directory with a kubeconfig, removed at the end.
+/// A directory with a kubeconfig; drop removes it.
 pub(crate) struct Dir(PathBuf);
 
 impl Dir {
-    /// `cluster` and `user` are members in YAML's flow style.
+    /// `cluster` and `user` are fields in YAML's flow style.
     pub(crate) fn new(server: &str, cluster: &str, user: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
@@ -276,7 +276,7 @@ impl Drop for Dir {
     }
 }
 
-/// As kubelet does it: a new file takes the place of the old one at once.
+/// Replaces a file atomically, as the kubelet does.
 pub(crate) fn replace(path: &Path, text: &str) {
     let new = path.with_extension("new");
     fs::write(&new, text).unwrap();

@@ -299,7 +299,7 @@ mod tests {
         let _ = pod.lifecycle.apply_event(event(netns), AgentTime::ZERO);
     }
 
-    /// A pod in a namespace of its own, where its rules are in place, and which is watched.
+    /// A watched pod with a namespace of its own and rules in place.
     fn watched_pod() -> EnrolledPod {
         let netns = Netns::create().unwrap();
         run_in(&netns, "ip link set lo up");
@@ -322,7 +322,7 @@ mod tests {
         assert!(!pod.is_routine());
     }
 
-    /// A difference, and the name of it.
+    /// A difference, and its name.
     type Case = (&'static str, fn(&mut EnrolledPod));
 
     #[test]

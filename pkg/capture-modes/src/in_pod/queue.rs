@@ -155,7 +155,7 @@ mod tests {
                 queue.drain();
                 say.send(()).unwrap();
             });
-            // Long enough for what must not happen.
+            // Long enough to see a wrong result.
             let early = settled.recv_timeout(Duration::from_millis(100));
             assert_eq!(early, Err(RecvTimeoutError::Timeout));
             drop(running);
@@ -181,7 +181,7 @@ mod tests {
             });
             queue.push("urgent", true);
             assert_eq!(taken.recv_timeout(Duration::from_secs(10)), Ok("urgent"));
-            // Long enough for what must not happen.
+            // Long enough to see a wrong result.
             assert_eq!(taken.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
             drop(long);
             assert_eq!(taken.recv_timeout(Duration::from_secs(10)), Ok("waits"));

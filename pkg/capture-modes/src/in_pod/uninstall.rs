@@ -122,7 +122,7 @@ mod tests {
             let released = scope.spawn(|| {
                 side_by_side(0..3 * AT_A_TIME, |pod| {
                     began.send(pod).unwrap();
-                    // Each waits until as many others wait as there should be.
+                    // Each waits until the expected number of others waits.
                     let proceeds = waiting.lock().unwrap().recv_timeout(Duration::from_secs(20));
                     proceeds.is_err().then_some(pod)
                 })

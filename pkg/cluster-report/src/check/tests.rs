@@ -49,7 +49,7 @@ fn taken_port() -> report::PreflightFact {
     report::PreflightFact::Found(report::PreflightCode::PortTaken, Severity::Warning, Ok(vec![message]))
 }
 
-/// A node with one captured pod, all well.
+/// A healthy node with one captured pod.
 fn healthy() -> Cluster {
     let mut state = StateReport {
         version: "0.1.0".into(),
@@ -113,7 +113,7 @@ fn a_healthy_cluster_has_no_finding() {
     assert_eq!(report.checks.len(), codes().count());
 }
 
-/// Every code, what leads to it, which object it names, and a part of its message.
+/// Every code, its cause, the object that it names, and a part of its message.
 #[test]
 fn each_finding_has_its_cause() {
     let table: Vec<(Code, Change, &str, &str)> = vec![
@@ -372,7 +372,7 @@ fn each_finding_has_its_cause() {
         assert_eq!(finding.link, page);
         let line = report.checks.iter().find(|line| line.title == code.check()).unwrap();
         assert_eq!((line.severity, line.findings), (Some(code.severity()), 1));
-        // The worst of all findings decides; a node without an agent is no reason to fail.
+        // The most severe finding decides; a node without an agent does not fail the check.
         let worst = report.findings.iter().map(|finding| finding.severity).max().unwrap();
         let expected = match worst {
             Severity::Error => 1,
@@ -388,7 +388,7 @@ fn each_finding_has_its_cause() {
     }
 }
 
-/// Which checks still pass, by what is missing.
+/// Checks that still pass, by the missing object.
 #[test]
 fn no_check_passes_that_rests_on_something_missing() {
     let apart_from_agents =
@@ -509,7 +509,7 @@ fn each_finding_of_a_nodes_preflight_is_one_with_its_own_severity_and_hint() {
     assert_eq!(report.status(Severity::Unknown), 2);
 }
 
-/// Agents and nodes stay: what is wrong with them concerns every namespace's pods.
+/// Agents and nodes stay: their faults concern every namespace's pods.
 #[test]
 fn one_namespace_keeps_its_own_pods_and_every_node() {
     let mut cluster = healthy();

@@ -142,7 +142,7 @@ fn egress_to_other_ports_of_peers_alone_blocks_hbone_from_the_pod() {
         (json!([{"to": to, "ports": [{"port": 5432}, {"port": 15008}]}, dns, outside]), Blocked::No),
         (json!([{"to": to, "ports": [{"port": 5432}]}, {"ports": [{"port": 15008}]}]), Blocked::No),
         (json!([{"ports": [{"port": 80}]}, {"to": to, "ports": [{"port": 15008}]}]), Blocked::SomePeers),
-        // Without the mesh, no more may go out.
+        // The traffic would be blocked without the mesh, too.
         (json!([]), Blocked::Everything),
         (json!([dns, outside]), Blocked::Everything),
     ] {
@@ -178,8 +178,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// Policies only add to what may come in: one more that opens the port to all ends every blockade, and one that opens
-    /// nothing never adds one where another policy selects the pod already.
+    /// Policies only add allowed inbound traffic: one more that opens the port to all removes every finding, and one that opens
+    /// nothing never adds one if another policy already selects the pod.
     #[test]
     fn what_one_policy_allows_no_other_forbids(rules in prop::collection::vec(some_rule(), 0..5)) {
         let mut some = policy(json!({}));

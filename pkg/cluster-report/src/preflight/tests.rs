@@ -20,7 +20,7 @@ fn ztunnel() -> Value {
     json!({"metadata": {"namespace": "istio-system", "name": "ztunnel"}})
 }
 
-/// Codes of what is found beside this ztunnel.
+/// Codes of the findings beside this ztunnel.
 fn codes(objects: NetworkObjects) -> Vec<&'static str> {
     let mut objects = objects;
     objects.daemon_sets.push(from(ztunnel()));
@@ -46,7 +46,7 @@ fn options_of_cilium_are_found() {
     assert_eq!(with("bpf-lb-sock-hostns-only", "false"), ["cilium-socket-lb"]);
     assert_eq!(with("enable-host-legacy-routing", "false"), ["cilium-host-routing"]);
     assert_eq!(with("enable-ztunnel", "true"), ["cilium-ztunnel"]);
-    // Of what is not there, Cilium's own defaults count; without its kube-proxy, it resolves nothing.
+    // For missing settings, Cilium's own defaults apply; without its kube-proxy replacement, it resolves no services.
     assert_eq!(codes(cilium(json!({}))), ["cilium-exclusive"]);
     assert_eq!(codes(cilium(json!({"cni-exclusive": "false", "bpf-lb-sock": "true"}))), ["cilium-socket-lb"]);
 }
@@ -71,12 +71,12 @@ fn options_of_other_networks_are_found() {
         codes(NetworkObjects { openshift: Some(from(object)), ..NetworkObjects::default() })
     };
     assert_eq!(ovn(json!({})), ["ovn-gateway-mode"]);
-    // What concerns probes of ambient pods alone does not fail an installation for sidecars.
+    // Findings about probes of ambient pods do not fail an installation for sidecars.
     for code in [Code::CiliumHostRouting, Code::AwsStrictGroups, Code::OvnGatewayMode, Code::NoZtunnel] {
         assert_eq!(code.severity(), Severity::Warning, "{}", code.as_str());
     }
     assert_eq!(ovn(json!({"gatewayConfig": {"routingViaHost": true}})), [""; 0]);
-    // Outside of OpenShift, each node has the mode.
+    // Outside OpenShift, each node has the mode.
     let on_nodes = |gateways: &[&str]| {
         let nodes = gateways.iter().enumerate().map(|(at, gateway)| {
             let mut node = node(&format!("n{at}"), "6.1.0", "containerd://2.1.4");
@@ -146,7 +146,7 @@ fn nodes_and_agents_are_found() {
     assert!(!text.contains("agents\n------"), "{text}");
 }
 
-/// Findings about NetworkPolicies where one in the pod's namespace opens port 80 alone.
+/// Findings about NetworkPolicies if one in the pod's namespace opens port 80 only.
 fn policy_findings(pod: Value) -> Vec<Finding> {
     let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]});
     let policy =
@@ -240,7 +240,7 @@ fn checks_that_pods_made_on_nodes_are_findings() {
         ]
     );
     assert_eq!((report.nodes, report.checked, report.verdict), (4, 2, Verdict::Unhealthy));
-    // The advice of each node's own check, its page, and its code, by which results can be filtered, are in every form.
+    // Every format has the advice of each node's own check, its page, and its code, by which results can be filtered.
     let text = preflight_text(&report, false, false);
     for part in [
         "\n    Load it.\n    see docs/preflight.md#tproxy for hints\n    Load that.\n    see docs/preflight.md#pod-rules for hints\n    Remove the",

@@ -61,7 +61,7 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
     );
     assert_eq!(codes(&report), ["agent-silent", "mesh-without-agent"]);
     assert!(report.partial && [false, true].map(|reset| report.open_connections(reset)) == [3, 0]);
-    // A node without an agent is worse than one of which nothing is known.
+    // A node without an agent is more severe than an unknown one.
     assert_eq!([Severity::Warning, Severity::Error].map(|least| report.status(least)), [1, 1]);
     let text = simulation_text(&report, false, false);
     for part in [
@@ -78,7 +78,7 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
     }
 }
 
-/// Its containers have no istio-proxy, so the agent of its node would capture it in no mode.
+/// Its containers include no istio-proxy, so the agent of its node would capture it in no mode.
 #[test]
 fn an_injected_pod_without_a_proxy_does_not_count_as_ambient() {
     let mut cluster = cluster(&json!([]));
@@ -132,7 +132,7 @@ fn probes_of_pods_that_would_join_are_counted_with_the_address_from_which_they_w
     assert!(text.contains(expected), "{text}");
     let json = serde_json::to_value(&report.pods[0]).unwrap();
     assert_eq!(json["listedProbes"][1], json!({"container": "app", "kind": "liveness", "port": 80}));
-    // With node-level capture they keep their source.
+    // With node-level capture probes keep their source.
     replies.get_mut("n1").unwrap().as_mut().unwrap().probe_sources.clear();
     let text = simulation_text(&simulate_change(&cluster, &change(), &replies), false, false);
     assert!(!text.contains("probes"), "{text}");
@@ -168,7 +168,7 @@ fn a_pod_that_has_or_declares_a_port_of_ztunnel_is_found() {
             let found = findings.filter(|finding| finding.code == Code::ZtunnelPortTaken);
             found.map(|finding| (finding.object.name, finding.severity, finding.message)).collect()
         };
-    // Of web, the agent has looked. The others are on nodes without an answer.
+    // The agent has inspected web. The others are on nodes without an answer.
     let hint = "it declares port 15008, which ztunnel would open in it: only one of both can listen there";
     let hint_at = |name: &str| (name.to_owned(), Severity::Warning, hint.to_owned());
     assert_eq!(found(&cluster, &replies), ["alone", "lost"].map(hint_at));
@@ -191,9 +191,9 @@ fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
     let report = simulate_change(&cluster(&web_only), &change(), &replies(true));
     let found = report.findings.iter().find(|finding| finding.code == Code::PolicyBlocksHbone).unwrap();
     assert_eq!(found.object.name, "web-only");
-    // Pods that stay as they are do not count.
+    // Pods without a change do not count.
     assert!(found.message.ends_with("at 1 pod that would join: shop/web"), "{}", found.message);
-    // Of probes, the source that the agent of the pod's node has counts.
+    // For probes, the source of the agent on the pod's node decides.
     let blocks_of = |allowed: &str, source: &str, of_node: &str| {
         let from = json!([{"ipBlock": {"cidr": allowed}}]);
         let mut cluster = cluster(&json!([{"metadata": {"namespace": "shop", "name": "web"},

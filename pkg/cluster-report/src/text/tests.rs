@@ -86,7 +86,7 @@ fn what_is_missing_is_said_beside_the_answer() {
     );
 }
 
-/// A node that answered may not know what is asked.
+/// A node that answered may have pods that it does not know.
 #[test]
 fn no_pod_is_no_answer_while_some_may_be_missing() {
     let node = |change: &dyn Fn(&mut StateReport)| {

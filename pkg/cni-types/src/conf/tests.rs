@@ -34,7 +34,7 @@ fn the_least_configuration_has_the_defaults() {
     let conf = NetConf::parse(br#"{"name":"n","kubernetes":null,"prevResult":null}"#).unwrap();
     assert_eq!(conf.cni_version, CniVersion::V0_1_0);
     assert!(conf.prev_result.is_none() && conf.pod_annotations.is_none() && conf.valid_attachments.is_none());
-    // Go writes `null` for a list without elements: no container uses the network.
+    // Go encodes an empty list as `null`: no container uses the network.
     let none = NetConf::parse(br#"{"name":"n","cni.dev/valid-attachments":null}"#).unwrap();
     assert_eq!(none.valid_attachments, Some(Vec::new()));
     assert_eq!(conf.kubernetes, KubernetesConf::default());
@@ -139,7 +139,7 @@ fn what_is_wrong_has_its_code_and_path() {
         assert_eq!(error.code, code, "{text}: {error}");
         assert!(error.msg.contains(part), "{text}: {error}");
     }
-    // All annotations that Kubernetes permits, as Go writes them.
+    // The maximum of annotations that Kubernetes permits, as Go writes them.
     let greatest = format!(
         r#"{{"name":"n","runtimeConfig":{{"{POD_ANNOTATIONS}":{{"a":"{}"}}}}}}"#,
         r"\u003c".repeat(256 * 1024)

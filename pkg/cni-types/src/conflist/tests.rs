@@ -25,7 +25,7 @@ fn a_file_name_denotes_its_form() {
     }
 }
 
-/// Reads it as all versions do, which must agree.
+/// Reads the file as each version does; all must agree.
 fn read_alike(form: FileForm, text: &[u8]) -> Result<(), UnusableConf> {
     let [first, second, third] =
         Libcni::ALL.map(|libcni| read_network(form, text, libcni).map(|network| network.plugins));
@@ -124,7 +124,7 @@ fn versions_of_libcni_differ_in_these_lists() {
     let attachments = |value: &str| {
         format!(r#"{{"name":"n","plugins":[{{"type":"a","cni.dev/valid-attachments":{value}}}]}}"#)
     };
-    // With 1.1, 1.2 and 1.3.
+    // For libcni 1.1, 1.2 and 1.3.
     for (text, read) in [
         (format!(r#"{{"name":"n","disableCheck":"True",{plugins}}}"#), "011"),
         (format!(r#"{{"name":"n","disableGC":"FALSE",{plugins}}}"#), "111"),

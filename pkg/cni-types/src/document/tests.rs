@@ -109,7 +109,7 @@ fn nesting_is_bounded() {
     for open in ["[", "{\"a\":"] {
         assert!(Json::parse(open.repeat(2_000_000).as_bytes()).is_err());
     }
-    // Brackets that were closed do not count.
+    // Closed brackets do not count.
     let many = format!("[{}[]]", "[{}],".repeat(1000));
     assert_eq!(parse(&many).nesting_depth(), 3);
 }
@@ -138,7 +138,7 @@ fn texts_look_like_those_of_go() {
 
 #[test]
 fn keys_are_sorted_by_their_bytes() {
-    // By UTF-16 units it would be the other way round.
+    // Sorted by UTF-16 units, the order would be the reverse.
     let text = parse("{\"\u{1f600}\":1,\"\u{ffff}\":2}").to_go_text();
     assert!(text.find('\u{ffff}') < text.find('\u{1f600}'), "{text}");
 }

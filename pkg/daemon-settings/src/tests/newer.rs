@@ -1,13 +1,13 @@
-//! Settings as the chart of Istio 1.30 gives them, and what they mean beside those of 1.20.
+//! Settings of the chart of Istio 1.30, and their meaning beside those of 1.20.
 
 use firewall::NativeTables;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// The chart's environment with ambient mode, as far as we read it.
+/// The chart's environment with ambient mode, limited to variables that we read.
 const CHART: &[(&str, &str)] = &[
-    ("CNI_NETWORK_CONFIG", ""), // not set there: the usual one of these tests away
+    ("CNI_NETWORK_CONFIG", ""), // not set there: removes the usual one of these tests
     ("AMBIENT_ENABLED", "true"),
     ("AMBIENT_ENABLEMENT_SELECTOR", SELECTOR),
     ("AMBIENT_DNS_CAPTURE", "true"),
@@ -24,7 +24,7 @@ const CHART: &[(&str, &str)] = &[
     ("POD_NAMESPACE", "istio-system"),
 ];
 
-/// The same, with all that a container has and nothing else.
+/// The chart's environment with the variables of every container and no others.
 pub(super) const CHART_ALONE: &[(&str, &str)] = &[
     ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
     ("KUBERNETES_SERVICE_PORT", "443"),
@@ -142,7 +142,7 @@ fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
     assert_eq!(entry(&single)["agent_socket"], "/a/agent.sock");
     assert_eq!(entry(&single)["log_uds_address"], "/b/log.sock");
     assert_eq!(single.log_socket.as_deref(), Some(Path::new("/b/log.sock")));
-    // A template of 1.20 knows nothing of the directory.
+    // A template of 1.20 does not know the directory.
     for ambient in [&["--ambient-enabled"][..], &[]] {
         let template = read(&[ambient, &["--cni-agent-run-dir=/run/here"]].concat(), &[]).unwrap();
         let defaults: BTreeMap<_, _> = template.installer.defaults.into_iter().collect();
@@ -202,7 +202,7 @@ fn who_belongs_to_ambient_mode_is_told_the_plugin_as_the_agent_has_it() {
     let in_pod = chart(&["--ambient-capture=in-pod"], &[("AMBIENT_ENABLEMENT_SELECTOR", "")]);
     assert_eq!(entry(&in_pod)["enablement_selectors"], entry(&chart(&[], &[]))["enablement_selectors"]);
     assert!(chart(&["--ambient-capture=node"], &[]).ambient.unwrap().events.is_none());
-    // Helm renders a value of null as that word, and one that was never there as nothing.
+    // Helm renders a null value as that word, and a missing one as nothing.
     for nothing in ["null", "~", "# none", " "] {
         let settings = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", nothing)]);
         assert!(entry(&settings).get("enablement_selectors").is_none(), "{nothing:?}");
@@ -211,7 +211,7 @@ fn who_belongs_to_ambient_mode_is_told_the_plugin_as_the_agent_has_it() {
     let nobody = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", "[]")]);
     assert_eq!(entry(&nobody)["enablement_selectors"], json!([]));
     assert_eq!(nobody.ambient.unwrap().agent.policy.enablement, Some(Vec::new()), "an empty list is a list");
-    // What Helm renders of `--set`, and Istio reads as text.
+    // Helm's rendering of `--set`, which Istio reads as text.
     let plain = "- {podSelector: {matchLabels: {mesh: true, tier: 3}, matchExpressions: [{key: v, operator: In, values: [1, 1.5]}]}}";
     let plain = chart(&[], &[("AMBIENT_ENABLEMENT_SELECTOR", plain)]);
     let expressions = json!([{"key": "v", "operator": "In", "values": ["1", "1.5"]}]);
@@ -221,7 +221,7 @@ fn who_belongs_to_ambient_mode_is_told_the_plugin_as_the_agent_has_it() {
     let labels =
         [("mesh", "true"), ("tier", "3"), ("v", "1.5")].map(|(key, value)| (key.into(), value.into()));
     assert!(selectors[0].matches(&labels.into(), &[].into()));
-    // Istio drops a member that it does not know, and then selects every pod.
+    // Istio drops an unknown field, and then selects every pod.
     let mistakes =
         read(&[], &[CHART, &[("AMBIENT_ENABLEMENT_SELECTOR", "- podSelectors: {}")]].concat()).unwrap_err();
     assert!(mistakes.len() == 1 && mistakes[0].contains("`podSelectors`"), "{mistakes:?}");

@@ -1,4 +1,4 @@
-//! Settings that an agent does not have.
+//! Settings that differ from the agent's.
 
 use report::SettingsChange;
 
@@ -64,7 +64,7 @@ fn what_is_not_simulated_is_named_and_mistakes_are_errors() {
     }
 }
 
-/// So that a path in a simulation can neither be opened nor looked for.
+/// So that a path in a simulation can be neither opened nor checked.
 #[test]
 fn no_path_of_a_simulation_is_used() {
     let paths = ["NETNS_DIR=/x", "CNI_NETWORK_CONFIG_FILE=/x", "HOST_PROC=/x", "ZTUNNEL_UDS_ADDRESS=/x"];

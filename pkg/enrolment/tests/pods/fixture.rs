@@ -1,4 +1,4 @@
-//! Pods to decide on: the one that the injector makes, and arbitrary ones.
+//! Pods for decisions: one as the injector creates it, and arbitrary ones.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub(crate) fn env(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.into(), value: Some(value.into()) }
 }
 
-/// The annotations of an injected pod, and these.
+/// The annotations of an injected pod, with additional ones.
 pub(crate) fn with_status(more: &[(&str, &str)]) -> BTreeMap<String, String> {
     let all = [(STATUS, "{}")].iter().chain(more);
     all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -50,7 +50,7 @@ pub(crate) fn injected() -> Pod {
     }
 }
 
-/// The same with one more annotation.
+/// An injected pod with one more annotation.
 pub(crate) fn annotated(key: &str, value: &str) -> Pod {
     let mut pod = injected();
     pod.metadata.annotations.insert(key.into(), value.into());

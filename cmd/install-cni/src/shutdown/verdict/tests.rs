@@ -23,7 +23,7 @@ fn failed<T>() -> ApiAnswer<T> {
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// What matters of an observation.
+/// The relevant part of an observation.
 #[derive(Debug, PartialEq, Eq)]
 enum Short {
     Keep,
@@ -73,7 +73,7 @@ fn what_was_seen_before_decides_when_the_daemon_set_cannot_be_read() {
         (ApiAnswer::NotFound, DaemonSetPresence::Unknown, false, Short::Undecided),
         (refused(), DaemonSetPresence::Deleted, false, Short::CleanUp),
         (failed(), DaemonSetPresence::Deleted, false, Short::CleanUp),
-        // It is watched, and exists, whatever we may ask.
+        // It is watched, and exists, whatever our permissions are.
         (refused(), DaemonSetPresence::Present, true, Short::Undecided),
         (failed(), DaemonSetPresence::Present, true, Short::Undecided),
     ] {

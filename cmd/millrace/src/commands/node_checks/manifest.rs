@@ -173,7 +173,7 @@ mod tests {
         assert!(variable("NODE_NAME")["valueFrom"]["fieldRef"].is_object());
         assert!(!container["volumeMounts"].as_array().unwrap().is_empty());
         assert!(container["securityContext"]["capabilities"].is_object());
-        // Nothing refers to what the installation would create.
+        // No reference to an object that the installation would create.
         for created in ["configMapKeyRef", "configMapRef", "\"serviceAccountName\""] {
             assert_eq!(pod.to_string().find(created), None, "{created}");
         }

@@ -1,4 +1,4 @@
-//! What an agent before this one was told.
+//! Addresses reported to a previous agent.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn what_an_agent_before_was_told_counts_least() {
     let inherit = |node: &mut Node| node.ledger.record_inherited(&"c1".into(), attached("u1", &[X, Y]));
     let node = || Node::new(vec![shown("u1", &[])]);
-    // Until its end, which may tell of no address.
+    // Until its end, whose report may lack the address.
     let mut alone = node();
     assert_eq!(inherit(&mut alone), [X, Y]);
     alone.are(&[(X, "u1"), (Y, "u1")]);
@@ -17,7 +17,7 @@ fn what_an_agent_before_was_told_counts_least() {
     assert_eq!(inherit(&mut gone), [X, Y]);
     gone.gone("u1");
     gone.are(&[]);
-    // The API shows another pod with one of the addresses; or another ADD has told of it.
+    // The API shows another pod with one of the addresses; or another ADD has reported it.
     let mut shared = node();
     shared.api(shown("u2", &[X]));
     assert_eq!(inherit(&mut shared), [X, Y]);
@@ -26,7 +26,7 @@ fn what_an_agent_before_was_told_counts_least() {
     taken.add("c2", "u2", &[X]);
     assert_eq!(inherit(&mut taken), [Y]);
     taken.are(&[(X, "u2"), (Y, "u1")]);
-    // An ADD of the pod's own is newer.
+    // A later ADD of the pod itself is newer.
     let mut again = node();
     again.add("c2", "u1", &[Y]);
     assert!(inherit(&mut again).is_empty());
