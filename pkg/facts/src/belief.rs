@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
             assert_eq!(unconfirmed(&belief), ["a"], "the list lacks it still");
         }
-        // A restored store: all is older, and true.
+        // A restored store: everything is older, and true.
         let mut restored = belief(&[("a", "1", 5)], now);
         list_again(&mut restored, &[("a", "1", 2)], now);
         assert_eq!(

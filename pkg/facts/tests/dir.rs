@@ -1,4 +1,4 @@
-//! A directory of manifests as a source of facts: what is written there is heard within a second.
+//! A directory of manifests as a source of facts: changes are reported within a second.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 use std::{
@@ -59,7 +59,7 @@ impl Fixture {
         }
     }
 
-    /// Names of the pods, and how many of these namespaces there are.
+    /// Names of the pods, and number of known ones of these namespaces.
     fn known(&self, namespaces: &[&str]) -> (Vec<String>, usize) {
         let pods = self.index.pods().map(|pod| pod.metadata.name.clone()).collect();
         (pods, namespaces.iter().filter(|name| self.index.namespace(name).is_some()).count())
@@ -88,7 +88,7 @@ fn pod(name: &str) -> String {
 
 const SHOP: &str = "kind: Namespace\nmetadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}\n";
 
-/// A pod that starts is found at once, also while a watch waits for a burst of changes to end.
+/// A starting pod is found immediately, even while a watch waits for a burst of changes to end.
 #[test]
 fn a_pod_is_found_in_the_directory_as_it_is_now() {
     let directory = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn a_pod_is_found_in_the_directory_as_it_is_now() {
     assert!(find_in_dir(&directory.path().join("missing"), "n1", &missing).is_err());
 }
 
-/// A change of one pod is told alone; what else can differ, or whose pod it is, is told as a list of all.
+/// A change of one pod is reported alone; other differences, or a change of its node, are reported as a list of all.
 #[test]
 fn of_one_pod_that_changes_only_that_pod_is_told() {
     let mut fixture = Fixture::new();
@@ -182,14 +182,14 @@ fn what_changes_nothing_is_not_told() {
     fixture.expect_silence();
 }
 
-/// Files that were not touched are not read again; the times of one that was may say otherwise.
+/// Unchanged files are not read again; a modified file may have unchanged size and time.
 #[test]
 fn a_touch_that_leaves_size_and_time_is_heard() {
     let mut fixture = Fixture::new();
     let path = fixture.directory.path().join("a.yaml");
     fixture.write("a.yaml", &pod("a"));
     fixture.expect(&["a"], &[]);
-    fixture.expect_silence(); // longer than a file system's clock needs to tick
+    fixture.expect_silence(); // longer than the resolution of a file system's clock
     fixture.write("b.yaml", &pod("b"));
     fixture.expect(&["a", "b"], &[]);
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
@@ -198,7 +198,7 @@ fn a_touch_that_leaves_size_and_time_is_heard() {
     fixture.expect(&["b", "c"], &[]);
 }
 
-/// As a ConfigMap is mounted: each file is a link through a link that is replaced.
+/// As a mounted ConfigMap: each file is a link through a link that is replaced.
 #[test]
 fn a_link_that_leads_elsewhere_is_heard() {
     let mut fixture = Fixture::new();
@@ -282,7 +282,7 @@ fn a_directory_may_come_later_and_what_it_said_outlives_it() {
         Fixture { directory: parent, facts, index: FactIndex::default(), follower: Some(follower) };
     fixture.expect(&["a"], &[]);
     fs::remove_dir_all(&path).unwrap();
-    // Taken away file by file: the last that is seen may be an empty directory.
+    // Removed file by file: the last observed state may be an empty directory.
     let _ = fixture.facts.recv_timeout(Duration::from_millis(600));
     fs::create_dir(&path).unwrap();
     fs::write(path.join("b.yaml"), pod("b")).unwrap();
@@ -340,7 +340,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// An event's fields.
+/// Formats an event's fields.
 #[derive(Default)]
 struct Line(String);
 

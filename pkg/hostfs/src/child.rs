@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// With a handle of the process, and without.
+    /// With a pidfd, and without.
     #[test]
     fn a_child_is_waited_for_until_it_ends_or_the_deadline_comes() {
         for wait in [wait_for_child, wait_by_asking] {

@@ -1,4 +1,4 @@
-//! Writers that are killed at any moment, and cleaning up beside living ones.
+//! Writers that are killed at any moment, and cleaning up beside running ones.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::env;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use hostfs::WriteOutcome;
 
-/// Set in the process that is killed: the directory in which it writes.
+/// Set in the process that is killed: its directory.
 const DIRECTORY: &str = "HOSTFS_TEST_DIRECTORY";
-/// Bytes, about.
+/// Approximate number of bytes.
 const SIZE: usize = 1_000_000;
 const KILLS: u64 = 60;
 
-/// What tells a complete file of round `n` from every other and from every part of one.
+/// Content that distinguishes a complete file of round `n` from every other and from every part of one.
 fn content(round: usize) -> Vec<u8> {
     vec![u8::try_from(round % 251).unwrap(); SIZE + round % 251]
 }
@@ -32,7 +32,7 @@ fn assert_complete(file: &Path, mode: u32) -> usize {
     round
 }
 
-/// Runs one of the writers below in a process of its own, until it says that it writes.
+/// Runs one of the writers below in a process of its own, until it reports that it writes.
 fn start(test: &str, directory: &Path) -> Child {
     let mut child = Command::new(env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env(DIRECTORY, directory).stdout(Stdio::piped());
@@ -52,7 +52,7 @@ fn kill_again_and_again(test: &str, name: &str, mode: u32) {
     let (mut left, mut rounds) = (0, Vec::new());
     for kill in 0..KILLS {
         let mut child = start(test, directory.path());
-        // A moment that differs from kill to kill: the time is what is tested.
+        // A moment that differs from kill to kill: the timing is tested.
         thread::sleep(Duration::from_micros(kill * 7919 % 20_000));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,6 +1,6 @@
-//! Against real file systems: what is read, replaced, copied and removed, and what is refused how.
+//! On real file systems: reading, replacing, copying and removing files, and refusals.
 //!
-//! No children are started here: until one execs, it holds open what other tests write, so that a mount is busy.
+//! No children are started here: until its exec, a child holds files of other tests open, so that a mount is busy.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ffi::OsString;
@@ -47,7 +47,7 @@ impl Scratch {
     }
 }
 
-/// A small file system, unmounted with the test.
+/// A small file system; drop unmounts it.
 struct Small(PathBuf);
 
 impl Small {
@@ -90,7 +90,7 @@ fn a_regular_file_up_to_the_limit_is_read() {
     let missing = hostfs::read(&scratch.path("missing"), 5).unwrap_err();
     assert!(missing.is_missing());
     assert_eq!(missing.path(), scratch.path("missing"));
-    // Files of the kernel claim to be empty; so does one that grows while it is read.
+    // The kernel's files have size 0; so has one that grows while it is read.
     assert!(!hostfs::read("/proc/self/status".as_ref(), 100_000).unwrap().is_empty());
     assert!(words(hostfs::read("/proc/self/status".as_ref(), 10)).ends_with("it is larger than 10 bytes"));
 }
@@ -150,7 +150,7 @@ fn a_file_is_replaced_only_if_it_is_another() {
 
 #[test]
 fn a_lone_name_is_of_the_current_directory() {
-    // Of the parent of a name only; nothing is written where tests run.
+    // Only a name's parent is opened; nothing is written where tests run.
     assert!(hostfs::remove("surely-missing".as_ref()).is_ok_and(|removed| !removed));
     assert!(words(hostfs::write("..".as_ref(), b"", 0o644)).contains("it is a directory"));
     let missing = hostfs::write("/nowhere/file".as_ref(), b"", 0o644).unwrap_err();
@@ -247,7 +247,7 @@ fn every_difference_of_a_copy_is_seen() {
     assert!(hostfs::copy(&scratch.path("missing"), &target).unwrap_err().is_missing());
 }
 
-/// A link at the place of a file of ours, as people make them against a data directory that an upgrade replaces.
+/// A link in place of our file, as people create them into a data directory that an upgrade replaces.
 #[test]
 fn a_link_is_replaced_and_what_it_leads_to_stays() {
     let scratch = Scratch::new();
@@ -279,7 +279,7 @@ fn a_directory_that_was_removed_while_it_is_in_use_says_so() {
     let directory = scratch.path("mounted");
     fs::create_dir(&directory).unwrap();
     hostfs::check_linked(&directory).unwrap();
-    // As in a mount of it: the open descriptor still leads to what was removed.
+    // As in a mount of it: the open descriptor still refers to the removed directory.
     let open = fs::File::open(&directory).unwrap();
     let mounted = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
     fs::remove_dir(&directory).unwrap();
@@ -356,7 +356,7 @@ fn a_fingerprint_is_settled_when_the_clock_has_ticked_since_the_last_touch() {
     let after = |millis| seen.is_conclusive(touched + Duration::from_millis(millis));
     assert_eq!([0, 50, 200].map(after), [false, false, true]);
     assert!(!seen.is_conclusive(touched - Duration::from_secs(9)), "the clock was put back");
-    // Who gives a file an old time touches it all the same; one of the future is never settled.
+    // Setting an old modification time changes the file nevertheless; a file of the future is never settled.
     let opened = fs::File::open(&file).unwrap();
     opened.set_modified(touched - Duration::from_secs(9)).unwrap();
     assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_conclusive(touched));

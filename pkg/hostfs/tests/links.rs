@@ -1,4 +1,4 @@
-//! Where links within a directory lead, and which are refused.
+//! Targets of links within a directory, and refused links.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -55,7 +55,7 @@ fn links_within_the_directory_are_followed() {
         let by_kernel = fs::canonicalize(fixture.path("in").join(link)).unwrap();
         assert_eq!(found, by_kernel, "{link}: the kernel goes elsewhere");
     }
-    // The directory itself may be known by a link.
+    // The directory itself may be given by a link.
     assert_eq!(hostfs::resolve(&fixture.path("way"), "absolute".as_ref()).unwrap(), fixture.path("way/file"));
 }
 

@@ -1,5 +1,5 @@
-//! A program that runs while it is replaced. Alone in its process: a child of another test that has not yet called
-//! exec would hold the new program open for writing, so that it could not be executed.
+//! A program that is replaced while it runs. Alone in its process: a child of another test before its exec would hold the new
+//! program open for writing, so that it could not be executed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What questions and changes cost: `cargo bench -p hostnet`.
+//! Cost of queries and changes: `cargo bench -p hostnet`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

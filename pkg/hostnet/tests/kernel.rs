@@ -1,4 +1,4 @@
-//! Against the kernel, each test in network namespaces of its own; `ip` is the witness of what is there.
+//! With the kernel, each test in its own network namespaces; `ip` reports the actual state.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "kernel/bulk.rs"]
@@ -22,8 +22,8 @@ use hostnet::{IpNet, LinkIndex, RtnetlinkHandle};
 use netns::Netns;
 use serde_json::Value;
 
-/// Runs a test inside a new netns with lo up and a veth pair `va`–`vb`. Where we may not make one it is skipped, with
-/// the reason on stderr; CI must be able to.
+/// Runs a test inside a new network namespace with lo up and a veth pair `va`–`vb`. Without permission to create one it is skipped,
+/// with the reason on stderr; CI must have it.
 fn in_fresh_netns(test: impl FnOnce(&mut RtnetlinkHandle) + Send) {
     let netns = match Netns::create() {
         Ok(netns) => netns,
@@ -40,13 +40,13 @@ fn in_fresh_netns(test: impl FnOnce(&mut RtnetlinkHandle) + Send) {
     netns.run_in(run).unwrap();
 }
 
-/// The number of the kernel's refusal.
+/// The kernel's errno.
 fn errno(error: &hostnet::Error) -> Option<netlink::Errno> {
     std::error::Error::source(error)?.downcast_ref::<netlink::Error>()?.errno()
 }
 
-/// What we read, and what `ip` shows, of the same moment: the kernel starts links, and gives them their own addresses
-/// and routes, in its own time, so that both are read until nothing changed in between and `complete` holds.
+/// Our result and that of `ip` for the same moment: the kernel starts links, and adds their own addresses and routes,
+/// asynchronously, so both are read until nothing changed in between and `complete` holds.
 fn at_one_moment<T: PartialEq + std::fmt::Debug, U>(
     mut ours: impl FnMut() -> T,
     theirs: impl Fn() -> U,
@@ -62,14 +62,14 @@ fn at_one_moment<T: PartialEq + std::fmt::Debug, U>(
     }
 }
 
-/// Runs `ip` in the calling thread's netns.
+/// Runs `ip` in the calling thread's network namespace.
 fn ip(arguments: &str) -> String {
     let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What `ip -j` shows; of some lists it prints nothing instead of an empty one.
+/// Output of `ip -j`, which prints nothing instead of several empty lists.
 fn shown(arguments: &str) -> Vec<Value> {
     let text = ip(&format!("-j -N -details {arguments}"));
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }

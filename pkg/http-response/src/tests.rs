@@ -4,7 +4,7 @@ use super::*;
 
 const MAX_BODY: usize = 64 * 1024;
 
-/// Gives the answer in parts of `step` bytes.
+/// Returns the response in parts of `step` bytes.
 struct Fake {
     answer: Vec<u8>,
     step: usize,

@@ -96,7 +96,7 @@ mod tests {
             (PolicyRule { unmodelled: true, ..marked(0x111, 0xfff) }, true),
             (rule(1, main), true),
             (rule(1, RuleAction::Goto(32766)), true),
-            // The kernel's own, ours, and those that come later or are for others.
+            // The kernel's own rules, ours, and those that are later or do not match.
             (rule(0, RuleAction::Lookup(TableId::LOCAL)), false),
             (rule(100, RuleAction::Goto(200)), false),
             (rule(32766, main), false),

@@ -95,7 +95,7 @@ mod tests {
             (rule(32000, RuleAction::Lookup(InPodRulesConfig::default().table)), true),
             (PolicyRule { unmodelled: true, ..rule(100, RuleAction::Lookup(TableId(100))) }, true),
             (rule(100, seven), true),
-            // Those of others, of the kernel and of sidecars, and those that come too late.
+            // Rules of other components, of the kernel and of sidecars, and those that are too late.
             (marked(0x4000, 0x4000, 100, seven), false),
             (marked(0x200, 0xf00, 9, seven), false),
             (marked(0x111, 0xfff, PRIORITY + 1, seven), false),

@@ -1,4 +1,4 @@
-//! Connections that a pod has when it is captured, by real traffic between two namespaces.
+//! Existing connections of a pod when it is captured, with real traffic between two network namespaces.
 #![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
 
 #[path = "../../netns/tests/named/bind.rs"]
@@ -29,7 +29,7 @@ const POD: [&str; 2] = ["10.9.1.2", "fd00:9::2"];
 const PEER: [&str; 2] = ["10.9.1.1", "fd00:9::1"];
 const PORT: u16 = 8080;
 
-/// A namespace with a name, which goes on drop.
+/// A named network namespace; drop removes it.
 struct Named(PathBuf, Netns);
 
 impl Named {
@@ -49,7 +49,7 @@ impl Named {
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Answers every byte with the same, on all addresses, for as long as the process lives.
+    /// Echoes every byte, on all addresses, as long as the process runs.
     fn serve(&self) {
         let listener = self.1.run_in(|| TcpListener::bind(("::", PORT)).unwrap()).unwrap();
         thread::spawn(move || {
@@ -77,7 +77,7 @@ impl Named {
 }
 
 impl Named {
-    /// From this port, which need not have been free for long.
+    /// Connects from this port, which may have been in use until recently.
     fn connect_from(&self, port: u16, address: &str) -> TcpStream {
         let at = SocketAddr::new(address.parse().unwrap(), PORT);
         let connect = || {
@@ -92,8 +92,8 @@ impl Named {
     }
 }
 
-/// Ends a connection with a reset, and keeps nothing of it. Closing it would not do: a process that another test is starting may
-/// have a copy of its descriptor for a moment.
+/// Ends a connection with a reset and without a trace. Closing it does not suffice: a child that another test is starting may have
+/// a copy of its descriptor for a moment.
 fn abort(stream: TcpStream) {
     connect_unspec(&stream).unwrap();
     drop(stream);
@@ -105,14 +105,14 @@ impl Drop for Named {
     }
 }
 
-/// One byte there and back.
+/// Sends one byte and receives it back.
 fn exchange(mut stream: &TcpStream) -> Result<(), ErrorKind> {
     let mut byte = [7];
     let done = stream.write_all(&byte).and_then(|()| stream.read_exact(&mut byte));
     done.map_err(|error| error.kind())
 }
 
-/// A pod, and somebody outside of it.
+/// A pod, and a peer outside.
 struct Fixture {
     pod: Named,
     peer: Named,
@@ -135,7 +135,7 @@ impl Fixture {
         Fixture { pod, peer, backend }
     }
 
-    /// That many of each family in each direction.
+    /// Opens `count` connections of each family in each direction.
     fn connections(&self, count: usize) -> Vec<TcpStream> {
         let ways = PEER.map(|to| (&self.pod, to)).into_iter().chain(POD.map(|to| (&self.peer, to)));
         ways.flat_map(|(from, to)| (0..count).map(move |_| from.connect(to).unwrap())).collect()
@@ -168,7 +168,7 @@ impl Fixture {
         FirewallOptions { forced: Some(self.backend), ..FirewallOptions::default() }
     }
 
-    /// Nobody listens where new connections are redirected to.
+    /// New connections are redirected to a port without a listener.
     fn assert_redirected(&self) {
         for (from, to) in PEER.map(|to| (&self.pod, to)).into_iter().chain(POD.map(|to| (&self.peer, to))) {
             assert_eq!(from.connect(to).unwrap_err(), ErrorKind::ConnectionRefused, "{to}");
@@ -180,7 +180,7 @@ impl Fixture {
     }
 }
 
-/// Ends what runs beside a test, also when the test fails.
+/// Ends threads beside a test, even if the test fails.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -274,7 +274,7 @@ fn none_that_opens_or_closes_meanwhile_breaks() {
     });
 }
 
-/// Of a connection that was redirected when the pod left, the kernel keeps an entry, which leads to a socket that is gone.
+/// For a connection that was redirected when the pod left, the kernel keeps an entry, which refers to a closed socket.
 #[test]
 fn a_connection_with_the_addresses_of_one_that_was_redirected_survives() {
     on_both_backends(|fixture| {

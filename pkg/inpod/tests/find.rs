@@ -1,4 +1,4 @@
-//! Namespaces of running pods, on real namespaces and a made-up list of processes.
+//! Network namespaces of running pods, with real namespaces and a simulated process list.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "../../netns/tests/named/bind.rs"]
@@ -27,7 +27,7 @@ use bind::{bind_new_netns, unbind_netns};
 const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
 const IP: &str = "10.9.0.2";
 
-/// A namespace with a name, which goes on drop.
+/// A named network namespace; drop removes it.
 struct Named(PathBuf, Netns);
 
 impl Named {
@@ -48,7 +48,7 @@ impl Named {
         let _ = self.shown(line);
     }
 
-    /// What a command prints, which must succeed.
+    /// Output of a command, which must succeed.
     fn shown(&self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let output = self.1.run_in(|| Command::new(words[0]).args(&words[1..]).output()).unwrap().unwrap();
@@ -128,7 +128,7 @@ fn a_pod_is_found_by_its_processes_and_its_address() {
     );
     let known = fixture.answer(Some(&fixture.pod.0));
     assert!(matches!(known, Some(NetnsAnswer::Unchanged { runs: true })), "it is still there: {known:?}");
-    // What is no process, or has ended meanwhile, is passed over.
+    // Entries that are no process, or have ended meanwhile, are skipped.
     std::fs::create_dir_all(fixture.proc.join("sys")).unwrap();
     std::fs::create_dir_all(fixture.proc.join("99")).unwrap();
     assert!(fixture.find().is_some());
@@ -138,18 +138,18 @@ fn a_pod_is_found_by_its_processes_and_its_address() {
 fn processes_elsewhere_mislead_nobody() {
     let fixture = Fixture::new();
     let (empty, lure) = (Named::new("empty"), Named::new("lure"));
-    // Older than the pod's own: in the node's namespace, in one without the address, and in one that the pod made and
-    // gave its address to.
+    // Older than the pod's own: in the node's namespace, in one without the address, and in one that the pod created and assigned
+    // its address to.
     lure.sh("ip link add dummy0 type veth peer name dummy1");
     lure.sh(&format!("ip address add {IP}/32 dev dummy0"));
     fixture.process(10, UID, 1, &fixture.node.0);
     fixture.process(11, UID, 2, &empty.0);
     fixture.process(12, UID, 3, &lure.0);
     fixture.process(30, UID, 300, &fixture.pod.0);
-    // Another pod's process in this pod's namespace, older, too.
+    // Another pod's process in this pod's namespace, also older.
     fixture.process(9, "00000000-5e6f-7081-92a3-b4c5d6e7f809", 1, &fixture.pod.0);
     assert_eq!(fixture.find().unwrap().netns.id(), fixture.pod.1.id());
-    // Its own are gone: nothing is better than something, if it is the only one with the address.
+    // Its own have ended: no result is better than a wrong one, even if it is the only one with the address.
     std::fs::remove_dir_all(fixture.proc.join("30")).unwrap();
     std::fs::remove_dir_all(fixture.proc.join("12")).unwrap();
     assert!(fixture.find().is_none());
@@ -174,7 +174,7 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     assert!(!first.differences.is_empty());
     assert_eq!(capture_pod(&fixture.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
     assert!(fixture.find().unwrap().captured);
-    // One family goes, the other stays; the option goes with all that it brought.
+    // One family is removed, the other stays; the option is removed with all its rules.
     let plain = PodOptions::default();
     let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
     let changed = capture_pod(&fixture.pod.1, &narrower, &options).unwrap().differences;
@@ -234,16 +234,16 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
         let _ = capture_pod(netns, &wanted, &options).unwrap();
         let seen = inpod::observe_pod(netns, &wanted, None, &options).unwrap();
         assert!(seen.is_complete(), "{seen:?}");
-        // What was compared before counts for as long as nobody changes a rule.
+        // The comparison stays valid as long as no rule changes.
         let observe = || inpod::observe_pod(netns, &wanted, Some(&seen), &options).unwrap();
         assert_eq!(observe(), seen);
-        // Other rules may be desired by now.
+        // The desired rules may have changed by now.
         let other = PodOptions { bypass_inbound: true, ..pod.clone() };
         let other = PodRulesSpec { pod: &other, ..wanted };
         let other = inpod::observe_pod(netns, &other, Some(&seen), &options).unwrap();
         assert!(!other.is_complete(), "{other:?}");
         for (tool, family) in [("iptables", Family::V4), ("ip6tables", Family::V6)] {
-            // Neither the number of rules nor their length is another one.
+            // Neither the number of rules nor their length changes.
             let rule = "-t nat -R ISTIO_OUTPUT 1 -p tcp -d";
             let [before, after] = if tool == "iptables" { ["1.2.3.4", "1.2.3.5"] } else { ["1::4", "1::5"] };
             for address in [before, after] {
@@ -267,7 +267,7 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
     }
 }
 
-/// Whatever an earlier agent was told to use, and this one is.
+/// Whatever backend an earlier agent used, and this one uses.
 #[test]
 fn a_release_takes_the_rules_of_both_backends() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
@@ -290,7 +290,7 @@ fn a_release_takes_the_rules_of_both_backends() {
     }
 }
 
-/// Rules that matched have other counters, and are the same rules.
+/// Rules that have matched packets have other counters, but are the same rules.
 #[test]
 fn traffic_is_no_change() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
@@ -324,12 +324,12 @@ fn traffic_is_no_change() {
     }
 }
 
-/// Lines of rules and of chains, without comments, which tell the time.
+/// Lines of rules and chains, without comments, which contain the time.
 fn rules_of(save: &str) -> Vec<&str> {
     save.lines().filter(|line| !line.starts_with('#')).collect()
 }
 
-/// Looking makes no table.
+/// Observing creates no table.
 #[test]
 fn an_observation_leaves_no_trace() {
     let fixture = Fixture::new();
@@ -349,7 +349,7 @@ fn an_observation_leaves_no_trace() {
     assert_eq!(names(), before);
 }
 
-/// So many rules of the pod's own, in a table of its own and in that of our rules.
+/// Adds this number of the pod's own rules, to a table of its own and to that of our rules.
 fn crowd(pod: &Named, number: usize) {
     let rules: String = (0..number)
         .map(|i| format!("-A OWN -s 10.{}.{}.{}/32 -j ACCEPT\n", i >> 16, i >> 8 & 255, i & 255))
@@ -364,14 +364,14 @@ fn restore(pod: &Named, text: &str) {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Ahead of all that is in OUTPUT, more rules than are read of such a chain.
+/// Adds more rules at the front of OUTPUT than are read of such a chain.
 fn bury_output(pod: &Named) {
     let rules: String =
         (1..=1500).map(|port| format!("-I OUTPUT 1 -p udp --dport {port} -j ACCEPT\n")).collect();
     restore(pod, &format!("*nat\n{rules}COMMIT\n"));
 }
 
-/// More chains than are listed.
+/// Adds more chains than are listed.
 fn crowd_with_chains(pod: &Named) {
     let chains: String = (0..2000).map(|number| format!(":CHAIN-{number} - [0:0]\n")).collect();
     restore(pod, &format!("*nat\n{chains}COMMIT\n"));
@@ -397,7 +397,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
         seen.differences().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(observe(), [""; 0]);
-    // What is its own does not count.
+    // The pod's own rules do not count.
     pod.sh("iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT");
     assert_eq!(observe(), [""; 0]);
     let damages = [
@@ -428,7 +428,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     crowd_with_chains(pod);
     repairs("our jump comes last, and our chains are asked for by name");
     does_damage();
-    bury_output(pod); // where it is when all is removed
+    bury_output(pod); // it is there when everything is removed
     assert!(!release_pod(&pod.1, &config, &options).unwrap().is_empty());
     assert!(
         !pod.shown("iptables-nft-save").contains("ISTIO"),

@@ -1,5 +1,5 @@
-//! Whose network namespace is it: real control groups, processes, namespaces and networks, and pods that claim what is not
-//! theirs. What is asked about the victim must not depend on anything that the attacker does.
+//! Owner of a network namespace: real control groups, processes, namespaces and networks, and pods that claim those of others. The
+//! result for the victim must not depend on any action of the attacker.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "../../netns/tests/named/bind.rs"]
@@ -30,7 +30,7 @@ const IP6: &str = "fd00:9::2";
 
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// A namespace with a name, which goes on drop.
+/// A named network namespace; drop removes it.
 struct Named(PathBuf, Netns);
 
 impl Named {
@@ -60,7 +60,7 @@ impl Drop for Named {
     }
 }
 
-/// A hierarchy of real control groups, which no other test shares.
+/// A hierarchy of real control groups, which no other test uses.
 struct Groups(PathBuf);
 
 impl Groups {
@@ -88,11 +88,11 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        drop(Command::new("umount").arg(&self.0).status()); // the hierarchy goes with its last process
+        drop(Command::new("umount").arg(&self.0).status()); // the hierarchy is removed with its last process
     }
 }
 
-/// A process, which ends on drop.
+/// A process; drop ends it.
 struct Process(Child);
 
 impl Drop for Process {
@@ -102,14 +102,14 @@ impl Drop for Process {
     }
 }
 
-/// How pods' addresses are reached from the node.
+/// Network through which the node reaches pods' addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
-    /// A route for each address to a veth pair, as Calico, AWS's and GKE's plugins have it.
+    /// A route for each address to a veth pair, as with Calico's, AWS's and GKE's plugins.
     Routed,
-    /// A bridge, as the reference plugin has it.
+    /// A bridge, as with the reference plugin.
     Bridge,
-    /// A veth pair behind a switch of which the kernel's tables say nothing, as Cilium and Open vSwitch have it.
+    /// A veth pair behind a switch that the kernel's tables do not show, as with Cilium and Open vSwitch.
     Opaque,
     /// No link to the node.
     Hardware,
@@ -270,8 +270,8 @@ fn a_pod_is_found_on_every_kind_of_network_and_in_both_families() {
     }
 }
 
-/// A container that may make control groups below its own names one after the victim, gives itself the victim's address,
-/// and runs longer than the victim.
+/// A container that may create control groups below its own names one after the victim, assigns itself the victim's address, and
+/// runs longer than the victim.
 #[test]
 fn a_control_group_inside_of_a_pod_makes_nobody_another_pod() {
     for network in ALL {
@@ -299,7 +299,7 @@ fn a_control_group_inside_of_a_pod_makes_nobody_another_pod() {
     }
 }
 
-/// The same by a pod that the API server does not show any more: it was deleted by force, and still runs.
+/// An attack by a pod that the API server does not show any more: it was force-deleted, and still runs.
 #[test]
 fn a_pod_that_nobody_knows_makes_nobody_another_pod() {
     for network in ALL {
@@ -341,7 +341,7 @@ fn a_nested_pod_is_found_where_the_nodes_routes_lead_to_it() {
     }
 }
 
-/// A process of the pod has made a namespace of its own inside, or has entered another pod's that has the pod's address.
+/// A process of the pod has created a namespace inside, or has entered another pod's that has the pod's address.
 #[test]
 fn a_pods_own_processes_elsewhere_do_not_move_it() {
     for network in ALL {
@@ -355,7 +355,7 @@ fn a_pods_own_processes_elsewhere_do_not_move_it() {
         node.run(&mut pod, &group(&node.victim));
         let answer = node.answer(&[&pod], &pod, &[IP]);
         match network {
-            // Neither of the two has a link to the node: there is no telling them apart.
+            // Neither of the two has a link to the node: they cannot be distinguished.
             Network::Hardware => assert_ambiguous(&answer, Ambiguity::SeveralFit, "hardware"),
             _ => assert_found(answer, &pod, witness(network), &format!("{network:?}")),
         }
@@ -368,14 +368,14 @@ fn a_pods_own_processes_elsewhere_do_not_move_it() {
             Network::Routed => assert_found(answer, &pod, Witness::Route, "routed"),
             _ => assert_ambiguous(&answer, Ambiguity::SeveralFit, &format!("{network:?}")),
         }
-        // What is known stays as it was.
+        // A known namespace stays.
         let known = node.answers(&pods, &[(&pod, &[IP], Some(&pod.netns))]).remove(pod.uid());
         assert!(matches!(known, Some(NetnsAnswer::Unchanged { runs: true })), "{network:?}: {known:?}");
         pod.processes.clear();
         let pods = [&pod, &other];
         let known = node.answers(&pods, &[(&pod, &[IP], Some(&pod.netns))]).remove(pod.uid());
         assert!(matches!(known, Some(NetnsAnswer::Unchanged { runs: true })), "{network:?}: {known:?}");
-        // Only the lure is left, and nothing is known: where the node shows that it is one, it is refused.
+        // Only the lure is left, and nothing is known: it is refused where the node shows that it is one.
         let answer = node.answer(&pods, &pod, &[IP]);
         match network {
             Network::Routed => assert_ambiguous(&answer, Ambiguity::AddressElsewhere, "routed"),
@@ -395,7 +395,7 @@ fn a_sandbox_that_was_replaced_is_found_anew() {
     }
 }
 
-/// Anybody may write the annotations of a static pod's mirror; a UID belongs to the pod that has it.
+/// Every author can write the annotations of a static pod's mirror; a UID belongs to the pod that has it.
 #[test]
 fn a_manifest_hash_gives_nobody_another_pods_processes() {
     for network in ALL {
@@ -437,7 +437,7 @@ fn a_namespace_is_given_to_one_pod_only() {
     for uid in [pod.uid(), other.uid()] {
         assert_ambiguous(&answers.remove(uid), Ambiguity::SharedNetns, uid.as_str());
     }
-    // Where the node shows whose it is, that pod has it.
+    // Where the node shows the owner, that pod gets it.
     let node = Node::new(Network::Routed);
     let (mut pod, other) = (node.pod(&node.victim, &[IP]), node.pod(&node.attacker, &["10.9.0.66"]));
     node.give(&pod.netns, "10.9.0.66", "lo");
@@ -449,7 +449,7 @@ fn a_namespace_is_given_to_one_pod_only() {
     assert_ambiguous(&answers.remove(other.uid()), Ambiguity::AddressElsewhere, "the other one");
 }
 
-/// A pod that shares the node's processes, or a tool on the node, in the pod's namespace.
+/// A pod that shares the node's PID namespace, or a tool on the node, in the pod's network namespace.
 #[test]
 fn processes_of_others_in_a_pods_namespace_change_nothing() {
     for network in ALL {

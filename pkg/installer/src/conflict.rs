@@ -99,7 +99,7 @@ impl ConflictBackoff {
 mod tests {
     use super::*;
 
-    /// A rival that answers `after` each time that we repair; the moments at which we did, in milliseconds.
+    /// A conflicting writer that answers each repair after `after`; returns the times of our repairs, in milliseconds.
     fn against(after: Duration, damages: usize) -> (Vec<u128>, usize) {
         let start = Instant::now();
         let (mut conflict, mut now) = (ConflictBackoff::default(), start);

@@ -1,4 +1,4 @@
-//! Against the kernel, each test in a network namespace of its own; `ipset` is the witness of what is there.
+//! With the kernel, each test in its own network namespace; `ipset` reports the actual state.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "kernel/bulk.rs"]
@@ -43,8 +43,8 @@ fn is_full(error: &Error) -> bool {
     errno(error) == Some(Errno(4352))
 }
 
-/// Runs a test inside a new netns. Where we may not make one it is skipped, with the reason on stderr; CI must be able
-/// to.
+/// Runs a test inside a new network namespace. Without permission to create one it is skipped, with the reason on stderr; CI must
+/// have it.
 fn in_fresh_netns(test: impl FnOnce(&mut IpsetHandle) + Send) {
     let netns = match Netns::create() {
         Ok(netns) => netns,
@@ -54,12 +54,12 @@ fn in_fresh_netns(test: impl FnOnce(&mut IpsetHandle) + Send) {
     netns.run_in(|| test(&mut IpsetHandle::open().unwrap())).unwrap();
 }
 
-/// Runs a command in the calling thread's netns.
+/// Runs a command in the calling thread's network namespace.
 fn run(program: &str, arguments: &[&str]) -> Output {
     Command::new(program).args(arguments).output().unwrap()
 }
 
-/// The same of a command that must succeed: what it prints.
+/// Output of a command, which must succeed.
 fn shown(line: &str) -> String {
     let (program, arguments) = line.split_once(' ').unwrap();
     let output = run(program, &arguments.split(' ').collect::<Vec<_>>());
@@ -86,13 +86,13 @@ fn owned(ip: &str, owner: &str) -> (IpAddr, Option<PodUid>) {
     (ip.parse().unwrap(), Some(owner.into()))
 }
 
-/// Makes a set.
+/// Creates a set.
 fn made(handle: &mut IpsetHandle, set: &str, family: Family) -> SetName {
     handle.create_set(&SetSpec { name: name(set), family }).unwrap();
     name(set)
 }
 
-/// The first so many addresses of a family, beginning with 1.
+/// The first `count` addresses of a family, beginning with 1.
 fn addresses(family: Family, count: u32) -> Vec<IpAddr> {
     let v4 = |number| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number));
     let v6 = |number| IpAddr::V6(Ipv6Addr::from_bits((0x2001_0db8 << 96) + u128::from(number)));

@@ -174,7 +174,7 @@ pub(crate) async fn wait_for_answer<T>(
 mod tests {
     use super::*;
 
-    /// "client error (Connect)" alone helps nobody who reads it in an Event.
+    /// "client error (Connect)" alone does not help a reader of an Event.
     #[test]
     fn why_a_server_is_not_reached_is_in_the_error() {
         let directory = tempfile::tempdir().unwrap();

@@ -189,7 +189,7 @@ mod tests {
         contexts: [{name: b, context: {cluster: b}}]
         clusters: [{name: b, cluster: {server: "https://192.0.2.1:6443"}}]"#;
 
-    /// A proxy that the kubeconfig names counts whatever `NO_PROXY` says, which is about servers and the environment's proxy.
+    /// A proxy in the kubeconfig is used whatever `NO_PROXY` has, which applies to servers and the environment's proxy.
     #[test]
     fn a_context_names_server_proxy_authority_and_credential() {
         let text = r#"
@@ -230,7 +230,7 @@ mod tests {
         assert!(error.ends_with("it has no context \"none\""), "{error}");
     }
 
-    /// With its own words, without its arguments and its standard output.
+    /// Includes its error output, but not its arguments and its stdout.
     #[tokio::test]
     async fn a_credential_program_that_fails_is_named_with_what_it_wrote() {
         let directory = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// As client-go does: only without any configuration a pod's service account counts, never in place of a broken one.
+    /// As in client-go: a pod's service account is used only without any configuration, never in place of an invalid one.
     #[test]
     fn absent_files_are_left_out_and_broken_ones_are_errors() {
         let directory = tempfile::tempdir().unwrap();

@@ -234,7 +234,7 @@ mod tests {
     fn a_lease_is_taken_only_when_it_has_not_changed_for_its_duration_by_our_clock() {
         let (mut view, start) = (LeaseView::default(), Instant::now());
         let after = |seconds: u64| start + Duration::from_secs(seconds);
-        // However old its times are: that may be the other's clock.
+        // However old its times are: the other's clock may be wrong.
         let (first, renewed) = (taken("other", 0), taken("other", 1));
         for (record, seconds, expected) in [
             (&first, 0, false),

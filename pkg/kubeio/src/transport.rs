@@ -175,12 +175,12 @@ mod tests {
     use super::*;
     use crate::{Collection, KubeClient};
 
-    /// `agent::watch_health` takes a watch that reports nothing for longer than this, its pause included, for one that works.
+    /// `agent::watch_health` considers a watch that reports nothing for longer than this, its back-off included, as working.
     const LONGEST: Duration = Duration::from_secs(90);
 
     #[test]
     fn a_watch_that_the_server_never_answers_fails_again_and_again() {
-        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // it accepts nothing: the kernel does
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // it accepts no connection: the kernel does
         let directory = tempfile::tempdir().unwrap();
         let token = directory.path().join("token");
         std::fs::write(&token, "secret").unwrap();

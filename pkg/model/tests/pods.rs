@@ -8,7 +8,7 @@ fn parse(object: &Value) -> Pod {
     serde_json::from_value(object.clone()).unwrap()
 }
 
-/// As the API has it, with much that we do not want to know.
+/// A pod as the API has it, with many fields that we do not read.
 fn full() -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "web-0", "namespace": "shop", "uid": "u1", "resourceVersion": "77", "generateName": "web-",
@@ -54,7 +54,7 @@ fn pods_and_namespaces_survive_our_own_sockets() {
     assert_eq!(serde_json::to_string(&name).unwrap(), r#"{"namespace":"shop","name":"web-0"}"#);
 }
 
-/// What is written has the API's names, so that it can be read by whoever reads the API.
+/// Written fields have the API's names, so that a reader of the API can read them.
 #[test]
 fn what_is_written_is_a_part_of_what_was_read() {
     let object = full();

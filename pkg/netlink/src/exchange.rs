@@ -90,7 +90,7 @@ mod tests {
         bytes(NLMSG_DONE, MULTI, sequence, &code.to_ne_bytes())
     }
 
-    /// Feeds datagrams; answers the payloads' first bytes and how it ended, if it did.
+    /// Feeds datagrams; returns the payloads' first bytes and the end, if any.
     fn feed(datagrams: &[Vec<u8>]) -> (Vec<u8>, Result<ExchangeProgress, Error>) {
         let (mut exchange, mut seen) = (Exchange::new(OURS), Vec::new());
         for datagram in datagrams {

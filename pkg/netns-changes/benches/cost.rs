@@ -1,4 +1,4 @@
-//! What a watch costs the process that changes the firewall: `cargo bench -p netns-changes`.
+//! Cost of a watch for the process that changes the firewall: `cargo bench -p netns-changes`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 
 use std::io::Write as _;
@@ -25,7 +25,7 @@ fn run_nft(netns: &Netns, arguments: &[&str], input: &str) -> Duration {
     netns.run_in(run).unwrap()
 }
 
-/// The time of one run in a namespace of its own.
+/// Duration of one run in a new network namespace.
 fn time_in_new_netns(watcher: Option<&ChangeWatcher<u8>>, arguments: &[&str]) -> Duration {
     let netns = Netns::create().unwrap();
     let _ = run_nft(&netns, &["-f", "-"], "add table inet t\nadd chain inet t c\n");

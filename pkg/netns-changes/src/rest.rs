@@ -34,7 +34,7 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// The rests in milliseconds, if a change comes each `period`, and how many there are.
+    /// The rests in milliseconds, for a change each `period`, and their number.
     fn rests(period: u64, number: u32) -> Vec<u128> {
         let period = Duration::from_millis(period);
         let (began, mut rest) = (Instant::now(), Rest::default());

@@ -1,4 +1,4 @@
-//! Against the kernel, each test in network namespaces of its own; `ip`, `nft` and iptables make the changes.
+//! With the kernel, each test in its own network namespaces; `ip`, `nft` and iptables make the changes.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 #[path = "../../netns/tests/named/bind.rs"]
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use netns::Netns;
 use netns_changes::{Change, ChangeKinds, ChangeWatcher, NetnsWatch};
 
-/// A change is reported within milliseconds; on a busy machine a test gives it this long.
+/// A change is reported within milliseconds; a test waits this long on a busy machine.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How long nothing must come before we say that nothing comes.
+/// Time without a report that proves that none arrives.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Makes a namespace with lo and a veth pair `va`–`vb`, all up. Where we may not make one the test is skipped, with the reason on
-/// stderr; CI must be able to.
+/// Creates a namespace with lo and a veth pair `va`–`vb`, all up. Without permission to create one the test is skipped, with the
+/// reason on stderr; CI must have it.
 fn fresh_netns() -> Option<Netns> {
     let netns = match Netns::create() {
         Ok(netns) => netns,
@@ -37,7 +37,7 @@ fn fresh_netns() -> Option<Netns> {
     run_in(&netns, "ip link set lo up", "");
     run_in(&netns, "ip link add va type veth peer name vb", "");
     for link in ["va", "vb"] {
-        // Without addresses of the kernel's own, which it confirms seconds later.
+        // Without the kernel's own addresses, whose detection of duplicates ends seconds later.
         run_in(&netns, &format!("ip link set {link} addrgenmode none"), "");
     }
     run_in(&netns, "ip link set va up", "");
@@ -59,7 +59,7 @@ impl Deref for PodWatcher {
     }
 }
 
-/// Makes a namespace that is watched, and waits until nothing changes there by itself any more.
+/// Creates a watched namespace, and waits until the kernel's own changes end.
 fn watched_netns() -> Option<(PodWatcher, Netns)> {
     let netns = fresh_netns()?;
     let watcher = ChangeWatcher::new().unwrap();
@@ -82,7 +82,7 @@ fn run_in(netns: &Netns, command: &str, input: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns the changes that are pending, one after the other, until none has come for a while.
+/// Returns pending changes, one after another, until none arrives for a while.
 fn pending(watcher: &ChangeWatcher<&'static str>) -> Vec<Change<&'static str>> {
     let mut all = Vec::new();
     loop {
@@ -94,7 +94,7 @@ fn pending(watcher: &ChangeWatcher<&'static str>) -> Vec<Change<&'static str>> {
     }
 }
 
-/// The kernel starts links and gives them routes in its own time.
+/// The kernel starts links and adds routes asynchronously.
 fn wait_until_quiet(watcher: &ChangeWatcher<&'static str>) {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut since = Instant::now();

@@ -1,5 +1,4 @@
-//! The memory and descriptors that watching takes, and what happens without them: one test at a time in a process of their own,
-//! whose figures they read.
+//! Memory and descriptors of watches, and behaviour without them: one test at a time in its own process, whose figures it reads.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const NAMESPACES: usize = 250;
 
-/// Bytes of memory that the process itself has written to.
+/// Bytes of anonymous memory of the process.
 fn anonymous_memory() -> usize {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
@@ -63,7 +62,7 @@ fn a_namespace_that_cannot_be_watched_is_an_error_with_its_cause() {
     let (limits, open) = (getrlimit(Resource::Nofile), descriptors());
     setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
     let mut others: Vec<File> = iter::repeat_with(|| File::open("/dev/null")).map_while(Result::ok).collect();
-    others.pop(); // leaves room for the first of the two sockets
+    others.pop(); // leaves a descriptor for the first of the two sockets
     let failed = watcher.watch("pod", &second);
     drop(others);
     setrlimit(Resource::Nofile, limits).unwrap();

@@ -1,4 +1,4 @@
-//! What entering a namespace costs: `cargo bench -p netns`.
+//! Cost of entering a namespace: `cargo bench -p netns`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! Against the kernel, in network namespaces of our own.
+//! With the kernel, in our own network namespaces.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stderr, reason = "tests")]
 
 #[path = "named/bind.rs"]
@@ -16,7 +16,7 @@ use netns::{BindMount, Error, MountSandbox, Netns};
 
 use bind::{bind_new_netns, unbind_netns};
 
-/// A new netns, or nothing (with the reason on stderr) where we may not make one. CI must be able to.
+/// Creates a network namespace, or `None` (with the reason on stderr) without permission. CI must have it.
 fn fresh() -> Option<Netns> {
     match Netns::create() {
         Ok(netns) => Some(netns),
@@ -28,7 +28,7 @@ fn fresh() -> Option<Netns> {
     }
 }
 
-/// A directory of our own, removed when the test ends.
+/// A temporary directory; drop removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -226,17 +226,17 @@ fn dev_null_hides_a_file() {
     assert_eq!(seen.unwrap(), "");
 }
 
-/// A process in a network namespace of its own; ends with the value.
+/// A process in a network namespace of its own; drop ends it.
 struct Sleeper(std::process::Child);
 
 impl Sleeper {
     fn start(arguments: &[&str]) -> Option<Sleeper> {
-        let _ = fresh()?; // where we may not make namespaces, it could not either
+        let _ = fresh()?; // without permission to create namespaces, it could not either
         let child = Command::new("unshare").args(arguments).args(["sleep", "600"]).spawn().unwrap();
         let sleeper = Sleeper(child);
         let program = || fs::read_to_string(format!("/proc/{}/comm", sleeper.0.id())).unwrap();
         while program() != "sleep\n" {
-            thread::yield_now(); // it is about to become it
+            thread::yield_now(); // its exec is pending
         }
         Some(sleeper)
     }
@@ -263,7 +263,7 @@ fn the_owner_is_told_where_it_is_another_user_namespace() {
     assert_eq!(fs::read_link(owner.path()).unwrap(), expected);
 }
 
-/// The agent tells by this which pod a ztunnel is in that dials its socket.
+/// The agent uses this to find the pod of a ztunnel that connects to its socket.
 #[test]
 fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
     let Some(client) = fresh() else { return };
@@ -279,7 +279,7 @@ fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
     assert!(Netns::of_socket(&file).is_err());
 }
 
-/// That no successor with its number is the same instance is tested where that counts, in `node-status`.
+/// `node-status` tests that a successor with its number is not the same instance.
 #[test]
 fn an_instance_is_the_same_by_every_path() {
     let (Some(first), Some(second)) = (fresh(), fresh()) else { return };

@@ -118,7 +118,7 @@ proptest! {
         let place = place.index(bytes.len());
         bytes[place] ^= change;
         if let Some(read) = decode_rule(family, &bytes) {
-            // What it says can be written, and is read as the same.
+            // Its content can be encoded, and decodes to the same.
             let written = encode_rule(family, &read).unwrap();
             prop_assert_eq!(decode_rule(family, &written), Some(read));
         }

@@ -1,4 +1,4 @@
-//! On the real file system, each once with the kernel's events and once without.
+//! On the real file system, each with the kernel's events and without.
 
 mod fallback;
 mod time;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Far more than anything here takes, for waits that must not end by it.
+/// Far longer than any operation here, for waits that must not time out.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A watcher of one directory, quiet.
+/// A watcher of one directory without pending changes.
 struct Fixture {
     directory: TempDir,
     watcher: DirectoryWatcher,
@@ -45,12 +45,12 @@ impl Fixture {
         if name.is_empty() { self.directory.path().to_owned() } else { self.directory.path().join(name) }
     }
 
-    /// Long enough for what is pending to be seen, for waits that must end by it.
+    /// Long enough for pending changes to be observed, for waits that must time out.
     fn short(&self) -> Duration {
         if self.watcher.any_polled() { POLL + POLL / 2 } else { QUIET * 5 }
     }
 
-    /// One pass of a caller: tells the directories, then waits.
+    /// Runs one pass of a caller: passes the directories, then waits.
     fn assert_seen(&mut self, what: &str) {
         self.watcher.set_directories(&[self.path("")]);
         let wake = self.watcher.wait_for_change(LONG).unwrap();
@@ -146,13 +146,13 @@ fn lost_events_count_as_a_change() {
     let [mut fixture, _] = Fixture::both();
     let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let most: usize = most.trim().parse().unwrap();
-    // Events of a watch that the watcher does not know fill its queue: alone they would not count.
+    // Events of an unknown watch descriptor fill the queue: alone they would not count.
     let other = tempfile::tempdir().unwrap();
     fixture.watcher.inotify.as_ref().unwrap().add_watch(other.path()).unwrap();
     fs::write(other.path().join("x"), "x").unwrap();
     fixture.assert_quiet("events of others");
     for i in 0..=most {
-        // Two names in turn: equal events one after the other are merged.
+        // Two names alternating: consecutive equal events are merged.
         fs::File::create(other.path().join(format!("{}", i % 2))).unwrap();
     }
     fixture.assert_seen("overflow");
@@ -202,7 +202,7 @@ fn a_directory_made_anew_is_watched_again() {
         fixture.watcher.set_directories(watched);
         assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
         for way in ["removed", "moved"] {
-            // Between two calls of watch, and so fast that it may get the same inode number.
+            // Between two calls of watch, and so quickly that it may get the same inode number.
             if way == "removed" { fs::remove_dir(&directory) } else { fs::rename(&directory, &moved) }
                 .unwrap();
             fs::create_dir(&directory).unwrap();

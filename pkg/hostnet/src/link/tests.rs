@@ -1,5 +1,5 @@
-//! Requests for links, attribute by attribute (the numbers are those that `strace ip link add` shows of iproute2 6.1,
-//! which adds zeros for what is not told), and links read from bytes.
+//! Requests for links, attribute by attribute (with the numbers in `strace ip link add` of iproute2 6.1, which adds zeros for unset
+//! ones), and links parsed from bytes.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::new::{NewVeth, VETH};
 use super::*;
 
-/// The attributes of a request inside `IFLA_INFO_DATA`, after checking what stands around them.
+/// Attributes of a request inside `IFLA_INFO_DATA`, after checking those around them.
 fn data(link: &NewVeth<'_>, check: impl FnOnce(Attributes<'_>)) {
     let mut message = link.creation_request();
     let bytes = message.finish(1, MessageFlags::REQUEST).unwrap();

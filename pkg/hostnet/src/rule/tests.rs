@@ -1,4 +1,4 @@
-//! Comparing rules, and reading arbitrary bytes as one.
+//! Comparing rules, and parsing arbitrary bytes as one.
 
 use netlink::MessageIter;
 use proptest::prelude::*;
@@ -50,8 +50,8 @@ fn a_rule_is_read_as_it_was_written() {
     }
 }
 
-/// A kernel without IPv6 cannot be had here, but what it says to a family that it lacks can: there has been none of DECnet
-/// since 6.1, and older ones have it as a module.
+/// No kernel without IPv6 is available here, but the error of a missing family is: DECnet does not exist since 6.1, and is a module
+/// in older ones.
 #[test]
 fn what_a_kernel_says_without_a_family_is_as_we_take_it() {
     const DECNET: u8 = 12;

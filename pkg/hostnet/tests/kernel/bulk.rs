@@ -10,7 +10,7 @@ use crate::{errno, in_fresh_netns, index, ip};
 const TABLE: TableId = TableId(300);
 use RouteChange::{Add, Delete, Replace};
 
-/// A host route for one of 2^16 addresses of a family, onto a link.
+/// A host route for one of 2^16 addresses of a family, through a link.
 fn route(handle: &mut RtnetlinkHandle, family: Family, number: u16, link: &str) -> Route {
     let [high, low] = number.to_be_bytes();
     let dst = match family {
@@ -30,7 +30,7 @@ fn found(handle: &mut RtnetlinkHandle) -> Vec<Route> {
     handle.list_routes(Some(TABLE)).unwrap()
 }
 
-/// Whether the table holds these and no others.
+/// Whether the table has exactly these routes.
 fn holds(handle: &mut RtnetlinkHandle, wanted: &[Route]) -> bool {
     let found = found(handle);
     found.len() == wanted.len()

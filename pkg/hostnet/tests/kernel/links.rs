@@ -19,7 +19,7 @@ fn links_are_those_that_ip_shows() {
             assert_eq!(link.kind.as_deref(), expected["linkinfo"]["info_kind"].as_str());
             let flags = expected["flags"].as_array().unwrap();
             assert_eq!(link.is_up, flags.iter().any(|flag| flag == "UP"));
-            // Flags and state may have moved on.
+            // Flags and state may have changed since.
             assert_eq!(handle.link_by_name(&link.name).unwrap().map(|found| found.index), Some(link.index));
             assert_eq!(
                 handle.link_by_index(link.index).unwrap().map(|found| found.name),

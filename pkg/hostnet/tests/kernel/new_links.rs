@@ -1,4 +1,4 @@
-//! Links that we make, their state, and where their peers are.
+//! Links created by us, their state, and the namespaces of their peers.
 
 use std::os::fd::AsFd;
 
@@ -83,7 +83,7 @@ fn a_link_is_made_once_and_deleted_once() {
     });
 }
 
-/// What is in the way has the same errno as "it is there already".
+/// A conflicting object has the same errno as an existing link.
 #[test]
 fn what_is_in_the_way_is_not_taken_for_the_link() {
     in_fresh_netns(|handle| {

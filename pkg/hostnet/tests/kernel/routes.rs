@@ -6,7 +6,7 @@ use hostnet::{
 
 use crate::{addr, at_one_moment, in_fresh_netns, index, ip, prefix, shown};
 
-/// Routes of every sort that the node path and the sidecar's TPROXY need, in one table.
+/// Routes of every kind that the node path and the sidecar's TPROXY need, in one table.
 fn samples(handle: &mut RtnetlinkHandle, table: TableId) -> Vec<Route> {
     ip("addr replace 10.1.0.1/24 dev va");
     ip("addr replace 2001:db8::1/64 dev va nodad");
@@ -143,7 +143,7 @@ fn a_table_that_does_not_exist_has_no_routes_and_nothing_to_delete() {
     });
 }
 
-/// Each way to ask for the same route must be found again, or it would be added in every round.
+/// Each form of a request for the same route must match, or the route would be added in every pass.
 #[test]
 fn a_route_is_the_wanted_one_in_whatever_words() {
     in_fresh_netns(|handle| {

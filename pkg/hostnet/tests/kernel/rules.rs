@@ -42,7 +42,7 @@ fn network(family: Family) -> model::IpNet {
     if family == Family::V4 { "10.9.0.0/16" } else { "2001:db8:9::/48" }.parse().unwrap()
 }
 
-/// Of two that say the same, each is its maker's.
+/// Two equal rules with different protocols have different owners.
 #[test]
 fn who_made_a_rule_is_read_back_and_no_condition() {
     in_fresh_netns(|handle| {
@@ -113,7 +113,7 @@ fn a_rule_without_priority_is_placed_by_the_kernel_once() {
     });
 }
 
-/// Every condition that the type does not know must keep a foreign rule apart from ours.
+/// Every selector that the type does not model must distinguish a foreign rule from ours.
 #[test]
 fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
     let conditions = [
@@ -136,7 +136,7 @@ fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
             assert!(foreign(handle).unmodelled, "{condition}: {:?}", foreign(handle));
             assert_eq!(handle.delete_rule(&plain).unwrap(), ChangeOutcome::No, "{condition}");
             assert_eq!(handle.ensure_rule(&plain).unwrap(), ChangeOutcome::Yes, "{condition}");
-            // Same priority, and before ours: the kernel would take the foreign one for it.
+            // Same priority, and before ours: the kernel would match the foreign one.
             let deleted = handle.delete_rule(&plain);
             assert!(matches!(deleted, Err(Error::ConflictingRule { .. })), "{condition}: {deleted:?}");
             assert!(foreign(handle).unmodelled, "{condition}: the foreign rule is still there");
@@ -144,7 +144,7 @@ fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
     }
 }
 
-/// What somebody else has at the same priority, before and behind ours, with a condition more or another one.
+/// Foreign rules at the same priority, before and after ours, with an additional selector or another one.
 #[test]
 fn rules_of_the_node_path_live_beside_foreign_ones_of_their_priority() {
     for (number, family) in [("-4", Family::V4), ("-6", Family::V6)] {
@@ -208,7 +208,7 @@ fn duplicates_made_by_others_are_deleted_too() {
     in_fresh_netns(|handle| {
         let rule = samples(Family::V4).remove(2);
         assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::Yes);
-        // A protocol is no condition, but makes two rules of it.
+        // The protocol is no selector, but distinguishes two rules.
         for protocol in 3..200 {
             ip(&format!("rule add priority 107 fwmark 0x100/0x100 lookup 101 protocol {protocol}"));
         }

@@ -1,4 +1,4 @@
-//! Kernel parameters, of the netns in which one asks.
+//! Kernel parameters of the caller's network namespace.
 
 use hostnet::{ChangeOutcome, Error, sysctl};
 use netns::Netns;

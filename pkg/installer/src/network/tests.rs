@@ -6,10 +6,10 @@ mod agreement;
 
 const LIST: &str = r#"{"name":"kit","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#;
 const SINGLE: &str = r#"{"name":"kit","type":"bridge"}"#;
-/// As libcni 1.3 alone reads it.
+/// Accepted by libcni 1.3 only.
 const EMPTY_LIST: &str = r#"{"name":"drop-in","cniVersion":"1.0.0"}"#;
 
-/// A directory with these files; those whose content begins with `->` are links.
+/// A directory with these files; content that begins with `->` makes a link.
 fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -23,7 +23,7 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     directory
 }
 
-/// The file that is chosen, or why there is none.
+/// The selected file, or the reason why there is none.
 fn chosen(search: Result<NetworkSearch, Error>) -> Result<String, String> {
     match search {
         Ok(NetworkSearch::Found(network)) => Ok(network.name),
@@ -53,12 +53,12 @@ fn the_first_file_that_runtimes_load_is_the_network() {
         (&[("10-a.conflist", LIST), ("other/a.conf", SINGLE)], "10-a.conflist"),
         (&[("10-a.conflist", LIST), ("99-loopback.conf", r#"{"type":"loopback"}"#)], "10-a.conflist"),
         (&[("10-a.conf", r#"{"name":"x","type":"istio-cni"}"#), ("20-b.conflist", LIST)], "20-b.conflist"),
-        // Not with libcni 1.1, but that takes no other.
+        // Not accepted by libcni 1.1, which does not accept any other.
         (
             &[("10-a.conflist", r#"{"name":"a","disableCheck":"true","plugins":[{"type":"a"}]}"#)],
             "10-a.conflist",
         ),
-        // Not with libcni 1.3: the directory of its name is a file.
+        // Not accepted by libcni 1.3: the directory with its name is a file.
         (&[("10-a.conflist", r#"{"name":"10-a.conflist","plugins":[{"type":"a"}]}"#)], "10-a.conflist"),
     ];
     for (files, expected) in cases {
@@ -81,7 +81,7 @@ fn where_the_runtimes_network_cannot_be_chained_into_the_reason_names_the_file()
             &[("10-a.conflist", "->missing")],
             &["not usable: ", "10-a.conflist: it is a link to a missing file"],
         ),
-        // All plugins in the directory, and some of them.
+        // All plugins in the directory, and several of them.
         (
             &[("10-a.conflist", EMPTY_LIST), ("drop-in/x.conf", SINGLE)],
             &["/10-a.conflist takes plugins from a directory, too ("],
@@ -129,7 +129,7 @@ fn where_the_runtimes_network_cannot_be_chained_into_the_reason_names_the_file()
             ],
             &["/10-a.conflist: CNI version \"1.2.0\" is not one of the supported 0.1.0"],
         ),
-        // What runtimes may be able to read.
+        // Files that runtimes may be able to read.
         (
             &[("05-a.conflist", "->../out"), ("10-b.conflist", LIST)],
             &["/05-a.conflist: it is a link that leaves"],

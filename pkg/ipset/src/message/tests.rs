@@ -1,5 +1,5 @@
-//! Byte for byte what the `ipset` tool (7.17, traced) sends for the same change, less the line number that it puts
-//! into `DATA` and the acknowledgement that the socket asks for.
+//! Byte-identical with the messages of the `ipset` tool (7.17, traced) for the same change, except for the line number that it adds
+//! to `DATA` and the acknowledgement that the socket requests.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn name(text: &str) -> SetName {
     SetName::new(text).unwrap()
 }
 
-/// Checks header and version; answers the attributes that follow.
+/// Checks header and version; returns the attributes after them.
 fn sent(mut message: NetlinkRequest, kind: u8, flags: u16) -> Vec<u8> {
     let bytes = message.finish(0, MessageFlags::NONE).unwrap().to_vec();
     let (header, attributes) = bytes.split_at(28);

@@ -1,4 +1,4 @@
-//! Many members at once, and listings of several parts.
+//! Many members together, and listings of several parts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use netns::Netns;
 
 use crate::{Owners, add_ips, addresses, in_fresh_netns, is_missing_set, made, name, owned, saved};
 
-/// Ends the other thread, also when this one panics: its scope would wait for it for ever.
+/// Ends the other thread even if this one panics: its scope would otherwise wait for it forever.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -21,7 +21,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Members with an owner of some length each.
+/// Members, each with a long owner.
 fn members(family: Family, count: u32) -> Vec<(IpAddr, PodUid)> {
     let owner = |ip| PodUid::from(format!("namespace of {ip}/a pod with a name").as_str());
     addresses(family, count).into_iter().map(|ip| (ip, owner(ip))).collect()
@@ -81,11 +81,11 @@ fn every_one_of_many_can_be_refused() {
     in_fresh_netns(|handle| {
         let error = add(handle, &name("gone"), &members(Family::V6, 1000)).unwrap_err();
         assert!(is_missing_set(&error), "{error}");
-        let _ = made(handle, "gone", Family::V6); // the socket is in step
+        let _ = made(handle, "gone", Family::V6); // the socket is in sync
     });
 }
 
-/// The best of some rounds: this machine has other work too.
+/// The best of several rounds: this machine runs other tests, too.
 #[test]
 fn a_thousand_members_are_added_within_ten_milliseconds() {
     in_fresh_netns(|handle| {

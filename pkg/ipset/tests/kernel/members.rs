@@ -27,7 +27,7 @@ fn a_member_is_added_once_and_removed_once() {
 
 #[test]
 fn changes_of_others_are_told_from_our_own() {
-    // No other test has sets of these names: the numbers are the process's. Many sets are not listed for a few of them.
+    // No other test has sets with these names: they contain the process ID. For few sets, not all are listed.
     for (others, names) in [(0, ["of-others", "of-none"]), (20, ["of-others-20", "of-none-20"])] {
         in_fresh_netns(|handle| {
             (0..others).for_each(|number| drop(shown(&format!("ipset create other-{number} list:set"))));

@@ -6,7 +6,7 @@ use crate::{
     add_ips, addresses, in_fresh_netns, is_busy, is_full, is_missing_set, made, name, run, saved, shown,
 };
 
-/// The `create` line of `ipset save`, without the revision's own options.
+/// The `create` line of `ipset save`, without the options of the set's revision.
 fn create_line(set: &str) -> String {
     let save = shown(&format!("ipset save {set}"));
     let line = save.lines().next().unwrap();

@@ -175,7 +175,7 @@ mod tests {
 
     const LAYOUT_SIZE: [usize; 2] = [112, 168];
 
-    /// An entry without matches, whose target has this name and data.
+    /// An entry without matches, with this target name and data.
     fn entry(family: Family, name: &str, data: &[u8]) -> Vec<u8> {
         let size = LAYOUT_SIZE[usize::from(family == Family::V6)];
         let mut target = vec![0; TARGET_DATA];
@@ -195,7 +195,7 @@ mod tests {
         entry(family, "", &verdict.to_ne_bytes())
     }
 
-    /// A table with OUTPUT alone.
+    /// A table with only OUTPUT.
     fn info() -> Vec<u8> {
         let mut bytes = vec![0; 84];
         bytes[HOOKS..HOOKS + 4].copy_from_slice(&8_u32.to_ne_bytes());
@@ -244,7 +244,7 @@ mod tests {
         for family in Family::BOTH {
             let layout = EntryLayout::for_family(family);
             let end = entry(family, ERROR, b"ERROR\0");
-            // The kernel takes a jump into the middle of a chain.
+            // The kernel accepts a jump into the middle of a chain.
             let middle = i32::try_from(standard(family, 0).len() * 2).unwrap();
             let rules = [middle, -5, -2, -2].map(|verdict| standard(family, verdict)).concat();
             let mut targets = Vec::new();
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// 16 MiB of chains without rules, as a process of a pod can make them: a look at each for each takes seconds.
+    /// 16 MiB of chains without rules, as a process of a pod can create them: a quadratic scan would take seconds.
     #[test]
     fn tens_of_thousands_of_chains_are_read_in_no_time() {
         let family = Family::V4;

@@ -201,7 +201,7 @@ mod tests {
             let _ = clear_counters(&mut bytes, &layout);
         }
 
-        /// Lengths that lead on, and then anywhere.
+        /// Valid lengths, followed by arbitrary ones.
         #[test]
         fn nor_does_what_begins_well(lengths in vec((0_usize..400, any::<u16>(), 0_u8..8), 0..9), v6: bool) {
             let layout = EntryLayout::for_family(if v6 { Family::V6 } else { Family::V4 });

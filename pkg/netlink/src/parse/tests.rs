@@ -1,11 +1,11 @@
-//! The codec against itself and against arbitrary bytes.
+//! The codec with its own output and with arbitrary bytes.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::NetlinkRequest;
 
-/// What a message can hold, to be written and read back.
+/// Content of a message, to be written and read back.
 #[derive(Clone, Debug)]
 enum Value {
     U8(u8),
@@ -116,7 +116,7 @@ proptest! {
         }
     }
 
-    /// Random bytes seldom get past the header; a good message with one bad byte does.
+    /// Random bytes rarely pass the header; a valid message with one wrong byte does.
     #[test]
     fn a_flipped_byte_never_panics(
         values in prop::collection::vec((0..=KIND_MASK, value()), 1..6),

@@ -1,4 +1,4 @@
-//! The socket against the kernel. Reads only; changes are tested in `hostnet`, in network namespaces of its own.
+//! The socket with the kernel. Only reads; `hostnet` tests changes in its own network namespaces.
 
 use super::*;
 use crate::Errno;
@@ -54,11 +54,11 @@ fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
 fn a_repeated_request_has_the_same_replies_until_something_changes() {
     const GET_NETNS_ID: u16 = 90;
     let mut own = NetlinkRequest::new(GET_NETNS_ID, MessageFlags::NONE, &[0; 4]);
-    own.put_u32(3, std::process::id()); // NETNSA_PID: this netns has no number in itself
+    own.put_u32(3, std::process::id()); // NETNSA_PID: this namespace has no ID in itself
     let open = || RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), links());
     let mut questions = open().unwrap();
     assert!(!questions.are_replies_unchanged().unwrap(), "there is nothing before the first answer");
-    // Counters of links are in the answers, so some of them may differ.
+    // Answers include counters of links, so several of them may differ.
     assert!((0..20).any(|_| questions.are_replies_unchanged().unwrap()));
     let refused = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, 1, 0, 1, 0, 0, 0]);
     let mut refused = RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), refused).unwrap();
@@ -102,7 +102,7 @@ fn what_another_process_sends_is_not_taken_for_the_kernels_answer() {
 fn a_list_beyond_its_bounds_is_refused_and_its_beginning_can_be_had() {
     let short = ListBounds { bytes: 0, ..ListBounds::NODE };
     let all = Socket::open(NetlinkProtocol::Route).unwrap().dump(&links()).unwrap();
-    // Whatever the bound, one datagram is read; loopback alone fits into that, and the end comes in another.
+    // Whatever the limit, one datagram is read; loopback alone fits into it, and the end is in another.
     let (head, rest) = Socket::open(NetlinkProtocol::Route).unwrap().dump_head(&links(), 0).unwrap();
     assert!(!head.is_empty() && head.len() <= all.len() && rest.is_none());
     let refused =

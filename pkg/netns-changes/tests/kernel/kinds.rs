@@ -1,4 +1,4 @@
-//! What is reported of which change, how soon, and who is named for it.
+//! Reported kinds of changes, their delay, and the named process.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;

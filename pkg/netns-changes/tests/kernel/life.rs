@@ -1,4 +1,4 @@
-//! How long a namespace is watched, and that it ends then.
+//! Lifetime of a watch, and the end of the namespace after it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, socket};
 use crate::bind::{bind_new_netns, unbind_netns};
 use crate::{LIMIT, PodWatcher, first_of, fresh_netns, pending, run_in, wait_until_quiet, watched_netns};
 
-/// A pod as a veth pair whose one end is in the namespace `node`: that end goes with the pod's namespace.
+/// A pod as a veth pair with one end in the namespace `node`: that end is removed with the pod's namespace.
 fn pod_of(node: &Netns, name: &str) -> Netns {
     let pod = bind_new_netns(&Path::new("/run/netns").join(name));
     run_in(node, &format!("ip link add {name} type veth peer name eth0 netns {name}"), "");
@@ -50,7 +50,7 @@ fn a_namespace_ends_with_its_watch() {
     }
 }
 
-/// As when a pod's namespace is replaced: each change says of which watch it is.
+/// As when a pod's namespace is replaced: each change identifies its watch.
 #[test]
 fn watches_with_the_same_key_are_told_apart_and_end_each_for_itself() {
     let Some((first, first_netns)) = watched_netns() else { return };
@@ -115,7 +115,7 @@ fn a_thread_reports_changes_until_its_owner_drops_it() {
     assert_eq!(end, mpsc::RecvTimeoutError::Disconnected, "the thread has ended");
 }
 
-/// A process that makes transactions without a pause; others' changes are reported at once meanwhile.
+/// A process that makes transactions without a pause; changes of other namespaces are reported immediately meanwhile.
 #[test]
 fn a_thread_reads_a_namespace_that_changes_all_the_time_ever_more_rarely() {
     let (Some(busy), Some(other)) = (fresh_netns(), fresh_netns()) else { return };
@@ -186,7 +186,7 @@ fn make_table(netns: &Netns, table: &str, sequence: u32) {
     netns.run_in(send).unwrap();
 }
 
-/// Whoever makes a transaction chooses its number, so that no number hides it from us.
+/// The author of a transaction chooses its number, so no number may hide it.
 #[test]
 fn a_transaction_is_reported_whatever_its_sequence_number() {
     let Some((watcher, netns)) = watched_netns() else { return };

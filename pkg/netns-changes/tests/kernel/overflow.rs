@@ -1,4 +1,4 @@
-//! More changes than the sockets hold.
+//! More changes than the sockets' buffers hold.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ fn an_overflow_is_reported_once_and_later_changes_are_not_lost() {
         let changes = pending(&watcher);
         let lost = changes.iter().filter(|change| change.kinds.contains(ChangeKinds::LOST)).count();
         assert_eq!((changes.len(), lost), (1, 1), "{changes:?}");
-        // The first change after the report must come: the caller has begun to observe.
+        // The first change after the report must be reported: the caller has begun to observe.
         run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
         assert_eq!(first_of(&watcher, ChangeKinds::POLICY_RULES).kinds, ChangeKinds::POLICY_RULES);
     }
@@ -34,7 +34,7 @@ fn a_report_of_a_loss_covers_everything_before_it() {
     run_in(&netns, "ip -batch -", &batch);
     let first = watcher.wait_for_changes(Some(LIMIT)).unwrap().unwrap();
     assert!(first.iter().all(|change| change.kinds.contains(ChangeKinds::LOST)), "{first:?}");
-    // Not one more read: what changes now is reported although nothing has been read since.
+    // Without another read: a change is reported although nothing has been read since.
     run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
     assert_eq!(first_of(&watcher, ChangeKinds::POLICY_RULES).kinds, ChangeKinds::POLICY_RULES);
 }

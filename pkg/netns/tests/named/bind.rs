@@ -1,4 +1,4 @@
-//! Namespaces with a name, as `ip netns` makes them.
+//! Named namespaces, as `ip netns` creates them.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use netns::Netns;
 
-/// Makes a namespace that stays until its name is [removed](unbind_netns).
+/// Creates a namespace that exists until its name is [removed](unbind_netns).
 pub(crate) fn bind_new_netns(path: &Path) -> Netns {
     let netns = Netns::create().unwrap();
     let _ = std::fs::File::create_new(path).unwrap();
@@ -15,7 +15,7 @@ pub(crate) fn bind_new_netns(path: &Path) -> Netns {
     netns
 }
 
-/// Takes the name away.
+/// Removes the name.
 pub(crate) fn unbind_netns(path: &Path) {
     assert!(Command::new("umount").arg("--lazy").arg(path).status().unwrap().success());
     std::fs::remove_file(path).unwrap();

@@ -12,17 +12,17 @@ fn only_what_can_become_one_of_our_marks_counts() {
         ((0, 0x111), Some(RuleEffect::Marks(0x111))),
         ((0, 0xabc0_0539), Some(RuleEffect::Marks(0x539))),
         ((0xffff_f000, 0x539), Some(RuleEffect::Marks(0x539))),
-        // One part of it; another rule may add the rest.
+        // Part of it; another rule may set the rest.
         ((!0x500, 0x500), Some(RuleEffect::Marks(0x539))),
         ((!0x010, 0x010), Some(RuleEffect::Marks(0x539))),
-        // Others' marks: constants, high bits, single bits taken away, none at all.
+        // Foreign marks: constants, high bits, single cleared bits, none.
         ((0, 1), None),
         ((0, 0xca6c), None),
         ((!0xff_0000, 0x4_0000), None),
         ((!0x4000, 0x4000), None),
         ((!0x2, 0), None),
         ((u32::MAX, 0), None),
-        // Bits turned over may become anything.
+        // Inverted bits may have any value.
         ((u32::MAX, 0x539), Some(RuleEffect::AnyMark)),
     ];
     for ((mask, xor), expected) in cases {
@@ -38,7 +38,7 @@ fn only_what_can_become_one_of_our_marks_counts() {
     assert_eq!(MarkRegister::Unknown.apply_bitwise(0, 7).mark_effect(&OURS), None);
 }
 
-/// The kernel's registers of 16 bytes are four of its registers of 4 bytes.
+/// Each of the kernel's registers of 16 bytes is four of its registers of 4 bytes.
 #[test]
 fn what_a_longer_value_overwrites_is_not_known() {
     let rule = |length: usize| {
@@ -84,7 +84,7 @@ fn targets_of_iptables_are_known_by_name_and_data() {
         ("CONNMARK", [words(&[0xa72, u32::MAX, 0]), vec![1, 1, 0, 0]].concat(), Some(RuleEffect::AnyMark)),
         ("CONNMARK", [words(&[0, u32::MAX, u32::MAX]), vec![0, 0, 2, 0]].concat(), None),
         ("CONNMARK", words(&[0x111]), Some(RuleEffect::AnyMark)),
-        // Sets to add to, to delete from, and to take marks from; flags, and a time.
+        // Sets to add to, to delete from, and to map marks from; flags, and a timeout.
         ("SET", words(&[0x0101_0000, 0x0000_ffff, 0x0000_ffff, 0, 0]), None),
         ("SET", words(&[0x0000_ffff, 0x0000_ffff, 0x0101_0000, 0x100, 0, 0]), Some(RuleEffect::AnyMark)),
         ("SET", words(&[0x0101_0000, 0x0000_ffff]), None),

@@ -1,4 +1,4 @@
-//! Where inotify cannot be had, and when it can be again.
+//! Without inotify, and when it becomes available.
 
 use std::fs;
 use std::process::Command;
@@ -39,7 +39,7 @@ fn a_path_that_is_no_directory_is_polled_until_it_is_one() {
     assert_eq!(fixture.watcher.polled(), []);
 }
 
-/// Set in a process of its own whose user namespace allows none of what it names.
+/// Set in a process whose user namespace allows none of the named resource.
 const LIMITED: &str = "HOSTFS_TEST_LIMITED";
 
 #[test]

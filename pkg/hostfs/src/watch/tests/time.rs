@@ -1,8 +1,8 @@
-//! How long waits last, and how many changes are one.
+//! Duration of waits, and number of changes that count as one.
 
 use super::*;
 
-/// For [`DirectoryWatcher::settling`], as the real ones, but so long that a busy machine does not matter.
+/// For [`DirectoryWatcher::settling`], as in production, but longer, so that a busy machine does not matter.
 const PAUSE: Duration = Duration::from_millis(120);
 const LASTS: Duration = Duration::from_millis(600);
 
@@ -23,7 +23,7 @@ fn a_burst_is_one_or_two_wakes() {
         while fixture.watcher.wait_for_change(POLL * 2).unwrap().changed {
             wakes += 1;
         }
-        // Two, unless the machine is so busy that it is not one burst.
+        // Two, unless the machine is so busy that they are not one burst.
         let bursts = burst.join().unwrap().as_millis() / PAUSE.as_millis();
         assert!(wakes <= 1 + bursts, "{wakes} more wakes for {bursts} bursts");
     }
@@ -41,9 +41,9 @@ fn a_burst_is_waited_for_but_not_for_ever() {
 }
 
 impl Fixture {
-    /// Waits during a burst: whether it was over then, and whether the next wait tells of it again.
+    /// Waits during a burst; returns whether it was over at the end, and whether the next wait reports it again.
     fn during(&mut self, burst: Duration) -> (bool, bool) {
-        // Only bursts count whose writer was not held up so long that they were over in between.
+        // Counts only bursts whose writer was not delayed so much that they seemed to end.
         let counted = (0..20).find_map(|_| {
             let directory = self.path("");
             self.watcher.next_poll = Instant::now() + QUIET;
@@ -59,13 +59,13 @@ impl Fixture {
     }
 }
 
-/// Writes again and again. Returns the longest break.
+/// Writes repeatedly. Returns the longest interval.
 fn drip(directory: &Path, burst: Duration) -> Duration {
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     while start.elapsed() < burst {
         let last = Instant::now();
         fs::write(directory.join("drip"), format!("{:020}", start.elapsed().as_nanos())).unwrap();
-        thread::sleep(Duration::from_micros(2500)); // what takes time is the point
+        thread::sleep(Duration::from_micros(2500)); // the duration is tested
         longest = longest.max(last.elapsed());
     }
     longest
@@ -89,7 +89,7 @@ fn timeouts_are_kept_and_nothing_runs_meanwhile() {
     }
 }
 
-/// How often this thread went to sleep, and the time that it ran, in the kernel's ticks of 10 ms.
+/// Number of times that this thread went to sleep, and its CPU time, in the kernel's ticks of 10 ms.
 fn activity() -> (u64, u64) {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();

@@ -1,5 +1,5 @@
-//! Whether our rules are those of containerd and CRI-O, compared with what their own libraries load from random directories.
-//! `hack/libcni` builds the programs that report it.
+//! Compares our rules with those of containerd and CRI-O: with the networks that their own libraries load from random directories.
+//! `hack/libcni` builds the programs that report them.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ const PLUGINS: [&str; 4] = ["bridge", "calico-ipam", "portmap", "ptp"];
 /// Network that each runtime loads with one version of libcni.
 #[derive(Debug, PartialEq, Eq)]
 struct Loaded {
-    /// The file, and how many plugins were appended to its own.
+    /// The file, and the number of plugins appended to its own.
     containerd: Option<(String, usize)>,
     /// The network's name.
     crio: Option<String>,
@@ -64,7 +64,7 @@ fn our_rules_are_those_of_containerd_and_crio() {
     }
 }
 
-/// Counted by `hack/test`.
+/// Records a skip, which `hack/test` counts.
 fn record_skip(why: &str) {
     eprintln!("skipped: {why}");
     if let Some(skips) = env::var_os("MILLRACE_SKIPS") {
@@ -73,7 +73,7 @@ fn record_skip(why: &str) {
     }
 }
 
-/// Both runtimes with each version load what we say, and our entry goes into that file or nowhere.
+/// Both runtimes with each version load the network that we select, and our entry is added to that file or to none.
 fn compare_with_runtimes(directory: &Path, theirs: &[&Loaded]) {
     let context = || describe_directory(directory);
     for (libcni, theirs) in Libcni::ALL.into_iter().zip(theirs) {
@@ -148,12 +148,12 @@ fn load_file(directory: &Path, name: &str, libcni: Libcni) -> Option<(NetworkCon
     Some((network, appended.len()))
 }
 
-/// The file with its content, where it is a link.
+/// The file with its content, also through a link.
 fn marked_file(network: &NetworkConf) -> String {
     file_mark(&String::from_utf8_lossy(&network.content)).unwrap()
 }
 
-/// The name under which CRI-O has it.
+/// The name under which CRI-O lists it.
 fn pod_network(network: &NetworkConf) -> String {
     let content = Json::parse(&network.content).unwrap();
     let name = content.get("name").or_else(|| content.get("Name")).and_then(Json::as_str).unwrap_or_default();
@@ -176,7 +176,7 @@ fn run_loader(program: &Path, directories: &[PathBuf]) -> Vec<Loaded> {
 fn parse_loaded(report: &Json) -> Loaded {
     let texts = report.get("containerd").and_then(Json::as_list).unwrap_or_default();
     let marks: Vec<_> = texts.iter().map(|text| file_mark(text.as_str().unwrap())).collect();
-    // The list that a runtime makes of a single configuration has no mark of its own.
+    // The list that a runtime creates from a single configuration has no mark of its own.
     let file = marks.iter().flatten().next().cloned();
     let crio = report.get("crio").and_then(Json::as_str).unwrap();
     Loaded {
@@ -188,7 +188,7 @@ fn parse_loaded(report: &Json) -> Loaded {
     }
 }
 
-/// The file that a configuration is from.
+/// The source file of a configuration.
 fn file_mark(text: &str) -> Option<String> {
     Json::parse(text.as_bytes()).unwrap().get("mark").and_then(Json::as_str).map(str::to_owned)
 }
@@ -252,7 +252,7 @@ fn file_name(random: &mut Random) -> String {
     if name.is_empty() { "none".to_owned() } else { name }
 }
 
-/// Makes one entry, unless there is one of that name.
+/// Creates one entry, unless the name exists.
 fn make_entry(directory: &Path, name: &str, random: &mut Random) {
     let path = directory.join(name);
     if path.exists() || path.is_symlink() {
@@ -277,7 +277,7 @@ fn make_entry(directory: &Path, name: &str, random: &mut Random) {
     }
 }
 
-/// A member that most files have right, and some files not at all.
+/// A field that is valid in most files, and missing in several.
 fn add_member(members: &mut Vec<String>, random: &mut Random, key: &str, good: &[&str], odd: &[&str]) {
     let value = match random.below(12) {
         0 => random.pick_from(odd),
@@ -287,7 +287,7 @@ fn add_member(members: &mut Vec<String>, random: &mut Random, key: &str, good: &
     members.push(format!("\"{key}\":{value}"));
 }
 
-/// A member that most files do not have.
+/// A field that most files do not have.
 fn add_rare_member(members: &mut Vec<String>, random: &mut Random, key: &str, values: &[&str]) {
     if random.one_in(10) {
         members.push(format!("\"{key}\":{}", random.pick_from(values)));

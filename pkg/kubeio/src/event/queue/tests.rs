@@ -15,7 +15,7 @@ fn subject(namespace: &str, name: &str) -> EventSubject {
     EventSubject::Pod { name, uid: "u".into() }
 }
 
-/// Reason, whether it is about a bypass, and message.
+/// Reason, whether it reports a bypass, and message.
 type Event = (&'static str, bool, String);
 
 fn event(reason: &'static str, is_bypass: bool, message: &str) -> Event {
@@ -38,7 +38,7 @@ impl Desk {
         Desk { queue: EventQueue::new(start), start, now: start }
     }
 
-    /// The clock shows so many milliseconds since the start.
+    /// Sets the clock to this number of milliseconds since the start.
     fn at(&mut self, milliseconds: u64) {
         self.now = self.start + Duration::from_millis(milliseconds);
     }
@@ -52,7 +52,7 @@ impl Desk {
         self.add(subject(namespace, name), event(reason, false, ""));
     }
 
-    /// Everything that the budgets allow now.
+    /// Publishes all Events that the budgets allow now.
     fn published(&mut self) -> Vec<WaitingEvent> {
         std::iter::from_fn(|| match self.queue.next_event(self.now) {
             NextEvent::Publish(waiting) => Some(waiting),
@@ -70,7 +70,7 @@ impl Desk {
         self.published().iter().map(text).collect()
     }
 
-    /// Publishes, and moves the clock to when the next one is allowed, until the Event is published or nothing waits.
+    /// Publishes, and advances the clock to the next allowed time, until the Event is published or none is pending.
     fn wait_for(&mut self, is_it: impl Fn(&WaitingEvent) -> bool) -> Option<Duration> {
         let began = self.now;
         loop {
@@ -88,7 +88,7 @@ fn is_of(namespace: &str) -> impl Fn(&WaitingEvent) -> bool {
     move |waiting| waiting.share_name() == namespace
 }
 
-/// Numbers that look random, and are the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -130,7 +130,7 @@ fn the_whole_class_has_twenty_at_once_and_then_one_every_ten_seconds() {
 #[test]
 fn the_newest_state_of_a_subject_is_published_and_repetitions_are_counted() {
     let mut desk = Desk::new();
-    // They use up the namespace's budget.
+    // They exhaust the namespace's budget.
     (0..10).for_each(|number| desk.pod("shop", &number.to_string(), "JoinedMesh"));
     assert_eq!(desk.published().len(), 10);
     for (name, reason, message) in [
@@ -177,7 +177,7 @@ fn what_could_not_be_published_is_tried_again_unless_there_is_news_or_it_is_too_
     assert_eq!(desk.queue.next_event(desk.now), NextEvent::Idle);
 }
 
-/// S 2.5: a pod author makes Events all the time, of any kind, for any pods.
+/// S 2.5: a pod author causes Events continuously, of any kind, for any pods.
 #[test]
 fn whatever_one_namespace_makes_events_of_others_and_of_the_node_are_published_at_once() {
     for seed in 0..100 {
@@ -221,7 +221,7 @@ fn warnings_about_bypasses_in_the_same_namespace_are_published_at_once() {
         desk.add(subject("evil", "vpn"), event(reason, true, ""));
         assert_eq!(desk.wait_for(|waiting| waiting.notice.reason == reason), Some(Duration::ZERO));
     }
-    // Nor do many of one reason hide another one.
+    // Nor do many of one reason suppress another one.
     for number in 0..300 {
         desk.add(subject("evil", &number.to_string()), event("CanBypassMesh", true, ""));
     }
@@ -266,7 +266,7 @@ fn namespaces_are_served_in_turn() {
     let texts = desk.texts();
     let namespaces: String = texts.iter().map(|text| &text[..1]).collect();
     assert_eq!(namespaces, "ab".repeat(10));
-    // One that comes later has the next turn, however many wait.
+    // A later one is the next to be published, however many are pending.
     desk.pod("c", "web", "JoinedMesh");
     desk.at(10_000);
     assert_eq!(desk.texts(), ["c/web JoinedMesh *1"]);
@@ -292,7 +292,7 @@ fn memory_is_bounded_and_the_namespace_with_the_most_events_gives_way() {
         let theirs = theirs.filter(|waiting| !waiting.share_name().starts_with("evil")).count();
         assert_eq!(theirs, 18, "all of both");
     }
-    // Many namespaces of which each has one.
+    // Many namespaces with one Event each.
     let mut desk = Desk::new();
     desk.pod("shop", "web", "JoinedMesh");
     for number in 0..2_000 {
