@@ -116,7 +116,8 @@ mod tests {
         KernelSlots { ips: [ips(zero), ips(one)], active }
     }
 
-    /// A case: slots and active one as known from the kernel, living ztunnels, the one to be active, and the expected assignment.
+    /// A case: slots and active one as known from the kernel, running ztunnels, the one to become active, and the expected
+    /// assignment.
     struct Case {
         known: ([&'static [u8]; 2], Option<ZtunnelSlot>),
         living: &'static [u8],

@@ -1,5 +1,5 @@
-//! Plans of the node path against a model of the kernel: they converge, in an order of which no beginning lets a packet
-//! of an enrolled pod out, and take everything away again.
+//! Plans of the node path with a model of the kernel: they converge, in an order of which no prefix lets a packet of an enrolled
+//! pod bypass the mesh, and remove everything again.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "node_plan/events.rs"]
@@ -44,7 +44,7 @@ fn apply_all(world: &mut World, steps: &[Operation]) {
     }
 }
 
-/// Makes the world as it should be; answers with what that is.
+/// Brings the world into the desired state, and returns that.
 fn converge(world: &mut World, aim: &Aim) -> DesiredState {
     let (desired, slots) = aim.desired(world);
     let steps = world.plan(Some(&desired), &slots);
@@ -54,12 +54,12 @@ fn converge(world: &mut World, aim: &Aim) -> DesiredState {
     desired
 }
 
-/// All of ours: sets, links, rules, routes, chains; on the node, and in the ztunnels that have a slot.
+/// All objects of ours: sets, links, rules, routes, chains; on the node, and in the ztunnels that have a slot.
 fn ours(world: &mut World) -> ObservedState {
     let mut seen = world.observe(&world.slots.clone());
     seen.sets.values_mut().flat_map(BTreeMap::values_mut).for_each(|uid| *uid = None);
     seen.routes.sort();
-    seen.addresses.clear(); // of a link that stands, others may stay
+    seen.addresses.clear(); // an existing link may have further ones
     seen.journal.clear();
     seen.chains_noted = false;
     seen.firewall.values_mut().for_each(keep_ours);
@@ -79,7 +79,7 @@ fn keep_ours(saved: &mut SavedTables) {
     }
 }
 
-/// The same of a node on which nothing happened before.
+/// All objects of ours on a new node.
 fn from_nothing(desired: &DesiredState, slots: [Option<u8>; 2], rp_filter: u8) -> ObservedState {
     let mut world = World::new(rp_filter);
     let steps = world.plan(Some(desired), &slots);
@@ -89,7 +89,7 @@ fn from_nothing(desired: &DesiredState, slots: [Option<u8>; 2], rp_filter: u8) -
 
 type Chains = BTreeMap<(Table, String), Vec<Words>>;
 
-/// What is not ours in the tables of one family.
+/// Foreign chains in the tables of one family.
 fn foreign_chains(kernel: &Kernel) -> Chains {
     let mut all = Chains::new();
     for (table, chains) in &kernel.tables {
@@ -101,7 +101,7 @@ fn foreign_chains(kernel: &Kernel) -> Chains {
     all
 }
 
-/// A namespace without anything of ours; settings only those that we never change.
+/// A namespace without objects of ours; only settings that we never change.
 fn foreign(ns: &Netns) -> (Netns, Vec<Chains>) {
     let ours = |name: &String| node_links().contains(name) || far_links().contains(name);
     let mut rest = ns.clone();
@@ -132,7 +132,7 @@ fn all_foreign(world: &World) -> Vec<(Netns, Vec<Chains>)> {
     [&world.node].into_iter().chain(world.pods.values()).map(foreign).collect()
 }
 
-/// Every kind of packet from and to an enrolled address, with the slot that its connection is in.
+/// Every kind of packet from and to an enrolled address, with the slot of its connection.
 fn packets(member: IpAddr) -> Vec<(Option<ZtunnelSlot>, Packet)> {
     let outside: IpAddr = match Family::of_ip(member) {
         Family::V4 => [192, 0, 2, 1].into(),
@@ -150,7 +150,7 @@ fn packets(member: IpAddr) -> Vec<(Option<ZtunnelSlot>, Packet)> {
     let mut all = vec![(None, from(0)), (None, to(0))];
     for slot in ZtunnelSlot::BOTH {
         let bits = 0x1000 * (slot.number() + 1);
-        // The last two answer to connections that the ztunnel opened under another's address.
+        // The last two are replies to connections that the ztunnel opened with another's source address.
         let of_slot = [from(bits | 0x100), to(bits), from(bits | 0x250), to(bits | 0x250)];
         all.extend(of_slot.map(|packet| (Some(slot), packet)));
     }
@@ -161,14 +161,14 @@ fn fates(world: &World, packets: &[(Option<ZtunnelSlot>, Packet)]) -> Vec<Fate> 
     packets.iter().map(|(_, packet)| fate(world, *packet)).collect()
 }
 
-/// The packets of all that are enrolled now, and will be.
+/// Packets of all pods that are enrolled now and remain so.
 fn staying(world: &World, desired: &DesiredState) -> Vec<(Option<ZtunnelSlot>, Packet)> {
     let enrolled =
         |ip: &&IpAddr| world.sets.get(&Family::of_ip(**ip)).is_some_and(|set| set.contains_key(*ip));
     desired.members.keys().filter(enrolled).flat_map(|ip| packets(*ip)).collect()
 }
 
-/// Whether a new connection the same way does not get out. Where one does, none is looked after.
+/// Whether a new connection with such packets does not bypass the mesh. If it does, established ones are not protected either.
 fn is_captured(world: &World, packet: &Packet) -> bool {
     let member = if packet.from_pod { packet.src } else { packet.dst };
     let alike =
@@ -176,7 +176,7 @@ fn is_captured(world: &World, packet: &Packet) -> bool {
     packets(member).iter().find(|new| alike(new)).is_some_and(|(_, new)| fate(world, *new) != Fate::Direct)
 }
 
-/// Applies a plan in its smallest steps, and looks at these packets after each.
+/// Applies a plan in its smallest steps, and checks these packets after each.
 fn watch(
     world: &mut World,
     steps: &[Operation],
@@ -194,7 +194,7 @@ fn watch(
     }
 }
 
-/// Of a plan from what these events have left to what is aimed at.
+/// Asserts this for a plan from the state after these events to the aim.
 fn no_prefix_lets_a_packet_out(rp_filter: u8, events: &[Event], aim: &Aim) {
     let mut world = World::new(rp_filter).after(events);
     let (desired, slots) = aim.desired(&mut world);
@@ -212,7 +212,7 @@ fn no_prefix_lets_a_packet_out(rp_filter: u8, events: &[Event], aim: &Aim) {
     });
 }
 
-/// A pod's own packets look for no way in the table of those to it, whatever somebody has left there.
+/// A pod's own packets are not looked up in the table of routes to it, whatever foreign route is there.
 #[test]
 fn a_route_that_somebody_left_in_a_table_of_ours_lets_no_packet_out() {
     for route in 0..30 {

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(told(&mut checker, &gone, minutes(2)), 0);
         assert_eq!(told(&mut checker, &gone, minutes(30)), 0);
         assert_eq!(told(&mut checker, &gone, minutes(31)), 1);
-        // It was well in between: that counts anew.
+        // The rules were in place in between: this counts as a new change.
         assert_eq!(told(&mut checker, &state(vec![pod("web", CaptureState::Captured)]), minutes(32)), 0);
         assert_eq!(told(&mut checker, &gone, minutes(33)), 0);
         assert_eq!(told(&mut checker, &gone, minutes(34)), 1);

@@ -76,7 +76,7 @@ mod tests {
     fn a_node_is_ready_by_its_condition_and_no_other() {
         let condition = |kind: &str, status: &str, at: &str| json!({"type": kind, "status": status, "lastHeartbeatTime": at});
         let ready = condition("Ready", "True", "2026-01-01T00:00:00Z");
-        // Istio takes the condition with the latest heartbeat, which is another one's as often as not.
+        // Istio uses the condition with the latest heartbeat, which is often another one.
         let later = condition("MemoryPressure", "False", "2026-01-02T00:00:00Z");
         for (conditions, expected) in [
             (json!([ready, later]), true),

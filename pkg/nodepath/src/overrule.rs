@@ -132,7 +132,7 @@ mod tests {
             (PolicyRule { dest: Some("203.0.113.0/24".parse().unwrap()), ..lookup(98, 7) }, true),
             (PolicyRule::new(Family::V4, Some(98), RuleAction::Goto(32766)), true),
             (lookup(105, 254), true),
-            // Those that find nothing, are for others, hold traffic, or come later.
+            // Rules that find no route, do not match, hold traffic, or come later.
             (lookup(98, 8), false),
             (suppressed(24), false),
             (lookup(0, 255), false),
@@ -155,7 +155,7 @@ mod tests {
             let found = overruling_rules(&config, Family::V4, &rules, &routes, &captured);
             let expected = if expected { vec![format!("rule {rule}")] } else { Vec::new() };
             assert_eq!(found, expected, "{rule}");
-            // Ours need not be there yet.
+            // Our rules need not exist yet.
             let found = overruling_rules(&config, Family::V4, &[rule], &routes, &captured);
             assert!(expected.is_empty() || found == expected);
         }
@@ -185,7 +185,7 @@ mod tests {
             (route(100, Some("10.0.0.5/32"), 1), true),
             (route(110, Some("10.0.0.0/24"), 0), true),
             (route(110, None, 0), true),
-            // Ours wins, the destination is nobody's, or the traffic is held.
+            // Our route takes precedence, the destination does not exist, or the traffic is held.
             (route(101, None, 2000), false),
             (route(100, None, 0), false),
             (route(100, Some("10.0.0.0/24"), 0), false),

@@ -189,7 +189,7 @@ mod tests {
         let table = [
             (vec![], Identity::NotFound),
             (vec![candidate(1, Here)], found(1, Witness::Route)),
-            // An address on a link of one's own is never where the node's route leads.
+            // The node's route never leads to an address on a link of its own.
             (vec![candidate(1, Elsewhere), candidate(2, Here)], found(2, Witness::Route)),
             (vec![candidate(1, Elsewhere)], Identity::Ambiguous(AddressElsewhere)),
             (vec![candidate(1, Here), candidate(2, Here)], Identity::Ambiguous(SeveralFit)),
@@ -198,11 +198,11 @@ mod tests {
             (vec![candidate(1, Bridge), candidate(2, Bridge)], Identity::Ambiguous(SeveralFit)),
             (vec![candidate(1, Unknown)], found(1, Witness::Processes)),
             (vec![unlinked(1)], found(1, Witness::Processes)),
-            // One that the pod made inside itself, and that leads to itself.
+            // A namespace that the pod created inside itself, and to which its own address leads.
             (vec![unlinked(1), candidate(2, Unknown)], found(2, Witness::Processes)),
             (vec![unlinked(1), unlinked(2)], Identity::Ambiguous(SeveralFit)),
             (vec![candidate(1, Unknown), candidate(2, Unknown)], Identity::Ambiguous(SeveralFit)),
-            // A node that runs in a pod: its routes decide, and nothing less does.
+            // A node that runs in a pod: only its routes decide.
             (vec![nested(1, Here)], found(1, Witness::Route)),
             (vec![nested(1, Bridge)], Identity::Ambiguous(Nested)),
             (vec![nested(1, Unknown)], Identity::Ambiguous(Nested)),
@@ -224,7 +224,7 @@ mod tests {
             (vec![1, 2], None, None),
             (vec![1, 2], Some(2), Some(2)),
             (vec![1], Some(2), Some(1)),
-            // 7 is that of another pod's ADD.
+            // 7 is from another pod's ADD.
             (vec![7], None, None),
             (vec![1, 7], None, Some(1)),
             (vec![7], Some(7), Some(7)),

@@ -144,11 +144,11 @@ mod tests {
             (format!("0::/kubepods/pod{VICTIM}/1"), pod(VICTIM, false)),
             (format!("0::/kubepods/pod{ATTACKER}/1/pod{VICTIM}/x"), pod(ATTACKER, false)),
             (format!("0::/kubepods/pod{ATTACKER}/1/kubepods-pod{VICTIM}.slice"), pod(ATTACKER, false)),
-            // A node that runs in a pod of another cluster, or a pod that was deleted by force.
+            // A node that runs in a pod of another cluster, or a force-deleted pod.
             (format!("0::/kubepods/pod{UNKNOWN}/1/kubepods/pod{VICTIM}/2"), pod(VICTIM, true)),
             (format!("0::/kubepods/pod{UNKNOWN}/1"), ProcessOwner::Nobody),
             ("0::/system.slice/sshd.service".to_owned(), ProcessOwner::Nobody),
-            // Version 1, with and without a contradiction.
+            // Cgroup v1, with and without a contradiction.
             (
                 format!(
                     "12:cpuset:/kubepods/pod{VICTIM}/1\n11:memory:/kubepods/pod{VICTIM}/1\n1:name=systemd:/\n0::/"
@@ -174,12 +174,12 @@ mod tests {
         let path = format!("0::/kubepods/pod{HASH}/1");
         let alone = known(&[(VICTIM, Some(HASH)), (ATTACKER, None)]);
         assert_eq!(alone.owner_of_process(&path), pod(VICTIM, false));
-        // Nobody can say which of the two it is.
+        // Which of the two it is cannot be determined.
         let twice = known(&[(VICTIM, Some(HASH)), (ATTACKER, Some(HASH))]);
         assert_eq!(twice.owner_of_process(&path), ProcessOwner::Nobody);
         assert!(twice.is_contested(&VICTIM.into()) && twice.is_contested(&ATTACKER.into()));
         assert_eq!(twice.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
-        // The digits of another pod's UID, in any order of the pods, change nothing for that pod.
+        // The digits of another pod's UID, in any order of the pods, do not affect that pod.
         let digits = VICTIM.replace('-', "");
         for pods in [
             [(VICTIM, None), (ATTACKER, Some(digits.as_str()))],
@@ -198,7 +198,7 @@ mod tests {
         assert!(twice.is_contested(&VICTIM.into()));
     }
 
-    /// A hash that another pod's author may choose: any hash, the victim's digits and hash among them.
+    /// A hash that another pod's author can set: any hash, including the victim's digits and hash.
     fn any_hash() -> impl Strategy<Value = Option<String>> {
         prop_oneof![
             Just(None),
@@ -209,7 +209,7 @@ mod tests {
         ]
     }
 
-    /// A path that a container may make below its own control group.
+    /// A path that a container can create below its own control group.
     fn any_group() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             Just(format!("/pod{VICTIM}")),
@@ -237,7 +237,7 @@ mod tests {
             let attacker = pods[0].clone();
             pods.insert(place.index(pods.len() + 1), ids(VICTIM, hash));
             let known = KnownPods::new(pods);
-            // Its own processes are the victim's, and no others, whatever the others claim.
+            // Exactly its own processes are the victim's, whatever the others claim.
             prop_assert_eq!(known.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
             let by_hash = known.owner_of_process(&format!("0::/kubepods/pod{HASH}/1"));
             let claimed = others.iter().any(|(_, hash)| hash.as_deref() == Some(HASH));

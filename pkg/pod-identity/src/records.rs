@@ -69,7 +69,7 @@ mod tests {
         let table = [
             (record("a", UID, Some(UID), "1"), ids("a", UID, None), true),
             (record("a", UID, None, "1"), ids("a", UID, None), true),
-            // A static pod, which the runtime knows by its hash.
+            // A static pod, which the runtime identifies by its hash.
             (record("a", HASH, Some(UID), "1"), ids("a", UID, Some(HASH)), true),
             (record("a", HASH, None, "1"), ids("a", UID, Some(HASH)), true),
             // Another pod claims the hash or the UID.
@@ -78,7 +78,7 @@ mod tests {
             (record("a", UID, Some(UID), "1"), ids("a", "other", Some(UID)), false),
             // A predecessor of the same name.
             (record("a", "before", Some("before"), "1"), ids("a", UID, None), false),
-            // The runtime passed no UID, and nobody decided on one.
+            // The runtime passed no UID, and no decision determined one.
             (record("a", "", None, "1"), ids("a", UID, None), false),
             (record("a", "", None, "1"), ids("a", "", None), false),
         ];

@@ -145,7 +145,7 @@ mod tests {
                 let sum = checksum_of(number, source.ip(), dest.ip(), &bytes);
                 assert!(sum != 0 && sum != u16::MAX, "a receiver verifies that the sum is 0");
                 assert_ne!(&bytes[at..at + 2], [0, 0], "none");
-                // With the right one the sum is 0, so this test would notice a wrong sum.
+                // With the correct checksum the sum is 0, so this test detects a wrong one.
                 bytes[at..at + 2].copy_from_slice(&[0, 0]);
                 let right = checksum_of(number, source.ip(), dest.ip(), &bytes);
                 bytes[at..at + 2].copy_from_slice(&right.to_be_bytes());

@@ -223,7 +223,7 @@ mod tests {
                 assert_eq!(found.result, expected, "{observed:?}: {}", found.message);
             }
         }
-        // A tunnel arrives at the proxy's port without any rule.
+        // An HBONE connection reaches the proxy's port without any rule.
         let tunnel = judged_arriving(PacketVerdict::Redirected(Port(80)), &led("10.0.0.2:80", Some(true)));
         assert_eq!(tunnel.result, Proven);
     }

@@ -139,7 +139,7 @@ mod tests {
         serde_json::from_value::<Pod>(pod).unwrap().into()
     }
 
-    /// Makes another pod of it.
+    /// Changes a pod's object.
     type Change = fn(&mut Value);
 
     fn kept(pod: ObservedPod) -> Option<Vec<IpAddr>> {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn only_running_pods_that_the_plugin_would_redirect_are_kept() {
         assert_eq!(kept(pod(|_| {})).unwrap().len(), 2);
-        // The label counts before the annotation, for the plugin and so for whoever keeps its rules.
+        // The label takes precedence over the annotation, for the plugin and therefore for repair.
         let injected = kept(pod(|pod| {
             pod["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "true", "app": "web"});
             pod["metadata"]["annotations"]["sidecar.istio.io/inject"] = json!("false");

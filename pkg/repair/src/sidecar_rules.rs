@@ -476,7 +476,7 @@ mod tests {
 
     use super::*;
 
-    /// A reconciler that knows a running pod for each of these characters; capital letters are slow ones.
+    /// A reconciler with a running pod for each of these characters; upper case ones are slow.
     fn reconciler_of(uids: &str) -> (SidecarRuleReconciler, SidecarPods) {
         let (policy, existing) = (enrolment::EnrolmentPolicy::default(), ExistingConnections::default());
         let (proc, firewall) = ("/proc".into(), FirewallOptions::default());
@@ -559,7 +559,7 @@ mod tests {
         assert!(reconciler.known.values().all(|known| !known.is_slow));
     }
 
-    /// As long as half of the descriptors do not suffice.
+    /// While half of the descriptors do not suffice.
     #[test]
     fn a_pod_that_could_not_be_watched_is_watched_at_a_later_pass() {
         let (mut reconciler, pods) = reconciler_of("abcdefghijklmnopqrstuvwxyz0123456789");

@@ -1,5 +1,5 @@
-//! The members of the document that follow from its others, for every fixture, and that the picture in the documentation is of
-//! the page as it is.
+//! The fields of the document that follow from others, for every fixture; and a check that the screenshot in the documentation is
+//! of the current page.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read the documentation")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! Every member of the document stands in docs/state.md, and nothing else does.
+//! docs/state.md has exactly the fields of the document.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read the documentation")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
@@ -14,7 +14,7 @@ use std::{
 use report::{PodState, PreflightFact, StatePart, StateReport, Unobserved, judge_preflight};
 use serde_json::Value;
 
-/// What the fixtures leave out, so that each member has a value in one of them.
+/// The fixtures with their missing fields, so that each has a value in one of them.
 fn whole() -> Vec<StateReport> {
     let mut state = fixtures::well();
     state.node.problem = Some("words".into());
@@ -35,7 +35,7 @@ fn whole() -> Vec<StateReport> {
     all
 }
 
-/// The path of each member, and whether one of its values says something.
+/// Path of each field, and whether one of its values is not empty.
 fn members(value: &Value, path: &str, found: &mut BTreeMap<String, bool>) {
     match value {
         Value::Object(all) => all.iter().for_each(|(name, value)| {
@@ -49,7 +49,7 @@ fn members(value: &Value, path: &str, found: &mut BTreeMap<String, bool>) {
     }
 }
 
-/// Desired and observed objects are alike, and so are the comparisons of all kinds.
+/// Desired and observed objects have equal fields, and so have the comparisons of all kinds.
 fn short(path: &str) -> String {
     let Some((kind, rest)) = path.strip_prefix("network.").and_then(|rest| rest.split_once('.')) else {
         return path.to_owned();
@@ -60,7 +60,7 @@ fn short(path: &str) -> String {
     }
 }
 
-/// What stands in backticks at the beginning of a table's row.
+/// Names in backticks at the beginning of table rows.
 fn documented(text: &str) -> Vec<&str> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| row.split('`').next()).collect()

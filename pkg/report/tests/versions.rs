@@ -1,4 +1,4 @@
-//! Documents of an older and of a newer program are read.
+//! Documents of an older and of a newer program can be read.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 #[path = "page/fixtures.rs"]
@@ -27,7 +27,7 @@ fn parse(document: &Value) -> Result<StateReport, DocumentError> {
     StateReport::parse(&serde_json::to_vec(document).unwrap())
 }
 
-/// The pointer of each member, at any depth.
+/// JSON pointer of each field, at any depth.
 fn members(value: &Value, path: &str, found: &mut Vec<String>) {
     let mut below = |name: &str, value: &Value| {
         let path = format!("{path}/{name}");
@@ -47,7 +47,7 @@ fn pointers(document: &Value) -> Vec<String> {
     found
 }
 
-/// An agent of an earlier version did not have the members that were added since.
+/// An agent of an earlier version lacks the fields added since.
 #[test]
 fn a_document_of_the_past_lacks_any_member() {
     for document in documents() {
@@ -64,7 +64,7 @@ fn a_document_of_the_past_lacks_any_member() {
     }
 }
 
-/// An agent of a later version has members and values that this program does not know.
+/// An agent of a later version has fields and values that this program does not know.
 #[test]
 fn a_document_of_the_future_has_other_members_and_values() {
     for mut document in documents() {

@@ -64,7 +64,7 @@ impl ChangePace {
 mod tests {
     use super::*;
 
-    /// The delays until observations, and how many there are, if a change comes each `period` for `duration`.
+    /// Delays until each observation, for a change each `period` for `duration`.
     fn delays(period: Duration, duration: Duration) -> Vec<Duration> {
         let (mut pace, mut now, mut begins) =
             (ChangePace::default(), Duration::from_secs(100), Duration::ZERO);
@@ -72,7 +72,7 @@ mod tests {
         while now < end {
             now += period;
             if now >= begins {
-                begins = pace.next_observation(now); // until then further changes lead to the same observation
+                begins = pace.next_observation(now); // until then further changes result in the same observation
                 delays.push(begins - now);
             }
         }

@@ -212,12 +212,12 @@ mod tests {
         ]
     }
 
-    /// The order of jumps and chains does not count.
+    /// The order of jumps and chains is irrelevant.
     fn sorted(mut rules: RuleSet) -> RuleSet {
         for table in rules.tables.values_mut() {
             table.jumps.sort_by_key(|jump| jump.hook);
             table.jumps.iter_mut().filter(|jump| jump.place != JumpPlace::First).for_each(|jump| {
-                jump.place = JumpPlace::Last; // an early one may be anywhere once it is there
+                jump.place = JumpPlace::Last; // the position of an early one is not recorded
             });
             table.chains.sort_by(|one, other| one.0.cmp(&other.0));
         }

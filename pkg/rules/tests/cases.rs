@@ -1,10 +1,10 @@
-//! The cases of sidecar redirection that are tested: by their printed text here, and by traffic in the kernel in
-//! the workspace's integration tests, which include this file.
+//! Cases of sidecar redirection: tested here by their printed text, and by traffic in the kernel in the workspace's integration
+//! tests, which include this file.
 
 use model::{IfName, Mark, Port, TableId};
 use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
-/// A name (also the golden file's) and what is asked for.
+/// A name (also the golden file's) and the configuration.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) config: SidecarConfig,
@@ -25,7 +25,7 @@ fn interfaces(list: &[&str]) -> Vec<IfName> {
     list.iter().map(|name| IfName::new(name).unwrap()).collect()
 }
 
-/// What Istio's injector asks for when a pod has no annotation of its own.
+/// Configuration that Istio's injector requests for a pod without annotations.
 pub(crate) fn injected() -> SidecarConfig {
     SidecarConfig {
         include_inbound: PortSelection::All,

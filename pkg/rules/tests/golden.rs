@@ -1,5 +1,5 @@
-//! Every case's printed text against `golden/<case>.txt`. After an intended change:
-//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test golden`, then read the diff.
+//! Every case's printed text compared with `golden/<case>.txt`. After an intended change: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p
+//! rules --test golden`, then read the diff.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its golden files")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,5 +1,5 @@
-//! The rule sets of in-pod capture: their text against `golden-inpod/<case>.txt` (after an intended change:
-//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test inpod`, then read the diff), and what must hold of it.
+//! The rule sets of in-pod redirection: their text compared with `golden-inpod/<case>.txt` (after an intended change:
+//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test inpod`, then read the diff), and their invariants.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its golden files")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
@@ -83,7 +83,7 @@ fn every_case_prints_its_golden_text() {
     assert_eq!(fs::read_dir(dir).unwrap().count(), names.len(), "golden files without a case");
 }
 
-/// Each option alone leads from each other one in one change, and all is gone at the end.
+/// A change of options from any one to any other is a single change, and everything is removed at the end.
 #[test]
 fn options_change_in_place_and_all_goes() {
     for (from, to) in CASES.iter().flat_map(|from| CASES.iter().map(move |to| (from, to))) {
@@ -123,7 +123,7 @@ fn our_rules_come_first_and_nat_switches_on_last() {
     }
 }
 
-/// Of a connection that is there already: an exception has the direction that the rules give it.
+/// For existing connections: an exception applies in the direction that the rules give it.
 #[test]
 fn an_exception_covers_connections_of_its_direction_only() {
     let exceptions = PodExceptions {

@@ -1,5 +1,5 @@
-//! The rule sets of node-level redirection: their text against `golden-node/<case>.txt` (after an intended change:
-//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test node`, then read the diff), and what must hold of it.
+//! The rule sets of node-level redirection: their text compared with `golden-node/<case>.txt` (after an intended change:
+//! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test node`, then read the diff), and their invariants.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its golden files")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
@@ -74,7 +74,7 @@ fn every_case_follows_every_other_and_nothing_is_left_at_the_end() {
     }
 }
 
-/// So that no tool waits for the kernel to free what it took out.
+/// So that no tool waits for the kernel to free removed rules.
 #[test]
 fn a_chain_that_only_lacks_rules_gets_them_and_keeps_the_others() {
     let of = |name, family| {
@@ -112,8 +112,7 @@ fn a_chain_that_is_as_it_should_be_is_not_emptied_with_another() {
     assert_eq!(kernel, applied(&case.rules));
 }
 
-/// What Istio's own agent leaves: unconditional jumps, appended; other rules in chains of the same names; chains that
-/// we do not use.
+/// Rules of Istio's own agent: unconditional jumps, appended; other rules in chains of the same names; chains that we do not use.
 const ISTIOS: &str = "*mangle
 :ztunnel-PREROUTING - [0:0]
 :ztunnel-INPUT - [0:0]
@@ -138,7 +137,7 @@ COMMIT
 COMMIT
 ";
 
-/// Somebody else's, those of sidecar redirection too.
+/// Foreign rules, including those of sidecar redirection.
 const FOREIGN: &str = "*mangle
 :CALI-forward - [0:0]
 :ISTIO_PRERT - [0:0]
@@ -265,7 +264,7 @@ fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
         let hooks = case.rules.tables.iter().flat_map(|(table, rules)| {
             rules.jumps.iter().map(|jump| (*table, jump.hook, jump.rule.to_string()))
         });
-        // All that it meets: `nat` sees first packets alone, and what is made here does not pass through.
+        // All hooks that it traverses: `nat` sees only first packets, and locally created ones do not pass.
         let others = hooks.filter(|(table, hook, _)| *table != Table::Nat && *hook != Hook::Output);
         let others: Vec<String> = others.map(|(_, hook, rule)| format!("{} {rule}", hook.as_str())).collect();
         let led =
@@ -274,7 +273,7 @@ fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
     }
 }
 
-/// Of a captured connection, only what its link tells, and the mark of the connection.
+/// Only the conntrack mark and the packet's link decide about a captured connection.
 #[test]
 fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
@@ -289,7 +288,7 @@ fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
     }
 }
 
-/// IPVS forwards past FORWARD, and `nat` does not see a first packet that is sent once more.
+/// IPVS forwards without FORWARD, and `nat` does not see a retransmitted first packet.
 #[test]
 fn a_connection_gets_its_slot_in_both_places() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
@@ -309,7 +308,7 @@ fn a_connection_gets_its_slot_in_both_places() {
     }
 }
 
-/// Whoever uses other bits of the mark keeps them.
+/// Other bits of the mark belong to other components.
 #[test]
 fn no_other_bit_of_a_mark_is_written_or_looked_at() {
     let marks = NodeMarks::default();

@@ -1,5 +1,5 @@
-//! The cases of node-level redirection that are tested: by their printed text here, and in the kernel in the
-//! workspace's integration tests, which include this file.
+//! Cases of node-level redirection: tested here by their printed text, and in the kernel in the workspace's integration tests,
+//! which include this file.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ use rules::{
 /// The set of captured pods in these cases; one for each family.
 pub(crate) const SETS: [&str; 2] = ["ztunnel-pods-v4", "ztunnel-pods-v6"];
 
-/// What is wanted in one family.
+/// Desired rules of one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// With the family, also the golden file's name.
+    /// Also the golden file's name, with the family.
     pub(crate) name: &'static str,
     pub(crate) family: Family,
     pub(crate) rules: RuleSet,
@@ -35,7 +35,7 @@ fn slot(family: Family, index: usize) -> ZtunnelEndpoint {
     ZtunnelEndpoint { veth: IfName::new(["veth7a", "veth8b"][index]).unwrap(), ztunnel_ip: ip(family, index) }
 }
 
-/// A node with ztunnels in these slots; `dns` says whose.
+/// A node with ztunnels in these slots; `dns` is the slot whose ztunnel answers DNS.
 fn node(family: Family, present: [bool; SLOTS], dns: Option<usize>) -> RuleSet {
     let slots = [0, 1].map(|index| present[index].then(|| slot(family, index)));
     let set = SETS[usize::from(family == Family::V6)];

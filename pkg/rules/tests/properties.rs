@@ -1,5 +1,5 @@
-//! What holds for every rule, rule set and namespace: text and rules are two forms of the same thing, a plan leads from
-//! any state to the desired one and touches nothing foreign, and no text brings the parser down.
+//! Properties of every rule, rule set and namespace: text and rules are two forms of the same thing, a plan leads from any state to
+//! the desired one without changing foreign rules, and no text makes the parser panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 #[path = "properties/arbitrary.rs"]
@@ -25,7 +25,7 @@ fn parse(kernel: &Kernel, counters: bool) -> SavedTables {
     SavedTables::parse(&kernel.save(counters)).unwrap()
 }
 
-/// A namespace in which `desired` may have been applied before, and others have been at work since.
+/// A namespace in which `desired` may have been applied before, and that other components have changed since.
 fn used(owner: ChainSet, desired: &RuleSet, applied: bool, dump: &[arbitrary::Lying]) -> Kernel {
     let mut kernel = Kernel::new();
     if applied {
@@ -39,7 +39,7 @@ fn into_own(owner: ChainSet, rule: &Words) -> bool {
     verdict(rule).is_some_and(|chain| owner.contains(chain))
 }
 
-/// Everything that is not ours: all other chains, and their rules that do not lead into ours, in order.
+/// All foreign objects: all other chains, and their rules that do not jump to ours, in order.
 fn foreign(owner: ChainSet, kernel: &Kernel) -> Vec<(Table, String, Vec<Words>)> {
     let mut all = Vec::new();
     for (table, chains) in &kernel.tables {
@@ -82,7 +82,7 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
     }
 }
 
-/// Applies by one restore, and by single calls; both lead to the same.
+/// Applies the change with one restore, and with single calls; both have the same result.
 fn carry_out(kernel: &mut Kernel, change: &plan::RuleChange) {
     let mut by_calls = kernel.clone();
     kernel.restore(&change.restore_text()).unwrap();
@@ -272,7 +272,7 @@ fn of_family(rule: &Rule, family: model::Family) -> bool {
     [&rule.source, &rule.dest].into_iter().flatten().all(|is| model::Family::of_ip(is.value.addr()) == family)
 }
 
-/// Parses, and plans on what was understood.
+/// Parses, and plans on the result.
 fn survives(text: &str) {
     if let Ok(saved) = SavedTables::parse(text) {
         let change = plan::remove(&saved);
@@ -289,14 +289,14 @@ fn conditions_that_match_everything_are_not_written() {
     assert_eq!(rule, Rule::new(Target::Return), "the tools forget them, so that a save would never be equal");
 }
 
-/// A namespace with these rules in nat, whole.
+/// A namespace with all of these rules in nat.
 fn nat(lines: &str) -> Kernel {
     let mut kernel = Kernel::new();
     kernel.restore(&format!("*nat\n:ISTIO_INBOUND - [0:0]\n{lines}COMMIT\n")).unwrap();
     kernel
 }
 
-/// `-D` takes the first of equal rules: the good one, when a copy stands behind.
+/// `-D` deletes the first of equal rules: the correct one, if a copy follows.
 #[test]
 fn a_first_jump_with_a_copy_behind_others_is_made_anew() {
     let config = sidecar::SidecarConfig {

@@ -1,5 +1,5 @@
-//! What both backends really print after a case was restored (`saves/`, made by `saves/regenerate`): all of it is
-//! understood, nothing is left to do, and no damage to such a text brings the parser down.
+//! Actual output of both backends after restoring a case (`saves/`, created by `saves/regenerate`): it parses completely, no change
+//! is left, and no damage to such a text makes the parser panic.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its example files")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 

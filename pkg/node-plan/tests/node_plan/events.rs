@@ -1,4 +1,4 @@
-//! What may have happened to a node before a plan is made: plans that were cut off, ztunnels that died, damage.
+//! Possible events on a node before a plan is made: interrupted plans, ended ztunnels, damage.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -14,10 +14,10 @@ use crate::{
     world::{Netns, Ns, World, ZTUNNELS, far_links, node_links, ztunnel},
 };
 
-/// What is wanted; ztunnels that are dead by then are left out.
+/// Desired outcome; ztunnels that have ended by then are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Aim {
-    /// Who shall have the slots whatever the kernel shows; `None`: as the agent decides.
+    /// Ztunnels that have the slots whatever the kernel shows; `None` means as the agent decides.
     forced: Option<[u8; 2]>,
     living: BTreeSet<u8>,
     active: Option<u8>,
@@ -27,7 +27,7 @@ pub(crate) struct Aim {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A plan was made, and so many of its smallest steps were done.
+    /// A plan was made, and this number of its smallest steps was applied.
     Plan(Aim, usize),
     Kill(u8),
     Damage(u8, usize),
@@ -35,7 +35,7 @@ pub(crate) enum Event {
 
 /// Kinds of damage.
 const DAMAGES: u8 = 20;
-/// A route of somebody's in one of our tables.
+/// A foreign route in one of our tables.
 pub(crate) const STALE_ROUTE: u8 = 9;
 
 pub(crate) fn member_ip(index: usize) -> IpAddr {
@@ -92,12 +92,12 @@ impl Aim {
         Aim { forced: None, living: BTreeSet::new(), active: None, members: Vec::new(), fallback }
     }
 
-    /// These have the slots, and none is active.
+    /// An aim in which these ztunnels have the slots, and none is active.
     pub(crate) fn held(slots: [u8; 2], member: usize) -> Aim {
         Aim { forced: Some(slots), members: vec![(member, 0)], ..Aim::at_rest(ZtunnelFallback::Hold) }
     }
 
-    /// Who gets which slot in this world.
+    /// Assignment of slots in this world.
     fn slots(&self, world: &mut World) -> ([Option<u8>; 2], Option<ZtunnelSlot>) {
         let alive = |number: &u8| world.pods.contains_key(number);
         if let Some([zero, one]) = self.forced {
@@ -128,7 +128,7 @@ impl Aim {
 }
 
 impl World {
-    /// The ztunnels whose slots the kernel shows, as an uninstallation finds them.
+    /// Ztunnels whose slots the kernel shows, as an uninstallation finds them.
     pub(crate) fn found_slots(&mut self) -> [Option<u8>; 2] {
         let known = KernelSlots::from(&self.config.clone(), &self.observe(&[None, None]));
         let alive = |number: &u8| self.pods.contains_key(number);
@@ -234,7 +234,7 @@ const BROKEN: [&str; 7] = [
 ];
 
 impl Netns {
-    /// What is broken already is left at that.
+    /// Already damaged rules are not changed again.
     fn break_firewall(&mut self, family: Family, which: usize) {
         let _ = self.firewall.get_mut(&family).map(|tables| tables.restore(BROKEN[which % BROKEN.len()]));
     }

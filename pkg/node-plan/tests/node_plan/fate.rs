@@ -1,4 +1,4 @@
-//! What becomes of a packet: as much of mangle, policy rules and routes as decides it.
+//! Fate of a packet: the parts of mangle, policy rules and routes that decide it.
 
 use std::net::IpAddr;
 
@@ -8,18 +8,18 @@ use rules::{AddressSide, CtStates, Match, MatchValue, Rule, Table, Target, Trans
 
 use crate::world::{Netns, Ns, World};
 
-/// Where a packet ends.
+/// End of a packet's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// At a socket of the ztunnel with this number.
     Captured(u8),
-    /// Nowhere.
+    /// Dropped or rejected.
     Held,
-    /// Where it would have gone without us: of a member's packet that is a leak.
+    /// Its path without our rules: for a member's packet this is a bypass.
     Direct,
 }
 
-/// A TCP packet that the node is to forward.
+/// A TCP packet that the node forwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
     pub(crate) from_pod: bool,
@@ -54,7 +54,7 @@ pub(crate) fn fate(world: &World, packet: Packet) -> Fate {
     }
 }
 
-/// In a ztunnel's namespace. What nobody takes there is forwarded, and comes out again.
+/// Path in a ztunnel's namespace. A packet that no socket accepts is forwarded, and leaves the namespace.
 fn arrives(world: &World, packet: Packet, number: u8, link: &str) -> Fate {
     let pod = &world.pods[&number];
     let filter = pod.sysctls.get(&format!("net/ipv4/conf/{link}/rp_filter"));
@@ -68,7 +68,7 @@ fn arrives(world: &World, packet: Packet, number: u8, link: &str) -> Fate {
     }
 }
 
-/// The route that the packet takes, if it is not of the main table.
+/// The packet's route, unless it is in the main table.
 fn way<'a>(world: &World, ns: &'a Netns, packet: Packet, input: &str, connmark: u32) -> Option<&'a RouteTo> {
     let family = Family::of_ip(packet.src);
     let mut walk = Walk { world, packet, input, mark: 0, connmark };
@@ -100,7 +100,7 @@ fn lookup(ns: &Netns, table: TableId, dst: IpAddr) -> Option<&PathRoute> {
 }
 
 impl Walk<'_> {
-    /// Through a chain of mangle; rules that we could not have written are somebody else's, and do nothing here.
+    /// Evaluates a chain of mangle; rules that we could not have written are foreign, and have no effect here.
     fn chain(&mut self, ns: &Netns, family: Family, chain: &str) -> Verdict {
         let Some(table) = ns.firewall[&family].saved.tables.get(&Table::Mangle) else {
             return Verdict::Continue;

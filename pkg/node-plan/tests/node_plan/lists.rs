@@ -1,4 +1,4 @@
-//! The list of wanted objects, which people are shown, against what a plan has made of the kernel.
+//! The list of desired objects for people, compared with the kernel's objects after a plan.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use rules::{ChainSet, RuleLine, RuleSet, SavedTables};
 
 use crate::world::World;
 
-/// What is listed of a network namespace, or shown by it.
+/// Listed or observed objects of a network namespace.
 struct Objects<'a> {
     rules: &'a [PathRule],
     routes: &'a [PathRoute],
@@ -21,7 +21,7 @@ struct Objects<'a> {
     firewall: BTreeMap<Family, Vec<RuleLine>>,
 }
 
-/// Everything that is listed is there, and everything of ours that is there is listed.
+/// Asserts that every listed object exists, and every object of ours that exists is listed.
 pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
     let seen = world.observe(&world.slots.clone());
     let listed = desired_node(&world.config, desired, &seen);
@@ -69,12 +69,12 @@ fn assert_same(place: &str, want: &Objects<'_>, have: &Objects<'_>, journal: &BT
     assert_eq!(sorted(want.rules), sorted(have.rules), "{place}: rules");
     assert_eq!(sorted(want.routes), sorted(have.routes), "{place}: routes");
     assert_eq!(want.links, have.links, "{place}: links");
-    // Of a link that stands, others may stay.
+    // An existing link may have further ones.
     assert!(want.addresses.is_subset(have.addresses), "{place}: {:?} {:?}", want.addresses, have.addresses);
     let settings: BTreeMap<_, _> = want.sysctls.keys().map(|name| (name, have.sysctls.get(name))).collect();
     let values: BTreeMap<_, _> = want.sysctls.iter().map(|(name, value)| (name, Some(value))).collect();
     assert_eq!(values, settings, "{place}: settings");
-    // Those of the link of a ztunnel that has left stay changed until an uninstallation, and nobody looks at them.
+    // Settings of the link of a departed ztunnel stay changed until an uninstallation, and are not observed.
     let unlisted =
         journal.keys().find(|name| have.sysctls.contains_key(*name) && !want.sysctls.contains_key(*name));
     assert_eq!(unlisted, None, "{place}: it is changed and not listed");
@@ -99,7 +99,7 @@ fn observed_lines(saved: &BTreeMap<Family, SavedTables>) -> BTreeMap<Family, Vec
     saved.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
-/// By chain; the order within one counts.
+/// Sorted by chain; the order within one counts.
 fn in_chains(mut lines: Vec<RuleLine>) -> Vec<RuleLine> {
     lines.sort_by(|a, b| (a.table, &a.chain).cmp(&(b.table, &b.chain)));
     lines

@@ -1,4 +1,4 @@
-//! The order of single plans.
+//! Order of steps in single plans.
 
 use node_plan::{DesiredState, NetnsPlace, Operation, ZtunnelFallback};
 
@@ -136,7 +136,7 @@ fn what_catches_traffic_is_there_before_a_link_goes() {
     assert!(place("routes") < place("delete-link"), "{steps:?}");
 }
 
-/// What sends packets into a ztunnel waits for all that is behind it.
+/// Rules that redirect packets into a ztunnel are applied after everything on their path.
 #[test]
 fn new_connections_go_to_a_ztunnel_when_its_rules_are_made() {
     let mut world = World::new(1);

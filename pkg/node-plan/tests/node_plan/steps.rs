@@ -1,4 +1,4 @@
-//! What the kernel makes of each step, and what it refuses.
+//! Effects of each step in the kernel, and its refusals.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -10,8 +10,7 @@ use crate::world::{Netns, Ns, World};
 
 type Done = Result<(), String>;
 
-/// A plan in the smallest steps that can be seen: single routes, members and
-/// settings, single tables of the firewall.
+/// A plan in the smallest observable steps: single routes, members and settings, single tables of the firewall.
 pub(crate) fn atoms(steps: &[Operation]) -> Vec<Operation> {
     steps.iter().flat_map(parts).collect()
 }
@@ -143,7 +142,7 @@ impl World {
         Ok(())
     }
 
-    /// A far end that is left is deleted first, with its own other end, as `nodepath` does it.
+    /// A remaining peer is deleted first, with its own other end, as in `nodepath`.
     fn create_pair(&mut self, pair: &LinkPair) -> Done {
         let number = pair.slot.select_from(&self.slots).ok_or("the slot has no ztunnel")?;
         self.delete_link(Ns::Pod(number), &pair.ztunnel);
@@ -162,7 +161,7 @@ impl World {
         }
     }
 
-    /// A ztunnel's pod ends, and its namespace.
+    /// Ends a ztunnel's pod, and its namespace.
     pub(crate) fn kill(&mut self, number: u8) {
         let Some(pod) = self.pods.remove(&number) else { return };
         for (ns, name) in pod.links.into_values().filter_map(|link| link.peer) {
@@ -193,7 +192,7 @@ impl Netns {
         self.routes.retain(|(route, _)| leads_over(route).is_none_or(|over| over != link));
     }
 
-    /// Routes and IPv6 addresses go.
+    /// Removes routes and IPv6 addresses, as setting the link down does.
     pub(crate) fn switch_off(&mut self, name: &str) {
         if let Some(link) = self.links.get_mut(name) {
             link.up = false;

@@ -1,5 +1,5 @@
-//! A small model of the kernel under the node path: network namespaces with links, addresses, rules, routes, firewall
-//! and settings, and the sets. What it shows is what `nodepath` would see.
+//! A small model of the kernel under the node path: network namespaces with links, addresses, rules, routes, firewall and settings,
+//! and the sets. Its state is what `nodepath` would observe.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use rules::SavedTables;
 
 use crate::kernel::Kernel;
 
-/// Whose network namespace: the node's, or that of the ztunnel with this number.
+/// A network namespace: the node's, or that of the ztunnel with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ns {
     Node,
@@ -29,7 +29,7 @@ pub(crate) struct Link {
     pub(crate) peer: Option<(Ns, String)>,
 }
 
-/// The tables of one family, and what a save of them reads as.
+/// The tables of one family, and their content as parsed from a save.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Firewall {
     pub(crate) kernel: Kernel,
@@ -61,9 +61,9 @@ pub(crate) struct Netns {
     pub(crate) routes: Vec<Route>,
     pub(crate) firewall: BTreeMap<Family, Firewall>,
     pub(crate) sysctls: BTreeMap<String, String>,
-    /// Old values of settings, which the agent keeps in a file.
+    /// Previous values of settings, which the agent keeps in a file.
     pub(crate) journal: BTreeMap<String, String>,
-    /// And that it notes which built-in chains there were.
+    /// Whether that file records which built-in chains existed.
     pub(crate) chains_noted: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct World {
     pub(crate) slots: [Option<u8>; 2],
 }
 
-/// Four ztunnels: two of both families, one of each alone.
+/// Four ztunnels: two dual-stack ones, one of each family alone.
 pub(crate) const ZTUNNELS: [u8; 4] = [1, 2, 3, 4];
 
 pub(crate) fn ztunnel(number: u8) -> ZtunnelInstance {
@@ -96,7 +96,7 @@ pub(crate) fn ztunnel(number: u8) -> ZtunnelInstance {
     }
 }
 
-/// Of somebody else, in places where ours are too.
+/// Foreign rules in places where ours are, too.
 const FOREIGN: &str = "*mangle
 :CALI-forward - [0:0]
 :ISTIO_PRERT - [0:0]
@@ -188,7 +188,7 @@ impl Netns {
 }
 
 impl World {
-    /// A node with four ztunnels and other people's things, and nothing of ours.
+    /// A node with four ztunnels and foreign objects, without objects of ours.
     pub(crate) fn new(rp_filter: u8) -> World {
         let filter = rp_filter.to_string();
         let mut node = Netns::new(&filter, &[FOREIGN]);
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Where the links of a slot lead.
+    /// Ztunnels to which the links of a slot lead.
     pub(crate) fn leads_to(&self, slot: ZtunnelSlot) -> [Option<u8>; 2] {
         link_pairs(slot).map(|pair| match self.node.links.get(&pair.node)?.peer {
             Some((Ns::Pod(number), _)) => Some(number),
@@ -228,7 +228,7 @@ impl World {
         plan_operations(&self.config, desired, &observed)
     }
 
-    /// What `NodePath` observes for these slots.
+    /// Observation of `NodePath` for these slots.
     pub(crate) fn observe(&mut self, slots: &[Option<u8>; 2]) -> ObservedState {
         self.slots = *slots;
         let names: BTreeSet<String> = node_links();
@@ -268,7 +268,7 @@ pub(crate) fn far_links() -> BTreeSet<String> {
     link_pairs(ZtunnelSlot::Zero).into_iter().map(|pair| pair.ztunnel).collect()
 }
 
-/// Which ports connections choose from.
+/// Ephemeral port range.
 const PORTS: &str = "net/ipv4/ip_local_port_range";
 
 fn inside(pod: &Netns) -> ObservedInside {

@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-/// A directory of this test's own.
+/// A directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("install-cni-{name}-{}", std::process::id()));
     drop(fs::remove_dir_all(&path));
@@ -16,7 +16,7 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// Answers one request with these bytes, and tells what was asked.
+/// Answers one request with these bytes, and returns the request.
 fn serve_once(socket: &Path, answer: Vec<u8>) -> thread::JoinHandle<String> {
     let listener = UnixListener::bind(socket).unwrap();
     thread::spawn(move || {
@@ -60,10 +60,10 @@ fn nobody_and_a_deaf_agent_are_not_the_same() {
     let socket = directory.join("debug.sock");
     let nobody = |socket: &Path| matches!(fetch(socket, "/", LIMIT), Err(FetchError::NoAgent { .. }));
     assert!(nobody(&socket), "no such file");
-    let listener = UnixListener::bind(&socket).unwrap(); // accepts, by the kernel, and never answers
+    let listener = UnixListener::bind(&socket).unwrap(); // the kernel accepts connections, and no one answers
     let late = fetch(&socket, "/", Duration::from_millis(50));
     assert!(matches!(late, Err(FetchError::Late(_))), "{late:?}");
-    // A child of another test has a copy of the descriptor until it is another program.
+    // A child of another test has a copy of the descriptor until its exec.
     UnixStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both).unwrap();
     assert!(nobody(&socket), "left behind");
 }

@@ -7,7 +7,7 @@ use report::{PodState, RedirectionMode};
 use super::*;
 use crate::pods::{NodeNetwork, judge_on_node};
 
-/// The network of a node with a ztunnel and an enrolled pod, of which nothing was found, and these parts could not be observed.
+/// The network of a node with a ztunnel and an enrolled pod, without findings, of which these parts could not be observed.
 fn network_without(parts: &[StatePart]) -> NetworkState {
     let ztunnel = ZtunnelInstance {
         uid: "ztunnel".into(),

@@ -2,15 +2,15 @@ use std::{cmp::Ordering, process::Command, thread, time::Duration};
 
 use super::*;
 
-/// Gives a namespace this address.
+/// Adds an address to a namespace.
 fn add_address(netns: &Netns, ip: &str) {
     let add = || Command::new("ip").args(["address", "add", ip, "dev", "lo"]).status().unwrap();
     assert!(netns.run_in(add).unwrap().success());
 }
 
-/// A namespace with the number of one that has ended; `None`: another process of the machine took it.
+/// A namespace with the number of one that has ended; `None` means that another process of the machine got it.
 fn successor_of(number: NetnsId) -> Option<Netns> {
-    // The kernel gives the lowest free number. It frees one after its namespace has ended, later if many end at the same time.
+    // The kernel assigns the lowest free number. It frees one after its namespace has ended, later if many end at the same time.
     let mut lower = Vec::new();
     for _ in 0..200 {
         let netns = Netns::create().unwrap();
@@ -23,7 +23,7 @@ fn successor_of(number: NetnsId) -> Option<Netns> {
     None
 }
 
-/// The kernel gives the number of a pod that ended to the next one.
+/// The kernel reuses the number of a pod that ended for the next one.
 #[test]
 fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
     let ips = |ip: &str| [ip.parse().unwrap()];
@@ -32,7 +32,7 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
     };
     let observe_successor = || {
         let mut cache = SidecarCache::default();
-        // Free numbers below it, for whoever else makes namespaces meanwhile.
+        // Lower free numbers, for other processes that create namespaces meanwhile.
         let others: Vec<Netns> = (0..32).map(|_| Netns::create().unwrap()).collect();
         let first = Netns::create().unwrap();
         add_address(&first, "10.0.0.1");
@@ -61,11 +61,11 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         );
         Some(())
     };
-    // Beside tests that make namespaces all the time, most attempts find the number taken.
+    // Beside tests that create namespaces continuously, most attempts find the number in use.
     assert!((0..50).find_map(|_| observe_successor()).is_some(), "no number is used again");
 }
 
-/// Who may add addresses in its namespace can add those of another pod.
+/// A pod that may add addresses in its namespace can add those of another pod.
 #[test]
 fn an_address_that_another_pod_gave_itself_is_no_witness() {
     let listed = |all: &[&Netns]| {
@@ -89,7 +89,7 @@ fn an_address_that_another_pod_gave_itself_is_no_witness() {
             ..PodRecord::default()
         })
     };
-    // The victim started before the plugin was installed. One that ended had the number that the attacker has.
+    // The victim started before the plugin was installed. A pod that has ended had the attacker's number.
     let owners =
         NetnsOwners::of_records(&[record("attacker", &attacker, "2"), record("victim", &attacker, "1")]);
     let of_victim = |found: &NetnsByAddress| {

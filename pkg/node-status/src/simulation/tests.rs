@@ -1,4 +1,4 @@
-//! Equality of what is simulated and what the agent decides once the change is made.
+//! A simulation equals the agent's decisions after the change.
 
 use std::{collections::BTreeMap, thread};
 
@@ -54,7 +54,7 @@ fn texts(from: &'static [(&'static str, &'static str)], most: usize) -> impl Str
 }
 
 fn pod(at: usize) -> impl Strategy<Value = Pod> {
-    // Of the last one the namespace is not known.
+    // The namespace of the last one is unknown.
     let names = select([NAMESPACES.as_slice(), &["unknown"]].concat());
     let own = (names, texts(&LABELS, 3), texts(&ANNOTATIONS, 5));
     let spec = (
@@ -123,7 +123,7 @@ fn settings() -> impl Strategy<Value = (CaptureSettings, bool)> {
                 fallback: node_plan::ZtunnelFallback::default(),
                 drift_attribution: false,
                 tools: firewall::FirewallOptions::default(),
-                // No namespace is found there, so no connection is counted.
+                // It has no namespaces, so no connection is counted.
                 netns_directory: "/nowhere/netns".into(),
                 records: Arc::new(agent::RecordIndex::new("/nowhere/records".into())),
                 journal: "/nowhere/journal".into(),
@@ -166,7 +166,7 @@ impl Agent {
         Agent(handle)
     }
 
-    /// Tells it of the cluster, and returns what it knows and decides then.
+    /// Sends the cluster's facts, and returns the agent's resulting state and decisions.
     fn snapshot(
         &self,
         (pods, namespaces): &(Vec<Pod>, Vec<Namespace>),
@@ -199,10 +199,10 @@ impl Drop for Agent {
     }
 }
 
-/// Mode of capture, what stays outside by intent, and what is refused.
+/// Capture mode, intended exceptions, and refused ones.
 type Decision = (Option<RedirectionMode>, Vec<String>, Vec<String>);
 
-/// By the agent itself.
+/// Decisions of the agent itself.
 fn decisions(snapshot: &AgentSnapshot, settings: &CaptureSettings) -> BTreeMap<String, Decision> {
     let decide = |known: &KnownPod| {
         let is_member =
@@ -226,7 +226,7 @@ fn decisions(snapshot: &AgentSnapshot, settings: &CaptureSettings) -> BTreeMap<S
     known.map(|known| (known.pod.metadata.name.clone(), decide(known))).collect()
 }
 
-/// By the simulation. A sidecar is no ambient mode; of a pod whose namespace is not known it says nothing.
+/// Decisions of the simulation. A sidecar is no ambient mode; a pod whose namespace is unknown has no decision.
 fn simulated(answer: NodeSimulation) -> BTreeMap<String, Decision> {
     let known = answer.pods.into_iter().filter(|pod| NAMESPACES.contains(&pod.namespace.as_str()));
     let decision = |pod: SimulatedPod| {
@@ -255,7 +255,7 @@ proptest! {
                 }
             }
         }
-        // Of an agent that runs, the same change is in effect after its next pass.
+        // In a running agent, the same change takes effect with its next pass.
         let done = decisions(&Agent::start(&settings).snapshot(&cluster, (&settings, ambient)), &settings);
         for (name, simulated) in simulated(answer) {
             prop_assert_eq!(Some(&simulated), done.get(&name), "{}", name);

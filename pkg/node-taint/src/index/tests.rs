@@ -15,7 +15,7 @@ fn pod(pod: &str, node: &str, is_ready: bool) -> ReadinessPod {
     ReadinessPod::new(name(pod), node, is_ready)
 }
 
-/// Both lists, of one requirement.
+/// An index after both lists, with one requirement.
 fn listed(nodes: &[ObservedNode], pods: &[ReadinessPod]) -> NodeIndex {
     let mut index = NodeIndex::new(&config(1));
     index.observe(NodeObservation::Nodes(ListEvent::Reset(nodes.to_vec())));
@@ -74,7 +74,7 @@ fn every_requirement_must_have_its_pod() {
     assert_eq!(index.verdict("n"), NodeVerdict::Pass);
 }
 
-/// A taint that is changed on half of the facts would be changed back a moment later.
+/// A taint changed on the basis of half of the facts would be changed back a moment later.
 #[test]
 fn nothing_is_said_before_everything_was_listed_and_then_of_all_nodes() {
     let mut index = NodeIndex::new(&config(2));
@@ -119,7 +119,7 @@ fn a_node_needs_no_change_when_a_watch_shows_the_last_one_or_when_it_is_gone() {
     assert_eq!(index.needed_change("n"), None);
 }
 
-/// What a watch of one collection reports, and the state that it ends with.
+/// Events of a collection's watch, and the final state.
 fn history<T: Clone + std::fmt::Debug + 'static>(
     name_of: fn(&T) -> String,
     object: impl Strategy<Value = T> + Clone + 'static,
@@ -163,8 +163,8 @@ fn pod_key(pod: &ReadinessPod) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However the events of nodes and of the pods of two requirements come among each other, the verdicts in the end are
-    /// those of the state that they lead to; and whoever only asks about the nodes that are reported misses no change.
+    /// In whatever order the events of nodes and of the pods of two requirements interleave, the final verdicts are those of the
+    /// final state; and a caller that evaluates only reported nodes misses no change.
     #[test]
     fn verdicts_do_not_depend_on_the_order_of_events(
         (nodes, last_nodes) in history(|node: &ObservedNode| node.name.clone(), any_node()),

@@ -107,8 +107,8 @@ fn evidence() -> impl Strategy<Value = Evidence> {
 }
 
 proptest! {
-    /// Two things make a pod's traffic fail without changing what istiod should tell its clients: ztunnel restarts, and
-    /// rules of another component. Apart from them the annotation is `enabled` if and only if the pod is captured.
+    /// Two conditions make a pod's traffic fail without changing the annotation that istiod reads: restarts of ztunnel, and rules
+    /// of another component. Otherwise the annotation is `enabled` if and only if the pod is captured.
     #[test]
     fn the_annotation_says_enabled_if_and_only_if_the_pod_is_captured(evidence in evidence()) {
         let proxy = if evidence.proxy == ProxyEvidence::Unavailable { ProxyEvidence::Serves } else { evidence.proxy };
@@ -121,7 +121,7 @@ proptest! {
         }
     }
 
-    /// Nobody is told that a pod is captured whose traffic bypasses the mesh or is held.
+    /// No pod is reported as captured whose traffic bypasses the mesh or is held.
     #[test]
     fn a_captured_pod_has_rules_in_place_and_a_proxy_that_serves_it(evidence in evidence()) {
         let captured = evidence.classify().state == CaptureState::Captured;
@@ -132,7 +132,7 @@ proptest! {
         prop_assert_eq!(captured, complete);
     }
 
-    /// Less evidence never makes a pod look better.
+    /// Less evidence never results in a better state.
     #[test]
     fn what_ceases_to_be_observed_does_not_become_captured(evidence in evidence()) {
         let blind = Evidence { rules: RulesEvidence::Unobserved, ..evidence }.classify();

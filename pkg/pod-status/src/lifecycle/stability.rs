@@ -103,8 +103,8 @@ pub fn describe_conflict(proxy: &str, rules: &str, writer: Option<&str>, repairs
 mod tests {
     use super::*;
 
-    /// Observes for this long. `period`: how often another component removes the rules. Returns the repairs, how many
-    /// observations found the pod unstable, and how many there were.
+    /// Observes for this duration. `period` is the interval at which another component removes the rules. Returns the number of
+    /// repairs, of observations that found the pod unstable, and of all.
     fn under_attack(period: u64, duration: u64) -> (u32, u32, u32) {
         let (mut pod, mut removed, mut now) = (Stability::default(), false, 0);
         let (mut repairs, mut unstable, mut observations, mut due) = (0, 0, 0, 40);

@@ -1,4 +1,4 @@
-//! Each row of the table in docs/in-pod-internals.md, and what holds whatever happens.
+//! Each row of the table in docs/in-pod-internals.md, and invariants under all events.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn added(netns: u8) -> PodEvent<u8> {
     PodEvent::Added { netns: Some(netns), deadline: seconds(7) }
 }
 
-/// What the pod has gone through, and what is to be done about the last of it.
+/// The pod after these events, and the actions for the last one.
 fn after(events: &[PodEvent<u8>]) -> (Pod, Vec<PodAction>) {
     let mut pod = Pod::new(None, AgentTime::ZERO);
     let (mut actions, mut now) = (Vec::new(), AgentTime::ZERO);
@@ -369,14 +369,14 @@ fn an_annotation_of_an_agent_before_this_one_is_kept_until_ztunnel_is_heard() {
     }
 }
 
-/// A node with one pod: what is in its namespaces, and what is being done there.
+/// A node with one pod: the state of its namespaces, and the current job there.
 #[derive(Debug, Default)]
 struct World {
-    /// Whether there are rules that redirect.
+    /// Whether each namespace has rules that redirect.
     rules: [bool; 3],
-    /// With the rules that are wanted when it begins.
+    /// Current job, with the namespace and whether rules were desired at its start.
     job: Option<(PodAction, u8, bool)>,
-    /// ADDs that wait.
+    /// Number of pending ADDs.
     waiting: usize,
     forgotten: bool,
 }
@@ -384,9 +384,9 @@ struct World {
 #[derive(Clone, Debug)]
 enum Step {
     Event(PodEvent<u8>),
-    /// What is being done ends; `Some`: it fails.
+    /// The current job ends; `Some` means that it fails.
     End(Option<Reason>),
-    /// Somebody removes the rules.
+    /// Another component removes the rules.
     Tamper,
     Pass(u64),
 }
@@ -443,7 +443,7 @@ impl World {
         }
     }
 
-    /// What was begun ends. It works in the namespace that it was begun in.
+    /// Ends the current job, in the namespace in which it was started.
     fn end(&mut self, pod: &mut Pod, failure: Option<Reason>, now: AgentTime) {
         let Some((action, netns, wanted)) = self.job.take() else { return };
         let rules = &mut self.rules[usize::from(netns)];
@@ -454,7 +454,7 @@ impl World {
             }
             (PodAction::Capture, Some(why)) => PodEvent::Captured(netns, Err(why)),
             (PodAction::Observe, None) => {
-                let repaired = std::mem::replace(rules, wanted) != wanted; // what is missing is restored
+                let repaired = std::mem::replace(rules, wanted) != wanted; // missing rules are restored
                 PodEvent::Observed(netns, Ok(repaired))
             }
             (PodAction::Observe, Some(why)) => PodEvent::Observed(netns, Err(why)),
@@ -463,14 +463,14 @@ impl World {
                 PodEvent::Released(Ok(()))
             }
             (_, Some(why)) => {
-                *rules = false; // some of its steps have succeeded
+                *rules = false; // several of its steps have succeeded
                 PodEvent::Released(Err(why))
             }
         };
         self.event(pod, event, now);
     }
 
-    /// A pass of the reconciler.
+    /// Runs a pass of the reconciler.
     fn pass(&mut self, pod: &mut Pod, now: AgentTime) {
         if let Some(action) = pod.due_action(now) {
             pod.begin_action(&action, now + OBSERVE);
@@ -483,9 +483,9 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: one thing at a time is done in the pod's namespace, every ADD is answered by
-    /// its deadline and with success only if the pod is captured, and what is called captured has rules in the namespace
-    /// where it is now, unless somebody has removed them since they were last observed.
+    /// Under any events in any order: one job at a time runs in the pod's namespace, every ADD is answered by its deadline and with
+    /// success only if the pod is captured, and a pod reported as captured has rules in its current namespace, unless another
+    /// component has removed them since they were last observed.
     #[test]
     fn whatever_happens_a_pod_is_done_justice(steps in steps()) {
         let (mut pod, mut world, mut now) = (Pod::new(None, AgentTime::ZERO), World::default(), AgentTime::ZERO);
@@ -518,7 +518,7 @@ proptest! {
         }
     }
 
-    /// Once nothing happens any more, a pod that belongs to the mesh and is served comes to be captured, whatever somebody
+    /// Once no more events occur, a pod that belongs to the mesh and is served is eventually captured, whatever another component
     /// did to its rules, and one that has left has no rules.
     #[test]
     fn in_the_end_it_is_as_desired(steps in steps(), leaves in any::<bool>()) {
@@ -538,7 +538,7 @@ proptest! {
         world.event(&mut pod, PodEvent::Opened(false), now);
         world.event(&mut pod, PodEvent::Expired(failure()), now);
         if world.forgotten {
-            return Ok(()); // its rules stay, so that nothing of it bypasses the mesh
+            return Ok(()); // its rules stay, so that none of its traffic bypasses the mesh
         }
         world.event(&mut pod, PodEvent::Found { netns: THERE, captured: false }, now);
         world.event(&mut pod, PodEvent::Accepted(THERE), now);

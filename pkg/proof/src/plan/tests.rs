@@ -121,7 +121,7 @@ fn a_proxy_in_a_user_namespace_sends_as_its_user_on_the_node() {
     }
 }
 
-/// Each path's name, its packet, and the port to which it is to be led; 0: none.
+/// Each path's name, its packet, and the port to which it must be redirected; 0 means none.
 fn arriving(rules: &RuleSet, spec: InboundSpec) -> Vec<(&'static str, String, u16)> {
     let row = |path: PlannedPath| {
         let PlannedPath { name, packet, expected, .. } = path;

@@ -159,7 +159,8 @@ fn however_many_fail_at_once_ten_a_second_are_handled_each_once() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is seen and done: a task is always a pod that was last seen broken, and no two are nearer than the pace.
+    /// In any sequence: a task is always for a pod that was last observed broken, and the interval between two is never shorter
+    /// than the pace.
     #[test]
     fn only_broken_pods_are_handled_at_a_bounded_rate(
         steps in prop::collection::vec((0_u8..6, 0_u8..4, 0_u8..3, 0_u64..5000), 1..80),

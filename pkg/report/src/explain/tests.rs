@@ -1,4 +1,4 @@
-//! Every situation, made from one that is well.
+//! Every situation, created from a healthy one.
 
 mod faults;
 
@@ -11,7 +11,7 @@ use crate::{
     ZtunnelView, tables,
 };
 
-/// A node on which all is well, with one pod `shop/web` that is captured by this way.
+/// A healthy node with one pod `shop/web` in this capture mode.
 pub(crate) fn node(way: RedirectionMode) -> StateReport {
     let ip = "10.0.0.7".parse().unwrap();
     let member = SetMember { set: "ztunnel-pods-ips".into(), ip, uid: Some("u-1".into()) };
@@ -68,7 +68,7 @@ fn is_sentence(text: &str) -> bool {
     text.ends_with(['.', '?']) && !text.ends_with("..") && !text.contains('\n') && !text.contains("  ")
 }
 
-/// Asks about `shop/web`, and checks what must hold of every answer.
+/// Explains `shop/web`, and checks what must hold of every answer.
 fn asked(state: &StateReport) -> Explanation {
     checked(explain_pod(state, "shop", "web"))
 }
@@ -91,7 +91,7 @@ fn checked(answer: Explanation) -> Explanation {
 /// A change of the whole document.
 type NodeCase = (RedirectionMode, fn(&mut StateReport), &'static str, PodVerdict, &'static str);
 
-/// A pod's change, the code and verdict that follow, and words of the answer.
+/// A change of the pod, the resulting code and verdict, and words of the answer.
 type Case = (RedirectionMode, fn(&mut PodState), &'static str, PodVerdict, &'static str);
 
 #[test]
@@ -297,7 +297,7 @@ fn pods_that_should_be_outside() {
         let pod = &mut state.pods[0];
         (pod.capture, pod.mode, pod.kernel) = (CaptureState::Outside, None, crate::KernelView::default());
         pod.reason = reason(code, "the clause of the document");
-        state.observation.observer = Observer::Command; // is no fault of a pod that is outside
+        state.observation.observer = Observer::Command; // this is no fault of a pod outside the mesh
         let answer = asked(&state);
         assert_eq!((answer.code.as_str(), answer.verdict), (code, PodVerdict::Healthy), "{answer}");
         let expected = "The pod shop/web is not captured, and should not be: the clause of the document.";
@@ -337,7 +337,7 @@ fn pods_that_nobody_knows() {
         ),
         (
             RedirectionMode::Node,
-            |state| state.node.ambient_enabled = false, // and pods are followed for the plugin
+            |state| state.node.ambient_enabled = false, // and pods are watched for the plugin
             "no-such-pod",
             PodVerdict::NotFound,
             "The node node-1 has no pod shop/we",

@@ -25,7 +25,7 @@ fn clock(issued: i64, expires: i64, now: i64) -> PreflightFact {
     PreflightFact::Clock(Ok(TokenTimes { issued, expires }), now)
 }
 
-/// A fact, the code that it is about, the severity, and the message.
+/// A fact, its code, the severity, and the message.
 type Case = (PreflightFact, PreflightCode, Option<Severity>, &'static str);
 
 fn kernel_cases() -> Vec<Case> {
@@ -42,7 +42,7 @@ fn kernel_cases() -> Vec<Case> {
             (PreflightFact::Kernel(code, Trial::Accepted, true), code, None, ""),
             (PreflightFact::Kernel(code, refused(), true), code, Some(Severity::Error), "kernel says: no"),
             (PreflightFact::Kernel(code, refused(), false), code, Some(Severity::Warning), "kernel says: no"),
-            // Never good, and never an error.
+            // Never passed, and never an error.
             (PreflightFact::Kernel(code, untried(), true), code, Some(Severity::Unknown), "no permission"),
             (PreflightFact::Kernel(code, untried(), false), code, Some(Severity::Unknown), "no permission"),
         ]);
@@ -214,7 +214,7 @@ fn other_cases() -> Vec<Case> {
             error,
             "it is its own",
         ),
-        // What could not be looked at is unknown.
+        // Parts that could not be examined are unknown.
         (Fact::SeLinux(unknown()), Code::SeLinux, not_known, "no permission"),
         (Fact::AppArmor(unknown()), Code::AppArmor, not_known, "no permission"),
         (own_user_namespace(unknown()), Code::UserNamespace, not_known, "no permission"),

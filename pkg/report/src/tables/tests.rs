@@ -123,7 +123,7 @@ fn differences_and_what_is_not_known_are_told_apart() {
     assert!(lines.last().unwrap().starts_with("Unknown: "), "{text}");
 }
 
-/// Nothing reaches such a pod, and all rules are as they should be.
+/// No traffic reaches such a pod, and all rules are as desired.
 #[test]
 fn a_pod_that_is_held_without_a_difference_is_no_success() {
     let mut state = node();
@@ -137,7 +137,7 @@ fn a_pod_that_is_held_without_a_difference_is_no_success() {
     assert!(found.len() == 1 && found[0].starts_with(&format!("pod {title}: held: ")), "{found:?}");
 }
 
-/// Nor is a node on which no pod can be captured, or an agent that is not well. A warning of the check is.
+/// Nor is a node on which no pod can be captured, or an unhealthy agent. A warning of the check is.
 #[test]
 fn errors_of_agent_and_node_are_no_success() {
     let mut state = StateReport::default();

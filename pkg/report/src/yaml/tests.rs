@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::to_yaml;
 
-/// A reader's view of a document.
+/// A reader's interpretation of a document.
 fn read(text: &str) -> Value {
     let mut parser = Parser::new_from_str(text);
     let mut root = None;
@@ -56,13 +56,13 @@ fn node<'t>(event: Event<'t>, parser: &mut Parser<'t, StrInput<'t>>) -> Value {
     }
 }
 
-/// A plain scalar, as the most eager of readers takes it.
+/// A plain scalar, interpreted as liberally as any reader does.
 fn resolved(text: &str) -> Value {
     let word = text.to_lowercase();
     if let "yes" | "no" | "on" | "off" | "y" | "n" | "~" | "" | ".nan" | ".inf" | "-.inf" = word.as_str() {
         return Value::Null;
     }
-    // null, true, false, and numbers, are those of JSON; it may round the last digit of a float otherwise.
+    // null, true, false, and numbers are as in JSON, which may round the last digit of a float differently.
     let read = serde_json::from_str(&word);
     let read =
         read.map(|value: Value| if value.is_f64() { json!(word.parse::<f64>().unwrap()) } else { value });

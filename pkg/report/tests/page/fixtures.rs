@@ -1,4 +1,4 @@
-//! Nodes as documents, for tests of what is made of them.
+//! Nodes as documents, for tests of their presentation.
 #![allow(dead_code, reason = "each test program uses some of them")]
 
 mod troubled;
@@ -15,7 +15,7 @@ use report::{
 
 pub(crate) use troubled::*;
 
-/// When the kernel was looked at, in all of them.
+/// Time of the observation, in all of them.
 const NOW: &str = "2026-11-22T03:14:15Z";
 
 /// All of them, by name.
@@ -35,7 +35,7 @@ pub(crate) fn all() -> Vec<(&'static str, StateReport)> {
     ]
 }
 
-/// Eleven pods captured on the node, one outside, and nothing to be done.
+/// Eleven pods captured by the node, one outside, and no fault.
 pub(crate) fn well() -> StateReport {
     let names = [
         "cart", "checkout", "frontend", "payments", "search", "users", "reviews", "stock", "mail", "audit",
@@ -80,7 +80,7 @@ pub(crate) fn well() -> StateReport {
     }
 }
 
-/// Two pods bypass the mesh: one was never enrolled, the address of the other was taken out of the set. A route is gone, too.
+/// Two pods bypass the mesh: one was never enrolled, the address of the other was removed from the set. A route is missing, too.
 pub(crate) fn bypassing() -> StateReport {
     let mut state = well();
     for (place, difference, trouble) in [
@@ -126,7 +126,7 @@ pub(crate) fn bypassing() -> StateReport {
     state
 }
 
-/// A new ztunnel takes over; the old one ends its connections. A pod is on its way, another leaves.
+/// A new ztunnel takes over; the old one drains its connections. One pod is joining, another leaves.
 pub(crate) fn rollout() -> StateReport {
     let mut state = well();
     state.ztunnels[0].active = false;
@@ -140,7 +140,7 @@ pub(crate) fn rollout() -> StateReport {
     state
 }
 
-/// In-pod capture: one pod is refused by ztunnel and held, one has a sidecar.
+/// In-pod redirection: one pod is refused by ztunnel and held, one has a sidecar.
 pub(crate) fn in_pod() -> StateReport {
     let mut state = well();
     state.node.mode = Some(RedirectionMode::InPod);
@@ -171,7 +171,7 @@ pub(crate) fn in_pod() -> StateReport {
     state
 }
 
-/// A command has looked, and may not see all.
+/// Observed by a command, which has limited permissions.
 pub(crate) fn no_agent() -> StateReport {
     let mut state = well();
     state.observation.observer = Observer::Command;
@@ -194,7 +194,7 @@ pub(crate) fn no_agent() -> StateReport {
     state
 }
 
-/// As many pods as that, on a node where all is well.
+/// A healthy node with this number of pods.
 pub(crate) fn crowd(pods: usize) -> StateReport {
     let mut state = well();
     state.pods = (0..pods).map(|place| node_pod(place, "load", &format!("worker-{place:03}"))).collect();
@@ -202,7 +202,7 @@ pub(crate) fn crowd(pods: usize) -> StateReport {
     state
 }
 
-/// A pod that is captured on the node.
+/// A pod captured by node-level capture.
 pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
     let ip = IpAddr::from([10, 244, 3 + (place / 200) as u8, (10 + place % 200) as u8]);
     PodState {
@@ -300,7 +300,7 @@ fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
     Comparison { desired: objects.clone(), observed: Some(objects), differences: Vec::new() }
 }
 
-/// All in order, for these pods.
+/// A network without differences, for these pods.
 fn network(pods: &[PodState]) -> NetworkState {
     let enrolled = pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::Node));
     let member = |pod: &PodState| SetMember {
@@ -351,7 +351,7 @@ fn network(pods: &[PodState]) -> NetworkState {
     }
 }
 
-/// One object that is not as it should be.
+/// Adds one object that differs from the desired state.
 pub(crate) fn drift(state: &mut StateReport) {
     let found = StateDifference {
         kind: DifferenceKind::Missing,

@@ -1,15 +1,15 @@
-//! The picture of the page in the documentation, and the page that it is of.
+//! The screenshot of the page in the documentation, and the page that it shows.
 
 use std::path::{Path, PathBuf};
 
 use report::StateReport;
 
-/// The node in the picture.
+/// The node in the screenshot.
 pub(crate) fn pictured() -> StateReport {
     super::fixtures::bypassing()
 }
 
-/// The picture.
+/// Path of the screenshot.
 pub(crate) fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -18,12 +18,12 @@ pub(crate) fn path() -> PathBuf {
         .unwrap()
 }
 
-/// The file beside the picture with the digest of the page that it is of.
+/// The file beside the screenshot with the digest of its page.
 pub(crate) fn digest_path() -> PathBuf {
     path().with_extension("png.digest")
 }
 
-/// A digest of the page and of what it shows (FNV-1a): it must tell versions apart, and guards against nothing.
+/// A digest of the page and of its document (FNV-1a): it only distinguishes versions, and is not cryptographic.
 pub(crate) fn digest() -> String {
     let mut state = pictured();
     state.fill_conclusions();

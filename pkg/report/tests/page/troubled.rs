@@ -1,4 +1,4 @@
-//! Nodes with one trouble that many pods share.
+//! Nodes with one fault common to many pods.
 
 use report::{
     CaptureState, Comparison, KernelView, NetworkState, PodState, RedirectionMode, StatePart, StateReport,

@@ -61,7 +61,7 @@ fn cases() -> Vec<(&'static str, Vec<RuleSet>)> {
     cases
 }
 
-/// What packets of a family meet in a chain; without what is put behind a hand-over to a transparent socket.
+/// Rules that packets of a family meet in a chain; without those after a redirection to a transparent socket.
 fn met(chain: &NativeChain, family: Family) -> Vec<Rule> {
     let rules = chain.rules.iter().filter(|rule| rule.family.is_none_or(|of| of == family));
     rules
@@ -113,7 +113,7 @@ fn rules_without_an_address_stand_there_once() {
     let output = nat.chains.iter().find(|chain| chain.name == "istio-output").unwrap();
     let families: Vec<_> = output.rules.iter().map(|rule| rule.family).collect();
     let (v4, v6) = (Some(Family::V4), Some(Family::V6));
-    // Probes, DNS over UDP, DNS over TCP, answers, the pod's own address, everything else.
+    // Probes, DNS over UDP, DNS over TCP, replies, the pod's own address, everything else.
     assert_eq!(families, [v4, v6, None, v4, v6, None, v4, v6, v4, v6]);
 }
 

@@ -1,4 +1,4 @@
-//! Arbitrary rules, rule sets, configurations, and namespaces that others have been in before us.
+//! Arbitrary rules, rule sets, configurations, and namespaces that other components have changed before.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -46,7 +46,7 @@ pub(crate) fn ip() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
-/// A network, host bits and all; every length from `shortest` on.
+/// A network, including host bits; every length from `shortest` on.
 pub(crate) fn net(shortest: u8) -> impl Strategy<Value = IpNet> {
     (ip(), prop_oneof![Just(0), any::<u8>()]).prop_map(move |(ip, len)| {
         let longest = if ip.is_ipv4() { 32 } else { 128 };
@@ -88,7 +88,7 @@ pub(crate) fn owner() -> impl Strategy<Value = ChainSet> {
     sample::select(OWNERS.to_vec())
 }
 
-/// The name of a chain, ours or anybody's.
+/// Name of a chain, ours or foreign.
 pub(crate) fn chain() -> impl Strategy<Value = Chain> {
     prop_oneof![
         sample::select(own_chains()).prop_map(Chain::named),
@@ -144,7 +144,7 @@ fn target(chains: Vec<Chain>) -> impl Strategy<Value = Target> {
     prop_oneof![3 => fixed, 2 => leads].boxed()
 }
 
-/// Any rule that the model can say: a port only beside its protocol. Jumps go to one of `chains`.
+/// Any rule of the model: a port only with its protocol. Jumps go to one of `chains`.
 pub(crate) fn rule(chains: Vec<Chain>) -> impl Strategy<Value = Rule> {
     let proto = option::of(is(sample::select(vec![TransportProtocol::Tcp, TransportProtocol::Udp])));
     let net = || option::of(is(net(1).prop_map(|net| net.trunc())));
@@ -162,7 +162,7 @@ pub(crate) fn rule(chains: Vec<Chain>) -> impl Strategy<Value = Rule> {
     })
 }
 
-/// Some of our chains with any rules, jumps only to chains behind (no loops), and at most one jump per hook.
+/// Several of our chains with any rules, jumps only to later chains (no loops), and at most one jump per hook.
 fn table_rules(owner: ChainSet, table: Table) -> impl Strategy<Value = TableRules> {
     let names = sample::subsequence(owner.chains.to_vec(), 1..5).prop_shuffle();
     names.prop_flat_map(move |names| {
@@ -198,7 +198,7 @@ pub(crate) fn rule_set(owner: ChainSet) -> impl Strategy<Value = RuleSet> {
     })
 }
 
-/// What a configuration says, whatever it says.
+/// Any configuration.
 pub(crate) fn config() -> impl Strategy<Value = SidecarConfig> {
     let interfaces = || vec(interface(), 0..3);
     let ids = || vec(prop_oneof![Just(1337), any::<u32>()], 0..3);
@@ -247,7 +247,7 @@ pub(crate) fn config() -> impl Strategy<Value = SidecarConfig> {
     })
 }
 
-/// What we may be asked for, and for whom: a rule set of any shape, or that of a configuration.
+/// Any desired state with its owner: a rule set of any shape, or that of a configuration.
 pub(crate) fn desired() -> impl Strategy<Value = (ChainSet, RuleSet)> {
     prop_oneof![
         owner().prop_flat_map(|owner| (Just(owner), rule_set(owner))),
@@ -256,20 +256,20 @@ pub(crate) fn desired() -> impl Strategy<Value = (ChainSet, RuleSet)> {
         sample::select(node_cases::all()).prop_map(|case| (ChainSet::NODE, case.rules)),
     ]
 }
-/// Something that stands in a table before we come.
+/// Existing content of a table.
 #[derive(Clone, Debug)]
 pub(crate) enum Debris {
-    /// A rule of somebody else's, in a built-in chain or a chain of theirs.
+    /// A foreign rule, in a built-in chain or a foreign one.
     Foreign(&'static str),
     /// A chain of either owner, with some rules.
     Own(Vec<Rule>),
-    /// A copy of a jump that we want.
+    /// A copy of a desired jump.
     Wanted,
-    /// A rule into one of our chains that we never wrote, in a built-in chain or a chain of theirs.
+    /// A rule that jumps to one of our chains and that we never wrote, in a built-in chain or a foreign one.
     Into(&'static str),
 }
 
-/// Rules of others. Some speak of our chains without going there.
+/// Foreign rules. Several mention our chains without jumping there.
 const FOREIGN: [&str; 10] = [
     "-j ACCEPT",
     "-p tcp -m tcp --dport 80 -j RETURN",
@@ -283,7 +283,7 @@ const FOREIGN: [&str; 10] = [
     "-p tcp -m tcp --dport 15001 -j REDIRECT --to-ports 15001",
 ];
 
-/// Rules into our chains; `CHAIN` is one of them.
+/// Jumps to our chains; `CHAIN` is one of them.
 const INTO: [&str; 6] = [
     "-j CHAIN",
     "-p udp -j CHAIN",
@@ -302,7 +302,7 @@ fn debris() -> impl Strategy<Value = Debris> {
     ]
 }
 
-/// Debris, and three numbers that say where it lies.
+/// Debris, and three numbers for its position.
 pub(crate) type Lying = (Table, Debris, [sample::Index; 3]);
 
 pub(crate) fn dump() -> impl Strategy<Value = Vec<Lying>> {
@@ -310,7 +310,7 @@ pub(crate) fn dump() -> impl Strategy<Value = Vec<Lying>> {
     vec(lying, 0..16)
 }
 
-/// Throws debris into a namespace. What a rule jumps to exists afterwards.
+/// Adds debris to a namespace. Targets of its jumps exist afterwards.
 pub(crate) fn throw(kernel: &mut Kernel, desired: &RuleSet, dump: &[Lying]) {
     for (table, debris, [which, place, goal]) in dump {
         let own = *goal.get(&own_chains());

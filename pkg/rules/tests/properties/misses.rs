@@ -48,7 +48,7 @@ const MISSES: [&str; 43] = [
     "",
 ];
 
-/// Almost ours, but not what we say: kept as text, so that a chain with such a rule is made anew.
+/// Almost ours, but different: kept as text, so that a chain with such a rule is recreated.
 #[test]
 fn near_misses_are_foreign() {
     for text in MISSES {

@@ -1,4 +1,4 @@
-//! What is wrong with the node, and what it means for a pod.
+//! Faults of the node, and their consequences for a pod.
 
 use super::{NodeCase, asked, explain_pod, node};
 use crate::{
@@ -211,7 +211,7 @@ fn missing(what: &str) -> StateDifference {
     StateDifference { kind: DifferenceKind::Missing, family: None, object: what.into() }
 }
 
-/// Advice to go where one is helps nobody.
+/// Advice to use the container in which the command runs is useless.
 #[test]
 fn the_agents_container_is_advised_only_from_elsewhere() {
     let mut state = node(RedirectionMode::Node);
