@@ -1,4 +1,4 @@
-//! Against the kernel, each test in a network namespace of its own.
+//! With the kernel, each test in its own network namespace.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::{
@@ -10,8 +10,8 @@ use std::{
 use netns::Netns;
 use sockdiag::{TcpSockets, TcpState};
 
-/// Runs a test inside a new netns with a loopback. Where we may not make one it is skipped, with the reason on stderr; CI must
-/// be able to.
+/// Runs a test inside a new network namespace with a loopback. Without permission to create one it is skipped, with the reason on
+/// stderr; CI must have it.
 fn in_fresh_netns(test: impl FnOnce() + Send) {
     let netns = match Netns::create() {
         Ok(netns) => netns,

@@ -1,4 +1,4 @@
-//! Who is at the other end.
+//! Credentials of the peer.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::env;
@@ -9,10 +9,10 @@ use std::process::Command;
 
 use socketfile::peer_user;
 
-/// Set in the process that looks at its standard input.
+/// Set in the process that inspects its stdin.
 const INSIDE: &str = "SOCKETFILE_TEST_INSIDE";
 
-/// The usual case: a container has a PID namespace of its own, and the peer is not in it.
+/// The usual case: a container has its own PID namespace, without the peer.
 #[test]
 fn the_user_of_a_process_that_our_pid_namespace_does_not_show() {
     if env::var_os(INSIDE).is_some() {

@@ -1,4 +1,4 @@
-//! Who comes while somebody listens.
+//! A second process that binds while the first one listens.
 #![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
 
 use std::{
@@ -18,7 +18,7 @@ fn one_that_listens_for_a_moment_longer_is_waited_for_and_no_other() {
     let other = UnixListener::bind(&path).unwrap();
     assert!(matches!(bind(&path, 0o600), Err(SocketError::InUse { .. })));
     let ends = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(150)); // as a child that has not run its own program yet
+        thread::sleep(Duration::from_millis(150)); // as a child before its exec
         drop(other);
     });
     let (listener, file) = bind(&path, 0o600).unwrap();

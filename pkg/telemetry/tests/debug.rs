@@ -1,4 +1,4 @@
-//! The node's state over real sockets.
+//! The debug state over real sockets.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
@@ -62,7 +62,7 @@ fn router(size: usize) -> axum::Router {
     debug_router(Arc::new(Node(Arc::new(state))), logger, build)
 }
 
-/// Serves on a thread of its own for as long as the process lives.
+/// Serves on a thread of its own as long as the process runs.
 fn on_thread(run: impl AsyncFnOnce() + Send + 'static) {
     thread::spawn(|| {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -152,13 +152,13 @@ fn those_who_never_read_leave_room_for_a_thousand_requests() {
     drop(stuck);
 }
 
-/// The environment cannot be changed within a process that has threads, so a child has the secret.
+/// The environment of a process with threads cannot be changed, so a child has the secret.
 #[test]
 fn secrets_of_the_environment_and_the_command_line_appear_nowhere() {
     if std::env::var(SECRET_NAME).is_err() {
         let name = "secrets_of_the_environment_and_the_command_line_appear_nowhere";
         let mut child = Command::new(std::env::current_exe().unwrap());
-        // The test program takes further words for filters.
+        // The test program treats further words as filters.
         child.args(["--exact", name, "--nocapture", "eyJhbGciOi.hunter2-hunter2"]).env(SECRET_NAME, SECRET);
         child.env("HTTP_PROXY", format!("http://user:{SECRET}@proxy:3128"));
         let done = child.output().unwrap();

@@ -152,7 +152,7 @@ fn a_port_can_be_taken_again_at_once() {
     let port = server.port;
     let mut client = server.connect();
     client.ask("GET", "/healthz", "");
-    drop(server); // it closes first, so the connection lingers in the kernel
+    drop(server); // it closes first, so the kernel keeps the connection in TIME_WAIT
     drop(client);
     http::bind(port).unwrap();
 }
@@ -199,7 +199,7 @@ fn clients_that_hold_every_place_starve_no_probe() {
         .map(|number| {
             let mut client = server.connect();
             let part: &[u8] = if number % 2 == 0 { b"GET /healthz HT" } else { b"" };
-            let _ = client.0.get_mut().write_all(part); // it may have lost its place already
+            let _ = client.0.get_mut().write_all(part); // its connection may have been closed already
             client
         })
         .collect();
@@ -218,7 +218,7 @@ fn garbage_and_heads_without_end_are_refused() {
     let many = format!("GET /readyz HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
     for request in [b"\0\x01\x02\r\n\r\n".to_vec(), long.into_bytes(), many.into_bytes()] {
         let mut client = server.connect();
-        // It may close before all is sent.
+        // The server may close before everything is sent.
         let _ = client.0.get_mut().write_all(&request);
         let mut answer = String::new();
         let _ = client.0.read_to_string(&mut answer);

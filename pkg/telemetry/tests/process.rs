@@ -1,4 +1,4 @@
-//! What is told of the process. One test alone: it counts descriptors.
+//! Metrics of the process. A single test: it counts descriptors.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
@@ -44,7 +44,7 @@ fn the_process_is_described_as_it_is_now() {
     assert_eq!(before["process_open_fds"], open as f64);
     let _file = File::open("/proc/self/stat").unwrap();
     let memory = black_box(vec![1_u8; 32 << 20]);
-    // As long as it takes to be given some of the CPU's time.
+    // Until some CPU time was used.
     let start = Instant::now();
     let mut after = values(&registry);
     let cpu = "process_cpu_seconds_total";

@@ -279,7 +279,7 @@ mod tests {
         assert_ne!(failure_place("a", "bc"), failure_place("ab", "c"));
     }
 
-    /// Any text that a pod's author can bring into an error: control characters, which JSON makes six times as long.
+    /// Any text that a pod's author can put into an error: control characters, which JSON encodes in six times as many bytes.
     fn hostile() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             Just("\u{1}".repeat(5000)),

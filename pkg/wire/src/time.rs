@@ -65,7 +65,7 @@ mod tests {
         assert!(rfc3339_micros(i64::MIN).starts_with('-'));
     }
 
-    /// Counts from day to day over more than one cycle, with the calendar's rule written out.
+    /// Counts day by day over more than one cycle, with the rule of the calendar written out.
     #[test]
     fn every_day_of_1600_to_2401_follows_the_one_before() {
         let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);

@@ -185,7 +185,7 @@ mod tests {
         Some(NetnsId { dev: 4, ino })
     }
 
-    /// In a namespace with this address and, as its number, ten times the last digit.
+    /// A peer in a namespace with this address, whose number is ten times the last digit.
     fn peer(last: u8) -> ZtunnelPeer {
         let addresses = BTreeSet::from([IpAddr::from([10, 0, 0, last])]);
         ZtunnelPeer::new(PeerNetns { id: netns(u64::from(last) * 10), addresses }, &[])
@@ -205,14 +205,14 @@ mod tests {
         let (real, fake) = (identified(peer(1), from_ref(&known)), identified(fake, from_ref(&known)));
         assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Unknown));
         assert!(real.seniority() > fake.seniority() && fake.pod.is_none());
-        // Before its namespace was known, both had its address; afterwards one of them has it no more.
+        // Before its namespace was known, both had its address; afterwards one of them no longer has it.
         let unknown = ZtunnelPod { netns: None, ..known.clone() };
         let (real, fake) = (identified(real, from_ref(&unknown)), identified(fake, from_ref(&unknown)));
         assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Address));
         assert!(real.seniority() > fake.seniority());
         let fake = identified(fake, from_ref(&known));
         assert_eq!((fake.standing, fake.pod), (PeerStanding::Unknown, None));
-        // Also while the real one's pod is being deleted.
+        // Also while the real one's pod is terminating.
         let leaving = ZtunnelPod { terminating: true, ..known };
         let newer = pod("z", "2026-01-09T00:00:00Z", 7);
         let pods = [leaving, newer];
@@ -247,10 +247,10 @@ mod tests {
         [&mut one, &mut two].into_iter().for_each(|peer| peer.identify_pod(&pods));
         assert!(two.seniority() > one.seniority());
         assert!(one.seniority() > peer(3).seniority() && !one.take_unknown_notice());
-        // A rollback: the newer pod is being deleted.
+        // A rollback: the newer pod is terminating.
         two.identify_pod(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
         assert!(one.seniority() > two.seniority() && peer(3).seniority() > two.seniority());
-        // The API has removed the object, the process still drains.
+        // The API has removed the object, but the process still drains.
         two.identify_pod(&[old]);
         assert!(one.seniority() > two.seniority());
     }

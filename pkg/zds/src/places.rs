@@ -232,8 +232,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever unknown peers do, and in whichever order: the bounds hold, no unknown peer displaces anybody, nobody displaces a
-        /// ztunnel of higher standing, and a ztunnel pod without a connection gets a place at once.
+        /// Whatever unknown peers do, in any order: the limits hold, no unknown peer displaces another connection, a ztunnel is
+        /// never displaced by one of lower precedence, and a ztunnel pod without a connection gets a place immediately.
         #[test]
         fn a_ztunnel_pod_always_gets_a_place(steps in prop::collection::vec(step(), 1..80)) {
             let (mut table, mut now) = (PlaceTable::default(), Instant::now());

@@ -1,5 +1,4 @@
-//! Against a ztunnel that is written byte by byte from the protocol's description, over a real socket and with real
-//! network namespaces.
+//! With a ztunnel written byte by byte from the protocol's description, over a real socket and with real network namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -44,20 +43,20 @@ use zds::{Hub, PeerLocator, Workload, WorkloadProgress, ZdsDeadlines, ZdsEvent, 
 
 use ztunnel::{Asked, Ztunnel};
 
-/// Longer than anything takes that works.
+/// Longer than any successful operation.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An agent: its hub, its socket, and what it is told.
+/// An agent: its hub, its socket, and its events.
 struct Agent {
     hub: Hub,
     events: Receiver<ZdsEvent>,
-    /// The address of the ztunnel that connects next; it has none where nothing is said.
+    /// Address of the ztunnel that connects next; `None` means that it has none.
     next: Arc<Mutex<Option<IpAddr>>>,
     directory: TempDir,
 }
 
 impl Agent {
-    /// Not open, with the deadlines of production; but a test may dial as often as it likes.
+    /// Not open, with the deadlines of production, but without a limit on the rate of connections.
     fn closed() -> Agent {
         Agent::with(ZdsDeadlines { unknown_peer_delay: Duration::ZERO, ..ZdsDeadlines::default() })
     }
@@ -83,7 +82,7 @@ impl Agent {
         self.directory.path().join("ztunnel.sock")
     }
 
-    /// Connects and says hello; returns when the agent has heard it.
+    /// Connects and sends the hello; returns when the agent has received it.
     fn ztunnel(&self) -> Ztunnel {
         let before = self.hub.state().connections.len();
         let ztunnel = Ztunnel::dial(&self.socket());
@@ -92,7 +91,7 @@ impl Agent {
         ztunnel
     }
 
-    /// The same, with the snapshot of these workloads behind it, in any order.
+    /// Connects, and receives the snapshot of these workloads in any order.
     fn ztunnel_with(&self, uids: &[&str]) -> Ztunnel {
         let ztunnel = self.ztunnel();
         let mut told: Vec<String> = uids.iter().map(|_| ztunnel.acks_add().0).collect();
@@ -103,7 +102,7 @@ impl Agent {
         ztunnel
     }
 
-    /// Waits until the agent has taken in that the last one to connect has its snapshot.
+    /// Waits until the agent has recorded that the last connection has its snapshot.
     fn wait_synced(&self) {
         eventually(|| self.hub.state().connections.last().is_some_and(|last| last.in_sync));
     }
@@ -118,7 +117,7 @@ impl Agent {
         self.hub.state().workloads[uid].progress.clone()
     }
 
-    /// How many ztunnels run in none of the node's ztunnel pods, by the last event that tells.
+    /// Number of connections from outside the node's ztunnel pods, by the last event about it.
     fn unknown(&self) -> usize {
         let told = self.events.try_iter().filter_map(|event| match event {
             ZdsEvent::Connections { unknown, .. } => Some(unknown),
@@ -127,7 +126,7 @@ impl Agent {
         told.last().unwrap()
     }
 
-    /// The next event that is not about connections.
+    /// The next event other than those about connections.
     fn event(&self) -> ZdsEvent {
         loop {
             let event = self.events.recv_timeout(PATIENCE).unwrap();
@@ -138,7 +137,7 @@ impl Agent {
     }
 }
 
-/// Waits for what another thread is about to do.
+/// Waits for an imminent action of another thread.
 #[track_caller]
 fn eventually(holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -148,7 +147,7 @@ fn eventually(holds: impl Fn() -> bool) {
     }
 }
 
-/// One of a few network namespaces, which all tests share.
+/// One of several network namespaces, which all tests share.
 fn netns(number: usize) -> Arc<Netns> {
     static ALL: OnceLock<Vec<Arc<Netns>>> = OnceLock::new();
     let all = ALL.get_or_init(|| (0..4).map(|_| Arc::new(Netns::create().unwrap())).collect());
@@ -163,7 +162,7 @@ fn address(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-/// A ztunnel pod that was created on this day.
+/// A ztunnel pod created on this day.
 fn pod(last: u8, day: u8) -> ZtunnelPod {
     ZtunnelPod {
         uid: format!("ztunnel-{last}").into(),

@@ -1,4 +1,4 @@
-//! Time runs ahead here when all tasks wait. That is honest: both ends of every connection are in the test's runtime.
+//! Time advances when all tasks wait. That is valid here: both ends of every connection are in the test's runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Connections as the test makes them.
+/// Connections created by the test.
 pub(crate) struct Queue(Mutex<mpsc::Receiver<io::Result<DuplexStream>>>);
 
 impl Listener for Queue {
@@ -59,7 +59,7 @@ fn hello() -> Router {
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Until the answer to [`GET`] is there.
+/// Reads until the answer to [`GET`] is complete.
 async fn read_hello(client: &mut DuplexStream) {
     let mut text = Vec::new();
     while !text.ends_with(b"hello") {
@@ -132,7 +132,7 @@ async fn one_who_takes_nothing_for_a_while_is_cut_off_and_one_who_is_slow_is_not
     }
 }
 
-/// The other ends of a connection to this address, as an accepting socket shows them.
+/// Both peers of a connection to this address, as an accepting socket reports them.
 async fn accepted(address: &str) -> (ConnectionPeer, std::net::TcpStream) {
     let listener = TcpListener::bind(address).await.unwrap();
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -149,7 +149,7 @@ async fn who_connects_over_the_loopback_is_known() {
     }
 }
 
-/// Of a socket that nobody holds any more the kernel says that it is root's.
+/// The kernel reports root as the owner of a closed socket.
 #[tokio::test]
 async fn who_has_closed_is_nobody() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

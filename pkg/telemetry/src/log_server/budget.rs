@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// Lines of 100 bytes that pass, of so many.
+    /// Number of lines of 100 bytes that pass.
     fn passed(budget: &mut LogBudget, pod: impl Fn(usize) -> String, lines: usize, now: Instant) -> usize {
         (0..lines).filter(|number| budget.try_admit(&pod(*number), 100, now)).count()
     }

@@ -1,4 +1,4 @@
-//! The bounds on bodies, with time running ahead: both ends are in the test's runtime.
+//! Limits of bodies, with advancing time: both ends are in the test's runtime.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -57,7 +57,7 @@ fn body(length: usize) -> Body {
     Body::new(Full::new(Bytes::from(vec![b' '; length])))
 }
 
-/// Frames, and then nothing and no end. The length is what is announced.
+/// Frames, and then neither data nor the end. The number is the announced length.
 struct Frames(std::vec::IntoIter<Result<Frame<Bytes>, &'static str>>, u64);
 
 impl hyper::body::Body for Frames {
@@ -104,12 +104,12 @@ async fn a_body_may_have_one_mebibyte() {
     let desk = Desk::new();
     assert_eq!(desk.post(body(MAX_BODY)).await, StatusCode::OK);
     assert_eq!(desk.post(body(MAX_BODY + 1)).await, StatusCode::PAYLOAD_TOO_LARGE);
-    // Nobody makes room for an announcement.
+    // No memory is reserved for an announcement.
     assert_eq!(desk.post(frames(u64::MAX, [Err("gone")])).await, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(desk.results(), results(&[("malformed", 1), ("too_large", 2)]));
 }
 
-/// Each would take the memory of a string, which is a multiple of what it takes in the body.
+/// Each would take the memory of a string, a multiple of its size in the body.
 #[tokio::test(start_paused = true)]
 async fn a_body_of_very_many_lines_is_too_large() {
     let desk = Desk::new();
@@ -122,7 +122,7 @@ async fn a_body_of_very_many_lines_is_too_large() {
     assert_eq!(desk.results(), results(&[("ok", 1), ("too_large", 3)]));
 }
 
-/// Room is given to bytes that have come, and given back when the request ends, however it ends.
+/// Memory is reserved for received bytes, and released when the request ends, however it ends.
 #[tokio::test(start_paused = true)]
 async fn all_bodies_together_are_bounded() {
     let desk = Desk::new();

@@ -1,4 +1,4 @@
-//! Levels, flags, and lines to the letter.
+//! Levels, flags, and exact lines.
 
 mod places;
 mod scopes;
@@ -21,7 +21,7 @@ fn noon() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_568_000)
 }
 
-/// Options of a program that has these arguments.
+/// Options of a program with these arguments.
 pub(crate) fn parse_arguments(arguments: &[&str]) -> Result<LogOptions, String> {
     let (style, arguments) = (FlagStyle::default(), arguments.iter().map(Into::into));
     match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
@@ -34,7 +34,7 @@ fn logger(arguments: &[&str]) -> Logger {
     Logger::with_clock(parse_arguments(arguments).unwrap(), noon).unwrap()
 }
 
-/// A logger into a file.
+/// A logger with a file.
 struct Logged {
     logger: Logger,
     path: PathBuf,
@@ -257,7 +257,7 @@ fn a_level_changes_at_run_time_and_a_silent_line_is_not_even_made() {
     assert_eq!(levels, BTreeMap::from(expected.map(|(scope, level)| (scope.to_owned(), level))));
 }
 
-/// Beside a subscriber that wants everything, so that the common limit decides nothing.
+/// Beside a subscriber that enables everything, so that the global maximum level decides nothing.
 #[test]
 fn what_is_not_printed_is_not_even_made() {
     struct Everything;

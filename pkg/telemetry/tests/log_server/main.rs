@@ -1,4 +1,4 @@
-//! The log socket as the plugin sees it, and as it stands on disk.
+//! The log socket as used by the plugin, and its file.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
@@ -30,7 +30,7 @@ struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Options of a program that has these arguments.
+/// Options of a program with these arguments.
 fn parse_arguments(arguments: &[&str]) -> LogOptions {
     let (style, arguments) = (FlagStyle::default(), arguments.iter().map(Into::into));
     match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
@@ -44,7 +44,7 @@ impl Server {
         Self::at_level("default:info")
     }
 
-    /// Prints JSON into `log`.
+    /// A server that prints JSON to `log`.
     fn at_level(level: &str) -> Server {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
@@ -73,7 +73,7 @@ impl Server {
         stream
     }
 
-    /// The whole answer to a request whose connection then ends.
+    /// The whole response to a request on a connection of its own.
     fn request(&self, method_and_path: &str, body: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(&request(method_and_path, body)).unwrap();
@@ -185,7 +185,7 @@ fn the_level_of_the_scope_decides() {
     assert_eq!(server.told(), ["seen"]);
 }
 
-/// As Istio's plugin sends them, whatever the level: what we do not know is dropped, its neighbours are not.
+/// As Istio's plugin sends them, whatever the level: unknown lines are dropped, others are not.
 #[test]
 fn one_bad_line_spoils_no_other() {
     let server = Server::at_level("debug");
@@ -245,7 +245,7 @@ fn two_mebibytes_are_refused_in_words_that_arrive() {
     let server = Server::start();
     let body = vec![b' '; 2 << 20];
     assert_eq!(server.post(&body), "HTTP/1.1 413 Payload Too Large");
-    // Without a length beforehand.
+    // Without a Content-Length.
     let mut stream = server.connect();
     stream.write_all(b"POST /log HTTP/1.1\r\nHost: unix\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for part in body.chunks(1 << 16) {
@@ -275,7 +275,7 @@ fn requests_that_stop_halfway_block_nobody() {
         assert_eq!(server.post(b"[]"), OK);
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // The rest may still come.
+    // The rest may still be sent.
     for (number, mut stream) in (1..32).zip(half) {
         stream.write_all(&whole[whole.len() * (number % 3) / 3..]).unwrap();
         let mut answer = String::new();

@@ -52,20 +52,20 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     drop(server);
 }
 
-/// One that is too busy to accept, and one of another type, are somebody's too.
+/// A listener that is too busy to accept, and one of another type, are foreign, too.
 #[test]
 fn a_live_socket_that_does_not_answer_is_in_use() {
     let directory = tempfile::tempdir().unwrap();
     let datagram = directory.path().join("datagram");
     let _datagram = UnixDatagram::bind(&datagram).unwrap();
     let busy = directory.path().join("busy");
-    let _server = LogServer::bind(&busy).unwrap(); // not run: nobody accepts
+    let _server = LogServer::bind(&busy).unwrap(); // not run: accepts no connection
     let filler = busy.clone();
     let (full, filled) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let mut streams = Vec::new();
         loop {
-            let stream = UnixStream::connect(&filler); // the last one waits for ever
+            let stream = UnixStream::connect(&filler); // the last one blocks forever
             streams.push(stream);
             let _ = full.send(());
         }

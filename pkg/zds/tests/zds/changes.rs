@@ -1,4 +1,4 @@
-//! After the snapshot.
+//! Changes after the snapshot.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -33,7 +33,7 @@ fn the_same_again_is_not_told() {
     ztunnel.hears_nothing();
 }
 
-/// One request, which ztunnel answers by a switch; not a removal before it.
+/// One request, which ztunnel handles as a replacement; no removal before it.
 #[test]
 fn another_netns_or_identity_is_told() {
     let agent = Agent::open();
@@ -53,7 +53,7 @@ fn only_the_last_of_several_changes_is_told() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel_with(&[]);
     agent.hub.set_workload(workload("x", 0));
-    assert_eq!(ztunnel.asked(), add("x", 0)); // its answer is waited for meanwhile
+    assert_eq!(ztunnel.asked(), add("x", 0)); // its answer is pending meanwhile
     agent.hub.set_workload(workload("a", 0));
     agent.hub.set_workload(workload("a", 1));
     agent.hub.set_workload(workload("b", 1));
@@ -67,7 +67,7 @@ fn only_the_last_of_several_changes_is_told() {
     ztunnel.hears_nothing();
 }
 
-/// A netns that is not known any more is no reason to serve it no more.
+/// A namespace that is unknown again does not end the service.
 #[test]
 fn a_netns_that_is_forgotten_changes_nothing() {
     let agent = Agent::open();
@@ -95,7 +95,7 @@ fn removed_and_put_again_is_told_again() {
     assert_eq!(agent.event(), accepted("a", 0));
 }
 
-/// Else the pod's network namespace, with all that is in it, would live as long as the agent.
+/// Otherwise the pod's network namespace, with everything in it, would exist as long as the agent.
 #[test]
 fn a_removed_workload_is_not_held_open() {
     let agent = Agent::open();
@@ -109,7 +109,7 @@ fn a_removed_workload_is_not_held_open() {
     agent.hub.set_workload(Workload { netns: Some(own), ..workload("a", None) });
     assert!(matches!(ztunnel.asked(), Asked::Add { .. }));
     agent.hub.remove_workload(&"a".into());
-    eventually(|| open() == 0); // even while the answer is waited for
+    eventually(|| open() == 0); // even while the answer is pending
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&del("a"));
 }

@@ -1,4 +1,4 @@
-//! Peers that do what ztunnel would not: each loses its connection, and the next one is served as if nothing had been.
+//! Peers that violate the protocol: each loses its connection, and the next one is served normally.
 
 use std::os::fd::AsFd as _;
 use std::sync::Mutex;
@@ -25,7 +25,7 @@ fn impatient() -> Agent {
     agent
 }
 
-/// After all that it is still served.
+/// Asserts that the agent still serves.
 fn serves(agent: &Agent) {
     eventually(|| agent.hub.state().connections.is_empty());
     drop(agent.ztunnel_with(&["a"]));
@@ -44,7 +44,7 @@ fn hellos_that_are_none() {
         assert!(ztunnel.is_closed() < Duration::from_secs(4), "{bad:x?}: only its time was up");
     }
     let ztunnel = Ztunnel::dial(&agent.socket());
-    // Readable wherever it is cut off.
+    // Valid wherever it is cut off.
     ztunnel.send(&[0x08, 0x01].repeat(10_000));
     ztunnel.is_closed();
     assert!(agent.events.try_recv().is_err(), "none of them counts");
@@ -115,13 +115,13 @@ fn an_answer_too_many() {
     serves(&agent);
 }
 
-/// It must not be taken for the answer to the next request, which was not even sent.
+/// It must not be attributed to the next request, which has not been sent yet.
 #[test]
 fn an_answer_too_many_before_the_next_request() {
     let (go_on, wait) = channel();
     let wait = Mutex::new(wait);
     let (tell, told) = channel();
-    // The first acceptance holds up the ztunnel's thread.
+    // The first acceptance delays the ztunnel's thread.
     let hub = Hub::new(
         Box::new(move |event| {
             if matches!(event, ZdsEvent::Accepted { .. }) && tell.send(event).is_ok() {
@@ -154,7 +154,7 @@ fn ends_at_every_point() {
             let _ = ztunnel.asked();
             ztunnel.send(ztunnel::ACK);
         }
-        // Half-closed it could never answer, so it is of no more use than one that is gone.
+        // Half-closed it could never answer, so it is as useless as a closed one.
         rustix::net::shutdown(&ztunnel.socket, how).unwrap();
         let gone = || agent.hub.state().connections.is_empty();
         let began = Instant::now();
@@ -189,7 +189,7 @@ fn too_many() {
     assert_eq!(agent.hub.state().connections.len(), zds::MAX_UNKNOWN_PEERS);
     drop(all.pop());
     agent.hub.set_workload(workload("a", 0));
-    // There is room when the thread of the one that left has ended, a moment after it has said goodbye.
+    // A place is free when the thread of the closed connection has ended, a moment after its last event.
     eventually(|| {
         let ztunnel = Ztunnel::dial(&agent.socket());
         let _ = ztunnel.try_send(ztunnel::HELLO, &[]);

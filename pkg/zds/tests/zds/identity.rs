@@ -1,5 +1,5 @@
-//! Places and precedence by the network namespace of whoever dials, with real namespaces: whatever strangers do, a ztunnel pod of
-//! the node is served.
+//! Places and precedence by the network namespace of the peer, with real namespaces: whatever foreign processes do, a ztunnel pod
+//! of the node is served.
 
 use std::io;
 use std::path::Path;
@@ -17,13 +17,13 @@ fn known(last: u8, day: u8, number: usize) -> ZtunnelPod {
     ZtunnelPod { netns: Some(id(number)), ..pod(last, day) }
 }
 
-/// Dials from this namespace.
+/// Connects from this namespace.
 fn dial_from(agent: &Agent, number: usize) -> Ztunnel {
     let socket = agent.socket();
     netns(number).run_in(|| Ztunnel::dial(&socket)).unwrap()
 }
 
-/// The same, and is served within a second.
+/// Connects from this namespace, and asserts that it is served within a second.
 fn served_from(agent: &Agent, number: usize, uids: &[&str]) -> Ztunnel {
     let began = Instant::now();
     let ztunnel = dial_from(agent, number);
@@ -39,7 +39,7 @@ fn served_from(agent: &Agent, number: usize, uids: &[&str]) -> Ztunnel {
     ztunnel
 }
 
-/// A process of root in another namespace, which says hello and is mute, and dials again when it is closed.
+/// Connects as a root process in another namespace, sends the hello and nothing more, and reconnects when it is closed.
 fn mute(socket: &Path) -> io::Result<()> {
     let stranger =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -51,11 +51,11 @@ fn mute(socket: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// As many as fill all places without end: the ztunnel of the node connects, serves, and connects again meanwhile.
+/// Enough of them to fill all places permanently: the node's ztunnel connects, serves, and reconnects meanwhile.
 #[test]
 fn mute_strangers_keep_no_ztunnel_from_its_place() {
     if std::env::var_os(ALONE).is_none() {
-        // Its lines are counted, and the subscriber is the whole process's.
+        // Log lines are counted, and the subscriber is global to the process.
         let name = "identity::mute_strangers_keep_no_ztunnel_from_its_place";
         let program = std::env::current_exe().unwrap();
         let output =
@@ -98,9 +98,9 @@ fn mute_strangers_keep_no_ztunnel_from_its_place() {
     assert!((1..40).contains(&lines), "{lines} lines");
 }
 
-/// Set in the process that runs one test alone.
+/// Set in the process that runs a single test.
 const ALONE: &str = "ZDS_TEST_ALONE";
-/// Lines that were logged.
+/// Number of lines logged.
 static LINES: AtomicUsize = AtomicUsize::new(0);
 
 struct LineCount;
@@ -157,7 +157,7 @@ fn the_address_of_a_ztunnel_pod_makes_no_ztunnel() {
     assert_eq!(agent.unknown(), 1, "it is counted");
 }
 
-/// Where the namespace of the pod is not known the address counts, and less than a namespace as soon as one is known.
+/// If the namespace of the pod is unknown, the address decides, with lower precedence than a known namespace.
 #[test]
 fn without_a_known_namespace_the_address_counts_least() {
     let agent = Agent::open();
@@ -181,7 +181,7 @@ fn without_a_known_namespace_the_address_counts_least() {
     assert_eq!(found, [(PeerStanding::Unknown, false), (PeerStanding::Namespace, true)]);
 }
 
-/// With hostNetwork the namespace of ztunnel is the node's, in a rollout that of two pods.
+/// With hostNetwork ztunnel's namespace is the node's, in a rollout that of two pods.
 #[test]
 fn a_ztunnel_on_the_nodes_network_is_known_by_that() {
     let agent = Agent::open();
@@ -201,7 +201,7 @@ fn named((pod, uid): (ZtunnelPod, &str)) -> ZtunnelPod {
     ZtunnelPod { uid: uid.into(), ..pod }
 }
 
-/// The longest that a stranger without a hello holds a place.
+/// The maximum time for which a foreign process without a hello occupies a place.
 #[test]
 fn a_stranger_without_a_hello_is_closed_within_a_second() {
     let agent = Agent::open();

@@ -1,4 +1,4 @@
-//! File descriptors and threads of the whole process, which therefore must do nothing else meanwhile.
+//! File descriptors and threads of the whole process, which therefore must be idle otherwise.
 
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Set in the process that runs one test alone.
+/// Set in the process that runs a single test.
 const ALONE: &str = "ZDS_TEST_ALONE";
 
 fn count(directory: &str) -> usize {
@@ -45,6 +45,6 @@ fn nothing_is_left_of_those_who_leave() {
         }
         eventually(|| agent.hub.state().connections.is_empty());
     }
-    // The last thread ends a moment after it has said goodbye.
+    // The last thread ends a moment after its last event.
     eventually(|| counts().iter().zip(before).all(|(now, before)| *now <= before));
 }

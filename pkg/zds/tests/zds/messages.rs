@@ -31,7 +31,7 @@ fn requests() {
     request(RequestPayload::Keep(KeepWorkload { uid: uid() }), "2a 04 0a 02 75 31");
 }
 
-/// Even one that says nothing: ztunnel would end its process without it.
+/// Even an empty one: ztunnel would exit without it.
 #[test]
 fn an_add_always_has_workload_info() {
     let add = AddWorkload { uid: "u".to_owned(), workload_info: Some(WorkloadInfo::default()) };

@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order: no ztunnel ever ends over it, and in the end it serves what is wanted.
+//! Under any events in any order: no ztunnel ever exits because of them, and in the end it serves the desired workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
@@ -10,23 +10,23 @@ use rustix::net::Shutdown;
 use super::*;
 use crate::ztunnel::{ACK, nack};
 
-/// More answers than three ztunnels can owe: three for each of five workloads, and one for the snapshot.
+/// More answers than can be pending for three ztunnels: three for each of five workloads, and one for the snapshot.
 const ENDLESS: usize = 50;
 
 /// A process that outlives its connections.
 #[derive(Debug, Default)]
 struct Process {
-    /// What it serves.
+    /// Workloads that it serves.
     proxies: BTreeMap<String, NetnsId>,
-    /// What it was told on this connection and not to give up since.
+    /// Workloads added or kept on this connection and not removed since.
     names: BTreeSet<String>,
     has_snapshot: bool,
-    /// What it ended over.
+    /// Reason of its exit.
     fatal: Option<String>,
 }
 
 impl Process {
-    /// As the protocol's description says what ztunnel does with a request.
+    /// Handles a request as the protocol's description requires of ztunnel.
     fn answer(&mut self, asked: Asked, refuses: &BTreeSet<String>) -> Vec<u8> {
         match asked {
             Asked::Add { uid, netns, .. } => {
@@ -57,7 +57,7 @@ impl Process {
     }
 }
 
-/// A place on the node, in which a ztunnel is connected or not.
+/// A place on the node, with a connected ztunnel or without.
 #[derive(Default)]
 struct Slot {
     process: Arc<Mutex<Process>>,
@@ -79,7 +79,7 @@ enum Op {
 struct World {
     agent: Agent,
     slots: [Slot; 3],
-    /// Those that are connected, the newest last.
+    /// Connected ones, the newest last.
     order: Vec<usize>,
     refuses: Arc<Mutex<BTreeSet<String>>>,
     wanted: BTreeMap<String, Option<usize>>,
@@ -113,9 +113,9 @@ impl World {
         if self.order.contains(&slot) {
             return;
         }
-        // Once the agent has noticed who left, it is clear whom it notices next.
+        // Once the agent has detected which one left, the order of the following ones is determined.
         eventually(|| self.agent.hub.state().connections.len() == self.order.len());
-        // The thread of the connection before may still be at work on what it knew.
+        // The previous connection's thread may still act on the previous state.
         let proxies = self.process(slot).proxies.clone();
         let process = Arc::new(Mutex::new(Process { proxies, ..Process::default() }));
         let ztunnel = Arc::new(Ztunnel::dial(&self.agent.socket()));
@@ -157,12 +157,12 @@ impl World {
             Op::Disconnect(slot) => self.disconnect(slot),
             Op::Refuse(uid) => drop(self.refuses.lock().unwrap().insert(uid)),
             Op::Relent(uid) => drop(self.refuses.lock().unwrap().remove(&uid)),
-            // Else all would be over before the first ztunnel has said a word.
+            // Otherwise everything would be over before the first ztunnel has sent a byte.
             Op::Breathe => drop(self.answered.1.recv_timeout(Duration::from_millis(1))),
         }
     }
 
-    /// What is wrong, and stays so.
+    /// Returns a fault that persists.
     fn settle(&mut self) -> Result<(), String> {
         self.apply(Op::Open);
         self.refuses.lock().unwrap().clear();
@@ -177,8 +177,8 @@ impl World {
             let _ = self.answered.1.recv_timeout(Duration::from_millis(2));
         }
         while self.answered.1.try_recv().is_ok() {}
-        // Each of the older ones may have a change of each workload left to hear of. That nothing more is asked has no
-        // other sign than time; a retry would come after 2 ms.
+        // Each of the older ones may still have to receive a change of each workload. That no request is left shows only over time;
+        // a retry would be sent after 2 ms.
         let more =
             (0..ENDLESS).take_while(|_| self.answered.1.recv_timeout(Duration::from_millis(20)).is_ok());
         if more.count() == ENDLESS { Err("it never ends".to_owned()) } else { self.check_all() }
@@ -207,7 +207,7 @@ impl World {
             return wrong("it serves what nobody wants");
         }
         for (uid, number) in &self.wanted {
-            let Some(number) = number else { continue }; // whatever it has, if anything
+            let Some(number) = number else { continue }; // whatever it serves, if anything
             if process.proxies.get(uid) != Some(&id(*number)) {
                 return wrong("it does not serve what is wanted");
             }
@@ -219,7 +219,7 @@ impl World {
     }
 }
 
-/// Their threads end with them.
+/// Ends the threads of its ztunnels.
 impl Drop for World {
     fn drop(&mut self) {
         for ztunnel in self.slots.iter().filter_map(|slot| slot.connection.as_ref()) {

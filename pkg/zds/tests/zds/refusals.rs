@@ -1,4 +1,4 @@
-//! Workloads that ztunnel cannot serve, for whatever reason it has.
+//! Workloads that ztunnel cannot serve, for any reason.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ fn it_is_asked_again_less_and_less_often() {
         assert!(began.elapsed() > pause.mul_f64(0.8), "{tries}: {:?}", began.elapsed());
     }
     ztunnel.acks(&add("a", 0));
-    // Only what is new is told.
+    // Only a new reason is reported.
     assert_eq!(agent.event(), refused("a", 0, "port in use"));
     assert_eq!(agent.event(), refused("a", 0, "no memory"));
     assert_eq!(agent.event(), accepted("a", 0));
@@ -71,7 +71,7 @@ fn it_is_asked_again_at_once_when_it_is_put_again() {
     assert_eq!(agent.event(), accepted("a", 1));
 }
 
-/// ztunnel keeps trying on its own until it is told not to.
+/// ztunnel retries on its own until the workload is removed.
 #[test]
 fn a_refused_workload_is_removed_like_others() {
     let agent = impatient();
@@ -106,7 +106,7 @@ fn a_refused_end_of_the_snapshot_ends_the_connection() {
     ztunnel.is_closed();
 }
 
-/// ztunnel's rendering of an error may be long, also longer than the 1024 bytes that it reads itself.
+/// ztunnel's text of an error may be long, even longer than the 1024 bytes that it reads itself.
 #[test]
 fn a_long_error_is_cut_and_no_reason_to_close() {
     let agent = Agent::open();
@@ -117,11 +117,11 @@ fn a_long_error_is_cut_and_no_reason_to_close() {
     assert_eq!(agent.event(), refused("a", 0, &error[..1024]));
 }
 
-/// It would be read as a broken message, and cost everybody the connection.
+/// It would be read as a truncated message, and cost all workloads the connection.
 #[test]
 fn what_ztunnel_has_no_room_for_is_not_sent() {
     let agent = Agent::open();
-    // 20 bytes go with such a name; ztunnel reads 1024.
+    // The rest of the message with such a name is 20 bytes; ztunnel reads 1024.
     agent.hub.set_workload(Workload { name: "n".repeat(1004), ..workload("a", 0) });
     agent.hub.set_workload(Workload { name: "n".repeat(1005), ..workload("b", 0) });
     agent.hub.set_workload(workload("c", 1));

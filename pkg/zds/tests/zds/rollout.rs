@@ -1,4 +1,4 @@
-//! Several ztunnels at once.
+//! Several ztunnels at the same time.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn the_newest_is_told_everything_and_older_ones_what_ends() {
     agent.hub.remove_workload(&"a".into());
     new.acks(&del("a"));
     old.acks(&del("a"));
-    agent.hub.remove_workload(&"b".into()); // the old one was never told of it
+    agent.hub.remove_workload(&"b".into()); // the old one never received it
     new.acks(&del("b"));
     old.hears_nothing();
     new.hears_nothing();
@@ -40,7 +40,7 @@ fn a_survivor_gets_what_it_missed() {
     eventually(|| agent.hub.state().connections[0].acknowledged == 3);
 }
 
-/// ztunnel is not ready before the end of its snapshot, whoever else has connected meanwhile.
+/// ztunnel is not ready before the end of its snapshot, whichever other one has connected meanwhile.
 #[test]
 fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
     let agent = Agent::open();
@@ -65,7 +65,7 @@ fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
     old.acks(&add("c", 1));
 }
 
-/// As after a restart of the agent during a rollout: which of them dials first says nothing.
+/// As after a restart of the agent during a rollout: the order of connections is meaningless.
 #[test]
 fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
     let agent = Agent::closed();
@@ -86,7 +86,7 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
     let known: Vec<_> =
         known.iter().map(|one| (one.pod.as_ref().map(|pod| pod.as_str()), one.newest, one.in_sync)).collect();
     assert_eq!(known, [(Some("ztunnel-2"), true, true), (Some("ztunnel-1"), false, true)]);
-    // A rollback: the new one is on its way out, and still connected.
+    // A rollback: the new one is terminating, and still connected.
     agent.hub.set_ztunnels(vec![pod(1, 1), ZtunnelPod { terminating: true, ..pod(2, 2) }]);
     old.acks(&add("b", 1));
     agent.hub.set_workload(workload("c", 1));
@@ -110,7 +110,7 @@ fn without_their_pods_the_last_to_connect_is_the_newest() {
     two.hears_nothing();
 }
 
-/// Any process of root on the node can dial. It must not keep what is new from the ztunnel that serves the pods.
+/// Any root process on the node can connect. It must not receive new workloads in place of the ztunnel that serves the pods.
 #[test]
 fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
     let agent = Agent::open();
@@ -128,14 +128,14 @@ fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
         known.iter().map(|one| (one.pod.as_ref().map(|pod| pod.as_str()), one.newest)).collect();
     assert_eq!(known, [(Some("ztunnel-1"), true), (None, false)]);
     assert_eq!(agent.unknown(), 1);
-    // The ztunnel is on its way out, and its successor has connected before anything is known of its pod.
+    // The ztunnel is terminating, and its successor has connected before anything is known about its pod.
     agent.hub.set_ztunnels(vec![ZtunnelPod { terminating: true, ..pod(1, 1) }]);
     stranger.acks(&add("a", 0));
     agent.hub.set_workload(workload("b", 1));
     stranger.acks(&add("b", 1));
 }
 
-/// A ztunnel that has just started dials before the API server has its pod's address: it is not called a stranger for that.
+/// A ztunnel that has just started connects before the API server has its pod's address: it does not count as unknown.
 #[test]
 fn nobody_is_a_stranger_while_a_ztunnel_pod_may_run_anywhere() {
     let agent = Agent::open();
@@ -149,7 +149,7 @@ fn nobody_is_a_stranger_while_a_ztunnel_pod_may_run_anywhere() {
     assert_eq!(agent.unknown(), 1);
 }
 
-/// A new version that cannot serve a pod keeps it from nothing that the old one can give.
+/// A pod that a new version cannot serve is still served by the old one.
 #[test]
 fn what_the_newest_refuses_an_older_one_is_asked_for() {
     let agent = Agent::open();
@@ -160,7 +160,7 @@ fn what_the_newest_refuses_an_older_one_is_asked_for() {
     old.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
     assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
-    // When that goes, nobody serves it.
+    // When that ends, no ztunnel serves the pod.
     drop(old);
     assert_eq!(agent.event(), refused("a", 0, "no"));
     assert!(matches!(agent.progress("a"), WorkloadProgress::Refused(_)));
@@ -178,7 +178,7 @@ fn what_all_refuse_is_refused() {
     assert_eq!(agent.event(), refused("a", 0, "new: no"));
 }
 
-/// During a rollout the old one carries the traffic of a pod until the new one does.
+/// During a rollout the old one relays the traffic of a pod until the new one does.
 #[test]
 fn a_refusal_is_no_news_while_another_one_serves() {
     let agent = Agent::open();
@@ -201,7 +201,7 @@ fn how_long_one_waits_for_its_snapshot_is_known() {
     agent.hub.start_snapshots();
     assert_eq!(ztunnel.asked(), Asked::SnapshotSent);
     let (since, _) = agent.hub.longest_unsynced().unwrap();
-    drop(ztunnel); // and dials again
+    drop(ztunnel); // and reconnects
     eventually(|| agent.hub.state().connections.is_empty());
     let ztunnel = agent.ztunnel();
     assert_eq!(agent.hub.longest_unsynced(), Some((since, None)));
@@ -221,7 +221,7 @@ fn an_older_one_that_goes_is_not_missed() {
     new.hears_nothing();
 }
 
-/// It is about to leave: it shall neither open listeners in the new namespace nor hold the old one.
+/// The older one is about to end: it must neither open listeners in the new namespace nor keep the old one.
 #[test]
 fn an_older_one_lets_go_of_a_namespace_that_is_replaced() {
     let agent = Agent::open();
@@ -260,19 +260,19 @@ fn one_that_does_not_answer_holds_up_nobody_else() {
     let agent = Agent::open();
     let old = agent.ztunnel_with(&[]);
     agent.hub.set_workload(workload("a", 0));
-    assert_eq!(old.asked(), add("a", 0)); // and says no more
+    assert_eq!(old.asked(), add("a", 0)); // and does not answer
     let new = agent.ztunnel_with(&["a"]);
     agent.hub.set_workload(workload("b", 0));
     new.acks(&add("b", 0));
 }
 
-/// A pod that starts does not wait for the one that is not ready.
+/// A starting pod does not wait for the ztunnel that is not ready.
 #[test]
 fn while_the_newest_has_no_snapshot_the_older_one_is_told_too() {
     let agent = Agent::open();
     let old = agent.ztunnel_with(&[]);
     let new = agent.ztunnel();
-    assert_eq!(new.asked(), Asked::SnapshotSent); // and says no more
+    assert_eq!(new.asked(), Asked::SnapshotSent); // and does not answer
     agent.hub.set_workload(workload("a", 0));
     old.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));

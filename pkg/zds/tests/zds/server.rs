@@ -1,4 +1,4 @@
-//! The socket, and who may use it.
+//! The socket, and its permitted users.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -29,11 +29,12 @@ fn the_socket_is_roots_and_goes_with_the_server() {
 fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ztunnel.sock");
-    drop(UnixListener::bind(&path).unwrap()); // of another type even
+    drop(UnixListener::bind(&path).unwrap()); // even of another type
     let server = ZdsServer::bind(&path).unwrap();
     let error = ZdsServer::bind(&path).unwrap_err();
     assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
-    // Each attempt to bind dials several times, as a stranger, of whom only a few get in: whom this test hears is a ztunnel pod.
+    // Each attempt to bind connects several times, as an unknown peer, of which only a few are accepted: this test connects as a
+    // ztunnel pod.
     let hub = hub();
     hub.set_ztunnels(vec![ZtunnelPod { netns: Some(Netns::current().unwrap().id()), ..pod(1, 1) }]);
     server.serve(hub.clone()).unwrap();
@@ -46,7 +47,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(ZdsServer::bind(&other).is_err(), "of another type, but somebody's");
 }
 
-/// Of a file descriptor that root left behind, or a mode that somebody changed.
+/// Such as by a file descriptor that root left, or a mode that was changed.
 #[test]
 fn another_user_is_refused_even_if_the_file_lets_it_in() {
     let agent = Agent::open();
@@ -56,7 +57,7 @@ fn another_user_is_refused_even_if_the_file_lets_it_in() {
     let path = agent.socket();
     let dialled = thread::spawn(move || {
         let nobody = Uid::from_raw(65534);
-        // Of this thread alone: the kernel's credentials belong to threads.
+        // Of this thread alone: in the kernel, credentials belong to threads.
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
         Ztunnel::try_dial(&path)
     });

@@ -1,4 +1,4 @@
-//! Hello, then all workloads, then the end of it, once.
+//! Hello, then all workloads, then the end of the snapshot, once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn hello_then_adds_and_keeps_then_the_end() {
     let mut told = Vec::new();
     for _ in 0..3 {
         told.push(ztunnel.asked());
-        ztunnel.hears_nothing(); // a request waits for the answer to the one before it
+        ztunnel.hears_nothing(); // a request is sent only after the answer to the previous one
         ztunnel.send(ztunnel::ACK);
     }
     told.sort_by_key(|asked| format!("{asked:?}"));
@@ -67,7 +67,7 @@ fn what_is_put_meanwhile_comes_next() {
     assert!(matches!(ztunnel.asked(), Asked::Add { .. }));
     agent.hub.set_workload(workload("new-2", 1));
     agent.hub.set_workload(workload("new-1", 2));
-    agent.hub.set_workload(workload("old-7", 3)); // waits no more with the others either
+    agent.hub.set_workload(workload("old-7", 3)); // does not wait with the others any more
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&add("new-2", 1));
     ztunnel.acks(&add("new-1", 2));
@@ -77,7 +77,7 @@ fn what_is_put_meanwhile_comes_next() {
     ztunnel.acks(&Asked::SnapshotSent);
 }
 
-/// What was put before the hub was open is the snapshot, even for a ztunnel that was there before.
+/// Workloads set before the hub was opened are part of the snapshot, even for a ztunnel that had connected before.
 #[test]
 fn nothing_is_urgent_before_the_hub_is_open() {
     let agent = Agent::closed();
@@ -103,8 +103,8 @@ fn what_is_removed_meanwhile_is_taken_back_or_never_told() {
     ztunnel.acks(&add("a", 0));
     assert_eq!(ztunnel.asked(), add("b", 0));
     agent.hub.remove_workload(&"a".into()); // acknowledged
-    agent.hub.remove_workload(&"b".into()); // being told
-    agent.hub.remove_workload(&"c".into()); // not told yet
+    agent.hub.remove_workload(&"b".into()); // being sent
+    agent.hub.remove_workload(&"c".into()); // not sent yet
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&del("a"));
     ztunnel.acks(&del("b"));
@@ -116,7 +116,7 @@ fn what_is_removed_meanwhile_is_taken_back_or_never_told() {
     ztunnel.hears_nothing();
 }
 
-/// What was kept goes on until the snapshot is complete, whenever its network namespace becomes known.
+/// Kept workloads are served until the snapshot is complete, whenever their network namespace becomes known.
 #[test]
 fn kept_workloads_are_added_after_the_snapshot() {
     let agent = Agent::open();
@@ -137,12 +137,12 @@ fn nothing_is_kept_after_the_snapshot() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel();
     assert_eq!(ztunnel.asked(), Asked::SnapshotSent);
-    agent.hub.set_workload(workload("a", None)); // the end is on its way
+    agent.hub.set_workload(workload("a", None)); // the end is being sent
     ztunnel.send(ztunnel::ACK);
     agent.hub.set_workload(workload("b", None));
     ztunnel.hears_nothing();
     assert_eq!(agent.progress("b"), WorkloadProgress::Waiting);
-    agent.hub.remove_workload(&"b".into()); // was never told
+    agent.hub.remove_workload(&"b".into()); // was never sent
     agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     ztunnel.hears_nothing();

@@ -1,4 +1,4 @@
-//! A ztunnel that knows nothing but bytes.
+//! A ztunnel that works on bytes alone.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -22,10 +22,10 @@ pub(crate) const ACK: &[u8] = b"\x0a\x00";
 /// `ZdsHello{version: V1}`.
 pub(crate) const HELLO: &[u8] = b"\x08\x01";
 
-/// What the agent asks.
+/// Request of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Name, namespace and service account are who it is.
+    /// Name, namespace and service account are its identity.
     Add {
         uid: String,
         who: [String; 3],
@@ -68,7 +68,7 @@ impl Ztunnel {
         rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
     }
 
-    /// The next packet and the file descriptors that came with it; `None` at the end.
+    /// The next packet with its file descriptors; `None` at the end.
     pub(crate) fn receive(&self) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
         let mut bytes = vec![0; 1024];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -91,7 +91,7 @@ impl Ztunnel {
         (received.bytes > 0).then_some((bytes, fds))
     }
 
-    /// What is asked next; anything that ztunnel would not bear is a panic.
+    /// The next request; panics on any that ztunnel would not accept.
     pub(crate) fn asked(&self) -> Asked {
         self.try_asked().unwrap_or_else(|| panic!("the agent closed the connection"))
     }
@@ -129,7 +129,7 @@ impl Ztunnel {
         self.send(ACK);
     }
 
-    /// Any Add.
+    /// Acknowledges any Add; returns its UID and namespace.
     #[track_caller]
     pub(crate) fn acks_add(&self) -> (String, NetnsId) {
         let Asked::Add { uid, netns, .. } = self.asked() else { panic!("no Add") };
@@ -143,7 +143,7 @@ impl Ztunnel {
         self.send(&nack(error));
     }
 
-    /// That nothing comes has no other sign than time; this much is many times what an answer takes.
+    /// Asserts that nothing is received for a time many times that of an answer; there is no other sign.
     #[track_caller]
     pub(crate) fn hears_nothing(&self) {
         assert!(!self.hears_within(Duration::from_millis(60)), "{:?}", self.try_asked());
@@ -154,7 +154,7 @@ impl Ztunnel {
         poll(&mut ready, Some(&Timespec::try_from(time).unwrap())).unwrap() > 0
     }
 
-    /// How long it took until the agent closed the connection.
+    /// Time until the agent closed the connection.
     #[track_caller]
     pub(crate) fn is_closed(&self) -> Duration {
         let began = Instant::now();
@@ -179,7 +179,7 @@ fn field(number: u8, body: &[u8]) -> Vec<u8> {
     [&bytes, body].concat()
 }
 
-/// Fields of a message that has strings and messages only.
+/// Fields of a message that has only strings and messages.
 fn fields(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut fields = Vec::new();
     while let [tag, rest @ ..] = bytes {

@@ -176,7 +176,7 @@ async fn head_is_get_without_a_body_and_other_methods_are_refused() {
             assert_eq!(ask(&router, &format!("{method} {path}"), "").await.status, 405, "{method} {path}");
         }
     }
-    // What ControlZ has and we do not.
+    // Endpoints of ControlZ that we lack.
     for path in ["/homej/exit", "/signalj/SIGUSR1", "/memj/forcecollection"] {
         assert_eq!(ask(&router, &format!("PUT {path}"), "").await.status, 404, "{path}");
     }

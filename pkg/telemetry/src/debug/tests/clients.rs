@@ -8,7 +8,7 @@ use super::super::*;
 use super::fake::*;
 use crate::connections::tests::Server;
 
-/// More than a megabyte of state, and few words.
+/// A state of more than a megabyte, and few connections.
 fn crowd(takes: Duration) -> (Arc<Fake>, Server) {
     let fake = Arc::new(Fake { state: state(300), takes, ..Fake::default() });
     let server = Server::within(router(&fake), LIMITS);
@@ -19,7 +19,7 @@ async fn send(client: &mut DuplexStream, request: &str) {
     client.write_all(format!("{request}\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
 }
 
-/// One answer: its status and its body.
+/// Status and body of one answer.
 async fn read(client: &mut DuplexStream) -> (u16, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -157,7 +157,7 @@ async fn garbage_is_refused_and_harms_nobody() {
         &path,
     ] {
         let mut client = server.client().await;
-        // It may close before all is sent.
+        // The server may close before everything is sent.
         let _ = client.write_all(request.as_bytes()).await;
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;

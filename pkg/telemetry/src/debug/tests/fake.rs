@@ -1,4 +1,4 @@
-//! Somebody who knows a node.
+//! A fake source of a node's state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,19 +17,19 @@ use tower_service::Service as _;
 use super::super::*;
 use crate::logging::tests::parse_arguments;
 
-/// Counts what it is asked.
+/// Counts requests.
 #[derive(Default)]
 pub(super) struct Fake {
     pub(super) state: Arc<StateReport>,
     pub(super) broken: AtomicBool,
-    /// How long an observation takes.
+    /// Duration of an observation.
     pub(super) takes: Duration,
     pub(super) asked: AtomicUsize,
     pub(super) now: AtomicUsize,
     pub(super) most: AtomicUsize,
 }
 
-/// Also when whoever asked has gone.
+/// Counts down even if the client has disconnected.
 struct Within<'a>(&'a AtomicUsize);
 
 impl Drop for Within<'_> {
@@ -64,7 +64,7 @@ impl StateInspector for Fake {
         Box::pin(async move { Ok(json!({"proven": format!("{namespace}/{name}")})) })
     }
 
-    /// Returns the change in the place of an answer.
+    /// Returns the change instead of an answer.
     fn simulate_change(self: Arc<Self>, change: SimulatedChange) -> InspectionFuture<NodeSimulation> {
         let problem = Some(change.to_string());
         Box::pin(async { Ok(NodeSimulation { problem, ..NodeSimulation::default() }) })
@@ -97,7 +97,7 @@ fn pod(number: usize) -> PodState {
     }
 }
 
-/// With that many pods, of four kilobytes each.
+/// A state with this number of pods, of four kilobytes each.
 pub(super) fn state(pods: usize) -> Arc<StateReport> {
     let mut state = StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() };
     state.pods = (0..pods).map(pod).collect();
@@ -125,7 +125,7 @@ pub(super) const BUILD: BuildInfo = BuildInfo {
     tls_provider: String::new(),
 };
 
-/// A logger that writes nowhere that matters.
+/// A logger whose output is discarded.
 pub(super) fn logger() -> Logger {
     Logger::open(parse_arguments(&["--log_target=/dev/null"]).unwrap()).unwrap()
 }
@@ -157,7 +157,7 @@ impl Answer {
     }
 }
 
-/// A request from an address, with more headers, one a line.
+/// A request from an address, with further headers, one a line.
 pub(super) async fn ask_as(
     peer: Option<ConnectionPeer>,
     router: &Router,
@@ -179,12 +179,12 @@ pub(super) async fn ask_as(
     Answer { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-/// A process of this user, over the loopback.
+/// A peer of this user, over the loopback.
 pub(super) fn local(address: &str, user: Option<u32>) -> Option<ConnectionPeer> {
     Some(ConnectionPeer::Local { address: address.parse().unwrap(), user })
 }
 
-/// Root, over the loopback.
+/// A peer of root, over the loopback.
 pub(super) fn root() -> Option<ConnectionPeer> {
     local("127.0.0.1:1", Some(0))
 }

@@ -1,4 +1,4 @@
-//! Where lines go: files that are full, pipes that nobody reads.
+//! Destinations of lines: full files, pipes without a reader.
 
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -34,7 +34,7 @@ fn a_closed_pipe_loses_lines_and_nothing_else() {
     assert!(!output.write_line(b"lost\n"));
 }
 
-/// Both ways in which a pipe is held: opened anew without blocking, and as it is.
+/// Both kinds of descriptors of a pipe: reopened as non-blocking, and as inherited.
 #[test]
 fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
     for anew in [true, false] {
@@ -58,11 +58,11 @@ fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
         let mut back = [0; 5];
         reader.read_exact(&mut back).unwrap();
         assert_eq!(back, *b"back\n");
-        fill(&mut output, &line); // it has credit again
+        fill(&mut output, &line); // the reader is given time again
     }
 }
 
-/// How many lines fit, which ends after the time that a reader is given.
+/// Number of lines that fit, until the reader's time is over.
 fn fill(output: &mut LogOutput, line: &[u8]) -> usize {
     let start = Instant::now();
     let fitting = (0..1000).take_while(|_| output.write_line(line)).count();
