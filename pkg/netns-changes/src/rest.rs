@@ -34,7 +34,7 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// The rests in milliseconds, for a change each `period`, and their number.
+    /// The rests in milliseconds, for `number` changes, one each `period`.
     fn rests(period: u64, number: u32) -> Vec<u128> {
         let period = Duration::from_millis(period);
         let (began, mut rest) = (Instant::now(), Rest::default());
