@@ -1,4 +1,4 @@
-//! What users write on pods.
+//! Annotations and labels that users write on pods.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,15 @@ use enrolment::{EnrolmentPolicy, PodDecision, RuntimeCall, SkipReason, decide, d
 use model::{Container, EnvVar, Family, Namespace, ObjectMeta, Pod, PodName};
 use rules::{RuleSet, SavedTables, Target, plan, sidecar};
 
-/// A pod, one fact per line, each a letter, a blank and a text:
-/// `a KEY=VALUE` annotation, `l KEY=VALUE` label, `m VALUE` the namespace's data plane mode, `c NAME` a container,
-/// `i NAME` an init container, each after its own `e NAME=VALUE`, `g ARGUMENT`, `u UID`; `h` host network, `x`
-/// ambient mode is on. Any other line is skipped.
+/// A pod, one fact per line, each a letter, a blank and a value: `a KEY=VALUE` annotation, `l KEY=VALUE` label, `m VALUE` the
+/// namespace's data plane mode, `c NAME` a container, `i NAME` an init container, each after its own `e NAME=VALUE`, `g ARGUMENT`,
+/// `u UID`; `h` host network, `x` ambient mode. Any other line is skipped.
 ///
-/// Every pod gets a decision with a reason, or an error that names pod, annotation and what is allowed; what the call
-/// alone decides, the pod would have decided; a redirected pod's rule set is whole and reads back as itself.
+/// Every pod gets a decision with a reason, or an error that names pod, annotation and the valid values; a decision on the call
+/// alone equals the one on the pod; a redirected pod's rule set is complete and parses back to itself.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn annotations(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (pod, namespace, policy) = facts(&text);
@@ -81,7 +80,7 @@ fn early_agrees(pod: &Pod, policy: &EnrolmentPolicy, late: Option<&PodDecision>)
     }
 }
 
-/// Every chain that is jumped to is there, and the text of all reads back as all.
+/// Every target chain exists, and the whole text parses back to the rule set.
 fn whole(desired: &RuleSet) {
     for rules in desired.tables.values() {
         let all =

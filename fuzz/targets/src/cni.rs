@@ -1,13 +1,13 @@
-//! What a container runtime hands to the plugin.
+//! Input of the plugin from a container runtime.
 
 use cni_types::{CniArgs, CniError, NetConf, SUPPORTED};
 use serde_json::Value;
 
-/// Any stdin is a configuration, or an error that prints as JSON; and what a pass-through prints is a JSON object with
-/// the configuration's version, which passes through once more unchanged.
+/// Any stdin is a configuration, or an error that prints as JSON; and the output of a pass-through is a JSON object with the
+/// configuration's version, which a second pass-through does not change.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn cni_stdin(data: &[u8]) {
     let conf = match NetConf::parse(data) {
         Ok(conf) => conf,
@@ -41,10 +41,10 @@ fn prints(error: &CniError) {
     assert!(code.is_some_and(|code| code > 0), "no CNI error: {}", error.to_json());
 }
 
-/// Any `CNI_ARGS` are understood, or an error that prints as JSON; names that are understood can stand in a path.
+/// Any `CNI_ARGS` parse, or are an error that prints as JSON; parsed names are safe in a path.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn cni_args(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match CniArgs::parse(&text) {

@@ -1,4 +1,4 @@
-//! Network configuration files on a node, which other people's installers and hands write.
+//! Network configuration files on a node, which foreign installers and people write.
 
 use cni_types::{
     ConflistEntry, EntryStatus, FileForm, Json, Libcni, entry_status, is_conversion_of, merge_entry,
@@ -7,12 +7,12 @@ use cni_types::{
 
 const TEMPLATE: &str = r#"{"cniVersion":"0.3.1","type":"istio-cni","kubernetes":{"kubeconfig":"/k"}}"#;
 
-/// Any file is left alone with an error of one readable sentence, or gets our entry: once, at the end, with all other
-/// plugins as they were before it. Doing it again changes nothing, and a runtime takes what it took before. What is read
-/// and printed reads back as itself. The same bytes as our template are an entry that can stand in a file, or an error.
+/// Any file is left unchanged with an error of one readable sentence, or gets our entry: once, at the end, after all other plugins,
+/// unchanged. Repeating it changes nothing, and a runtime accepts the file if it did before. A parsed and printed file parses back
+/// to itself. The same bytes as our template are an entry that is valid in a file, or an error.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn conflist(data: &[u8]) {
     if let Ok(document) = Json::parse(data) {
         assert_eq!(Json::parse(document.to_go_text().as_bytes()), Ok(document));

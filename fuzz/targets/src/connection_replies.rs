@@ -1,14 +1,14 @@
-//! What the kernel answers about TCP connections: sockets, and tracked ones.
+//! The kernel's replies about TCP connections: sockets, and tracked ones.
 
 use std::net::SocketAddr;
 
 use netlink::MessageIter;
 
-/// Any bytes are messages, of which each is a socket, a tracked connection, or none; the same each time. No address is one of
-/// IPv4 in the form of IPv6: such a one would be no other than its plain form.
+/// Any bytes are messages, each of which is a socket, a tracked connection, or neither; the same each time. No address is
+/// IPv4-mapped IPv6, which would differ from its IPv4 form.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn connection_replies(data: &[u8]) {
     let is_plain = |end: SocketAddr| end.ip() == end.ip().to_canonical();
     for message in MessageIter::new(data).map_while(Result::ok) {

@@ -1,19 +1,19 @@
-//! What a name server answers, and the files that say which one is asked.
+//! Answers of a name server, and the files that select it.
 
 use apiclient::fuzzing;
 
-/// Of the question in the seeds.
+/// ID of the query in the seeds.
 const ID: u16 = 7;
 const NAME: &str = "api.x";
-/// The shortest record with an address, its name a pointer.
+/// Length of the shortest record with an address, whose name is a pointer.
 const RECORD: usize = 16;
 
-/// Any datagram is an answer to our question or none, the same each time, with no more addresses than fit into it, all of
-/// the family that was asked for or behind an alias. A question of ours, sent back, is no answer. As text it is a hosts file
-/// and a `resolv.conf` with one to three servers and a name to ask for.
+/// Any datagram is an answer to our query or not, the same each time, with no more addresses than fit into it, all of the requested
+/// family or of an alias. Our own query, sent back, is no answer. As text it is a hosts file and a `resolv.conf` with one to three
+/// servers and a name to query.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn dns_answer(data: &[u8]) {
     for v6 in [false, true] {
         let answer = fuzzing::dns_answer(data, ID, NAME, v6);

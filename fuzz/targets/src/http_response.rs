@@ -1,15 +1,15 @@
-//! What an API server or an agent sends.
+//! Responses of an API server or an agent.
 
 use std::io::{self, Read};
 
 /// Small, so that a short input can exceed it.
 const MAX_BODY: usize = 512;
 
-/// Any bytes are an answer with a status and a body within the bound, or an error of one readable sentence, in whatever
-/// pieces they come.
+/// Any bytes are a response with a status and a body within the limit, or an error of one readable sentence, in whatever pieces
+/// they arrive.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn http_response(data: &[u8]) {
     let whole = receive(&mut &*data);
     match &whole {
@@ -19,7 +19,7 @@ pub fn http_response(data: &[u8]) {
         }
         Err(error) => assert!(!error.is_empty() && !error.contains('\n'), "{error:?}"),
     }
-    // Small ones also byte by byte.
+    // Short ones also byte by byte.
     let sizes = if data.len() < 2048 { &[1, 7, 512][..] } else { &[997][..] };
     for size in sizes {
         let again = receive(&mut Pieces { rest: data, size: *size });
@@ -27,13 +27,13 @@ pub fn http_response(data: &[u8]) {
     }
 }
 
-/// Status and body, or the error's message.
+/// Status and body, or the error.
 fn receive(stream: &mut impl Read) -> Result<(u16, Vec<u8>), String> {
     let response = http_response::receive::<MAX_BODY>(stream).map_err(|error| error.to_string())?;
     Ok((response.status, response.body))
 }
 
-/// Bytes of which each read gives a few.
+/// Bytes that are read in pieces.
 struct Pieces<'a> {
     rest: &'a [u8],
     size: usize,

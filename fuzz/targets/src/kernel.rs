@@ -1,5 +1,5 @@
-//! What the kernel answers about links, addresses, routes, policy rules and firewall rules. Others choose how many of them
-//! there are, and what they are called.
+//! The kernel's replies about links, addresses, routes, policy rules and firewall rules. Other components choose their number and
+//! names.
 
 use firewall::fuzzing::{nft_chain, nft_rule};
 use hostnet::fuzzing::{KernelObject, creation_request, parse};
@@ -7,16 +7,16 @@ use iptables_legacy::fuzzing::legacy_table;
 use model::Family;
 use netlink::{MessageFlags, MessageIter};
 
-/// Of the questions in the seeds.
+/// Sequence number of the requests in the seeds.
 const SEQUENCE: u32 = 7;
 /// `RTM_NEWLINK`, `RTM_NEWADDR`, `RTM_NEWROUTE`, `RTM_NEWRULE`.
 const KINDS: [u16; 4] = [16, 20, 24, 32];
 
-/// Any datagram answers a question, or some changes, or is an error in words; each message in it is an object or malformed,
-/// whatever its type says; and what is asked of the kernel for a route or rule that was understood, it would tell again.
+/// Any datagram answers a query, or acknowledges changes, or is an error with a message; each message in it is an object or
+/// malformed, whatever its type; and a request for a parsed route or rule would result in the same reply.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn route_replies(data: &[u8]) {
     match netlink::fuzzing::exchange(data, SEQUENCE) {
         Ok((replies, _)) => assert!(replies <= data.len() / 16),
@@ -35,7 +35,7 @@ pub fn route_replies(data: &[u8]) {
     }
 }
 
-/// Once more, because a request says less than an answer can.
+/// Once more, because a request has fewer attributes than a reply.
 fn asked_as_told(object: &KernelObject) {
     let Some(once) = told_again(object) else { return };
     assert_eq!(told_again(&once).as_ref(), Some(&once), "of {object:?}");
@@ -48,16 +48,16 @@ fn told_again(object: &KernelObject) -> Option<KernelObject> {
     parse(&message).ok()?
 }
 
-/// Any message is a rule and a chain of nf_tables, or malformed; the same each time. A rule that the engine understands, it
-/// writes so that it understands the same. In a native table, any message is a rule that says the same as itself.
+/// Any message is a rule and a chain of nf_tables, or malformed; the same each time. A rule that the engine parses is encoded so
+/// that it parses back to itself. In a native table, any message is a rule that equals itself.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn nft_replies(data: &[u8]) {
     for message in MessageIter::new(data).map_while(Result::ok) {
         let rule = nft_rule(&message);
         assert_eq!(rule, nft_rule(&message));
-        let attributes = message.payload.get(4..).unwrap_or_default(); // behind struct nfgenmsg
+        let attributes = message.payload.get(4..).unwrap_or_default(); // after struct nfgenmsg
         assert!(nftables::fuzzing::same_native_rule(attributes, attributes));
         for family in Family::BOTH {
             let Some(rule) = nftables::fuzzing::decode_rule(family, attributes) else { continue };
@@ -73,11 +73,11 @@ pub fn nft_replies(data: &[u8]) {
     }
 }
 
-/// Any bytes, of which the first 84 are what the kernel tells of a table and the others are its entries, are rules or an
-/// error in words; no more rules than there is room for.
+/// Any bytes, of which the first 84 are the kernel's information about a table and the others its entries, are rules or an error
+/// with a message; no more rules than fit.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn legacy_tables(data: &[u8]) {
     let (info, entries) = data.split_at_checked(84).unwrap_or((data, &[]));
     for (family, least) in [(Family::V4, 112), (Family::V6, 168)] {

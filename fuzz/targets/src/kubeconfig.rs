@@ -4,11 +4,10 @@ use std::path::Path;
 
 use apiclient::Kubeconfig;
 
-/// Any text is a kubeconfig or an error of one readable sentence; the same each time; and no token that was
-/// understood is shown by `Debug`.
+/// Any text is a kubeconfig or an error of one readable sentence; the same each time; and `Debug` shows no parsed token.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn kubeconfig(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let directory = Path::new("/etc/cni/net.d");
@@ -28,5 +27,5 @@ pub fn kubeconfig(data: &[u8]) {
     }
 }
 
-/// The seeds' secrets contain this word, so a leak is recognised whatever else was changed.
+/// Part of the secrets in the seeds, so that a leak is recognised whatever else was changed.
 const SECRET: &str = "s3cr3t";

@@ -1,6 +1,5 @@
-//! What a fuzzer feeds: one function per kind of text or message that reaches us from outside, which takes any bytes and panics
-//! when a promise is broken. Called by `fuzz/fuzz_targets` (cargo-fuzz, nightly) and by this crate's own short test
-//! (`cargo test -p fuzz-targets`). No I/O.
+//! Fuzz targets: one function per kind of external text or message, which accepts any bytes and panics if a property is violated.
+//! Called by `fuzz/fuzz_targets` (cargo-fuzz, nightly) and by this crate's own short test (`cargo test -p fuzz-targets`). No I/O.
 
 mod annotations;
 mod cni;

@@ -1,9 +1,9 @@
-//! What the kernel reports by itself about a network namespace.
+//! The kernel's notifications about a network namespace.
 
-/// Any bytes are changes, or none; the same each time. The name of a writer is short and printable.
+/// Any bytes are changes, or not; the same each time. The name of a writer is short and printable.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn notifications(data: &[u8]) {
     let change = netns_changes::fuzzing::parse_notification(data);
     assert_eq!(change, netns_changes::fuzzing::parse_notification(data));

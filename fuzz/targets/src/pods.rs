@@ -1,4 +1,4 @@
-//! Pods and namespaces as the API server gives them, or a directory of manifests.
+//! Pods and namespaces from the API server, or from a directory of manifests.
 
 use enrolment::{
     EnrolmentPolicy, Fact, FactIndex, ambient, decide,
@@ -8,12 +8,11 @@ use enrolment::{
 };
 use model::{Namespace, Pod};
 
-/// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A pod that was understood reads back as
-/// itself; nothing that is decided on it is another thing once it is trimmed, which takes nothing away the second time;
-/// the index has it as it was trimmed, and knows that it is the same pod when it comes again.
+/// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A parsed pod parses back to itself; trimming
+/// changes no decision, and trimming again changes nothing; the index has the trimmed pod, and recognises it when it arrives again.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn pod_object(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Err(error) = apiclient::parse_yaml(&text) {
@@ -32,7 +31,7 @@ pub fn pod_object(data: &[u8]) {
     assert!(!index.apply(Fact::Pod(Box::new(trimmed))), "it is no news");
 }
 
-/// What a container may do is read and never written.
+/// A container's privileges are read and never written.
 fn as_written(mut pod: Pod) -> Pod {
     let spec = &mut pod.spec;
     let all =

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use model::Family;
 use rules::{ChainSet, SavedTables, plan, sidecar};
 
-/// Any text parses or is an error; what was parsed prints as a save that parses to the same; and every plan made from
-/// it is the same each time, and has a reason for each edit.
+/// Any text parses or is an error; the result prints as a save that parses to the same; and every plan made from it is the same
+/// each time, with a reason for each edit.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn saved_rules(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(saved) = SavedTables::parse(&text) else { return };

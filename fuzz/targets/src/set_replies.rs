@@ -1,13 +1,13 @@
-//! What the kernel answers about IP sets.
+//! The kernel's replies about IP sets.
 
 use ipset::{parse_header, parse_members};
 use netlink::MessageIter;
 
-/// Any bytes are messages, of which each is a part of a set's listing or malformed; the same each time. A set that is
-/// understood has a type, and an owner is not empty.
+/// Any bytes are messages, each of which is a part of a set's listing or malformed; the same each time. A parsed set has a type,
+/// and an owner is not empty.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn set_replies(data: &[u8]) {
     for message in MessageIter::new(data).map_while(Result::ok) {
         let (header, members) = (parse_header(&message), parse_members(&message));

@@ -1,15 +1,15 @@
-//! What comes in over our Unix sockets: log lines and questions of plugins, and what the agent answers.
+//! Messages on our Unix sockets: log lines and requests of plugins, and the agent's answers.
 
 use serde_json::Value;
 use wire::{
     AgentAnswer, AgentRequest, LogRecord, PluginEvent, PodRecord, SharedConfig, parse_post_body, post_body,
 };
 
-/// Any body is a list of lines no longer than itself, or an error; each line is a record or an error; and a record's own
-/// line, alone and in a body, is that record.
+/// Any body is a list of lines no longer than itself, or an error; each line is a record or an error; and a record's own line,
+/// alone and in a body, is that record.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn log_post(data: &[u8]) {
     let lines = match parse_post_body(data) {
         Ok(lines) => lines,
@@ -26,17 +26,17 @@ pub fn log_post(data: &[u8]) {
     }
 }
 
-/// Any line is a request, an answer, a record of an ADD, a shared file, or an error; what was understood reads back as
-/// itself from one line.
+/// Any line is a request, an answer, a record of an ADD, a shared file, or an error; a parsed one parses back to itself from one
+/// line.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn agent_messages(data: &[u8]) {
     reads_back::<AgentRequest>(data);
     reads_back::<AgentAnswer>(data);
     reads_back::<PodRecord>(data);
     if let Ok(mut shared) = serde_json::from_slice::<SharedConfig>(data) {
-        // Numbers without end, which our own never has, are read as the nearest ones that there are.
+        // Numbers out of range, which our own never has, are read as the nearest ones.
         shared.node.iter_mut().for_each(|node| node.config = Value::Null);
         reads_back::<SharedConfig>(serde_json::to_string(&shared).unwrap_or_default().as_bytes());
     }
@@ -49,10 +49,10 @@ fn reads_back<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + st
     assert_eq!(serde_json::from_str::<T>(&line).ok().as_ref(), Some(&value), "{line}");
 }
 
-/// Any body is an event with names and addresses, of which none of IPv4 is written as IPv6, or an error.
+/// Any body is an event with names and addresses, none of which is IPv4-mapped IPv6, or an error.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn plugin_event(data: &[u8]) {
     match PluginEvent::parse(data) {
         Err(error) => assert!(!error.to_string().is_empty()),

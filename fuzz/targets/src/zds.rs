@@ -1,12 +1,11 @@
-//! What a ztunnel sends.
+//! Messages of a ztunnel.
 
 use ::zds::message::{Message, WorkloadRequest, WorkloadResponse, ZdsHello};
 
-/// Any packet is a message of each kind or an error; what was understood is no longer when it is sent again, and reads back
-/// as itself.
+/// Any packet is a message of each kind or an error; a parsed one is not longer when encoded again, and parses back to itself.
 ///
 /// # Panics
-/// When one of these does not hold.
+/// If one of these does not hold.
 pub fn zds_messages(data: &[u8]) {
     reads_back::<ZdsHello>(data);
     reads_back::<WorkloadResponse>(data);

@@ -1,5 +1,5 @@
-//! Every fuzz target on its seeds and some thousand mutations of them, the same ones each time, for at most two seconds
-//! each. The stable compiler is enough. With `MILLRACE_FUZZ_SECONDS` (hack/fuzz), other ones each time, for so long.
+//! Every fuzz target on its seeds and some thousand mutations of them, the same ones each time, for at most two seconds each. The
+//! stable compiler suffices. With `MILLRACE_FUZZ_SECONDS` (hack/fuzz), different ones each time, for that long.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -57,7 +57,7 @@ targets! {
     zds_messages,
 }
 
-/// How long, how many, and where the mutations begin.
+/// Duration, number and start of the mutations.
 struct Run {
     limit: Duration,
     inputs: usize,
@@ -91,16 +91,16 @@ fn smoke(target: &str, run: fn(&[u8])) {
     println!("{target}: {count} inputs in {:.0?}, from {begin} on: none fails", start.elapsed());
 }
 
-/// A panic shows the input: the message is the only thing that a failing run leaves behind.
+/// A panic shows the input: nothing but the message remains of a failing run.
 fn one(report: Report<'_>, run: fn(&[u8])) {
     within_limits(run, report.input);
     drop(report);
 }
 
-/// As much is shown of an input; a longer one is the so-and-so-many-th from where the run began.
+/// Maximum length of an input in the message; a longer one is identified by its number since the start of the run.
 const SHOWN: usize = 4096;
 
-/// Says, when dropped in a panic, which input it was.
+/// Prints the input when dropped in a panic.
 struct Report<'a> {
     target: &'a str,
     begin: u64,

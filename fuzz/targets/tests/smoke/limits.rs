@@ -1,4 +1,4 @@
-//! What one input may cost: time of the processor and memory, by the thread that works on it.
+//! Limits of one input: CPU time and memory, of the thread that processes it.
 #![allow(unsafe_code, reason = "an allocator that counts cannot be written without")]
 
 use std::{
@@ -9,11 +9,11 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of an input of 64 KiB in a debug build.
+/// For an input of 64 KiB in a debug build.
 const TIME: Duration = Duration::from_secs(2);
-/// Whatever the input.
+/// For any input.
 const MEMORY: usize = 4 << 20;
-/// And for each byte of it. A name of four letters in an annotation becomes several rules.
+/// In addition for each byte of it. A name of four letters in an annotation becomes several rules.
 const MEMORY_PER_BYTE: usize = 1024;
 
 struct Counting;
@@ -27,7 +27,7 @@ thread_local! {
 static ALLOCATOR: Counting = Counting;
 
 fn taken(bytes: usize) {
-    // A thread that ends has no counters any more, and nobody asks for them.
+    // A thread that ends has no counters any more, and none are read.
     let _ = HELD.try_with(|held| {
         held.set(held.get().saturating_add(bytes));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
@@ -38,29 +38,29 @@ fn given_back(bytes: usize) {
     let _ = HELD.try_with(|held| held.set(held.get().saturating_sub(bytes)));
 }
 
-// SAFETY: all is done by the system's allocator; what is counted beside it allocates nothing.
+// SAFETY: the system's allocator does everything; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
-        // SAFETY: the caller keeps the same promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         given_back(layout.size());
-        // SAFETY: the caller keeps the same promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         taken(size.saturating_sub(layout.size()));
         given_back(layout.size().saturating_sub(size));
-        // SAFETY: the caller keeps the same promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(at, layout, size) }
     }
 }
 
-/// Runs a target on an input, which must cost no more than it may.
+/// Runs a target on an input, and asserts that it stays within the limits.
 pub(crate) fn within_limits(run: fn(&[u8]), input: &[u8]) {
     let (began, held) = (processor_time(), HELD.get());
     PEAK.set(held);

@@ -1,4 +1,4 @@
-//! Inputs that are almost what a target reads.
+//! Inputs that are almost valid for a target.
 
 use std::ops::Range;
 
@@ -76,7 +76,7 @@ pub(crate) fn mutated(seeds: &[Vec<u8>], random: &mut XorShift) -> Vec<u8> {
     data
 }
 
-/// Has a piece there many times: what grows faster than its input shows then.
+/// Repeats a piece many times, which shows costs that grow faster than the input.
 fn repeat(data: &mut Vec<u8>, piece: Range<usize>, random: &mut XorShift) {
     let copy = data[piece.clone()].repeat(1 << random.below(13));
     data.splice(piece, copy);
