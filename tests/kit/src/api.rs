@@ -111,9 +111,9 @@ pub fn is_streaming_list(request: &str) -> bool {
 /// A pod for [`ApiServer::store_pods`].
 #[derive(Debug)]
 pub struct StoredPod {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: &'static str,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
     /// Name of its node.
     pub node: String,

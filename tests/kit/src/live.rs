@@ -39,7 +39,7 @@ pub struct LiveConnections {
 /// An established connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Its number in this [`LiveConnections`].
+    /// Number of the connection in this [`LiveConnections`].
     pub id: u64,
     /// Local address of the client.
     pub local: SocketAddr,
@@ -50,7 +50,7 @@ pub struct Opened {
 /// An established connection that broke.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
-    /// Its number.
+    /// Number of the connection.
     pub id: u64,
     /// The operating system's message, or the fault of an echo.
     pub error: String,

@@ -86,7 +86,7 @@ impl Pod {
 pub struct PodSandbox {
     /// The pod.
     pub pod: Pod,
-    /// Its network namespace.
+    /// Network namespace of the pod.
     pub netns: Netns,
     /// Result of the chain's ADD.
     pub result: Value,

@@ -23,7 +23,7 @@ pub enum ProxyMode {
     Iptables,
     /// `iptables-legacy`.
     LegacyIptables,
-    /// Its own nftables tables.
+    /// Nftables tables of kube-proxy.
     Nftables,
     /// IPVS, which not every kernel has; rules of `iptables-nft` with sets select the packets.
     Ipvs,

@@ -1,5 +1,5 @@
-//! `hack/retry`: what failed runs once more, alone, and no more than that is forgiven. Its programs of tests are this one, with
-//! [`subjects`] that fail on request, and scripts that print and log what another had.
+//! `hack/retry`: failed tests are repeated once, alone, within limits. The test programs are this one, with [`subjects`] that fail
+//! on request, and scripts that print and log recorded output.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Tests that pass at once, unless [`REQUEST`] names a directory with a file of their name.
+/// Tests that pass immediately, unless [`REQUEST`] names a directory with a file of their name.
 mod subjects {
     use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ mod subjects {
     const ODD: &str = "test subjects::a ... FAILED\nok nothing\nfailed nothing\n\n---- x stdout ----\nfailures:\n\
                        test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured;\n     Running tests/x.rs";
 
-    /// What is asked for, once (`once`) or always.
+    /// Requested result, once (`once`) or always.
     fn requested(name: &str) -> Option<String> {
         let path = PathBuf::from(std::env::var_os(REQUEST)?).join(name);
         let text = std::fs::read_to_string(&path).ok()?;
@@ -69,10 +69,10 @@ mod subjects {
     }
 }
 
-/// A run of tests, with its records and all it leaves.
+/// A run of tests, with its records and all its files.
 struct Run(TempDir);
 
-/// What became of it.
+/// Result of a run.
 struct Judged {
     passes: bool,
     printed: String,
@@ -107,12 +107,12 @@ impl Run {
         command.env("RUST_TEST_THREADS", "1").envs(env.iter().copied()).output().unwrap()
     }
 
-    /// Runs a program as cargo does; returns its status.
+    /// Runs a program as cargo does; returns its exit status.
     fn record(&self, program: &Path, arguments: &[&str], env: &[(&str, &str)]) -> Option<i32> {
         let records = self.path("records");
         let all = [&["record", program.to_str().unwrap()], arguments].concat();
         let request = self.path("request");
-        // Of these only the first run has any: that the second is like it shows that its environment is kept.
+        // Only the first run has any of these: an equal second run shows that the environment is kept.
         let own =
             [("MILLRACE_RECORDS", records.to_str().unwrap()), (subjects::REQUEST, request.to_str().unwrap())];
         let env = [&own, env].concat();
@@ -136,7 +136,7 @@ impl Run {
         }
     }
 
-    /// A program that prints and logs this, ends with that status, and does better in a second run or not.
+    /// A program that prints and logs this text, exits with this status, and improves in a second run or not.
     fn script(&self, name: &str, log: &str, output: &str, status: u8, again: &str) -> PathBuf {
         let path = self.path("target").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -182,7 +182,7 @@ fn a_test_that_passes_alone_is_flaky_and_one_that_does_not_has_failed() {
     ] {
         assert!(kit::has_line(&kept(name), line), "{name}: {}", kept(name));
     }
-    // Of the first output only what belongs to this test, with its odd lines.
+    // The part of the first output about this test alone, with its odd lines.
     let printed = &judged.printed;
     let (first, second) = printed.split_once("\n== a/run: once more, alone: retry: subjects::c\n").unwrap();
     assert!(
@@ -287,7 +287,7 @@ fn a_retry_that_runs_no_test_is_a_failure() {
     assert_eq!(run.judge().counts, "0 1 0");
 }
 
-/// As libtest of Rust 1.95 writes it.
+/// As written by libtest of Rust 1.95.
 #[test]
 fn every_kind_of_result_is_read() {
     let log = "failed fails\nok good\nignored: a reason here ign\nignored ign2\n\
@@ -311,7 +311,7 @@ fn every_kind_of_result_is_read() {
     assert_eq!(ignored, ["ignored\tign\ta reason here", "ignored\tign2\t"], "{results}");
 }
 
-/// A line of another process, or of a test, is not believed.
+/// A line of another process, or of a test, does not count.
 #[test]
 fn a_report_needs_the_numbers_of_the_log() {
     let run = Run::new();
@@ -402,13 +402,13 @@ fn a_play_that_fails_once_is_flaky() {
     let (status, text, ..) = play(bad);
     assert_eq!((status, text.matches("NOT SO").count()), (Some(1), 2));
     assert!(text.ends_with("demo: 1 passed, 1 failed\n"), "{text}");
-    // Without a line that counts, or with one from before a crash.
+    // Without a summary, or with one from before a crash.
     for script in ["exit 101".to_owned(), format!("{good}; exit 3")] {
         let (status, text, ..) = play(&script);
         assert_ne!(status, Some(0));
         assert!(text.ends_with("hack/demo: 0 passed, 1 failed\n"), "{text}");
     }
-    // Killed, or out of time.
+    // Killed, or after its time limit.
     for (script, expected) in [("kill -KILL $$", 137), ("exit 124", 124)] {
         let (status, text, ..) = play(&format!("[[ ! -e MARKER ]] || exit 0; touch MARKER; {script}"));
         assert_eq!((status, text.as_str()), (Some(expected), "hack/demo: 0 passed, 1 failed\n"));

@@ -7,9 +7,9 @@ use serde_json::Value;
 /// State of a pod at ztunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkloadState {
-    /// Its listeners are open.
+    /// All listeners are open.
     Up,
-    /// Its listeners cannot be opened. The stub retries every five seconds.
+    /// Listeners cannot be opened. The stub retries every five seconds.
     Refused,
     /// No longer served: deleted, absent from a snapshot, or dropped with the connection before it was up.
     Gone,

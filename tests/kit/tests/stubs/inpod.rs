@@ -1,5 +1,5 @@
-//! The kit's stub of an in-pod ztunnel does what tests of in-pod capture rely on. Its agent is written here, byte
-//! by byte, and so are the rules in the pod: nothing of ours is involved.
+//! The kit's stub of an in-pod ztunnel behaves as the tests of in-pod redirection require. Its agent is implemented here, byte by
+//! byte, and so are the rules in the pod: no code of ours is involved.
 
 mod agent;
 mod capture;

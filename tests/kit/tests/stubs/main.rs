@@ -1,4 +1,5 @@
-//! What the kit stands in for, and how it waits: networks, runtimes, API servers, ztunnels and agents do what tests rely on.
+//! Behaviour of the kit's stand-ins, and of its waits: networks, runtimes, API servers, ztunnels and agents behave as the tests
+//! require.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The kit's nodes, pods and traffic do what tests rely on.
+//! The kit's nodes, pods and traffic behave as the tests require.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -145,7 +145,7 @@ fn a_namespace_hands_over_values_and_panics_and_vanishes_on_drop() {
     assert!(!path.exists());
 }
 
-/// iptables shows them as rules of its own.
+/// iptables lists them as rules of its own.
 #[test]
 fn a_crowd_of_rules_is_what_iptables_would_have_made() {
     let netns = kit::Netns::new("crowd");

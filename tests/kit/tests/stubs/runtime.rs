@@ -1,4 +1,4 @@
-//! The kit's runtime calls plugins as containerd was seen to call them.
+//! The kit's runtime calls plugins as containerd does in recorded calls.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn plugin(node: &Node, name: &str, script: &str) -> PathBuf {
     directory
 }
 
-/// A plugin that notes how it was called, and passes prevResult through.
+/// A plugin that records its calls, and passes prevResult through.
 fn recorder(node: &Node, name: &str) -> PathBuf {
     let log = node.log_dir().join(name);
     let log = log.display();
@@ -162,7 +162,7 @@ fn a_plugin_can_be_killed_in_the_middle_of_add_and_its_del_still_runs() {
 fn status_and_gc_are_called_as_cni_1_1_says() {
     let node = Node::new(NodeOptions::default());
     let (runtime, mut conflist) = with(&node, &["witness"]);
-    conflist["plugins"].as_array_mut().unwrap().remove(0); // Debian's ptp does not know them
+    conflist["plugins"].as_array_mut().unwrap().remove(0); // Debian's ptp does not support them
     conflist["cniVersion"] = json!("1.1.0");
     runtime.status(&conflist).unwrap();
     runtime.gc(&conflist, &[("id", "eth0")]).unwrap();

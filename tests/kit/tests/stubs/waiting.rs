@@ -1,4 +1,4 @@
-//! How tests wait.
+//! Waits of tests.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kit::{found_within, until, until_within};
 
-/// A condition that is asked how often this is counted.
+/// A condition that counts its calls.
 fn counted<T>(asked: &Cell<u32>, answer: impl Fn(u32) -> T) -> impl FnMut() -> T {
     move || {
         asked.set(asked.get() + 1);

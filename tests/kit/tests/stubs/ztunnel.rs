@@ -1,5 +1,5 @@
-//! The kit's stub of ztunnel and what watches traffic do what tests of the ambient node rely on. The rules that
-//! bring traffic to the stub are made by hand here: nothing of ours is involved.
+//! The kit's stub of ztunnel and its packet counters behave as the tests of the ambient node require. The rules that redirect
+//! traffic to the stub are created by hand here: no code of ours is involved.
 
 mod fixture;
 mod live;

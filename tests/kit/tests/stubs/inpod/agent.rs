@@ -1,4 +1,4 @@
-//! The agent's side of ZDS, without any manners of its own: a test says every byte.
+//! The agent's side of ZDS without any behaviour of its own: a test determines every byte.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,21 +15,21 @@ use rustix::net::{
 };
 
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
-/// The acknowledgement of success.
+/// Acknowledgement of success.
 pub(super) const DONE: [u8; 2] = [0x0a, 0x00];
 pub(super) const SNAPSHOT: [u8; 2] = [0x1a, 0x00];
 
-/// A place for a socket, where somebody listens or not.
+/// A directory for a socket, with a listener or without.
 pub(super) struct Agent {
     files: TempDir,
     listener: Option<OwnedFd>,
 }
 
-/// A connection of a ztunnel that has said hello.
+/// A connection of a ztunnel that has sent the hello.
 pub(super) struct Connection(OwnedFd);
 
 impl Agent {
-    /// Nobody listens.
+    /// No listener.
     pub(super) fn absent() -> Self {
         Self { files: TempDir::new().unwrap(), listener: None }
     }
@@ -76,7 +76,7 @@ impl Connection {
         assert_eq!(sent, bytes.len());
     }
 
-    /// A message, or nothing when ztunnel is gone.
+    /// A message, empty when ztunnel has closed the connection.
     pub(super) fn receive(&self) -> Vec<u8> {
         self.try_receive().expect("ztunnel answers")
     }
@@ -85,11 +85,11 @@ impl Connection {
         let mut bytes = vec![0; 1024];
         let mut control = RecvAncillaryBuffer::default();
         let into = &mut [IoSliceMut::new(&mut bytes)];
-        // The kernel itself goes on after an interruption only where there is no time limit.
+        // The kernel restarts an interrupted call only without a timeout.
         let received =
             retry_on_intr(|| rustix::net::recvmsg(&self.0, into, &mut control, RecvFlags::empty()));
         let message = match received {
-            // What a peer that had not read everything leaves behind.
+            // Closing with unread data resets the connection.
             Err(rustix::io::Errno::CONNRESET) => return Ok(Vec::new()),
             other => other?,
         };
@@ -97,7 +97,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Whether nothing comes for a while.
+    /// Whether nothing is received for a while.
     pub(super) fn is_silent(&self) -> bool {
         set_socket_timeout(&self.0, Timeout::Recv, Some(Duration::from_millis(300))).unwrap();
         self.try_receive() == Err(rustix::io::Errno::AGAIN)
@@ -116,7 +116,7 @@ impl Connection {
     }
 }
 
-/// What the node hands over: a descriptor of the namespace.
+/// The descriptor of the namespace that the agent sends.
 pub(super) fn open(netns: &Netns) -> OwnedFd {
     std::fs::File::open(netns.path()).unwrap().into()
 }

@@ -1,4 +1,4 @@
-//! What the stub does with what the pod's rules bring to it.
+//! Handling of connections that the pod's rules redirect to the stub.
 
 use kit::{Echo, FailureKind, Proto, Relayed, TrafficClient, UplinkWatch, Via, WorkloadState, connect};
 
@@ -33,7 +33,7 @@ fn inbound_connections_come_to_the_pod_from_their_client() {
     let _echo = Echo::tcp(&fixture.pod.netns, INBOUND);
     for v6 in [false, true] {
         let target = (fixture.pod.ip(v6), INBOUND).into();
-        // More than one, as ports of clients and of the stub must not meet.
+        // More than one, as ports of clients and of the stub must not collide.
         for _ in 0..3 {
             let answer = connect(fixture.node.outside(), Proto::Tcp, target).expect("the pod answers");
             assert_eq!(answer.peer.ip(), fixture.node.outside_ip(v6));
@@ -68,7 +68,7 @@ fn what_nobody_serves_is_told_and_its_client_is_reset() {
 #[test]
 fn who_comes_to_a_listener_uncaptured_is_sent_away() {
     let fixture = fixture();
-    // Over `lo` nothing is redirected; the stub must not connect to itself.
+    // Nothing is redirected on `lo`; the stub must not connect to itself.
     for port in [15001, 15006] {
         let target = (fixture.pod.ip(false), port).into();
         let failure = connect(&fixture.pod.netns, Proto::Tcp, target).unwrap_err();
@@ -83,7 +83,7 @@ fn dns_is_answered_with_ztunnels_name() {
     let fixture = fixture();
     for v6 in [false, true] {
         for proto in [Proto::Udp, Proto::Tcp] {
-            // Nobody is there: the stub answers itself.
+            // No server is there: the stub answers itself.
             let target = outside(&fixture, v6, 53);
             let answer = connect(&fixture.pod.netns, proto, target).expect("ztunnel answers");
             let captured = (answer.server.as_str(), answer.listener, answer.peer.ip());

@@ -1,4 +1,4 @@
-//! What the stub answers to an agent that keeps the rules.
+//! Answers of the stub to an agent that complies with the protocol.
 
 use std::os::fd::AsFd as _;
 
@@ -8,7 +8,7 @@ use super::agent::{Agent, DONE, SNAPSHOT, del, keep, open};
 
 const PORTS: [u16; 3] = [15001, 15006, 15008];
 
-/// Which of the ports are listened to in a namespace. Binding them would not tell: connections hold them, too.
+/// The ports with a listener in a namespace. Binding does not detect them: connections use them, too.
 pub(super) fn taken(netns: &Netns) -> Vec<u16> {
     let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let sockets = netns.run(|| tables.map(|path| std::fs::read_to_string(path).unwrap())).concat();
@@ -35,7 +35,7 @@ fn a_whole_conversation() {
     let pod = Netns::new("pod");
     agent.listen();
     let connection = agent.accept();
-    // These bytes are examples of the protocol, whose meaning others have told us.
+    // Examples of the protocol with known meaning.
     let add = b"\x0a\x11\x0a\x02u1\x12\x0b\x0a\x01p\x12\x02ns\x1a\x02sa";
     connection.send(add, &[open(&pod).as_fd()]);
     assert_eq!(connection.receive(), DONE);
@@ -123,7 +123,7 @@ fn a_namespace_is_held_by_nobody_when_its_pod_is_gone() {
     assert_eq!((connection.add("a", &pod), connection.ask(&SNAPSHOT)), (DONE.to_vec(), DONE.to_vec()));
     assert_eq!(held(), 1, "by the proxy's thread");
     assert_eq!(connection.ask(&del("a")), DONE);
-    // A thread is gone for those who join it a little earlier than for the kernel.
+    // Joining a thread returns a little earlier than the kernel releases it.
     kit::until("it is left", || held() == 0);
 }
 

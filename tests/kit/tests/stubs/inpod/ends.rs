@@ -1,4 +1,4 @@
-//! The ends of a ztunnel, and one that comes before the other has gone.
+//! Ends of a ztunnel, and one that starts before the other has ended.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Pods that cannot be started, and a ztunnel that says nothing.
+//! Pods that cannot be started, and a ztunnel that never answers.
 
 use std::net::TcpListener;
 

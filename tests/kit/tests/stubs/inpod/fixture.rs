@@ -1,4 +1,4 @@
-//! A node with one pod whose traffic is captured as Istio captures it, by rules written down here.
+//! A node with one pod whose traffic is redirected as by Istio, with rules written here.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use super::agent::{Agent, Connection, DONE, SNAPSHOT};
 
 pub(super) struct Fixture {
     pub(super) connection: Connection,
-    // Pods go before their node.
+    // Pods are dropped before their node.
     pub(super) ztunnel: InpodZtunnel,
     pub(super) pod: PodSandbox,
     pub(super) node: Node,
     pub(super) agent: Agent,
 }
 
-/// A port in the pod, and one outside.
+/// A port in the pod, and an external one.
 pub(super) const INBOUND: u16 = 8080;
 pub(super) const OUTBOUND: u16 = 80;
 
@@ -41,7 +41,7 @@ pub(super) fn outside(fixture: &Fixture, v6: bool, port: u16) -> SocketAddr {
     (fixture.node.outside_ip(v6), port).into()
 }
 
-/// Routes, then rules, in the pod.
+/// Creates routes, then rules, in the pod.
 fn capture(netns: &Netns, v6: bool) {
     let (ip, all, restore) = if v6 {
         ("ip -6", "::/0", "ip6tables-nft-restore")

@@ -1,4 +1,4 @@
-//! What no agent may send ends the stub with status 1, after an answer that says why.
+//! A protocol violation ends the stub with status 1, after an answer with the reason.
 
 use std::os::fd::AsFd as _;
 
@@ -7,10 +7,10 @@ use kit::{InpodOptions, InpodZtunnel, Netns, Node, NodeOptions};
 use super::agent::{Agent, Connection, DONE, SNAPSHOT, add, del, field, keep, open, refusal};
 
 struct Case {
-    /// After these, all of which succeed, comes the bad one.
+    /// Sent, and acknowledged, before the violation.
     before: &'static [&'static [u8]],
     bad: Vec<u8>,
-    /// How many descriptors come with it.
+    /// Number of descriptors sent with it.
     fds: usize,
     answer: &'static str,
 }
@@ -26,7 +26,7 @@ fn cases() -> Vec<Case> {
     vec![
         Case { before: after, bad: keep("a"), fds: 0, answer: process },
         Case { before: after, bad: SNAPSHOT.to_vec(), fds: 0, answer: process },
-        case(field(1, &field(1, b"a")), 1, process), // no workload_info
+        case(field(1, &field(1, b"a")), 1, process), // without workload_info
         case(add("a"), 0, read),
         case(add("a"), 2, read),
         case(keep("a"), 1, read),
@@ -39,7 +39,7 @@ fn cases() -> Vec<Case> {
         case(vec![0x0a], 0, read),
         case(vec![0x2a, 0x04, 0x0a, 0x02, b'a'], 0, read),
         case(keep("\u{e9}").replace_last(0xff), 0, read),
-        // One byte more than ztunnel reads, and a field that would end well.
+        // One byte more than ztunnel reads, and a field that would end validly.
         case([vec![0x0a, 0xfe, 0x07], vec![0; 1022]].concat(), 1, read),
     ]
 }

@@ -1,20 +1,20 @@
-//! A node with one pod, of which ports 80 to 99 of the outside and its own port 8080 are captured.
+//! A node with one pod, of which external ports 80 to 99 and its own port 8080 are captured.
 
 use std::net::SocketAddr;
 
 use kit::{Node, NodeOptions, Pod, PodSandbox, Ztunnel, ZtunnelOptions};
 
 pub(super) struct Fixture {
-    // Pods go before their node.
+    // Pods are dropped before their node.
     pub(super) ztunnel: Ztunnel,
     pub(super) pod: PodSandbox,
     pub(super) node: Node,
 }
 
-/// Ports whose connections are captured, on the outside and in the pod.
+/// Ports whose connections are captured, external and in the pod.
 pub(super) const CAPTURED: u16 = 80;
 pub(super) const INBOUND: u16 = 8080;
-/// A port of the outside that is not.
+/// An external port that is not captured.
 pub(super) const DIRECT: u16 = 8000;
 
 pub(super) fn fixture() -> Fixture {
@@ -60,7 +60,7 @@ impl Fixture {
         }
     }
 
-    /// On the node: connections and what answers ztunnel's onward connections go to ztunnel.
+    /// Creates the node's rules: connections, and replies to ztunnel's onward connections, are routed to ztunnel.
     fn steer(&self, v6: bool) {
         let ip = if v6 { "ip -6" } else { "ip -4" };
         let (pod, ztunnel) = (link_of(&self.pod), link_of(self.ztunnel.pod()));
@@ -80,7 +80,7 @@ impl Fixture {
         }
     }
 
-    /// In ztunnel's namespace: all that comes is its own.
+    /// Creates the rules in ztunnel's namespace: all packets are delivered locally.
     fn take(&self, v6: bool) {
         let (netns, own) = (&self.ztunnel.pod().netns, self.ztunnel.ip(v6));
         let (iptables, ip, all) =

@@ -1,4 +1,4 @@
-//! Long-lived connections tell what happened to them; ztunnels end in all the ways that they are to end.
+//! Reports of long-lived connections; ends of ztunnels of every kind.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -52,7 +52,7 @@ fn connections_break_with_their_server_and_the_others_do_not() {
     drop(staying);
 }
 
-/// A server of one connection, which it greets; `serve` does the rest. Returns what broke of it.
+/// A server of one connection, which sends the first line; `serve` does the rest. Returns the broken connection.
 fn broken_by(serve: fn(&mut TcpStream) -> io::Result<()>) -> Broken {
     let node = Node::new(NodeOptions::default());
     let listener = node.outside().run(|| TcpListener::bind("10.10.0.1:80").unwrap());
@@ -66,11 +66,11 @@ fn broken_by(serve: fn(&mut TcpStream) -> io::Result<()>) -> Broken {
     live.open((node.outside_ip(false), CAPTURED).into(), 1);
     let broken = live.wait_broken(1).remove(0);
     drop(live);
-    let _ = server.join().unwrap(); // it ends, however
+    let _ = server.join().unwrap(); // it ends in either case
     broken
 }
 
-/// Gives messages back, with these bits of one byte changed.
+/// Echoes messages, with these bits of one byte changed.
 fn give_back(stream: &mut TcpStream, changes: &[u8]) -> io::Result<()> {
     let mut message = [0; 16];
     changes.iter().try_for_each(|bits| {

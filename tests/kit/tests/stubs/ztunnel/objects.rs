@@ -28,7 +28,7 @@ fn a_service_leads_from_pod_node_and_outside_to_its_endpoint() {
             let seen = connect(&client.netns, proto, at(masqueraded)).expect("the server answers");
             assert_ne!(seen.peer.ip(), client.ip(v6));
         }
-        // A pod that is its own endpoint meets itself only if it is masqueraded.
+        // A pod that is its own endpoint reaches itself only if masqueraded.
         connect(&server.netns, Proto::Tcp, at(vip)).expect("the server answers itself");
     }
 }
@@ -90,7 +90,7 @@ fn a_manifest_is_one_that_the_api_server_takes() {
     let Some(api) = kit::ApiServer::shared() else { return };
     let node = Node::new(NodeOptions::default());
     let ztunnel = Ztunnel::start(&node, "ztunnel-y", ZtunnelOptions::default());
-    // Others may have made it.
+    // Another test may have created it.
     let namespace = json!({"metadata": {"name": "istio-system"}});
     api.admin().request("POST", "/api/v1/namespaces", Some(&namespace));
     let manifest = ztunnel.pod_manifest(true, "2026-02-03T04:05:06Z");

@@ -1,4 +1,4 @@
-//! What the stub does with a connection.
+//! Handling of connections by the stub.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -38,7 +38,7 @@ fn an_inbound_connection_is_relayed_as_its_source() {
     }
 }
 
-/// Sends `bytes`, says that this was all, and returns what comes back until the server says the same.
+/// Sends `bytes`, shuts down its side, and returns everything received until the server does, too.
 fn round_trip(target: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(target).expect("it is captured");
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -60,7 +60,7 @@ fn round_trip(target: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 fn what_was_sent_before_a_half_close_comes_back_whole() {
     let fixture = fixture();
     let _echo = Echo::tcp(fixture.node.outside(), CAPTURED);
-    // More than any buffer on the way.
+    // More than all buffers on the path.
     let bytes: Vec<u8> = (0..12_000_000_u32).map(|number| (number % 251) as u8).collect();
     for v6 in [false, true] {
         let target = outside(&fixture, v6, CAPTURED);

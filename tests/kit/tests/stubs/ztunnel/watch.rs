@@ -1,4 +1,4 @@
-//! The watch at the uplink tells a pod's packets from those that ztunnel sends in its name.
+//! The counters at the uplink distinguish a pod's packets from those that ztunnel sends with its address.
 
 use kit::{Counts, Echo, FailureKind, Proto, UplinkWatch, connect};
 
@@ -41,7 +41,7 @@ fn what_a_pod_sends_itself_is_counted() {
         assert!(counts.direct >= 3 && counts.relayed == 0, "{counts:?}");
     }
     let before = uplink.total();
-    // Not captured and not served: the pod's kernel refuses.
+    // Neither captured nor served: the pod's kernel refuses.
     let refused =
         connect(fixture.node.outside(), Proto::Tcp, (fixture.pod.ip(false), DIRECT).into()).unwrap_err();
     assert_eq!(refused.kind, FailureKind::Refused);
