@@ -7,7 +7,7 @@ use crate::{pages, read, report};
 
 use Run::{ByHand, ClusterOnly, Inside, Script, Test};
 
-/// Where a command of the documentation is executed.
+/// Test of a command of the documentation.
 enum Run {
     /// This function in this file runs it, with its own names of pods and directories, and a plugin of kubectl without kubectl.
     Test(&'static str, &'static str),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{report, repository};
 
-/// Their comments are printed as help.
+/// Files whose comments are printed as help.
 const PRINTED: [&str; 2] = ["cmd/millrace/src/arguments.rs", "cmd/millrace/src/output.rs"];
 const PRONOUNS: [&str; 10] =
     ["What", "Who", "Whose", "It", "Its", "The same", "Those", "That", "Them", "None"];

@@ -80,7 +80,7 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
     assert!(fixture.is_ruled(&first));
-    // It reports this for half a minute, so that several probes fail.
+    // The agent reports this for half a minute, so that several probes fail.
     fixture.within(MINUTE, "it is ready again", |fixture| fixture.daemon().is_ready());
 }
 

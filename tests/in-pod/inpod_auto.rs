@@ -226,7 +226,7 @@ fn selectors_mean_capture_from_within_before_any_ztunnel_is_there() {
     fixture.wait_served(&ztunnel, &peer);
 }
 
-/// Its image cannot be pulled, or it crashes before it connects.
+/// The image cannot be pulled, or the process crashes before it connects.
 #[test]
 fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
@@ -251,7 +251,7 @@ fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
     fixture.settle();
     assert!(fixture.is_captured(&peer));
     assert!(has_node_path(&fixture) && fixture.is_bare(&peer));
-    // It starts at last.
+    // The successor starts at last.
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
     let new = modern(&mut fixture, "ztunnel-newer", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
@@ -259,7 +259,7 @@ fn a_successor_that_never_starts_takes_no_pod_from_the_ztunnel_that_serves() {
     fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
 }
 
-/// Its successor starts in the other mode, and nothing else would remove the rules.
+/// The successor starts in the other mode, and nothing else would remove the rules.
 #[test]
 fn what_an_agent_left_that_ended_in_the_other_mode_is_taken_over() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "node")]);

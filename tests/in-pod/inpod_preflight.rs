@@ -93,7 +93,7 @@ fn a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes() {
         "selinux",
         "apparmor",
         "user-namespace",
-        // Of the agent's container, in which this runs.
+        // Findings about the agent's container, in which this runs.
         "port-taken",
         "few-files",
         "little-memory",
@@ -234,7 +234,7 @@ fn numbers_that_others_have_in_pods_are_found() {
     assert_eq!(numbers(), found(1));
 }
 
-/// The page says that marks of the node do not matter: a veth pair clears them, in both directions.
+/// The documentation states that marks of the node do not matter: a veth pair clears them, in both directions.
 #[test]
 fn marks_that_others_set_on_the_node_reach_no_pod_and_those_of_pods_not_the_node() {
     let mut fixture = InPod::new(&[]);

@@ -70,7 +70,7 @@ struct Killed {
     pods: [Peer; 2],
     before: Vec<String>,
     conflist: Vec<u8>,
-    /// Its debug state, which it writes after several seconds.
+    /// The agent's debug state, which it writes after several seconds.
     state: Vec<u8>,
 }
 

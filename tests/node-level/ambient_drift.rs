@@ -162,7 +162,7 @@ fn replaced_forward(chain: &str) -> String {
     format!("nft flush {chain_name} ; delete {chain_name} ; add {chain_name} {chain} ; add rule {jump}")
 }
 
-/// None of our objects is changed, so nothing is repaired.
+/// No object of ours is changed, so nothing is repaired.
 fn assert_overruled(cases: &[(&str, &str, &str)]) {
     let mut fixture = Ambient::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a");

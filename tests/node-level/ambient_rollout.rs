@@ -134,7 +134,7 @@ fn breakable_tools(node: &Netns) -> TempDir {
     tools
 }
 
-/// Its rules are applied while other steps run, and are part of the plan nevertheless.
+/// The new ztunnel's rules are applied while other steps run, and are part of the plan nevertheless.
 #[test]
 fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     let path = format!("/tools:{}", std::env::var("PATH").unwrap());

@@ -133,7 +133,7 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
 
 const CLOSED: &str = "debug port closed; the debug state is served on the Unix socket only";
 
-/// It would be a port of the node, which every container with hostNetwork reaches.
+/// The port would be one of the node, which every container with hostNetwork reaches.
 #[test]
 fn on_the_nodes_network_the_debug_port_is_closed_unless_it_is_asked_for() {
     let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);

@@ -259,7 +259,7 @@ fn without_order(line: &str) -> String {
     words.join(" ")
 }
 
-/// The same text whether a port or a mark is an expression of nf_tables or a match of x_tables; without counters.
+/// Equal text whether a port or a mark is an expression of nf_tables or a match of x_tables; without counters.
 fn without_implied(line: &str) -> String {
     let mut line = line.replace("meta mark", "mark").replace(" & ", " and ");
     for proto in ["tcp", "udp"] {

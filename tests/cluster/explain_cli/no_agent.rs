@@ -26,7 +26,7 @@ fn dies(fixture: &mut Ambient, pods: &[&str]) {
         };
         pods.iter().all(|name| is_captured(name).is_some()).then_some(())
     };
-    // It is written every minute.
+    // The record is written every minute.
     let described = std::fmt::from_fn(|f| write!(f, "it is written down: {}", fixture.log()));
     kit::until_within(Duration::from_secs(90), described, holds);
     fixture.daemon.take().unwrap().kill();

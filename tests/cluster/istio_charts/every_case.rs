@@ -6,7 +6,7 @@ use std::thread;
 use super::chart::{self, Chart};
 use super::release::Release;
 
-/// Concurrent agents: most of the time they wait for each other's API server.
+/// Concurrent agents: they mostly wait for each other's API server.
 const AT_A_TIME: usize = 6;
 
 /// Runs the life of a release. `None` means that there is no API server.

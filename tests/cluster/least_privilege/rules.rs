@@ -8,7 +8,7 @@ use super::grants::{Verb, verbs};
 use super::life::live;
 use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR, documents_of};
 
-/// Concurrent lives: most of the time they wait.
+/// Concurrent lives: they mostly wait.
 const AT_A_TIME: usize = 6;
 
 /// Needed by agents with API servers before 1.34 only, unlike this one: those do not stream lists.

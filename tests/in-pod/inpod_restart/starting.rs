@@ -187,7 +187,7 @@ fn a_record_that_does_not_fit_is_not_believed() {
 fn a_record_overrules_neither_facts_nor_other_pods() {
     let mut fixture = Fixture::new();
     let (late, file) = (fixture.late.sandbox.pod.clone(), fixture.record());
-    // It left the mesh while no agent ran: its rules are removed, as no process of it will reveal its namespace.
+    // The pod left the mesh while no agent ran: its rules are removed, as no process of it will reveal its namespace.
     fixture.restart(|fixture| {
         let mut manifest = starting(&late);
         manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
@@ -195,7 +195,7 @@ fn a_record_overrules_neither_facts_nor_other_pods() {
     });
     fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
     assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
-    // It was deleted, and its record was not.
+    // The pod was deleted, and its record was not.
     fixture.restart(|fixture| fixture.base.manifests.remove_pod(MESH, &late.name));
     assert!(file.exists() && fixture.state() == Some(WorkloadState::Gone));
     // Its address belongs to another pod, as the API reports.

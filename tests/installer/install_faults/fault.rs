@@ -136,7 +136,7 @@ pub(super) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs all cases of a table concurrently: most of the time they wait.
+/// Runs all cases of a table concurrently: they mostly wait.
 pub(super) fn each<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
     thread::scope(|scope| cases.into_iter().for_each(|case| drop(scope.spawn(|| check(case)))));
 }

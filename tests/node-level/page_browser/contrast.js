@@ -1,4 +1,4 @@
-// Every text that can be seen whose contrast against what is behind it is below WCAG's AA, in words; and how many were looked at.
+// Messages about every visible text whose contrast with its background is below WCAG's AA; and the number of texts examined.
 (() => {
   const parse = color => {
     const numbers = (color.match(/[\d.]+/g) || []).map(Number);
@@ -19,7 +19,7 @@
     }
     return [255, 255, 255];
   };
-  // In a picture, the last rectangle drawn before the text that holds its middle.
+  // In an SVG, the last rectangle drawn before the text that contains its centre.
   const drawn = text => {
     const box = text.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
     let found = null;

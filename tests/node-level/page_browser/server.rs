@@ -7,7 +7,7 @@ use std::thread;
 
 use report::StateReport;
 
-/// Its answer, and the requests that it received.
+/// Answer of the server, and the requests that it received.
 struct Shared {
     /// `None` means that it answers 503.
     state: Mutex<Option<StateReport>>,

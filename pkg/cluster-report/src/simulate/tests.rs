@@ -78,7 +78,7 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
     }
 }
 
-/// Its containers include no istio-proxy, so the agent of its node would capture it in no mode.
+/// The pod's containers include no istio-proxy, so the agent of its node would capture it in no mode.
 #[test]
 fn an_injected_pod_without_a_proxy_does_not_count_as_ambient() {
     let mut cluster = cluster(&json!([]));

@@ -15,7 +15,7 @@ pub(crate) enum Fate {
     Captured(u8),
     /// Dropped or rejected.
     Held,
-    /// Its path without our rules: for a member's packet this is a bypass.
+    /// The path without our rules: for a member's packet this is a bypass.
     Direct,
 }
 

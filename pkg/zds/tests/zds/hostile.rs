@@ -115,7 +115,7 @@ fn an_answer_too_many() {
     serves(&agent);
 }
 
-/// It must not be attributed to the next request, which has not been sent yet.
+/// The answer must not be attributed to the next request, which has not been sent yet.
 #[test]
 fn an_answer_too_many_before_the_next_request() {
     let (go_on, wait) = channel();

@@ -117,7 +117,7 @@ fn a_long_error_is_cut_and_no_reason_to_close() {
     assert_eq!(agent.event(), refused("a", 0, &error[..1024]));
 }
 
-/// It would be read as a truncated message, and cost all workloads the connection.
+/// The message would be read as truncated, and cost all workloads the connection.
 #[test]
 fn what_ztunnel_has_no_room_for_is_not_sent() {
     let agent = Agent::open();
