@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use netlink::MessageIter;
 
 /// Any bytes are messages, each of which is a socket, a tracked connection, or neither; the same each time. No address is
-/// IPv4-mapped IPv6, which would differ from its IPv4 form.
+/// IPv4-mapped IPv6: it would be a second form of the same address.
 ///
 /// # Panics
 /// If one of these does not hold.
