@@ -117,7 +117,7 @@ mod tests {
 clusters:
 - cluster:
     certificate-authority-data: LS0tQ0EtLS0K
-    server: https: //[fd00::1]:443
+    server: https://[fd00::1]:443
   name: local
 contexts:
 - context:

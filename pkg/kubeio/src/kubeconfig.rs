@@ -201,8 +201,8 @@ mod tests {
               - {name: other, cluster: {server: "https://10.1.2.3:6443"}}
               - name: shop
                 cluster:
-                  server: https: //10.1.2.4:6443
-                  proxy-url: http: //10.0.0.5:3128
+                  server: https://10.1.2.4:6443
+                  proxy-url: http://10.0.0.5:3128
                   tls-server-name: api
                   certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFRSUQKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=
             users:

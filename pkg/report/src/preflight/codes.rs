@@ -52,7 +52,7 @@ preflight_codes! {
         "Load the modules xt_TPROXY and xt_socket, or use the mode REDIRECT."
     /// Legacy tables are in use, which the agent cannot change.
     LegacyTables "legacy-tables" "every kind of tables that is in use can be changed"
-        "Pods whose tables are legacy ones cannot be captured, and rules of the node stand beside those of the other kind."
+        "Pods whose tables are legacy ones cannot be captured, and rules of the node exist beside those of the other kind."
         "Use the image with -ambient, which has the iptables tools."
     /// Numbers of the node path are used by another component.
     NumbersTaken "numbers-taken" "priorities, tables and networks of the node path are free"
