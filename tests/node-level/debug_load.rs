@@ -53,19 +53,19 @@ fn check(began: SystemTime, body: &str) {
     assert!(state["pods"].as_array().unwrap().len() >= usize::from(ENROLLED));
 }
 
-/// Probes as the kubelet does until the flag is set; returns the slowest answer.
-fn probe(daemon: &Daemon, over: &AtomicBool) -> Duration {
-    let mut slowest = Duration::ZERO;
+/// Probes as the kubelet does until the flag is set; returns the times of the answers of each path.
+fn probe(daemon: &Daemon, over: &AtomicBool) -> [Vec<Duration>; 2] {
+    let mut times = [const { Vec::new() }; 2];
     while !over.load(Ordering::Relaxed) {
-        for path in ["/healthz", "/readyz"] {
+        for (path, times) in ["/healthz", "/readyz"].into_iter().zip(&mut times) {
             let began = Instant::now();
             let status = daemon.get(8000, path).map(|(status, _)| status);
-            slowest = slowest.max(began.elapsed());
+            times.push(began.elapsed());
             assert_eq!(status, Some(200), "{path}");
         }
         thread::sleep(Duration::from_millis(50)); // many probes, but no considerable load
     }
-    slowest
+    times
 }
 
 /// Sets a flag on drop.
@@ -93,7 +93,7 @@ fn who_asks_does_not_disturb_pods_that_start() {
     let crowd = Crowd::start(fixture.node.netns(), REQUESTS, check);
     let (over, daemon) = (AtomicBool::new(false), fixture.daemon.as_ref().unwrap());
     let (mut busy, mut anonymous) = (Vec::new(), 0);
-    let slowest_probe = thread::scope(|scope| {
+    let probes = thread::scope(|scope| {
         let end = Set(&over); // even if an ADD fails: otherwise the probes would never end
         let probes = scope.spawn(|| probe(daemon, &over));
         while !crowd.is_done() && !probes.is_finished() {
@@ -108,15 +108,18 @@ fn who_asks_does_not_disturb_pods_that_start() {
     busy.sort();
     let slowest = *busy.last().unwrap();
     println!(
-        "{answered} answers; {} ADDs: median {:?}, slowest {slowest:?}, quiet {median:?}; probes {slowest_probe:?}; {anonymous} KiB anonymous of {}",
+        "{answered} answers; {} ADDs: median {:?}, slowest {slowest:?}, quiet {median:?}; probes {:?}; {anonymous} KiB anonymous of {}",
         busy.len(),
         busy[busy.len() / 2],
+        probes.iter().flatten().max(),
         daemon.resident_kib()
     );
     assert_eq!(answered, REQUESTS);
     // If pods waited for observations, all of them would; single ones are delayed by other tests' processes.
     assert!(busy[busy.len() / 2] <= median * 4 + SLACK, "quiet {quiet:?}, then {busy:?}");
     assert!(slowest <= SLOWEST, "quiet {quiet:?}, then {busy:?}");
-    assert!(slowest_probe < PROBE, "{slowest_probe:?}");
+    // The kubelet acts on three late answers in a row.
+    let is_late = |times: &[Duration]| times.iter().all(|took| *took >= PROBE);
+    assert!(!probes.iter().any(|times| times.windows(2).any(is_late)), "{probes:?}");
     assert!(anonymous < ANONYMOUS_KIB, "{anonymous} KiB");
 }
