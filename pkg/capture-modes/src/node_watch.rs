@@ -212,7 +212,7 @@ struct NodeObserver {
     reader: GenerationReader,
     /// Requests for generation and sets, whose replies rarely change. `None`: there are many sets, or the next check
     /// opens them again.
-    questions: Option<RepeatedRequests>,
+    requests: Option<RepeatedRequests>,
     /// `None`: notifications are not read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     /// `None`: the kernel could not be queried, or has no nf_tables.
@@ -239,12 +239,12 @@ impl NodeObserver {
         let has_use = objects.network || objects.attributed;
         let notifications = if has_use { Some(watch_node(objects.attributed)?) } else { None };
         let handle = IpsetHandle::open().map_err(io::Error::other)?;
-        let questions = open_questions(&handle).map_err(io::Error::other)?;
+        let requests = open_requests(&handle).map_err(io::Error::other)?;
         Ok(NodeObserver {
             objects,
             handle,
             reader: GenerationReader::open().map_err(io::Error::other)?,
-            questions: Some(questions),
+            requests: Some(requests),
             notifications,
             generation: None,
             rules: None,
@@ -260,7 +260,7 @@ impl NodeObserver {
     }
 
     fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeNotice)) {
-        let (mut delay, mut worked) = (PERIOD, processor_time());
+        let (mut delay, mut used) = (PERIOD, processor_time());
         loop {
             thread::park_timeout(delay);
             if ended.load(Ordering::Acquire) {
@@ -268,7 +268,7 @@ impl NodeObserver {
             }
             let (network_changed, writer) = self.read_notifications();
             let mut retry = Duration::ZERO;
-            if !self.is_as_before() {
+            if !self.is_unchanged() {
                 let writer = writer.or_else(|| self.writer.take());
                 let rules_changed = self.rules_changed();
                 let [sets, members] = [self.sets_changed(), self.members_changed()];
@@ -280,7 +280,7 @@ impl NodeObserver {
                 if sets == Some(true) || members == Some(true) {
                     report(NodeChange::Sets.into());
                 }
-                retry = self.end_look([sets, members].contains(&None));
+                retry = self.end_check([sets, members].contains(&None));
             }
             if network_changed {
                 report(NodeChange::Network.into());
@@ -288,33 +288,33 @@ impl NodeObserver {
             if self.objects.ztunnels.as_ref().is_some_and(ZtunnelWatcher::take_changes) {
                 report(NodeChange::Ztunnel.into());
             }
-            let before = std::mem::replace(&mut worked, processor_time());
-            delay = PERIOD.max(retry).max(worked.saturating_sub(before) * RELIEF).min(LAST_DELAY);
+            let before = std::mem::replace(&mut used, processor_time());
+            delay = PERIOD.max(retry).max(used.saturating_sub(before) * RELIEF).min(LAST_DELAY);
         }
     }
 
     /// Returns whether generation and member counts are unchanged since the last check, and no list is due.
-    fn is_as_before(&mut self) -> bool {
+    fn is_unchanged(&mut self) -> bool {
         if self.handle.has_many_sets() {
-            self.questions = None;
+            self.requests = None;
             return false;
         }
-        let questions = self.questions.take().or_else(|| open_questions(&self.handle).ok());
-        let Some(mut questions) = questions else { return false };
-        let Ok(same) = questions.are_replies_unchanged() else { return false };
-        self.questions = Some(questions);
+        let requests = self.requests.take().or_else(|| open_requests(&self.handle).ok());
+        let Some(mut requests) = requests else { return false };
+        let Ok(same) = requests.are_replies_unchanged() else { return false };
+        self.requests = Some(requests);
         let now = Instant::now();
         same && now < self.legacy_due.min(self.members_due) && self.rules_retry.is_none_or(|due| now < due)
     }
 
     /// Ends a check, and returns the pause after it. After a failed check, the next one sends all requests anew, on
     /// other sockets.
-    fn end_look(&mut self, failed: bool) -> Duration {
+    fn end_check(&mut self, failed: bool) -> Duration {
         if !failed {
             self.failures.record_success();
             return Duration::ZERO;
         }
-        self.questions = None;
+        self.requests = None;
         if let Ok(handle) = IpsetHandle::open() {
             self.handle = handle;
         }
@@ -382,7 +382,7 @@ impl NodeObserver {
     }
 }
 
-fn open_questions(handle: &IpsetHandle) -> Result<RepeatedRequests, netlink::Error> {
+fn open_requests(handle: &IpsetHandle) -> Result<RepeatedRequests, netlink::Error> {
     let (generation, list) = (nftables::generation_request(), handle.headers_request());
     RepeatedRequests::open(NetlinkProtocol::Netfilter, generation, list)
 }
