@@ -8,7 +8,10 @@ use std::{
 
 use kit::Netns;
 
-use super::{cluster::ClusterNode, crowd::address};
+use super::{
+    cluster::ClusterNode,
+    crowd::{address, create_netns},
+};
 use crate::{
     ambient::spread,
     base::BenchNode,
@@ -95,12 +98,8 @@ impl<'a> Crowd<'a> {
     fn start(base: &'a BenchNode, node: &'static str, peer: Option<&Peer>) -> Crowd<'a> {
         let mut place = ClusterNode::start(base, node, peer);
         let pods = (0..PODS).map(|number| {
-            let (pod, netns) = (place.create_pod(&format!("pod-{number}")), Netns::new("agent"));
             let ip = address(number);
-            let batch = format!(
-                "link add eth0 up type veth peer name peer0\naddress add {ip}/32 dev eth0\nlink set lo up\n"
-            );
-            netns.pipe("ip -batch -", &batch);
+            let (pod, netns) = (place.create_pod(&format!("pod-{number}")), create_netns("agent", ip));
             let cgroup = format!("kubepods/burstable/pod{}/0123", pod.uid);
             place.processes.add(u32::try_from(number).unwrap() + 100, &cgroup, &netns);
             base.api.admin().patch_status(&place.path(&pod.name), &pod.manifest(&[ip])["status"]);

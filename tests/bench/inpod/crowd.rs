@@ -71,12 +71,8 @@ impl Crowd {
         let fixture = Fixture::start(&[]);
         let mut pods = Vec::new();
         for number in 0..count {
-            let (pod, netns) = (Pod::new(MESH, &format!("pod-{number}")), Netns::new("crowd"));
             let ip = address(number);
-            let batch = format!(
-                "link add eth0 up type veth peer name peer0\naddress add {ip}/32 dev eth0\nlink set lo up\n"
-            );
-            netns.pipe("ip -batch -", &batch);
+            let (pod, netns) = (Pod::new(MESH, &format!("pod-{number}")), create_netns("crowd", ip));
             fixture.put_process(number + 100, &pod, &netns);
             fixture.manifests.put_pod(&pod.manifest(&[ip]));
             pods.push((pod, netns));
@@ -185,6 +181,15 @@ impl Crowd {
         }
         println!();
     }
+}
+
+/// Creates the network namespace of a pod with this address.
+pub(super) fn create_netns(name: &str, ip: IpAddr) -> Netns {
+    let netns = Netns::new(name);
+    let batch =
+        format!("link add eth0 up type veth peer name peer0\naddress add {ip}/32 dev eth0\nlink set lo up\n");
+    netns.pipe("ip -batch -", &batch);
+    netns
 }
 
 pub(super) fn address(number: usize) -> IpAddr {
