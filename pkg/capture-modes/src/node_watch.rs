@@ -19,10 +19,9 @@ use std::{
 
 use firewall::RulesGeneration;
 use ipset::{IpsetHandle, SetName};
-use netlink::{NetlinkProtocol, RepeatedRequests};
+use netlink::{ChangedReplies, NetlinkProtocol, RepeatedRequests};
 use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
-use nftables::GenerationReader;
 use nodepath::ZtunnelWatcher;
 use retry::{Attempts, Backoff, ChangePace, LAST_DELAY};
 use rules::ChainSet;
@@ -209,14 +208,10 @@ impl NodeWatch {
 struct NodeObserver {
     objects: NodeObjects,
     handle: IpsetHandle,
-    reader: GenerationReader,
-    /// Requests for generation and sets, whose replies rarely change. `None`: there are many sets, or the next check
-    /// opens them again.
+    /// Requests for generation and sets, whose replies rarely change. `None`: the next check opens them again.
     requests: Option<RepeatedRequests>,
     /// `None`: notifications are not read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
-    /// `None`: the kernel could not be queried, or has no nf_tables.
-    generation: Option<u32>,
     rules: Option<RulesGeneration>,
     legacy_due: Instant,
     /// For each set, the number of foreign members; `None`: unknown.
@@ -243,10 +238,8 @@ impl NodeObserver {
         Ok(NodeObserver {
             objects,
             handle,
-            reader: GenerationReader::open().map_err(io::Error::other)?,
             requests: Some(requests),
             notifications,
-            generation: None,
             rules: None,
             legacy_due: Instant::now(),
             sets: None,
@@ -260,51 +253,62 @@ impl NodeObserver {
     }
 
     fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeNotice)) {
-        let (mut delay, mut used) = (PERIOD, processor_time());
+        let mut delay = PERIOD;
         loop {
             thread::park_timeout(delay);
             if ended.load(Ordering::Acquire) {
                 return;
             }
+            let replies = self.request_changes();
+            // After the generation: whatever changed it is likely to have its notification.
             let (network_changed, writer) = self.read_notifications();
-            let mut retry = Duration::ZERO;
-            if !self.is_unchanged() {
-                let writer = writer.or_else(|| self.writer.take());
-                let rules_changed = self.rules_changed();
-                let [sets, members] = [self.sets_changed(), self.members_changed()];
-                if rules_changed {
-                    report(NodeNotice { change: NodeChange::Rules, writer });
-                } else if self.rules_retry.is_some() {
-                    self.writer = writer;
-                }
-                if sets == Some(true) || members == Some(true) {
-                    report(NodeChange::Sets.into());
-                }
-                retry = self.end_check([sets, members].contains(&None));
-            }
+            delay = if self.has_due_check(replies) { self.check(replies, writer, report) } else { PERIOD };
             if network_changed {
                 report(NodeChange::Network.into());
             }
             if self.objects.ztunnels.as_ref().is_some_and(ZtunnelWatcher::take_changes) {
                 report(NodeChange::Ztunnel.into());
             }
-            let before = std::mem::replace(&mut used, processor_time());
-            delay = PERIOD.max(retry).max(used.saturating_sub(before) * RELIEF).min(LAST_DELAY);
         }
     }
 
-    /// Returns whether generation and member counts are unchanged since the last check, and no list is due.
-    fn is_unchanged(&mut self) -> bool {
-        if self.handle.has_many_sets() {
-            self.requests = None;
-            return false;
-        }
-        let requests = self.requests.take().or_else(|| open_requests(&self.handle).ok());
-        let Some(mut requests) = requests else { return false };
-        let Ok(same) = requests.are_replies_unchanged() else { return false };
+    /// Returns whether generation and sets changed since the last check; `None`: the kernel could not be queried. The list
+    /// of sets is not requested where it is long.
+    fn request_changes(&mut self) -> Option<ChangedReplies> {
+        let mut requests = self.requests.take().or_else(|| open_requests(&self.handle).ok())?;
+        let changed = requests.request_changes().ok()?;
         self.requests = Some(requests);
-        let now = Instant::now();
-        same && now < self.legacy_due.min(self.members_due) && self.rules_retry.is_none_or(|due| now < due)
+        Some(changed)
+    }
+
+    fn has_due_check(&self, replies: Option<ChangedReplies>) -> bool {
+        let due = self.members_due.min(self.rules_retry.unwrap_or(self.legacy_due));
+        replies.is_none_or(|changed| changed.first || changed.list)
+            || self.handle.has_many_sets()
+            || due <= Instant::now()
+    }
+
+    /// Compares what may have changed, reports changes, and returns the pause until the next check.
+    fn check(
+        &mut self,
+        replies: Option<ChangedReplies>,
+        writer: Option<String>,
+        report: &mut impl FnMut(NodeNotice),
+    ) -> Duration {
+        let began = processor_time();
+        let writer = writer.or_else(|| self.writer.take());
+        if self.rules_changed(replies) {
+            report(NodeNotice { change: NodeChange::Rules, writer });
+        } else if self.rules_retry.is_some() {
+            self.writer = writer;
+        }
+        let sets = [self.sets_changed(replies), self.members_changed()];
+        if sets.contains(&Some(true)) {
+            report(NodeChange::Sets.into());
+        }
+        let retry = self.end_check(sets.contains(&None));
+        let pause = processor_time().saturating_sub(began) * RELIEF;
+        PERIOD.max(retry).max(pause).min(LAST_DELAY)
     }
 
     /// Ends a check, and returns the pause after it. After a failed check, the next one sends all requests anew, on
@@ -322,20 +326,16 @@ impl NodeObserver {
     }
 
     /// Returns whether our rules changed. If they cannot be read, changes since the last check count in the next one.
-    fn rules_changed(&mut self) -> bool {
-        if self.rules_retry.is_some_and(|due| Instant::now() < due) {
+    fn rules_changed(&mut self, replies: Option<ChangedReplies>) -> bool {
+        let retrying = self.rules_retry.is_some();
+        let generation_changed = replies.map(|changed| changed.first);
+        let due = self.rules_retry.unwrap_or(self.legacy_due);
+        if (retrying || generation_changed != Some(true)) && Instant::now() < due {
             return false;
         }
-        let generation = self.reader.read();
-        if let (Err(_), Ok(reader)) = (&generation, GenerationReader::open()) {
-            self.reader = reader;
-        }
-        let generation = generation.ok();
-        if generation == self.generation && Instant::now() < self.legacy_due && self.rules_retry.is_none() {
-            return false;
-        }
+        let same_generation = !retrying && generation_changed == Some(false);
         let began = processor_time();
-        let now = RulesGeneration::of_node(self.objects.rules, self.rules.as_ref());
+        let now = RulesGeneration::of_node(self.objects.rules, self.rules.as_ref(), same_generation);
         self.legacy_due = list_due(began);
         if !now.is_comparable() {
             self.rules_retry = Some(Instant::now() + self.rules_failures.record_failure());
@@ -343,7 +343,6 @@ impl NodeObserver {
         }
         self.rules_retry = None;
         self.rules_failures.record_success();
-        self.generation = generation;
         let changed = self.rules.as_ref().is_some_and(|before| !before.is_unchanged(&now));
         self.rules = Some(now);
         changed
@@ -361,9 +360,15 @@ impl NodeObserver {
 
     /// Returns whether a set changed; `None`: the kernel could not be queried, and changes since the last check count
     /// in the next one.
-    fn sets_changed(&mut self) -> Option<bool> {
-        let before = self.sets.clone();
+    fn sets_changed(&mut self, replies: Option<ChangedReplies>) -> Option<bool> {
+        if replies.is_some_and(|changed| !changed.list) && !self.handle.has_many_sets() {
+            return Some(false);
+        }
+        let (before, had_many) = (self.sets.clone(), self.handle.has_many_sets());
         self.sets = Some(self.handle.foreign_member_counts(&self.objects.sets).ok()?);
+        if self.handle.has_many_sets() != had_many {
+            self.requests = None; // those of the next check have no list
+        }
         Some(before.is_some() && before != self.sets)
     }
 
@@ -383,7 +388,8 @@ impl NodeObserver {
 }
 
 fn open_requests(handle: &IpsetHandle) -> Result<RepeatedRequests, netlink::Error> {
-    let (generation, list) = (nftables::generation_request(), handle.headers_request());
+    let (generation, list) =
+        (nftables::generation_request(), (!handle.has_many_sets()).then(|| handle.headers_request()));
     RepeatedRequests::open(NetlinkProtocol::Netfilter, generation, list)
 }
 

@@ -24,12 +24,17 @@ impl RulesFingerprint {
         RulesFingerprint::read_within(iptables_legacy::LONGEST)
     }
 
-    /// Like [`RulesFingerprint::of_this_netns`], but with the larger limit for a node's legacy tables.
+    /// Like [`RulesFingerprint::of_this_netns`], but with the larger limit for a node's legacy tables. `generation`: of
+    /// nf_tables, if it is known.
     ///
     /// # Errors
     /// As [`RulesFingerprint::of_this_netns`].
-    pub fn of_node() -> Result<RulesFingerprint, Error> {
-        RulesFingerprint::read_within(iptables_legacy::LONGEST_OF_NODE)
+    pub(crate) fn of_node(generation: Option<u32>) -> Result<RulesFingerprint, Error> {
+        if generation.is_none() {
+            return RulesFingerprint::read_within(iptables_legacy::LONGEST_OF_NODE);
+        }
+        let legacy = iptables_legacy::tables_fingerprint(iptables_legacy::LONGEST_OF_NODE)?;
+        Ok(RulesFingerprint { generation, legacy })
     }
 
     fn read_within(longest: usize) -> Result<RulesFingerprint, Error> {

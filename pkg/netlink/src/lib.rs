@@ -25,7 +25,8 @@ pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
 pub use socket::{
-    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, RepeatedRequests, ReplyMessages, Socket,
+    ChangedReplies, DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, RepeatedRequests,
+    ReplyMessages, Socket,
 };
 
 /// Size of `struct nlmsghdr`.

@@ -23,7 +23,7 @@ mod repeated;
 mod replies;
 
 pub use notifications::NotificationSocket;
-pub use repeated::RepeatedRequests;
+pub use repeated::{ChangedReplies, RepeatedRequests};
 pub use replies::{ParseReply, ReplyMessages};
 
 /// Time without a reply after which a request fails. The kernel replies within microseconds, unless its configuration
@@ -33,6 +33,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of the receive buffer. The kernel fills dump datagrams up to the buffer's size, at most this
 /// (`netlink_recvmsg`).
 const BUFFER: usize = 32 * 1024;
+
 /// Netlink protocol, which selects a subsystem of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetlinkProtocol {

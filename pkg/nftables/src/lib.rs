@@ -30,5 +30,5 @@ mod xt;
 pub use commit::{Unsupported, commit, transaction_messages};
 pub use decode::{DecodedRule, prefix_of};
 pub use error::Error;
-pub use listing::{GenerationReader, generation_request, read_generation, read_tables};
+pub use listing::{generation_request, read_generation, read_tables};
 pub use xt::XtablesDecoder;

@@ -47,14 +47,15 @@ pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<F
 /// Reads until no rules were changed meanwhile. If they change all the time, the last result is returned: each chain
 /// was read as of one moment, and comparing generations shows the change.
 pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Result<T, Error> {
-    let mut generation = GenerationReader::open()?;
+    let mut socket = open_socket(ListBounds::POD).map_err(Error::Read)?;
+    let mut generation = || generation_of(&mut socket).map_err(Error::Read);
     let mut last = Err(Error::Changing(ATTEMPTS));
     for _ in 0..ATTEMPTS {
-        let before = generation.read()?;
+        let before = generation()?;
         match read() {
             Err(netlink::Error::Interrupted(_)) => {}
             Err(error) => return Err(Error::Read(error)),
-            Ok(found) if generation.read()? == before => return Ok(found),
+            Ok(found) if generation()? == before => return Ok(found),
             Ok(found) => last = Ok(found),
         }
     }
@@ -66,29 +67,7 @@ pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) ->
 /// # Errors
 /// [`Error::Read`]: the kernel has no nf_tables, or does not reply.
 pub fn read_generation() -> Result<u32, Error> {
-    GenerationReader::open()?.read()
-}
-
-/// Reader of the generation of the namespace in which it was opened, at the cost of one small request.
-#[derive(Debug)]
-pub struct GenerationReader(Socket);
-
-impl GenerationReader {
-    /// Opens a reader in the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// [`Error::Read`]: the kernel does not open a socket.
-    pub fn open() -> Result<GenerationReader, Error> {
-        open_socket(ListBounds::POD).map(GenerationReader).map_err(Error::Read)
-    }
-
-    /// Returns the generation of the namespace, which changes with each transaction.
-    ///
-    /// # Errors
-    /// As [`read_generation`].
-    pub fn read(&mut self) -> Result<u32, Error> {
-        generation_of(&mut self.0).map_err(Error::Read)
-    }
+    open_socket(ListBounds::POD).and_then(|mut socket| generation_of(&mut socket)).map_err(Error::Read)
 }
 
 fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {

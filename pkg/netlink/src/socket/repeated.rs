@@ -11,13 +11,24 @@ use crate::{Error, ListBounds, MessageFlags, NetlinkRequest};
 pub struct RepeatedRequests {
     socket: Socket,
     requests: Vec<u8>,
-    replies: Vec<u8>,
-    before: Vec<u8>,
+    has_list: bool,
+    /// Bytes of the first reply, and of the list.
+    replies: [Vec<u8>; 2],
+    before: [Vec<u8>; 2],
+}
+
+/// Which replies have other bytes than before; both the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedReplies {
+    /// Whether the reply to the first request changed. A refusal is a reply, too.
+    pub first: bool,
+    /// Whether the list changed; `false` if none was requested.
+    pub list: bool,
 }
 
 impl RepeatedRequests {
     /// Opens a socket in the calling thread's netns for requests to which the kernel replies in this order: `first`
-    /// with one message, and `list` with a list.
+    /// with one message, and `list` with a list of messages of at most 4 KiB.
     ///
     /// # Errors
     ///
@@ -25,43 +36,53 @@ impl RepeatedRequests {
     pub fn open(
         protocol: NetlinkProtocol,
         mut first: NetlinkRequest,
-        mut list: NetlinkRequest,
+        list: Option<NetlinkRequest>,
     ) -> Result<Self, Error> {
-        let socket = Socket::open(protocol)?.with_bounds(ListBounds::POD);
+        let mut socket = Socket::open(protocol)?.with_bounds(ListBounds::POD);
+        socket.buffer = vec![0; BUFFER];
         let mut requests = first.finish(FIRST, MessageFlags::REQUEST)?.to_vec();
-        requests.extend_from_slice(list.finish(LIST, MessageFlags::REQUEST | MessageFlags::DUMP)?);
-        Ok(Self { socket, requests, replies: Vec::new(), before: Vec::new() })
+        let has_list = list.is_some();
+        if let Some(mut list) = list {
+            requests.extend_from_slice(list.finish(LIST, MessageFlags::REQUEST | MessageFlags::DUMP)?);
+        }
+        Ok(Self { socket, requests, has_list, replies: Default::default(), before: Default::default() })
     }
 
-    /// Sends the requests, and returns whether the replies have the same bytes as before; false the first time.
+    /// Sends the requests, and returns which replies changed.
     ///
     /// # Errors
     ///
     /// As [`Socket::dump`]; afterwards, open a new socket before the next attempt.
-    pub fn are_replies_unchanged(&mut self) -> Result<bool, Error> {
+    pub fn request_changes(&mut self) -> Result<ChangedReplies, Error> {
         std::mem::swap(&mut self.replies, &mut self.before);
-        self.replies.clear();
+        self.replies.iter_mut().for_each(Vec::clear);
         self.socket.send_bytes(&self.requests)?;
         self.receive_replies()?;
-        Ok(self.replies == self.before)
+        let ([first, list], [first_before, list_before]) = (&self.replies, &self.before);
+        Ok(ChangedReplies { first: first != first_before, list: list != list_before })
     }
 
     fn receive_replies(&mut self) -> Result<(), Error> {
+        let [first, list] = &mut self.replies;
+        let length = self.socket.receive_datagram()?;
+        first.extend_from_slice(self.socket.buffer.get(..length).unwrap_or_default());
         let mut exchange = Exchange::new(LIST);
-        loop {
+        let mut progress = if self.has_list { ExchangeProgress::More } else { ExchangeProgress::Ended };
+        while progress == ExchangeProgress::More {
             let length = self.socket.receive_datagram()?;
             let datagram = self.socket.buffer.get(..length).unwrap_or_default();
-            self.replies.extend_from_slice(datagram);
-            if exchange.process_datagram(datagram, &mut |_| {})? == ExchangeProgress::Ended {
-                return Ok(());
-            }
-            if self.replies.len() > self.socket.bounds.bytes {
+            list.extend_from_slice(datagram);
+            if list.len() > self.socket.bounds.bytes {
                 return Err(Error::Bounds(self.socket.bounds));
             }
+            progress = exchange.process_datagram(datagram, &mut |_| {})?;
         }
+        Ok(())
     }
 }
 
+/// Size of the receive buffer. The kernel allocates as much for each datagram of a list, which is cheap up to here.
+const BUFFER: usize = 4096;
 /// Sequence numbers of the requests. They are constant, so that equal replies have equal bytes.
 const FIRST: u32 = 1;
 const LIST: u32 = 2;

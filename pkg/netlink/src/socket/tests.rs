@@ -55,14 +55,23 @@ fn a_repeated_request_has_the_same_replies_until_something_changes() {
     const GET_NETNS_ID: u16 = 90;
     let mut own = NetlinkRequest::new(GET_NETNS_ID, MessageFlags::NONE, &[0; 4]);
     own.put_u32(3, std::process::id()); // NETNSA_PID: this namespace has no ID in itself
-    let open = || RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), links());
-    let mut questions = open().unwrap();
-    assert!(!questions.are_replies_unchanged().unwrap(), "there is nothing before the first answer");
-    // Answers include counters of links, so several of them may differ.
-    assert!((0..20).any(|_| questions.are_replies_unchanged().unwrap()));
+    let open = |list| RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), list).unwrap();
+    let changed = |first, list| ChangedReplies { first, list };
+    let mut requests = open(Some(links()));
+    assert_eq!(
+        requests.request_changes().unwrap(),
+        changed(true, true),
+        "there is nothing before the first reply"
+    );
+    // Replies include counters of links, so several of them may differ.
+    assert!((0..20).any(|_| requests.request_changes().unwrap() == changed(false, false)));
+    let mut single = open(None);
+    assert_eq!(
+        [(); 2].map(|()| single.request_changes().unwrap()),
+        [changed(true, false), changed(false, false)]
+    );
     let refused = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, 1, 0, 1, 0, 0, 0]);
-    let mut refused = RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), refused).unwrap();
-    assert_eq!(refused.are_replies_unchanged().unwrap_err().errno(), Some(Errno::INVAL));
+    assert_eq!(open(Some(refused)).request_changes().unwrap_err().errno(), Some(Errno::INVAL));
 }
 
 #[test]
