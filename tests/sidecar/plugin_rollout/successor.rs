@@ -140,7 +140,9 @@ fn an_add_that_needs_the_agent_waits_for_its_successor() {
             let enrolled = format!("enrolled in ambient mode: {label}; the agent did it");
             assert!(outcome.has_logged(&enrolled), "{what}: {outcome}");
             let wall = outcome.wall();
-            assert!(wall >= LATE && wall < LATE + Duration::from_millis(700), "{what}: {wall:?}");
+            // The plugin may start a little later than this thread's pause.
+            let expected = LATE * 9 / 10..LATE + Duration::from_millis(700);
+            assert!(expected.contains(&wall), "{what}: {wall:?}");
             let request = requests.recv().unwrap();
             assert_eq!((request.namespace.as_str(), request.name.as_str()), ("shop", "web"), "{what}");
         });
