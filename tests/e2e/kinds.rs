@@ -50,7 +50,8 @@ fn first_packet(fixture: &mut Fixture, pod: &Value, expected: Expected) {
         Expected::Sidecar => {
             let has_init = pod["spec"]["initContainers"].is_array();
             // The runtime may write the container's last lines after its end.
-            let early = || Some(fixture.attempts(pod, "first")).filter(|lines| !has_init || !lines.is_empty());
+            let early =
+                || Some(fixture.attempts(pod, "first")).filter(|lines| !has_init || !lines.is_empty());
             let early = kit::found_within(LOG_LIMIT, early).unwrap_or_default();
             let refused = !has_init || early.first().is_some_and(|line| line["kind"] == "refused");
             fixture.checks.check(
