@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// The agent failed.
-    #[error("the node agent says: {0}")]
+    #[error("the node agent answered: {0}")]
     Agent(String),
     /// The configuration has no credential for the plugin.
     #[error(

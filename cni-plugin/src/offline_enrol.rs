@@ -81,7 +81,7 @@ fn read_shared_node(path: &Path) -> Result<SharedNode, String> {
     let read = File::open(path).and_then(|file| file.take(MAX_CONFIG).read_to_end(&mut text));
     read.map_err(|error| error.to_string())?;
     let shared: SharedConfig = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-    shared.node.ok_or_else(|| "it says nothing of a node path".to_owned())
+    shared.node.ok_or_else(|| "it describes no node path".to_owned())
 }
 
 /// Returns the addresses of the pod's interface, from the result of the previous plugins.

@@ -384,21 +384,25 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
 fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: restarts of {}", agent.name, fixture.machine.runtime.name()));
     let before = scenarios::install(fixture, agent);
-    let image = runtime_restart::withdraw(fixture, agent);
-    let theirs = runtime_restart::start_pods_of_istio(fixture, SHOP);
-    runtime_restart::readmit(fixture, agent, &image);
-    runtime_restart::restart(fixture, &theirs, "just upgraded from Istio's plugin");
     ztunnel::deploy(fixture, CaptureState::InPod);
-    let pods = runtime_restart::start_pods(
+    let mut pods = runtime_restart::start_pods(
         fixture,
         &[
             &|name| (injected_at_once(SHOP, &format!("sidecar-{name}")), Expected::Sidecar),
+            &|name| (native(injected(SHOP, &format!("native-{name}"))), Expected::Sidecar),
             &|name| (plain(SHOP, &format!("plain-{name}")), Expected::Direct),
             &|name| (plain(MESH, &format!("mesh-{name}")), Expected::Ztunnel),
             &|name| (labelled(plain(MESH, &format!("none-{name}")), MODE, "none"), Expected::Direct),
+            &|name| (in_user_namespace(plain(MESH, &format!("userns-{name}"))), Expected::Ztunnel),
         ],
     );
+    let image = runtime_restart::withdraw(fixture, agent);
+    let theirs = runtime_restart::start_pods_of_istio(fixture, SHOP);
     let all: Vec<_> = pods.iter().map(|(pod, _)| pod).chain(&theirs).cloned().collect();
+    runtime_restart::readmit(fixture, agent, &image);
+    runtime_restart::restart(fixture, &all, "just upgraded from Istio's plugin");
+    pods.extend(theirs.into_iter().map(|pod| (pod, Expected::Sidecar)));
+    runtime_restart::check_traffic(fixture, &pods, "just upgraded from Istio's plugin");
     runtime_restart::restart(fixture, &all, "with the agent");
     runtime_restart::check_traffic(fixture, &pods, "with the agent");
     runtime_restart::withdraw(fixture, agent);

@@ -93,7 +93,7 @@ Exit status 0: it is captured, or outside of the mesh as desired; 1: something i
 2: the state could not be determined, or usage error; 3: the node has no such pod.";
 const PROVE: &str = "install-cni prove proves by packets how a pod's traffic is redirected: in the pod's network namespace the agent
 sends packets to an address for documentation, and reads from the kernel where they were redirected. The proxy sees no connection,
-and no packet gets past the next hop.
+and no packet passes the next hop.
 
 Usage: install-cni prove NAMESPACE/POD [flags]
        install-cni prove NAMESPACE POD [flags]

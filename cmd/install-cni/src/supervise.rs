@@ -48,7 +48,7 @@ pub(crate) fn log_panics() {
 fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-    text.unwrap_or("without words").to_owned()
+    text.unwrap_or("no panic message").to_owned()
 }
 
 /// Waits for a task; an error is the message of its panic.

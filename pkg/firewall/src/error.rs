@@ -52,6 +52,6 @@ pub enum Error {
     #[error("cannot find out which nf_tables tables there are: {0}")]
     Presence(#[source] netlink::Error),
     /// The kernel did not report a built-in chain, or did not delete it.
-    #[error("cannot look after built-in chains of nf_tables: {0}")]
+    #[error("cannot maintain the built-in chains of nf_tables: {0}")]
     BuiltIn(#[source] netlink::Error),
 }

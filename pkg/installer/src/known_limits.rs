@@ -7,8 +7,9 @@ use cni_types::ConflistEntry;
 use crate::network;
 
 /// First plugin of a network, and the limit in ambient mode (docs/networks.md).
-const LIMITS: [(&str, &str); 2] = [
+const LIMITS: [(&str, &str); 3] = [
     ("macvlan", "behind macvlan, the kubelet's network probes of ambient pods fail"),
+    ("ipvlan", "behind ipvlan, which was not tested, the kubelet's network probes of ambient pods are expected to fail"),
     (
         "ovn-k8s-cni-overlay",
         "behind OVN-Kubernetes, the kubelet's network probes of ambient pods fail unless its gateway mode is local",
@@ -38,8 +39,9 @@ mod tests {
             let plugins: Vec<_> = plugins.iter().map(|plugin| format!(r#"{{"type": "{plugin}"}}"#)).collect();
             format!(r#"{{"cniVersion": "1.0.0", "name": "kit", "plugins": [{}]}}"#, plugins.join(", "))
         };
-        let cases: [(&[&str], bool); 5] = [
+        let cases: [(&[&str], bool); 6] = [
             (&["macvlan", "istio-cni"], true),
+            (&["ipvlan", "istio-cni"], true),
             (&["ovn-k8s-cni-overlay", "istio-cni"], true),
             (&["macvlan"], false),
             (&["bridge", "istio-cni"], false),

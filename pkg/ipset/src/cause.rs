@@ -26,8 +26,8 @@ impl IpsetCause {
 impl fmt::Display for IpsetCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.known_error() {
-            Some((symbol, text)) => write!(f, "kernel says: {text} ({symbol})"),
-            None if self.errno() == Some(Errno::NOENT) => f.write_str("kernel says: no such set (ENOENT)"),
+            Some((symbol, text)) => write!(f, "kernel: {text} ({symbol})"),
+            None if self.errno() == Some(Errno::NOENT) => f.write_str("kernel: no such set (ENOENT)"),
             None => self.0.fmt(f),
         }
     }
@@ -73,12 +73,12 @@ mod tests {
     fn every_number_reads_as_a_sentence() {
         let says =
             |number| IpsetCause(netlink::Error::Kernel { errno: Errno(number), message: None }).to_string();
-        assert_eq!(says(4352), "kernel says: the set is full (IPSET_ERR_HASH_FULL)");
-        assert_eq!(says(2), "kernel says: no such set (ENOENT)");
-        assert_eq!(says(1), "kernel says: operation not permitted (EPERM)");
-        assert_eq!(says(4999), "kernel says: error 4999");
+        assert_eq!(says(4352), "kernel: the set is full (IPSET_ERR_HASH_FULL)");
+        assert_eq!(says(2), "kernel: no such set (ENOENT)");
+        assert_eq!(says(1), "kernel: operation not permitted (EPERM)");
+        assert_eq!(says(4999), "kernel: error 4999");
         for (number, symbol, words) in KNOWN {
-            assert_eq!(says(*number), format!("kernel says: {words} ({symbol})"));
+            assert_eq!(says(*number), format!("kernel: {words} ({symbol})"));
         }
     }
 }

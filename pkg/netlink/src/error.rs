@@ -11,7 +11,7 @@ use crate::{Errno, ListBounds};
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused the request.
-    #[error("kernel says: {}", KernelMessage { errno: *errno, message: message.as_deref() })]
+    #[error("kernel: {}", KernelMessage { errno: *errno, message: message.as_deref() })]
     Kernel {
         /// Error number in the reply.
         errno: Errno,
@@ -89,9 +89,9 @@ mod tests {
             Error::Kernel { errno, message: message.map(str::to_owned) }.to_string()
         };
         let gateway = Some("Nexthop has invalid gateway");
-        assert_eq!(with(Errno::INVAL, gateway), "kernel says: Nexthop has invalid gateway (EINVAL)");
-        assert_eq!(with(Errno::SRCH, None), "kernel says: no such entry (ESRCH)");
-        assert_eq!(with(Errno(4097), None), "kernel says: error 4097");
-        assert_eq!(with(Errno(4097), Some("Bad set.")), "kernel says: Bad set (error 4097)");
+        assert_eq!(with(Errno::INVAL, gateway), "kernel: Nexthop has invalid gateway (EINVAL)");
+        assert_eq!(with(Errno::SRCH, None), "kernel: no such entry (ESRCH)");
+        assert_eq!(with(Errno(4097), None), "kernel: error 4097");
+        assert_eq!(with(Errno(4097), Some("Bad set.")), "kernel: Bad set (error 4097)");
     }
 }

@@ -27,7 +27,7 @@ impl FromStr for ZtunnelFallback {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ZtunnelFallback, String> {
-        ZtunnelFallback::from_name(text).ok_or_else(|| format!("{text:?} is none of hold, reject, open"))
+        ZtunnelFallback::from_name(text).ok_or_else(|| format!("{text:?} must be one of hold, reject, open"))
     }
 }
 

@@ -117,7 +117,7 @@ pub fn explain_pod(settings: &DaemonSettings, namespace: &str, name: &str) -> Re
 /// # Errors
 /// The names of namespace and pod are invalid, or as [`from_agent`].
 pub fn prove_pod(socket: &Path, namespace: &str, name: &str) -> Result<Proof> {
-    ensure!(is_name(namespace, name), "{namespace}/{name} names no pod: it is NAMESPACE/POD");
+    ensure!(is_name(namespace, name), "{namespace}/{name} is not a pod: expected NAMESPACE/POD");
     let body = send_put(socket, &format!("/debug/prove?pod={namespace}/{name}"), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }

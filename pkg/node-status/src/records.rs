@@ -81,8 +81,8 @@ fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<U
     };
     let number = found.iter().filter(|one| !is_known(one)).count();
     let why = format!(
-        "{number} network namespaces in {} have no record of an ADD: whether their pods belong to the mesh only the \
-         API server could tell",
+        "{number} network namespaces in {} have no record of an ADD: only the API server knows whether their pods \
+         belong to the mesh",
         places.used_path().display()
     );
     (number > 0).then(|| unrecorded(why))

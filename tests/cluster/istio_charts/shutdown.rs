@@ -148,7 +148,7 @@ fn an_ambient_agent_without_privileges_says_what_it_lacks() {
     let status = daemon.wait();
     assert_eq!(status.code(), Some(1));
     let needed = "CAP_NET_ADMIN and CAP_SYS_ADMIN (cni.privileged=true in the charts of Istio up to 1.20)";
-    let refusal = "cannot open a handle on IP sets: kernel says: operation not permitted (EPERM)";
+    let refusal = "cannot open a handle on IP sets: kernel: operation not permitted (EPERM)";
     let complaint = format!(
         "install-cni: cannot change the node's network, for which the container needs {needed}: {refusal}"
     );

@@ -58,7 +58,7 @@ fn links_that_cannot_be_made_are_told_and_traffic_is_held() {
     let ztunnel = Ztunnel::start(&base.node, "ztunnel-a", ZtunnelOptions::default());
     base.announce(&ztunnel, true);
     let error = "create links istioin0 and pistioin: cannot create link istioin0 type veth peer pistioin in another netns: \
-                 kernel says: exists already (EEXIST)";
+                 kernel: exists already (EEXIST)";
     base.daemon().wait_for("it is told", |daemon| daemon.has_logged("reconcile failed", &[("error", error)]));
     assert_eq!(base.daemon().get(8000, "/readyz").map(|(status, _)| status), Some(503));
     let held = TrafficClient::new(Proto::Tcp).within(std::time::Duration::from_millis(300));

@@ -25,7 +25,7 @@ fn parse_query(call: &CommandInvocation) -> Result<PodQuery> {
 pub(super) fn qualified_pod_name(call: &CommandInvocation) -> Result<(String, String)> {
     match parse_query(call)? {
         PodQuery::Pod(namespace, name) => Ok((namespace, name)),
-        PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
+        PodQuery::Name(name) => bail!("{name:?} is not a pod: expected NAMESPACE/POD"),
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn pod_name(operands: &[String]) -> Result<Option<String>> {
     }
     match parse_pod_query(operands, "")? {
         PodQuery::Pod(namespace, name) => Ok(Some(format!("{namespace}/{name}"))),
-        PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
+        PodQuery::Name(name) => bail!("{name:?} is not a pod: expected NAMESPACE/POD"),
     }
 }
 
@@ -62,7 +62,7 @@ fn parse_pod_query(operands: &[String], namespace: &str) -> Result<PodQuery> {
     match &asked {
         PodQuery::Pod(namespace, name) if is_name(namespace) && is_name(name) => Ok(asked),
         PodQuery::Name(name) if is_name(name) => Ok(asked),
-        _ => bail!("{:?} names no pod: it is NAMESPACE/POD", operands.join(" ")),
+        _ => bail!("{:?} is not a pod: expected NAMESPACE/POD", operands.join(" ")),
     }
 }
 

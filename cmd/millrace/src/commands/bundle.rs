@@ -22,7 +22,7 @@ const README: &str = "State of a cluster, as its agents reported it when the bun
 check.txt, check.json    the cluster checked
 nodes.txt                which directory is of which node, and which nodes did not answer
 nodes/N/state.json       everything that the node's agent knows, as /debug/state has it
-nodes/N/summary.txt      the node at one glance
+nodes/N/summary.txt      a summary of the node
 nodes/N/pods.txt         its pods, worst first
 nodes/N/differences.txt  what is not as desired, and what is not known
 nodes/N/agent.log        the agent's last lines

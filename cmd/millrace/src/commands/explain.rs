@@ -116,7 +116,7 @@ pub(super) fn parse_pod_name<'a>(
     if is_object_name(namespace) && is_object_name(name) {
         Ok((namespace, name))
     } else {
-        bail!("{word:?} names no pod: it is NAMESPACE/POD")
+        bail!("{word:?} is not a pod: expected NAMESPACE/POD")
     }
 }
 

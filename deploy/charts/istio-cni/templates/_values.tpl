@@ -153,7 +153,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- toString . -}}{{- end -}}
 {{- end -}}
 
-{{/* Empty if no value says whose it is. */}}
+{{/* Empty if no value names its owner. */}}
 {{- define "istio-cni.image" -}}
 {{- if contains "/" .v.image -}}
 {{- .v.image -}}

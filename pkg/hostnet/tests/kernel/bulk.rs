@@ -84,7 +84,7 @@ fn the_first_refusal_is_told_and_the_others_are_made() {
         assert_eq!(
             error.to_string(),
             "cannot replace route 10.7.1.244/32 via 10.99.0.1 dev va table 300 (number 71 of 203, 2 of them refused): \
-             kernel says: Nexthop has invalid gateway (ENETUNREACH)"
+             kernel: Nexthop has invalid gateway (ENETUNREACH)"
         );
         assert_eq!(errno(&error), Some(Errno(101)));
         assert!(matches!(error, Error::ApplyRoutes { index: 70, count: 203, applied: 200, failed: 2, .. }));

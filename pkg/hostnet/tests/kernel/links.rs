@@ -117,6 +117,6 @@ fn a_refused_address_says_what_and_why() {
         let error = handle.add_address(LinkIndex(4711), prefix("10.0.0.1/24")).unwrap_err();
         assert_eq!(errno(&error), Some(Errno::NODEV));
         let text = error.to_string();
-        assert!(text.starts_with("cannot add address 10.0.0.1/24 dev #4711: kernel says: "), "{text}");
+        assert!(text.starts_with("cannot add address 10.0.0.1/24 dev #4711: kernel: "), "{text}");
     });
 }

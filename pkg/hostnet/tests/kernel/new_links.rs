@@ -63,7 +63,7 @@ fn a_file_that_is_no_netns_has_no_number() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let text = handle.netns_number(file.as_fd()).unwrap_err().to_string();
         assert!(
-            text.starts_with("cannot ask for the number of a network namespace: kernel says: "),
+            text.starts_with("cannot ask for the number of a network namespace: kernel: "),
             "{text}"
         );
     });
@@ -93,7 +93,7 @@ fn what_is_in_the_way_is_not_taken_for_the_link() {
         ] {
             let refused = handle.create_veth(&new).unwrap_err();
             assert_eq!(errno(&refused), Some(Errno::EXIST), "{what}");
-            assert!(refused.to_string().starts_with(&format!("cannot create link {new}: kernel says: ")));
+            assert!(refused.to_string().starts_with(&format!("cannot create link {new}: kernel: ")));
         }
         assert_eq!(shown("link show").len(), 3);
     });
@@ -111,7 +111,7 @@ fn a_link_is_switched_on_once() {
             ip("link set one down");
         }
         let text = handle.set_link_up(LinkIndex(4711)).unwrap_err().to_string();
-        assert!(text.starts_with("cannot set link #4711 up: kernel says: "), "{text}");
+        assert!(text.starts_with("cannot set link #4711 up: kernel: "), "{text}");
     });
 }
 
@@ -125,7 +125,7 @@ fn links_that_cannot_be_asked_for_are_refused() {
         assert!(matches!(long, Error::Kernel { .. }), "{long}");
         let lo = index(handle, "lo");
         let text = handle.delete_link(lo).unwrap_err().to_string();
-        assert!(text.starts_with("cannot delete link lo: kernel says: "), "{text}");
+        assert!(text.starts_with("cannot delete link lo: kernel: "), "{text}");
         assert_eq!(shown("link show").len(), 3);
     });
 }

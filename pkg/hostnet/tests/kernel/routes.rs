@@ -234,14 +234,14 @@ fn a_refused_route_says_what_and_why_in_the_kernels_words() {
         assert_eq!(
             handle.add_route(&route).unwrap_err().to_string(),
             "cannot add route 10.1.2.3/32 via 10.99.0.1 dev va table 100: \
-             kernel says: Nexthop has invalid gateway (ENETUNREACH)"
+             kernel: Nexthop has invalid gateway (ENETUNREACH)"
         );
         let (oif, prefsrc) = (Some(index(handle, "lo")), Some(addr("9.9.9.9")));
         let local = Route { oif, prefsrc, ..Route::new(Family::V4, RouteKind::Local, None, TableId(133)) };
         assert_eq!(
             handle.add_route(&local).unwrap_err().to_string(),
             "cannot add route local default dev lo table 133 src 9.9.9.9: \
-             kernel says: Invalid prefsrc address (EINVAL)"
+             kernel: Invalid prefsrc address (EINVAL)"
         );
     });
 }

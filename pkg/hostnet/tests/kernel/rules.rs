@@ -224,7 +224,7 @@ fn a_refused_rule_says_what_and_why() {
         let backwards = PolicyRule::new(Family::V4, Some(200), RuleAction::Goto(100));
         assert_eq!(
             handle.ensure_rule(&backwards).unwrap_err().to_string(),
-            "cannot add rule 200: from all goto 100: kernel says: Backward goto not supported (EINVAL)"
+            "cannot add rule 200: from all goto 100: kernel: Backward goto not supported (EINVAL)"
         );
     });
 }

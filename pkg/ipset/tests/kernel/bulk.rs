@@ -66,7 +66,7 @@ fn members_are_judged_one_by_one() {
         let error = add(handle, &set, &given).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot add 0.0.0.0 to set s: kernel says: the unspecified address cannot be a member \
+            "cannot add 0.0.0.0 to set s: kernel: the unspecified address cannot be a member \
              (IPSET_ERR_HASH_ELEM)"
         );
         let expected =

@@ -143,7 +143,7 @@ fn a_set_without_comments_refuses_owners() {
         let error = handle.add_owned(&name("s"), [([10, 0, 0, 1].into(), &"a b".into())]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot add 10.0.0.1 to set s: kernel says: the set has no comments (IPSET_ERR_COMMENT)"
+            "cannot add 10.0.0.1 to set s: kernel: the set has no comments (IPSET_ERR_COMMENT)"
         );
         assert_eq!(saved(&name("s")), Owners::new());
     });

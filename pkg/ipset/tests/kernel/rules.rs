@@ -46,7 +46,7 @@ fn a_set_in_use_is_busy_and_stays() {
         assert!(is_busy(&error) && !is_missing_set(&error) && !is_full(&error), "{error}");
         assert_eq!(
             error.to_string(),
-            "cannot destroy set active: kernel says: in use by a firewall rule, another set or a listing \
+            "cannot destroy set active: kernel: in use by a firewall rule, another set or a listing \
              (IPSET_ERR_BUSY)"
         );
         assert_eq!(shown("ipset list -n"), "active\nnext\n");

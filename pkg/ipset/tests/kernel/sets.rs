@@ -85,7 +85,7 @@ fn a_missing_set_is_told_in_each_operation() {
         assert_eq!(handle.member_owners(&gone).unwrap(), None);
         assert_eq!(handle.destroy_set(&gone).unwrap(), RemoveOutcome::Missing);
         let removal = handle.remove_member(&gone, ip).unwrap_err();
-        let words = format!("cannot remove {ip} from set gone: kernel says: no such set (ENOENT)");
+        let words = format!("cannot remove {ip} from set gone: kernel: no such set (ENOENT)");
         assert_eq!(removal.to_string(), words);
         for error in [add_ips(handle, &gone, &[ip]).unwrap_err(), removal] {
             assert!(is_missing_set(&error) && !is_busy(&error) && !is_full(&error), "{error}");

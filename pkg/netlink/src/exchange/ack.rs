@@ -76,7 +76,7 @@ mod tests {
         for flags in [MessageFlags::ACK_ATTRIBUTES, MessageFlags::ACK_ATTRIBUTES | MessageFlags::CAPPED] {
             let payload = refusal(flags, 29, b"Nexthop has invalid gateway\0");
             let error = message_outcome(&message(NLMSG_ERROR, flags, &payload)).unwrap_err();
-            assert_eq!(error.to_string(), "kernel says: Nexthop has invalid gateway (EINVAL)");
+            assert_eq!(error.to_string(), "kernel: Nexthop has invalid gateway (EINVAL)");
         }
     }
 

@@ -35,7 +35,7 @@ fn a_refusal_carries_the_kernels_words() {
     message.put_u32(29, 0);
     let refused = socket.get(message).unwrap_err();
     assert_eq!(refused.errno(), Some(Errno::INVAL));
-    assert_eq!(refused.to_string(), "kernel says: Invalid values in header for get link request (EINVAL)");
+    assert_eq!(refused.to_string(), "kernel: Invalid values in header for get link request (EINVAL)");
 }
 
 #[test]

@@ -36,12 +36,12 @@ fn kernel_cases() -> Vec<Case> {
     let codes =
         [PodRules, PolicyRules, AddressSets, NodeRules, Tracking, SidecarRules, Tproxy, KernelSettings];
     for code in codes {
-        let refused = || Trial::Refused("kernel says: no".to_owned());
+        let refused = || Trial::Refused("kernel: no".to_owned());
         let untried = || Trial::NotTested("no permission".to_owned());
         cases.extend([
             (PreflightFact::Kernel(code, Trial::Accepted, true), code, None, ""),
-            (PreflightFact::Kernel(code, refused(), true), code, Some(Severity::Error), "kernel says: no"),
-            (PreflightFact::Kernel(code, refused(), false), code, Some(Severity::Warning), "kernel says: no"),
+            (PreflightFact::Kernel(code, refused(), true), code, Some(Severity::Error), "kernel: no"),
+            (PreflightFact::Kernel(code, refused(), false), code, Some(Severity::Warning), "kernel: no"),
             // Never passed, and never an error.
             (PreflightFact::Kernel(code, untried(), true), code, Some(Severity::Unknown), "no permission"),
             (PreflightFact::Kernel(code, untried(), false), code, Some(Severity::Unknown), "no permission"),
@@ -283,11 +283,11 @@ fn exit_status_readiness_and_findings_follow_from_the_worst() {
     };
     let (warning, not_known) = (taken_port(), PreflightFact::Memory(unknown()));
     let error =
-        PreflightFact::Kernel(PreflightCode::PodRules, Trial::Refused("kernel says: no".to_owned()), true);
+        PreflightFact::Kernel(PreflightCode::PodRules, Trial::Refused("kernel: no".to_owned()), true);
     assert_eq!(of(&[PreflightFact::Files(None)]), ([0, 0, 0], None, 0));
     assert_eq!(of(std::slice::from_ref(&warning)), ([1, 0, 0], None, 1));
     assert_eq!(of(&[warning.clone(), not_known.clone()]), ([2, 2, 0], None, 2));
-    let why = "capture is impossible on this node: kernel says: no (pod-rules)";
+    let why = "capture is impossible on this node: kernel: no (pod-rules)";
     assert_eq!(of(&[warning, not_known, error]), ([1, 1, 1], Some(why.to_owned()), 3));
 }
 

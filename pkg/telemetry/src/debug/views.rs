@@ -88,7 +88,7 @@ async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
     match spawn_blocking(move || render(&state)).await {
         Ok(text) => json_response(text),
         Err(_) => {
-            error_response(StatusCode::INTERNAL_SERVER_ERROR, "it could not be shown; the log says more")
+            error_response(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown; see the agent's log")
         }
     }
 }

@@ -18,7 +18,7 @@ const MAX_LOG: u64 = 4 * 1024 * 1024;
 const README: &str = "State of this node when the bundle was written. Secrets have been left out.
 
 state.json        everything, as /debug/state has it
-summary.txt       the node at one glance
+summary.txt       a summary of the node
 pods.txt          its pods, the worst first
 explanations.txt  each pod explained
 differences.txt   differences from the desired state, and what is unknown

@@ -17,7 +17,7 @@ pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Find
             format!("a process in it has port {port}, which ztunnel needs there ({why})"),
             [FREE_PORT, OPT_OUT],
         ),
-        None => (why, ["Read ztunnel's log on this node: it says more about the refusal.", RESTART]),
+        None => (why, ["Read ztunnel's log on this node: it has the reason of the refusal.", RESTART]),
     };
     let message = format!("ztunnel refused the pod {}: {why}. {}", pod_title(pod), traffic_consequence(pod));
     Some(Finding::new_unhealthy("ztunnel-refused", message, &advice))
@@ -101,11 +101,11 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
     let (code, then) = match state.node.no_ztunnel_policy.as_deref() {
         Some("reject") => (
             "no-ztunnel-reject",
-            "its connections are refused until one is, as the setting no-ztunnel-policy says",
+            "its connections are refused until one is, by the setting no-ztunnel-policy",
         ),
         Some("open") => (
             "no-ztunnel-open",
-            "its traffic bypasses the mesh until one is, as the setting no-ztunnel-policy says",
+            "its traffic bypasses the mesh until one is, by the setting no-ztunnel-policy",
         ),
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
