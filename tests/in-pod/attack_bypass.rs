@@ -11,7 +11,7 @@ use report::{CaptureState, Explanation, PodVerdict};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
-use crate::fixtures::inpod::{InPod, relayed};
+use crate::fixtures::inpod::{InPod, relayed, wait_relayed};
 use crate::fixtures::tables::Tables;
 
 /// Time within which a change that the kernel reports is observed, however busy the machine is.
@@ -65,7 +65,7 @@ fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
 /// An attack: name, action, and reported finding.
 type Attack = (&'static str, fn(&Peer), &'static str);
 
-const ATTACKS: [Attack; 13] = [
+const ATTACKS: [Attack; 15] = [
     (
         "marks",
         |pod| {
@@ -178,6 +178,20 @@ const ATTACKS: [Attack; 13] = [
         " dev eth0 table main\" (IPv4) takes packets from ",
     ),
     (
+        "rule-to-some",
+        |pod| {
+            pod.sandbox.netns.sh("ip rule add pref 5 to 198.51.100.0/24 lookup main");
+        },
+        "policy rule \"5: from all to 198.51.100.0/24 lookup main\" (IPv4) precedes ours",
+    ),
+    (
+        "route-to-some",
+        |pod| {
+            pod.sandbox.netns.sh("ip -6 route add 2001:db8:9::/64 dev eth0 table 100");
+        },
+        "route \"2001:db8:9::/64 dev eth0",
+    ),
+    (
         "route-ahead",
         |pod| {
             pod.sandbox.netns.sh("ip -6 route add unreachable default metric 1 table 100");
@@ -185,6 +199,25 @@ const ATTACKS: [Attack; 13] = [
         "a policy rule or route (IPv6) that discards packets takes packets from ",
     ),
 ];
+
+#[test]
+fn a_pod_whose_loopback_is_down_gets_its_rules_back() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = captured_pod(&mut fixture, "lo-down", &json!({"capabilities": {"add": ["NET_ADMIN"]}}));
+    let soon = if fixture.tables == Tables::Legacy { MINUTE } else { SOON };
+    let flush = fixture.tables.flush_nat("OUTPUT");
+    pod.sandbox.netns.sh("ip link set lo down");
+    pod.sandbox.netns.sh(&flush);
+    assert!(bypasses(&fixture, &pod, None), "it is no attack");
+    fixture.within(soon, "nothing leaves in plaintext", |fixture| !bypasses(fixture, &pod, None));
+    pod.sandbox.netns.sh("ip link set lo up");
+    fixture.within(soon, "it is as before", |fixture| fixture.is_ruled(&pod));
+    let outside = (fixture.node.outside_ip(false), PORT).into();
+    let _ = pod.tcp(outside).unwrap();
+    wait_relayed(&ztunnel, pod.ip(false), outside);
+}
 
 #[test]
 fn rules_of_others_that_precede_ours_are_reported() {
@@ -218,7 +251,9 @@ fn rules_of_others_that_precede_ours_are_reported() {
     for ((name, _, words), pod) in ATTACKS.iter().zip(&pods) {
         // Attacks that need their own mark to bypass, or that only could.
         let marks = if name.starts_with("policy-rule") { Some(MARKS[1]) } else { None };
-        if !["too-many", "too-many-chains", "nat-first", "route-ahead"].contains(name) {
+        let only_could =
+            ["too-many", "too-many-chains", "nat-first", "rule-to-some", "route-to-some", "route-ahead"];
+        if !only_could.contains(name) {
             assert!(bypasses(&fixture, pod, marks), "{name} is no attack");
         }
         let answer = explain(&fixture, name);

@@ -108,7 +108,7 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
 
 /// Raises the limit of open files: the network namespaces of all mesh pods are held open and watched, and container runtimes set
 /// limits as low as 1024.
-fn allow_many_files() {
+pub(crate) fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {

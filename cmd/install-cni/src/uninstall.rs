@@ -18,7 +18,7 @@ use report::StateReport;
 use telemetry::logging::{self, LogOptions};
 use tracing::{error, info, warn};
 
-use crate::{commands, node_agent, node_lock::NodeLock, state_collector};
+use crate::{commands, daemon::allow_many_files, node_agent, node_lock::NodeLock, state_collector};
 
 /// Usage text of the command.
 pub(crate) const USAGE: &str =
@@ -212,6 +212,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     let settings = Arc::new(settings);
     let uninstallation = Uninstallation::new(Arc::clone(&settings));
     uninstallation.refuse_beside_agent()?;
+    allow_many_files();
     let lock_file = settings.lock_file();
     let made = make_missing(lock_file.parent().unwrap_or(Path::new("/")))?;
     let lock = NodeLock::acquire(&lock_file)?;

@@ -218,6 +218,11 @@ impl AutoCapture {
                 self.switch_mode(state, is_in_pod)?;
                 Ok(ReconcileScope::Full)
             }
+            // An earlier switch to the node path failed half-way.
+            Some(true) if self.node.is_some() && self.handing_over.is_none() => {
+                self.handing_over = Some(HandOver::new());
+                Ok(ReconcileScope::Full)
+            }
             _ => Ok(scope),
         }
     }

@@ -262,7 +262,8 @@ impl NodeObserver {
             let replies = self.request_changes();
             // After the generation: whatever changed it is likely to have its notification.
             let (network_changed, writer) = self.read_notifications();
-            delay = if self.has_due_check(replies) { self.check(replies, writer, report) } else { PERIOD };
+            self.writer = writer.or_else(|| self.writer.take());
+            delay = if self.has_due_check(replies) { self.check(replies, report) } else { PERIOD };
             if network_changed {
                 report(NodeChange::Network.into());
             }
@@ -289,18 +290,12 @@ impl NodeObserver {
     }
 
     /// Compares what may have changed, reports changes, and returns the pause until the next check.
-    fn check(
-        &mut self,
-        replies: Option<ChangedReplies>,
-        writer: Option<String>,
-        report: &mut impl FnMut(NodeNotice),
-    ) -> Duration {
+    fn check(&mut self, replies: Option<ChangedReplies>, report: &mut impl FnMut(NodeNotice)) -> Duration {
         let began = processor_time();
-        let writer = writer.or_else(|| self.writer.take());
         if self.rules_changed(replies) {
-            report(NodeNotice { change: NodeChange::Rules, writer });
-        } else if self.rules_retry.is_some() {
-            self.writer = writer;
+            report(NodeNotice { change: NodeChange::Rules, writer: self.writer.take() });
+        } else if self.rules_retry.is_none() && replies.is_some_and(|changed| changed.first) {
+            self.writer = None; // of a change that does not concern us
         }
         let sets = [self.sets_changed(replies), self.members_changed()];
         if sets.contains(&Some(true)) {

@@ -25,7 +25,7 @@ pub use address::LinkAddress;
 pub use error::Error;
 pub use handle::{ChangeOutcome, RtnetlinkHandle};
 pub use link::{Link, NewVeth};
-pub use local::LocalDelivery;
+pub use local::{LocalDelivery, ObservedDelivery};
 pub use model::{Family, IpNet, Mark, TableId};
 pub use route::{Route, RouteChange, RouteKind, RouteProtocol};
 pub use rule::{OtherConditions, PolicyRule, RuleAction};

@@ -16,6 +16,15 @@ pub struct LocalDelivery {
     pub priority: Option<u32>,
 }
 
+/// Local delivery compared with the desired one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedDelivery {
+    /// Missing rule and route, as text.
+    pub missing: Vec<String>,
+    /// A route of the table that leads packets to some destinations elsewhere, as text.
+    pub narrower: Option<String>,
+}
+
 impl LocalDelivery {
     /// Returns the policy rule.
     pub fn policy_rule(&self, family: Family) -> PolicyRule {
@@ -34,8 +43,8 @@ impl LocalDelivery {
 }
 
 impl RtnetlinkHandle {
-    /// Adds what is missing, and returns it as text. Another default route of the same metric is replaced by ours:
-    /// packets with the mark have no other table.
+    /// Adds what is missing, and appends it to `made` as text, the policy rule first. Another default route of the same
+    /// metric is replaced by ours: packets with the mark have no other table.
     ///
     /// # Errors
     ///
@@ -45,8 +54,8 @@ impl RtnetlinkHandle {
         family: Family,
         lo: LinkIndex,
         desired: &LocalDelivery,
-    ) -> Result<Vec<String>, Error> {
-        let mut made = Vec::new();
+        made: &mut Vec<String>,
+    ) -> Result<(), Error> {
         // The rule is added first and deleted last, because its presence shows that there is something to delete. A
         // rule whose table is empty has no effect.
         if self.ensure_rule(&desired.policy_rule(family))? == ChangeOutcome::Yes {
@@ -57,43 +66,56 @@ impl RtnetlinkHandle {
         let lack = if is_added {
             Some(no_route(family, desired.table, None))
         } else {
-            self.missing_route(family, desired)?
+            self.read_table(family, desired)?.0
         };
         if lack.is_some() && !is_added {
             let _ = self.replace_route(&route)?;
         }
         made.extend(lack);
-        Ok(made)
+        Ok(())
     }
 
-    /// Returns what is missing, as text. `has_rule`: whether the policy rule is in place.
+    /// Compares the rule and the route with the kernel's. `has_rule`: whether the policy rule is in place.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub fn missing_local_delivery(
+    pub fn observe_local_delivery(
         &mut self,
         family: Family,
         has_rule: bool,
         desired: &LocalDelivery,
-    ) -> Result<Vec<String>, Error> {
-        let mut missing: Vec<String> = self.missing_route(family, desired)?.into_iter().collect();
+    ) -> Result<ObservedDelivery, Error> {
+        let (lack, narrower) = self.read_table(family, desired)?;
+        let mut missing: Vec<String> = lack.into_iter().collect();
         if !has_rule {
             missing.push(desired.no_rule(family));
         }
-        Ok(missing)
+        Ok(ObservedDelivery { missing, narrower })
     }
 
-    /// Reports that the table has no local default route, and what it has instead; `None`: it has one.
-    fn missing_route(&mut self, family: Family, desired: &LocalDelivery) -> Result<Option<String>, Error> {
+    /// Reports that the table has no local default route, and what it has instead; and its first route to some
+    /// destinations elsewhere.
+    fn read_table(
+        &mut self,
+        family: Family,
+        desired: &LocalDelivery,
+    ) -> Result<(Option<String>, Option<String>), Error> {
         let is_local = |route: &Route| route.kind == RouteKind::Local;
-        let first_and_local = |kept: &[Route], route: &Route| {
-            route.dst.is_none() && (kept.is_empty() || (is_local(route) && !kept.iter().any(is_local)))
+        let is_local_default = |route: &Route| route.dst.is_none() && is_local(route);
+        let is_new = |kept: &[Route], route: &Route| {
+            let has_none = !kept.iter().any(|kept| kept.dst.is_some() == route.dst.is_some());
+            let is_first = has_none && (route.dst.is_none() || !is_local(route));
+            is_first || (is_local_default(route) && !kept.iter().any(is_local_default))
         };
-        let defaults = self.find_routes(family, Some(desired.table), first_and_local)?;
-        let is_there = defaults.iter().any(is_local);
-        let other = defaults.first().map(|route| self.describe_route(route));
-        Ok((!is_there).then(|| no_route(family, desired.table, other.as_deref())))
+        let routes = self.find_routes(family, Some(desired.table), is_new)?;
+        let mut describe = |has_dst: bool| {
+            let found = routes.iter().find(|route| route.dst.is_some() == has_dst)?;
+            Some(self.describe_route(found))
+        };
+        let (other, narrower) = (describe(false), describe(true));
+        let is_there = routes.iter().any(is_local_default);
+        Ok(((!is_there).then(|| no_route(family, desired.table, other.as_deref())), narrower))
     }
 
     /// Deletes both, whatever component created them, and returns what was deleted as text.

@@ -280,9 +280,14 @@ fn refuse_shared(answers: &mut BTreeMap<PodUid, NetnsAnswer>) {
 /// # Errors
 /// The processes cannot be listed. A process that ends meanwhile is skipped.
 pub fn process_netns(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
-    let opened =
-        process_directories(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
-    Ok(opened.map(|netns| (netns.id(), netns)).collect())
+    let mut found = BTreeMap::new();
+    for process in process_directories(proc)? {
+        // One by one: open at the same time are as many as there are namespaces, not processes.
+        if let Ok(netns) = Netns::open(process.join("ns/net")) {
+            let _ = found.insert(netns.id(), netns);
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the namespace of each pod that has a process, and that process, for callers that cannot see the directory in

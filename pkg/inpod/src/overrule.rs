@@ -26,6 +26,11 @@ pub(crate) fn unread_rules(family: Family) -> String {
     format!("more policy rules ({family}) precede ours at {PRIORITY} than are read")
 }
 
+/// Reports that a route of our table leads packets to some destinations elsewhere.
+pub(crate) fn narrower_route(route: &str, family: Family, config: &InPodRulesConfig) -> String {
+    format!("route \"{route}\" ({family}) precedes ours in table {}", config.table)
+}
+
 /// Queries where the kernel routes replies of the application that ours deliver to ztunnel: another default route in
 /// our table, or a policy rule with the pod's own address as its condition, takes them although ours is in place.
 /// `None`: ours takes them, or the pod has no route to the outside.
@@ -55,8 +60,8 @@ pub(crate) fn overruling_route(
     Ok(Some(format!("{taken_by} takes packets from {from} ahead of ours in table {}", ours.table)))
 }
 
-/// Returns whether a rule matches our mark, or has no condition, and leads elsewhere. A rule with other conditions,
-/// such as the source address of another network, does not concern our packets.
+/// Returns whether a rule matches our mark, or all packets to some destinations or to any, and leads elsewhere. A rule
+/// with other conditions, such as the source address of another network, does not concern our packets.
 pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
@@ -65,7 +70,7 @@ pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> boo
         None => {
             let any_link = rule.iif.as_deref().is_none_or(|name| name == "lo");
             let any_protocol = rule.ip_proto.is_none_or(|protocol| protocol.0 == TCP);
-            !rule.unmodelled && any_link && any_protocol && rule.dest.is_none()
+            !rule.unmodelled && any_link && any_protocol
         }
     };
     is_first && rule.leads_past(PRIORITY, &[ours.table]) && takes_ours
@@ -96,6 +101,7 @@ mod tests {
             (PolicyRule { unmodelled: true, ..marked(0x111, 0xfff) }, true),
             (rule(1, main), true),
             (rule(1, RuleAction::Goto(32766)), true),
+            (PolicyRule { dest: Some("10.0.0.0/8".parse().unwrap()), ..rule(1, main) }, true),
             // The kernel's own rules, ours, and those that are later or do not match.
             (rule(0, RuleAction::Lookup(TableId::LOCAL)), false),
             (rule(100, RuleAction::Goto(200)), false),

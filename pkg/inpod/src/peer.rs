@@ -23,7 +23,7 @@ pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error>
 /// # Errors
 /// The namespace cannot be entered, or its addresses cannot be listed.
 pub fn netns_addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, Error> {
-    let list = || RtnetlinkHandle::open().and_then(|mut handle| handle.list_addresses());
+    let list = || RtnetlinkHandle::open_in_pod().and_then(|mut handle| handle.list_addresses());
     let ips = netns.run_in(list)??.into_iter().map(|address| address.ip);
     Ok(ips.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
 }

@@ -7,7 +7,7 @@ use firewall::{
     FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, describe_owned_tables,
     foreign_effects, run_inside,
 };
-use hostnet::{LocalDelivery, RtnetlinkHandle};
+use hostnet::{LocalDelivery, ObservedDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
 use netns::Netns;
 use rules::{
@@ -20,7 +20,7 @@ use sockdiag::TcpSocket;
 use crate::{
     BypassingConnections, Error,
     existing::{self, ExceptionFacts},
-    overrule::{overruling_route, overruling_rules, unread_rules},
+    overrule::{narrower_route, overruling_route, overruling_rules, unread_rules},
 };
 
 /// Desired state of a pod's namespace.
@@ -241,21 +241,26 @@ fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
     LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
 }
 
-/// Adds missing policy routes. Returns what was missing, and the error of one that could not be compared.
+/// Adds missing policy routes. Returns what was missing, and the error of one that could not be compared or, in a pod
+/// that was captured before, added: a process in the pod may have shut down `lo`, and shall not keep its rules from being
+/// restored.
 fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<(), hostnet::Error>), Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let (mut made, mut unlisted) = (Vec::new(), Ok(()));
     for family in desired.families {
-        match handle.ensure_local_delivery(*family, lo, &local_delivery(desired.config)) {
-            Ok(missing) => made.extend(missing),
+        let known = made.len();
+        match handle.ensure_local_delivery(*family, lo, &local_delivery(desired.config), &mut made) {
+            Ok(()) => {}
             Err(error) if error.is_excess() => {
                 unlisted = Err(error);
                 handle = RtnetlinkHandle::open_in_pod()?; // the kernel would continue that list
             }
             Err(_) if !is_deliverable(*family)? => {
                 drop(handle.delete_local_delivery(*family, lo, &local_delivery(desired.config))?);
+                made.truncate(known);
             }
+            Err(error) if made.len() == known => unlisted = Err(error), // the policy rule was there
             Err(error) => return Err(error.into()),
         }
     }
@@ -284,10 +289,12 @@ fn observe_netns(
         let ours = delivery.policy_rule(*family);
         let (rules, is_all) = handle.rules_until(*family, Some(PRIORITY))?;
         let has_rule = !is_all || rules.iter().any(|found| found.is_match_for(&ours));
-        let lacks = handle.missing_local_delivery(*family, has_rule, &delivery)?;
+        let ObservedDelivery { missing: lacks, narrower } =
+            handle.observe_local_delivery(*family, has_rule, &delivery)?;
         if lacks.is_empty() || is_deliverable(*family)? {
             let mut precede = overruling_rules(&rules, desired.config);
             precede.extend((!is_all).then(|| unread_rules(*family)));
+            precede.extend(narrower.map(|route| narrower_route(&route, *family, desired.config)));
             if lacks.is_empty() && precede.is_empty() {
                 overruled.extend(overruling_route(&mut handle, *family, desired.config)?);
             }

@@ -9,7 +9,10 @@ use crate::network;
 /// First plugin of a network, and the limit in ambient mode (docs/networks.md).
 const LIMITS: [(&str, &str); 3] = [
     ("macvlan", "behind macvlan, the kubelet's network probes of ambient pods fail"),
-    ("ipvlan", "behind ipvlan, which was not tested, the kubelet's network probes of ambient pods are expected to fail"),
+    (
+        "ipvlan",
+        "behind ipvlan, which was not tested, the kubelet's network probes of ambient pods are expected to fail",
+    ),
     (
         "ovn-k8s-cni-overlay",
         "behind OVN-Kubernetes, the kubelet's network probes of ambient pods fail unless its gateway mode is local",

@@ -85,8 +85,8 @@ impl NodeInspector {
 
     fn sidecar_target(&self, records: &[Arc<PodRecord>], pod: &PodState) -> ProofTarget {
         let redirect = self.sidecar_redirect(records, pod);
-        let redirect =
-            redirect.ok_or("neither the API server nor a record of its ADD describes what is to be redirected")?;
+        let redirect = redirect
+            .ok_or("neither the API server nor a record of its ADD describes what is to be redirected")?;
         let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unobserved_reason(pod))?)?;
         let choice = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
         let families = netns.run_in(|| choice.of_this_netns()).map_err(|error| error.to_string())?;

@@ -47,7 +47,7 @@ impl NodeSocket {
     /// Returns the peer of the pod's interface. The calling thread is in the pod's network namespace.
     pub(crate) fn find_peer(&self) -> Result<LinkIndex, String> {
         let interface = INTERFACE;
-        let mut pod = RtnetlinkHandle::open().map_err(|error| error.to_string())?;
+        let mut pod = RtnetlinkHandle::open_in_pod().map_err(|error| error.to_string())?;
         let link = pod.link_by_name(interface.as_str()).map_err(|error| error.to_string())?;
         let link = link.filter(|link| link.kind.as_deref() == Some("veth"));
         let (peer, number) = link

@@ -28,7 +28,7 @@ pub(crate) fn ensure_routes(
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        made.extend(handle.ensure_local_delivery(*family, lo, &local_delivery(local))?);
+        handle.ensure_local_delivery(*family, lo, &local_delivery(local), &mut made)?;
     }
     Ok(made)
 }
@@ -54,7 +54,7 @@ pub(crate) fn missing_routes(
         let Some(local) = config.local_route() else { break };
         let delivery = local_delivery(local);
         let has_rule = handle.has_rule(&delivery.policy_rule(*family))?;
-        missing.extend(handle.missing_local_delivery(*family, has_rule, &delivery)?);
+        missing.extend(handle.observe_local_delivery(*family, has_rule, &delivery)?.missing);
     }
     Ok(missing)
 }

@@ -61,7 +61,12 @@ impl InPodCapture {
                 self.finish_release(&uid, result);
             }
             JobResult::NetnsDiscovered(result) => self.finish_discovery(state, result),
-            JobResult::Exempted { took, result } => self.finish_exemption(state, took, result),
+            JobResult::Exempted { .. } if !self.exemption.busy => {} // of before the capture mode changed
+            JobResult::Exempted { took, result } => {
+                self.finish_exemption(state, took, result);
+                self.examine_node(state); // changes that were noticed meanwhile
+                self.due = self.next_due();
+            }
             JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
                 if connected != self.presence.connections {
                     let what = format!("ztunnel connections: {} → {connected}", self.presence.connections);

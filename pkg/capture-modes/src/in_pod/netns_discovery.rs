@@ -123,6 +123,7 @@ impl InPodCapture {
         }
         if processes.is_empty() && records.is_empty() {
             self.discovery.is_complete = true;
+            self.discovery.problem = None;
             return;
         }
         self.discovery.is_running = true;

@@ -165,5 +165,6 @@ impl InPodCapture {
     pub(crate) fn forget_all(&mut self) {
         let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
         uids.iter().for_each(|uid| self.forget_pod(uid, "it is captured in the other mode"));
+        self.exemption.suspend(Instant::now());
     }
 }

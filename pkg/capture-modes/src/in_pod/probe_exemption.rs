@@ -47,6 +47,14 @@ impl ProbeExemption {
         }
     }
 
+    /// Forgets pods and changes, because the other capture mode removes sets and rules. Nothing restores them before a
+    /// pass of this mode applies the rules again.
+    pub(super) fn suspend(&mut self, now: Instant) {
+        self.addresses.clear();
+        self.drift = NodeDrift::new(now);
+        (self.busy, self.was_tried, self.rules_changed, self.sets_changed) = (false, false, None, None);
+    }
+
     /// Returns why probes are not exempt, if they are not.
     pub(super) fn current_problem(&self) -> Option<Reason> {
         let of = self.sets.as_ref().or(self.rules.as_ref());

@@ -70,8 +70,8 @@ impl InPodCapture {
             self.discover_if_due(state);
             self.open_if_discovered();
             self.start_due_actions();
-            self.give_up();
         }
+        self.give_up();
         self.report_status(state, changed.as_ref());
         self.report_bypasses(state, changed.as_ref());
         self.due = self.next_due();

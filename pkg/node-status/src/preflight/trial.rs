@@ -155,7 +155,7 @@ fn try_delivery(config: &inpod::InPodRulesConfig, families: &[Family]) -> Result
     let mut handle = RtnetlinkHandle::open()?;
     let lo = handle.loopback_index()?;
     for family in families {
-        drop(handle.ensure_local_delivery(*family, lo, &desired)?);
+        handle.ensure_local_delivery(*family, lo, &desired, &mut Vec::new())?;
     }
     Ok(())
 }

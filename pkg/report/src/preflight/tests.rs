@@ -282,8 +282,7 @@ fn exit_status_readiness_and_findings_follow_from_the_worst() {
         (statuses, error, findings.len())
     };
     let (warning, not_known) = (taken_port(), PreflightFact::Memory(unknown()));
-    let error =
-        PreflightFact::Kernel(PreflightCode::PodRules, Trial::Refused("kernel: no".to_owned()), true);
+    let error = PreflightFact::Kernel(PreflightCode::PodRules, Trial::Refused("kernel: no".to_owned()), true);
     assert_eq!(of(&[PreflightFact::Files(None)]), ([0, 0, 0], None, 0));
     assert_eq!(of(std::slice::from_ref(&warning)), ([1, 0, 0], None, 1));
     assert_eq!(of(&[warning.clone(), not_known.clone()]), ([2, 2, 0], None, 2));

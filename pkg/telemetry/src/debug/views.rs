@@ -87,9 +87,7 @@ async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
     // Serialising a megabyte takes a while, and this thread also answers probes.
     match spawn_blocking(move || render(&state)).await {
         Ok(text) => json_response(text),
-        Err(_) => {
-            error_response(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown; see the agent's log")
-        }
+        Err(_) => error_response(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown; see the agent's log"),
     }
 }
 
