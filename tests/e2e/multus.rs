@@ -8,7 +8,7 @@ use crate::control::Places;
 use crate::fixture::{Fixture, START_LIMIT, place_of};
 use crate::footprint::{self, Footprint};
 use crate::kinds::{self, Expected};
-use crate::network::{LIST, Network, OUTSIDE_OF_SECOND, attachment_resource, second};
+use crate::network::{LIST, Network, OUTSIDE_OF_SECOND, attachment_resource, attachments};
 use crate::pods::{PORT, annotated, injected, plain};
 use crate::runs::{Entry, MESH, SHOP, end, renew};
 use crate::runtime::Runtime;
@@ -40,7 +40,7 @@ pub(crate) fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Defines the resource by which pods name further networks, and a second network.
+/// Defines the resource by which pods name further networks, and second networks.
 pub(crate) fn define_attachments(fixture: &Fixture) {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     fixture.control.apply(definitions, &attachment_resource());
@@ -49,8 +49,7 @@ pub(crate) fn define_attachments(fixture: &Fixture) {
         kit::found_within(START_LIMIT, || fixture.control.find(list)).is_some(),
         "the API server does not serve {list}"
     );
-    for namespace in [SHOP, MESH] {
-        let attachment = second(namespace);
+    for attachment in [SHOP, MESH].into_iter().flat_map(attachments) {
         fixture.control.apply(&crate::agent::collection(&attachment), &attachment);
     }
 }
@@ -86,6 +85,7 @@ fn first(fixture: &mut Fixture, places: &Places, agent: &Agent) {
         vec![
             (both(injected(SHOP, &format!("sidecar{suffix}"))), Expected::Sidecar),
             (both(excluding), Expected::Sidecar),
+            (annotated(injected(SHOP, &format!("routed{suffix}")), NETWORKS, "routed"), Expected::Sidecar),
             (both(plain(MESH, &format!("mesh{suffix}"))), Expected::Ztunnel),
             (both(plain(SHOP, &format!("plain{suffix}"))), Expected::Direct),
         ]

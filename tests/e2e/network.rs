@@ -59,7 +59,7 @@ impl Network {
             }
             Self::Macvlan => &["loopback", "host-local", "macvlan"],
             Self::MultusApart | Self::MultusBeside => {
-                &["loopback", "host-local", "ptp", "portmap", "macvlan", "multus"]
+                &["loopback", "host-local", "ptp", "portmap", "macvlan", "sbr", "multus"]
             }
         }
     }
@@ -190,12 +190,21 @@ pub(crate) fn attachment_resource() -> Value {
     })
 }
 
-/// A second network of a namespace: `macvlan` on the node's link.
-pub(crate) fn second(namespace: &str) -> Value {
-    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.98.0.0/24", "rangeStart": "10.98.0.10", "rangeEnd": "10.98.0.200"}]]});
-    let config = json!({"cniVersion": "1.0.0", "name": "second", "type": "macvlan", "master": "eth0", "mode": "bridge", "ipam": ipam});
-    json!({
-        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-        "metadata": {"namespace": namespace, "name": "second"}, "spec": {"config": config.to_string()},
+/// Second networks of a namespace, on the node's link: `second` of `macvlan`, and `routed` of `macvlan` and `sbr`.
+pub(crate) fn attachments(namespace: &str) -> [Value; 2] {
+    let plugin = |first: &str, last: &str| {
+        let range = json!({"subnet": "10.98.0.0/24", "rangeStart": first, "rangeEnd": last});
+        json!({"type": "macvlan", "master": "eth0", "mode": "bridge", "ipam": {"type": "host-local", "ranges": [[range]]}})
+    };
+    let networks = [
+        ("second", json!([plugin("10.98.0.10", "10.98.0.200")])),
+        ("routed", json!([plugin("10.98.0.201", "10.98.0.250"), {"type": "sbr"}])),
+    ];
+    networks.map(|(name, plugins)| {
+        let config = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
+        json!({
+            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": {"namespace": namespace, "name": name}, "spec": {"config": config.to_string()},
+        })
     })
 }
