@@ -103,6 +103,8 @@ fn who_does_not_want_the_rules_or_has_no_such_interfaces_gets_none() {
     {
         let mut fixture = InPod::stopped(NodeOptions::default(), env);
         fixture.node.netns().sysctl("net/ipv4/tcp_early_demux", early_demux);
+        // An earlier agent left it.
+        fixture.node.netns().sh("ip rule add pref 512 to 192.0.2.9 lookup 200 protocol 109");
         fixture.start();
         let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
         let peer = fixture.mesh_pod("branch");

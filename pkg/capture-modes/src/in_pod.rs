@@ -102,6 +102,15 @@ impl InPodCapture {
             settings.tools.clone(),
             &settings.journal,
         )?;
+        match probes.remove_stale_branches() {
+            Ok(rules) if rules.is_empty() => {}
+            Ok(rules) => {
+                tracing::info!(target: "ambient", rules = rules.join("; "), "removed rules for branch interfaces, which are disabled");
+            }
+            Err(error) => {
+                tracing::warn!(target: "ambient", %error, "cannot remove rules for branch interfaces, which are disabled");
+            }
+        }
         let (sender, results) = JobResultSender::new(owner.clone());
         let zds_sender = sender.clone();
         let send_event = move |event| zds_sender.send(JobResult::Zds(event));

@@ -115,6 +115,15 @@ impl NodeProbes {
         self.branches.is_possible
     }
 
+    /// Removes policy rules that an earlier agent left for pods with a branch interface, if there may be none. Returns
+    /// them as text.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove_stale_branches(&self) -> Result<Vec<String>, Error> {
+        if self.has_branches() { Ok(Vec::new()) } else { BranchRules::remove_rules() }
+    }
+
     /// Creates missing sets, before the rules; members stay as they are.
     ///
     /// # Errors
