@@ -13,6 +13,9 @@ pub enum FamilyChoice {
     First,
     /// IPv6 is redirected, too, if any usable address is IPv6 (`ISTIO_DUAL_STACK`).
     Dual,
+    /// Both, because both are redirected already: an address may be missing for the moment. Routes as with
+    /// [`FamilyChoice::Dual`].
+    Both,
 }
 
 /// No usable address exists.
@@ -63,9 +66,19 @@ impl FamilyChoice {
     /// # Errors
     /// [`NoAddress`] if none is usable.
     pub fn choose_families(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
+        let addressed = self.choose_routed(addresses)?;
+        Ok(if self == FamilyChoice::Both { Family::BOTH.to_vec() } else { addressed })
+    }
+
+    /// Returns the families that need routes and an address on `lo`: those with an address, because IPv6 may be disabled
+    /// where it has none.
+    ///
+    /// # Errors
+    /// As [`FamilyChoice::choose_families`].
+    pub(crate) fn choose_routed(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
         let mut usable = addresses.iter().map(|ip| ip.to_canonical()).filter(|ip| is_usable(*ip));
         let first = usable.next().ok_or(NoAddress)?;
-        let v6 = first.is_ipv6() || (self == FamilyChoice::Dual && usable.any(|ip| ip.is_ipv6()));
+        let v6 = first.is_ipv6() || (self != FamilyChoice::First && usable.any(|ip| ip.is_ipv6()));
         Ok(if v6 { Family::BOTH.to_vec() } else { vec![Family::V4] })
     }
 }
@@ -101,6 +114,8 @@ mod tests {
             let parsed: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
             assert_eq!(FamilyChoice::First.choose_families(&parsed).as_ref(), Ok(first), "{addresses:?}");
             assert_eq!(FamilyChoice::Dual.choose_families(&parsed).as_ref(), Ok(dual), "{addresses:?}");
+            assert_eq!(FamilyChoice::Both.choose_families(&parsed).as_ref(), Ok(&both), "{addresses:?}");
+            assert_eq!(FamilyChoice::Both.choose_routed(&parsed).as_ref(), Ok(dual), "{addresses:?}");
         }
         assert_eq!(FamilyChoice::Dual.choose_families(&["127.0.0.1".parse().unwrap()]), Err(NoAddress));
     }

@@ -112,7 +112,7 @@ impl PreparedNetns {
     ) -> Result<(RedirectReport, T), Error> {
         let chosen = families.choose_families(&self.addresses)?;
         let changes = sidecar_changes(config, &chosen, &self.observed);
-        let mut differences = routes::ensure_routes(config, &chosen)?;
+        let mut differences = routes::ensure_routes(config, &families.choose_routed(&self.addresses)?)?;
         let done = change(&self.firewall, &changes, self.waiting)?;
         differences.extend(changes.reason_texts());
         // Rules of another backend stay effective until those of this one are.
@@ -132,7 +132,7 @@ pub fn verify(
 ) -> Result<RedirectReport, Error> {
     let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::observe(options)?;
     let chosen = families.choose_families(&addresses)?;
-    let mut differences = routes::missing_routes(config, &chosen)?;
+    let mut differences = routes::missing_routes(config, &families.choose_routed(&addresses)?)?;
     differences.extend(sidecar_changes(config, &chosen, &observed).reason_texts());
     Ok(RedirectReport { backend: firewall.backend(), families: chosen, differences })
 }
@@ -162,7 +162,7 @@ pub fn compare_recorded(
 /// # Errors
 /// The kernel could not be queried.
 pub fn missing_routes(config: &sidecar::SidecarConfig, families: FamilyChoice) -> Result<Vec<String>, Error> {
-    routes::missing_routes(config, &families.choose_families(&families::netns_addresses()?)?)
+    routes::missing_routes(config, &families.choose_routed(&families::netns_addresses()?)?)
 }
 
 /// Desired rules of sidecar redirection in a namespace.

@@ -8,11 +8,11 @@ use enrolment::{
 };
 use firewall::FirewallOptions;
 use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
-use model::{ExistingConnections, Pod, PodName, PodUid};
+use model::{ExistingConnections, Family, Pod, PodName, PodUid};
 use netns::Netns;
 use pod_identity::{Ambiguity, KnownPods, PodIds, newest_by_pod};
 use redirect::{FamilyChoice, PreparedNetns};
-use rules::{ChainSet, inpod::InPodRulesConfig};
+use rules::{ChainSet, RecordedRules, inpod::InPodRulesConfig};
 use sockdiag::TcpSocket;
 use tracing::{info, warn};
 use wire::PodRecord;
@@ -117,7 +117,8 @@ impl InPlaceRepair {
             Some(NetnsAnswer::Unchanged { .. }) | None => return Err(InPlaceError::NotFound),
         };
         let existing = existing_connections(&pod.metadata.annotations, &mut Vec::new());
-        Ok(match self.restore_pod(&netns, &pod.name(), &redirect, existing)? {
+        let families = family_choice(&redirect, record.and_then(recorded_rules).as_ref());
+        Ok(match self.restore_pod(&netns, &pod.name(), &redirect, families, existing)? {
             missing if missing.is_empty() => InPlaceReport::Unchanged,
             missing => InPlaceReport::Repaired(missing),
         })
@@ -129,12 +130,13 @@ impl InPlaceRepair {
         netns: &Netns,
         name: &PodName,
         redirect: &SidecarRedirect,
+        families: FamilyChoice,
         existing: Option<ExistingConnections>,
     ) -> Result<Vec<String>, InPlaceError> {
         let existing = existing.unwrap_or(self.existing);
         let user_namespace = netns.foreign_owner()?.map(Arc::new);
         let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
-        let act = |options: &FirewallOptions| restore_rules(redirect, existing, options);
+        let act = |options: &FirewallOptions| restore_rules(redirect, families, existing, options);
         let ((missing, connections), warning) = firewall::run_inside(netns, &options, act)?;
         if let Some(warning) = warning {
             warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
@@ -160,17 +162,27 @@ impl InPlaceRepair {
     }
 }
 
-pub(crate) fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
-    if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
+/// Returns the rules that a pod's ADD recorded; `None`: none that this version understands.
+pub(crate) fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
+    Some(RecordedRules::from_lines(record.rules.clone())).filter(RecordedRules::is_usable)
+}
+
+/// Returns the choice of a pod's families: those of its recorded rules, and those by its addresses.
+pub(crate) fn family_choice(redirect: &SidecarRedirect, recorded: Option<&RecordedRules>) -> FamilyChoice {
+    match redirect.dual_stack {
+        _ if recorded.is_some_and(|rules| rules.has_family(Family::V6)) => FamilyChoice::Both,
+        true => FamilyChoice::Dual,
+        false => FamilyChoice::First,
+    }
 }
 
 /// Restores rules, and verifies that the kernel shows them.
 fn restore_rules(
     redirect: &SidecarRedirect,
+    families: FamilyChoice,
     existing: ExistingConnections,
     options: &FirewallOptions,
 ) -> Result<(Vec<String>, Option<ConnectionsReport>), InPlaceError> {
-    let families = family_choice(redirect);
     let proxies = &redirect.config.proxy_uids;
     let concerns = |socket: &TcpSocket| !socket.is_local() && !proxies.contains(&socket.user);
     let (done, connections) = PreparedNetns::observe(options)?.apply_by(

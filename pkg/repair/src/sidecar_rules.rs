@@ -21,11 +21,10 @@ use pod_status::lifecycle::{AgentTime, Stability};
 use redirect::DesiredRules;
 use rules::{ChainSet, RecordedRules};
 use tracing::{debug, info, warn};
-use wire::PodRecord;
 
 use crate::{
     InPlaceError, InPlaceRepair,
-    in_place::family_choice,
+    in_place::{family_choice, recorded_rules},
     sidecar_pods::{SidecarPod, SidecarPods},
 };
 
@@ -360,11 +359,6 @@ impl Comparison {
     }
 }
 
-/// Returns the rules that a pod's ADD recorded; `None`: none that this version understands.
-fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
-    Some(RecordedRules::from_lines(record.rules.clone())).filter(RecordedRules::is_usable)
-}
-
 impl KnownPod {
     /// Returns the result, and whether another component has removed restored rules again. `None`: all rules are in
     /// place, or the difference was reported before. `repair`: `None` in a dry run.
@@ -431,8 +425,9 @@ impl KnownPod {
             return Ok(missing);
         }
         let Some(repair) = repair else { return Ok(missing) };
-        let restored = repair.restore_pod(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
-        let families = family_choice(&pod.redirect);
+        let families = family_choice(&pod.redirect, self.baseline.as_deref());
+        let restored =
+            repair.restore_pod(&self.netns, &pod.ids.name, &pod.redirect, families, pod.existing)?;
         let families = self.netns.run_in(|| redirect::redirected_families(families))??;
         self.baseline = Some(Arc::new(DesiredRules::for_families(&pod.redirect.config, &families).rules));
         Ok(restored)
@@ -440,7 +435,8 @@ impl KnownPod {
 
     /// Returns whether the pod's policy routes are in place; false if that could not be determined.
     fn has_routes(&self, pod: &SidecarPod) -> bool {
-        let (config, families) = (&pod.redirect.config, family_choice(&pod.redirect));
+        let (config, families) =
+            (&pod.redirect.config, family_choice(&pod.redirect, self.baseline.as_deref()));
         let missing = self.netns.run_in(|| redirect::missing_routes(config, families));
         missing.is_ok_and(|missing| missing.is_ok_and(|missing| missing.is_empty()))
     }
@@ -456,7 +452,7 @@ fn missing_rules(
     baseline: Option<&RecordedRules>,
 ) -> Result<Vec<String>, redirect::Error> {
     if let Some(rules) = baseline {
-        return redirect::compare_recorded(&redirect.config, family_choice(redirect), rules);
+        return redirect::compare_recorded(&redirect.config, family_choice(redirect, baseline), rules);
     }
     let missing =
         CapturedTraffic::any_outbound().missing_from(&CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?);

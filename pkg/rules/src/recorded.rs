@@ -59,6 +59,11 @@ impl RecordedRules {
         self.0.is_empty()
     }
 
+    /// Returns whether a family has rules.
+    pub fn has_family(&self, family: Family) -> bool {
+        self.0.values().flat_map(|lines| lines.lines()).any(|line| of_family(line, family).is_some())
+    }
+
     /// Returns whether there are rules, and this version understands all of them.
     pub fn is_usable(&self) -> bool {
         !self.is_empty() && Family::BOTH.into_iter().all(|family| self.rule_set(family).is_ok())

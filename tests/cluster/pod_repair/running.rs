@@ -153,6 +153,32 @@ fn each_kind_of_drift_is_repaired_at_once() {
     }
 }
 
+/// IPv6 is redirected, and has no address while a rule of IPv4 is restored.
+#[test]
+fn a_family_that_has_no_address_for_the_moment_keeps_its_rules() {
+    let Some(own) = ProcessNode::start("repair-family") else { return };
+    let sandbox = own.add("web", 11, "Running", |pod| dual_stack(pod, true));
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    let before = rules_of(&sandbox);
+    let address = sandbox.netns.sh("ip -o -6 address show dev eth0 scope global");
+    let address = address.split_whitespace().nth(3).unwrap();
+    // In this order: the address of lo is restored while the pod has another one.
+    sandbox.netns.sh(&format!("ip -6 address del {address} dev eth0"));
+    sandbox.netns.sh("ip -6 address del ::6/128 dev lo");
+    sandbox.netns.sh("nft flush chain ip nat ISTIO_OUTPUT");
+    wait_for_pass(&daemon, "IPv4 is restored", |daemon| rules(daemon, "success") == 2.0);
+    assert_eq!(rules_of(&sandbox), before);
+    // All of them are restored while the address is missing.
+    flush(&sandbox, "nft");
+    wait_for_pass(&daemon, "both are restored", |daemon| rules(daemon, "success") == 3.0);
+    assert_eq!(rules_of(&sandbox), before);
+    sandbox.netns.sh(&format!("ip -6 address add {address} dev eth0 nodad"));
+    wait_for_pass(&daemon, "the address of lo is restored", |daemon| rules(daemon, "success") == 4.0);
+    assert!(sandbox.netns.sh("ip -6 address show dev lo").contains("::6/128"));
+    assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
+}
+
 fn explained(own: &ProcessNode, sandbox: &PodSandbox) -> [String; 2] {
     let name = format!("{}/{}", sandbox.pod.namespace, sandbox.pod.name);
     let told = own.node.0.container.exec(&["explain", &name, "-o", "json"]);
