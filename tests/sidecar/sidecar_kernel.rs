@@ -150,3 +150,24 @@ fn the_addresses_of_the_pod_decide_the_families() {
     let why = "the network namespace has no address beyond loopback and link-local ones";
     assert_eq!(refused.unwrap_err().to_string(), why);
 }
+
+/// Without the policy route, TPROXY delivers nothing, but nothing bypasses the proxy either.
+#[test]
+fn a_route_that_cannot_be_added_keeps_no_rules_from_being_restored() {
+    let case = cases::all().into_iter().find(|case| case.name == "tproxy").unwrap();
+    for backend in state::BACKENDS {
+        let netns = pod_netns("lo-down");
+        apply(&netns, &case, backend);
+        netns.sh("ip link set lo down");
+        for family in Family::BOTH {
+            state::iptables(&netns, backend, family, "-t mangle -F ISTIO_TPROXY");
+        }
+        let refused =
+            netns.run(|| redirect::apply(&case.config, FamilyChoice::Dual, &forced(backend))).unwrap_err();
+        assert!(refused.to_string().contains("route"), "{backend}: {refused}");
+        reads_back(&netns, &case, backend);
+        netns.sh("ip link set lo up");
+        apply(&netns, &case, backend);
+        assert!(apply(&netns, &case, backend).is_unchanged(), "{backend}");
+    }
+}

@@ -42,7 +42,8 @@ impl RedirectReport {
 /// Brings the namespace into the state that `config` requires.
 ///
 /// Routes are added first, and the tables that start redirection are changed last, so that no packet is captured before
-/// it can be delivered.
+/// it can be delivered. A route that cannot be added keeps no rules from being applied, without which traffic would
+/// bypass the proxy.
 ///
 /// # Errors
 /// The step that failed. Completed steps are kept and count in the next attempt.
@@ -112,11 +113,11 @@ impl PreparedNetns {
     ) -> Result<(RedirectReport, T), Error> {
         let chosen = families.choose_families(&self.addresses)?;
         let changes = sidecar_changes(config, &chosen, &self.observed);
-        let mut differences = routes::ensure_routes(config, &families.choose_routed(&self.addresses)?)?;
+        let routes = routes::ensure_routes(config, &families.choose_routed(&self.addresses)?);
         let done = change(&self.firewall, &changes, self.waiting)?;
-        differences.extend(changes.reason_texts());
         // Rules of another backend stay effective until those of this one are.
-        differences.extend(self.firewall.remove_elsewhere(ChainSet::SIDECAR)?);
+        let elsewhere = self.firewall.remove_elsewhere(ChainSet::SIDECAR)?;
+        let differences = [routes?, changes.reason_texts(), elsewhere].concat();
         Ok((RedirectReport { backend: self.firewall.backend(), families: chosen, differences }, done))
     }
 }
@@ -225,7 +226,7 @@ pub fn list_leftovers(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Ve
     concat_results([routes::leftover_routes(tproxy_mark)].into_iter().chain(rules))
 }
 
-fn concat_results(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Vec<String>, Error> {
+fn concat_results<E>(steps: impl Iterator<Item = Result<Vec<String>, E>>) -> Result<Vec<String>, E> {
     let done: Vec<_> = steps.collect(); // every step is completed before the first failure is returned
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }

@@ -7,9 +7,9 @@ use hostnet::{
 use model::{Family, IpNet, Mark};
 use rules::{LocalRoute, sidecar};
 
-use crate::Error;
+use crate::{Error, concat_results};
 
-/// Adds what is missing, and returns it as text.
+/// Adds what is missing, and returns it as text. Every step is attempted, and the first error returned.
 pub(crate) fn ensure_routes(
     config: &sidecar::SidecarConfig,
     families: &[Family],
@@ -19,18 +19,20 @@ pub(crate) fn ensure_routes(
     }
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
-    let mut made = Vec::new();
+    let mut steps = Vec::new();
     if families.contains(&Family::V6) {
         // Without duplicate address detection: with it, even an address of `lo` is unusable until a kernel worker gets
         // the lock of all namespaces, which takes seconds on a node where many pods start and end.
-        let added = handle.add_address(lo, passthrough_net())?;
-        made.extend((added == ChangeOutcome::Yes).then(no_address));
+        let added = handle.add_address(lo, passthrough_net());
+        steps.push(added.map(|added| Vec::from_iter((added == ChangeOutcome::Yes).then(no_address))));
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        handle.ensure_local_delivery(*family, lo, &local_delivery(local), &mut made)?;
+        let mut made = Vec::new();
+        let ensured = handle.ensure_local_delivery(*family, lo, &local_delivery(local), &mut made);
+        steps.push(ensured.map(|()| made));
     }
-    Ok(made)
+    Ok(concat_results(steps.into_iter())?)
 }
 
 /// Returns what is missing, as text.
