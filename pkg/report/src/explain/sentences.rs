@@ -38,11 +38,20 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
 fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     let title = pod.title();
     let mut changes = state.history.iter().filter(|change| change.pod.as_ref() == Some(&title));
+    let is_uncaptured =
+        matches!(pod.capture, CaptureState::Pending | CaptureState::Bypassing | CaptureState::Held);
+    let failed =
+        changes.clone().next().filter(|change| is_uncaptured && change.outcome == ChangeStatus::Failed);
     // Every start of the agent records anew that a ztunnel serves the pod.
     let recorded =
         changes.find(|change| change.outcome == ChangeStatus::Succeeded && change.cause != "ztunnel");
-    match (&pod.last_transition_time, &state.node.agent_started_at, recorded) {
+    match (&pod.last_transition_time, &state.node.agent_started_at, failed.or(recorded)) {
         (Some(since), ..) => format!("In this state since {since}."),
+        // A change that succeeded did not lead to this state.
+        (None, _, Some(change)) if is_uncaptured && change.outcome == ChangeStatus::Failed => {
+            let first = change.first_started_at.as_ref().unwrap_or(&change.started_at);
+            format!("In this state at least since {first}, as far as the history goes.")
+        }
         // An earlier agent captured the pod, and this one found it captured.
         (None, _, Some(change)) if pod.capture == CaptureState::Captured => {
             format!("In this state since {}, as far as the history goes.", change.started_at)

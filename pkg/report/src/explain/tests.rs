@@ -445,6 +445,35 @@ fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the
 }
 
 #[test]
+fn a_pod_that_an_earlier_agent_failed_to_capture_has_been_in_this_state_since_the_first_failure() {
+    let mut state = node(RedirectionMode::InPod);
+    state.pods[0].last_transition_time = None;
+    let change = ChangeRecord {
+        started_at: "2026-11-21T02:00:00Z".into(),
+        cause: "drift".into(),
+        pod: Some("shop/web".into()),
+        ..ChangeRecord::default()
+    };
+    let failed = ChangeRecord {
+        outcome: ChangeStatus::Failed,
+        error: Some("no".into()),
+        repeats: 3,
+        first_started_at: Some("2026-11-20T02:00:00Z".into()),
+        ..change.clone()
+    };
+    let captured = ChangeRecord { outcome: ChangeStatus::Succeeded, ..change };
+    state.history = vec![failed.clone(), captured.clone()];
+    for capture in [CaptureState::Bypassing, CaptureState::Pending, CaptureState::Held] {
+        state.pods[0].capture = capture;
+        let text = asked(&state).to_string();
+        assert!(text.contains("In this state at least since 2026-11-20T02:00:00Z, as far"), "{text}");
+    }
+    state.history = vec![captured, failed];
+    let text = asked(&state).to_string();
+    assert!(text.contains("Time of the last transition unknown"), "captured in between: {text}");
+}
+
+#[test]
 fn it_is_written_as_json_and_steers_no_terminal() {
     let mut state = node(RedirectionMode::InPod);
     state.pods[0].ztunnel =
