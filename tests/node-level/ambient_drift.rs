@@ -1,9 +1,10 @@
 //! Node-level capture: drift on the node, and in a ztunnel's network namespace, is repaired immediately.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kit::Pod;
+use kit::{NodeOptions, Pod};
 use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -128,7 +129,25 @@ fn pods_are_unknown_while_passes_fail() {
         fixture.daemon.as_ref().unwrap().metric(&sample)
     };
     fixture.eventually("it is counted", |fixture| counted(fixture, "captured") == Some(1.0));
-    // Another component removes our policy rules and takes a priority of theirs before the agent observes them.
+    // No other process can change a table with an owner.
+    let mut nft = Command::new("nft");
+    nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut owner = fixture.node.netns().run(|| nft.spawn().unwrap());
+    let change = "delete table ip mangle; add table ip mangle { flags owner; }\n";
+    owner.stdin.as_mut().unwrap().write_all(change.as_bytes()).unwrap();
+    fixture.eventually("it is unknown", |fixture| {
+        (counted(fixture, "unknown"), counted(fixture, "captured")) == (Some(1.0), Some(0.0))
+    });
+    // A former object proves nothing about a pod that starts now.
+    let late = fixture.add(Pod::new(MESH, "late"), &fixture.node.conflist(&[fixture.plugin()]));
+    assert!(late.is_err());
+    owner.kill().unwrap();
+    let _ = owner.wait().unwrap();
+    fixture.eventually("it is captured", |fixture| counted(fixture, "captured") == Some(1.0));
+}
+
+/// Stops all threads of the agent.
+fn stop_agent(fixture: &mut Ambient) {
     fixture.daemon().signal(rustix::process::Signal::STOP);
     let tasks = format!("/proc/{}/task", fixture.daemon().pid());
     let is_stopped = |task: std::fs::DirEntry| {
@@ -138,21 +157,49 @@ fn pods_are_unknown_while_passes_fail() {
     kit::until("every thread is stopped", || {
         std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap()))
     });
+}
+
+#[test]
+fn policy_rules_that_were_all_removed_are_restored_beside_a_foreign_one() {
+    const FOREIGN: &str = "ip rule add pref 100 fwmark 0x1 lookup 77";
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
     let node = fixture.node.netns().clone();
-    for family in ["-4", "-6"] {
-        let _ = node.sh(&format!("ip {family} rule flush"));
-        let _ = node.sh(&format!("ip {family} rule add pref 32766 lookup main"));
-    }
-    let _ = node.sh("ip rule add pref 100 fwmark 0x1 lookup 77");
+    let _ = node.sh(FOREIGN);
+    fixture.wait_quiet();
+    let before = fixture.state(&[&ztunnel]);
+    let remove_ours = || {
+        for family in ["-4", "-6"] {
+            let _ = node.sh(&format!("ip {family} rule flush"));
+            let _ = node.sh(&format!("ip {family} rule add pref 32766 lookup main"));
+        }
+        let _ = node.sh("ip rule add pref 32767 lookup default");
+        let _ = node.sh(FOREIGN);
+    };
+    // The agent observes nothing before all of them are gone.
+    stop_agent(&mut fixture);
+    remove_ours();
     fixture.daemon().signal(rustix::process::Signal::CONT);
-    fixture.eventually("it is unknown", |fixture| {
-        (counted(fixture, "unknown"), counted(fixture, "captured")) == (Some(1.0), Some(0.0))
-    });
-    // A former object proves nothing about a pod that starts now.
-    let late = fixture.add(Pod::new(MESH, "late"), &fixture.node.conflist(&[fixture.plugin()]));
-    assert!(late.is_err());
-    let _ = node.sh("ip rule del pref 100 fwmark 0x1 lookup 77");
-    fixture.eventually("it is captured", |fixture| counted(fixture, "captured") == Some(1.0));
+    fixture.within(SOON, &before, |fixture| fixture.state(&[&ztunnel]) == before);
+    drop(fixture.daemon.take());
+    remove_ours();
+    fixture.start();
+    fixture.within(SOON, &before, |fixture| fixture.state(&[&ztunnel]) == before);
+}
+
+/// Nothing of ours is there yet, so the numbers are the other component's.
+#[test]
+fn priorities_of_another_component_are_refused() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    let node = fixture.node.netns().clone();
+    let _ = node.sh("ip rule add pref 100 fwmark 0x1 lookup 77");
+    fixture.daemon = Some(fixture.container.start_with(&fixture.arguments, &[]));
+    fixture.wait_said("other components use what the node path needs (1 objects, the first: rule 100:");
+    assert!(!fixture.daemon().is_ready());
+    let _ = node.sh("ip rule del pref 100");
+    fixture.daemon().wait_for("it is applied", |daemon| daemon.is_ready());
 }
 
 /// Returns a transaction that replaces the built-in chain of the node's rules in `filter` with one that has the same jump.

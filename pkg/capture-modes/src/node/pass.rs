@@ -14,10 +14,11 @@ use super::{NodeCapture, VerifiedState, report_bypasses, report_status, report_u
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, join_reasons, summarize_steps};
 
-/// Refuses numbers that other components use. Once they are ours, foreign additions are those components'
-/// responsibility.
+/// Refuses numbers that other components use, unless an agent has applied the node path: then foreign additions are those
+/// components' responsibility, and whatever they removed of ours is restored.
 fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
-    let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
+    let is_new = observed.rules.is_empty() && observed.sets.is_empty() && observed.links.is_empty();
+    let Some(foreign) = observed.foreign.first().filter(|_| is_new) else { return Ok(()) };
     Err(format!(
         "other components use what the node path needs ({} objects, the first: {foreign}): choose other tables with \
          --ambient-tables or priorities with --ambient-rule-priority, or remove them",
@@ -53,7 +54,9 @@ impl NodeCapture {
         self.verify_at = None; // a failed pass is followed by others
         self.unreported = self.unreported.saturating_add(1);
         let mut observed = self.path.observe_network().map_err(to_message)?;
-        refuse_to_share(&observed)?;
+        if self.applied.is_none() {
+            refuse_to_share(&observed)?;
+        }
         let (living, lost) = self.running_ztunnels(state, scope)?;
         let desired = self.desired_state(state, &observed, &living);
         self.desired = Some(desired.clone());
