@@ -1,6 +1,7 @@
 //! Node-level capture: drift on the node, and in a ztunnel's network namespace, is repaired immediately.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -187,6 +188,35 @@ fn policy_rules_that_were_all_removed_are_restored_beside_a_foreign_one() {
     remove_ours();
     fixture.start();
     fixture.within(SOON, &before, |fixture| fixture.state(&[&ztunnel]) == before);
+}
+
+/// Puts a directory in the place of a file, so that no file can replace it, even by root.
+fn block_file(file: &Path) {
+    std::fs::rename(file, file.with_extension("aside")).unwrap();
+    std::fs::create_dir(file).unwrap();
+}
+
+#[test]
+fn drift_is_repaired_at_once_while_another_problem_persists() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    block_file(&fixture.config_file());
+    let repair = |fixture: &mut Ambient| {
+        let began = Instant::now();
+        fixture.node.netns().sh("ipset flush ztunnel-pods-ips");
+        fixture.within(SOON, "it is repaired", |fixture| fixture.has_member(pod.ip(false)));
+        began.elapsed()
+    };
+    repair(&mut fixture);
+    fixture.wait_logged("reconcile failed", "config.json: it is a directory");
+    std::thread::sleep(Duration::from_secs(8)); // until passes are repeated every 5 s only
+    let times = [(); 4].map(|()| repair(&mut fixture));
+    // At intervals of 5 s, it would be 15 s at least.
+    assert!(times.iter().sum::<Duration>() < Duration::from_secs(8), "{times:?}");
+    println!("{times:?}");
+    assert!(!fixture.daemon().is_ready());
 }
 
 /// Nothing of ours is there yet, so the numbers are the other component's.

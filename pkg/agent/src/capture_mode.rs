@@ -91,4 +91,10 @@ pub trait CaptureMode: Send {
 
     /// Returns when a pass is needed even without an event.
     fn next_wakeup(&self) -> Option<Instant>;
+
+    /// Returns when a pass is needed because another component changed the node, even while a problem persists despite
+    /// which pods can be enrolled. The pass has to observe the change, or to postpone this time.
+    fn next_drift_pass(&self) -> Option<Instant> {
+        None
+    }
 }

@@ -195,6 +195,8 @@ pub struct Reconciler {
     core: AgentState,
     mode: Box<dyn CaptureMode>,
     attempts: Attempts,
+    /// Whether the last pass ended with an error, not only with a problem despite which pods can be enrolled.
+    has_failed: bool,
     due: Instant,
     /// Time of the last full observation.
     observed_all: Option<Instant>,
@@ -219,6 +221,7 @@ impl Reconciler {
             core: AgentState::new(policy, outputs),
             mode,
             attempts: BACKOFF.start_attempts(),
+            has_failed: false,
             due: Instant::now(),
             observed_all: None,
             oldest: None,
@@ -259,7 +262,14 @@ impl Reconciler {
         // After a failure these are delayed.
         let waiting = [self.mode.next_wakeup(), self.core.pace.due].into_iter().flatten();
         let waiting = waiting.min().filter(|_| self.attempts.failure_count() == 0);
-        [waiting, self.core.notices.next_wakeup()].into_iter().flatten().fold(self.due, Instant::min)
+        let others = [self.next_drift_pass(), self.core.notices.next_wakeup()];
+        others.into_iter().chain([waiting]).flatten().fold(self.due, Instant::min)
+    }
+
+    /// Returns when a change of the node by another component is to be observed. A problem that persists does not delay
+    /// it, but an error does: the same pass would fail again.
+    fn next_drift_pass(&self) -> Option<Instant> {
+        self.mode.next_drift_pass().filter(|_| !self.has_failed)
     }
 
     fn reconcile_if_due(&mut self) {
@@ -276,7 +286,8 @@ impl Reconciler {
         }
         let Some(scope) = self.core.dirty else { return };
         // After a failure an event shortens the delay, but not to zero, unless a request waits for the attempt.
-        if self.attempts.failure_count() > 0 && now < self.due && !self.mode.is_awaited() {
+        let is_early = self.mode.is_awaited() || self.next_drift_pass().is_some_and(|due| due <= now);
+        if self.attempts.failure_count() > 0 && now < self.due && !is_early {
             return;
         }
         self.core.dirty = None;
@@ -310,6 +321,7 @@ impl Reconciler {
         };
         // Mesh pods are enrolled, and held, even while no ztunnel is usable.
         let refused = done.as_ref().err().cloned();
+        self.has_failed = refused.is_some();
         if let Some(refused) = refused.as_ref().filter(|_| self.core.is_synced()) {
             self.core.report_failure(refused.as_str());
         }

@@ -349,6 +349,10 @@ impl CaptureMode for AutoCapture {
         let again = believed.filter(|until| *until > self.reconciled);
         in_pod.next_wakeup().into_iter().chain(again).min()
     }
+
+    fn next_drift_pass(&self) -> Option<Instant> {
+        self.node.as_ref().filter(|_| !self.is_in_pod).and_then(CaptureMode::next_drift_pass)
+    }
 }
 
 fn log_mode_change(is_in_pod: bool) {

@@ -1,37 +1,120 @@
 //! Time of the next pass.
 
+use std::sync::Mutex;
+
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::{MeshPodMetrics, SidecarsOnly};
+use crate::{CaptureSnapshot, MeshPodMetrics, SidecarsOnly};
 
-#[test]
-fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
-    let (_handle, inbox) = ReconcilerInbox::new();
+/// Mode whose passes have this result, with the time at which a change by another component is to be observed.
+struct TroubledMode(Result<Option<Reason>, Reason>, Arc<Mutex<Option<Instant>>>);
+
+impl CaptureMode for TroubledMode {
+    fn reconcile(&mut self, _: &mut AgentState, _: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        if self.0.is_ok() {
+            *self.1.lock().unwrap() = None;
+        }
+        self.0.clone()
+    }
+
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn answer_requests(&mut self, _: Option<&Reason>) {}
+
+    fn enrol_pod(&mut self, _: &mut AgentState, _: PodEnrolment, _: CaptureReply) {}
+
+    fn skip_pod(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, _: CaptureReply) {}
+
+    fn release_pod(
+        &mut self,
+        _: &mut AgentState,
+        _: &ContainerId,
+        _: PodAttachment,
+        _: bool,
+    ) -> CaptureResult {
+        Ok(())
+    }
+
+    fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], _: CaptureReply) {}
+
+    fn finish_work(&mut self) {}
+
+    fn set_fallback(&mut self, _: ZtunnelFallback) -> bool {
+        false
+    }
+
+    fn work_completed(&mut self, _: &mut AgentState) {}
+
+    fn capture_snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::None
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        self.next_drift_pass()
+    }
+
+    fn next_drift_pass(&self) -> Option<Instant> {
+        *self.1.lock().unwrap()
+    }
+}
+
+fn reconciler(mode: Box<dyn CaptureMode>) -> (Reconciler, Arc<AgentStatus>) {
+    let (_, inbox) = ReconcilerInbox::new();
     let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
     let status = Arc::new(AgentStatus::default());
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
-    let mode = Box::new(SidecarsOnly);
-    let mut reconciler = Reconciler::new(
-        mode,
-        policy,
-        inbox,
-        AgentOutputs {
-            metrics,
-            status: Arc::clone(&status),
-            annotate: Box::new(drop),
-            notify: Box::new(drop),
-        },
-    );
-    for failures in 1..=5 {
-        reconciler.due = Instant::now();
-        reconciler.reconcile_if_due();
-        assert_eq!(reconciler.attempts.failure_count(), failures, "pods and namespaces are not known");
-    }
+    let outputs = AgentOutputs {
+        metrics,
+        status: Arc::clone(&status),
+        annotate: Box::new(drop),
+        notify: Box::new(drop),
+    };
+    (Reconciler::new(mode, policy, inbox, outputs), status)
+}
+
+fn synchronize(reconciler: &mut Reconciler) {
     let fact = |fact| ReconcilerMessage::Fact(Box::new(fact), Instant::now());
     reconciler.handle_message(fact(Fact::Namespaces(Vec::new())));
     assert!(reconciler.due > Instant::now(), "pods are still missing");
     reconciler.handle_message(fact(Fact::Pods(Vec::new())));
     reconciler.reconcile_if_due();
+}
+
+#[test]
+fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
+    let (mut reconciler, status) = reconciler(Box::new(SidecarsOnly));
+    for failures in 1..=5 {
+        reconciler.due = Instant::now();
+        reconciler.reconcile_if_due();
+        assert_eq!(reconciler.attempts.failure_count(), failures, "pods and namespaces are not known");
+    }
+    synchronize(&mut reconciler);
     assert_eq!((status.check_readiness(), reconciler.attempts.failure_count()), (Ok(()), 0));
+}
+
+#[test]
+fn foreign_changes_are_observed_at_once_despite_a_problem_but_not_despite_an_error() {
+    let why = || Reason::from("out of order");
+    for (result, is_early) in [(Ok(Some(why())), true), (Err(why()), false)] {
+        let drift = Arc::new(Mutex::new(None));
+        let (mut reconciler, _) = reconciler(Box::new(TroubledMode(result, Arc::clone(&drift))));
+        reconciler.due = Instant::now();
+        reconciler.reconcile_if_due();
+        synchronize(&mut reconciler);
+        // Without a change, passes are repeated at the pace of the back-off.
+        reconciler.due = Instant::now() + LAST_RETRY;
+        let (due, failures) = (reconciler.due, reconciler.attempts.failure_count());
+        reconciler.reconcile_if_due();
+        assert_eq!((reconciler.next_wakeup(), reconciler.attempts.failure_count()), (due, failures));
+        let noticed = Instant::now();
+        *drift.lock().unwrap() = Some(noticed);
+        assert_eq!(reconciler.next_wakeup(), if is_early { noticed } else { due });
+        reconciler.reconcile_if_due();
+        let passes = reconciler.attempts.failure_count() - failures;
+        assert_eq!((passes, drift.lock().unwrap().is_none()), (u32::from(is_early), is_early));
+        assert!(reconciler.next_wakeup() > noticed + FIRST_RETRY);
+    }
 }
