@@ -219,6 +219,25 @@ fn drift_is_repaired_at_once_while_another_problem_persists() {
     assert!(!fixture.daemon().is_ready());
 }
 
+#[test]
+fn a_repair_that_failed_at_first_is_counted_as_one_of_drift() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    fixture.wait_quiet();
+    let before = fixture.state(&[&ztunnel]);
+    let journal = fixture.node.run_dir().join("settings-before.json");
+    block_file(&journal);
+    fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
+    fixture.wait_logged("reconcile failed", "cannot keep the journal");
+    std::fs::remove_dir(&journal).unwrap();
+    std::fs::rename(journal.with_extension("aside"), &journal).unwrap();
+    fixture.within(SOON, "it is repaired", |fixture| fixture.state(&[&ztunnel]) == before);
+    let count = "istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}";
+    fixture.within(SOON, "it is counted", |fixture| fixture.daemon().metric(count) == Some(1.0));
+}
+
 /// Nothing of ours is there yet, so the numbers are the other component's.
 #[test]
 fn priorities_of_another_component_are_refused() {

@@ -151,6 +151,12 @@ impl NodeDrift {
         self.pending.take()
     }
 
+    /// Records changes again whose observation failed, so that the next one covers them: no others can have been
+    /// recorded meanwhile.
+    pub(crate) fn restore_disturbance(&mut self, disturbance: NodeDisturbance) {
+        self.pending = Some(disturbance);
+    }
+
     /// Records the CPU time of an observation, and whether it led to a repair. The time of the next one follows from
     /// both.
     pub(crate) fn end_observation(&mut self, worked: Duration, repaired: bool, now: Instant) {
@@ -427,6 +433,8 @@ mod tests {
         assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.has_kind(kind)));
         assert!(!begun.has_kind(NodeChange::Network));
         assert_eq!(drift.next_observation(), None);
+        drift.restore_disturbance(begun.clone());
+        assert_eq!(drift.take_due(noticed + Duration::from_secs(1)), Some(begun), "the observation failed");
     }
 
     #[test]

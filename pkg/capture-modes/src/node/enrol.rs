@@ -38,16 +38,17 @@ impl CaptureMode for NodeCapture {
         }
         let writer = disturbance.as_ref().and_then(|changes| changes.writer.clone());
         let done = self.run_pass(state, scope, writer.as_deref());
-        if let Some(NodeDisturbance { noticed, .. }) = disturbance {
-            let repaired = done.as_ref().ok().and_then(|done| done.repaired);
-            if let Some(kind) = repaired {
-                state.metrics.drift_repaired(kind.metric_label(), noticed.elapsed());
+        match (disturbance, &done) {
+            (Some(disturbance), Ok(done)) => {
+                if let Some(kind) = done.repaired {
+                    state.metrics.drift_repaired(kind.metric_label(), disturbance.noticed.elapsed());
+                }
+                let worked = processor_time().saturating_sub(began);
+                self.drift.end_observation(worked, done.repaired.is_some(), Instant::now());
             }
-            self.drift.end_observation(
-                processor_time().saturating_sub(began),
-                repaired.is_some(),
-                Instant::now(),
-            );
+            // Due at once, so that the next attempt covers it.
+            (Some(disturbance), Err(_)) => self.drift.restore_disturbance(disturbance),
+            (None, _) => {}
         }
         // A failed pass is repeated immediately.
         if let Some(problem) = done.as_ref().err().filter(|_| self.unreported > 1) {
