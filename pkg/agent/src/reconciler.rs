@@ -198,6 +198,8 @@ pub struct Reconciler {
     /// Whether the last pass ended with an error, not only with a problem despite which pods can be enrolled.
     has_failed: bool,
     due: Instant,
+    /// End of the last pass that failed, or that left a problem.
+    failed_at: Option<Instant>,
     /// Time of the last full observation.
     observed_all: Option<Instant>,
     oldest: Option<Instant>,
@@ -223,6 +225,7 @@ impl Reconciler {
             attempts: BACKOFF.start_attempts(),
             has_failed: false,
             due: Instant::now(),
+            failed_at: None,
             observed_all: None,
             oldest: None,
             inbox: inbox.receiver,
@@ -262,7 +265,7 @@ impl Reconciler {
         // After a failure these are delayed.
         let waiting = [self.mode.next_wakeup(), self.core.pace.due].into_iter().flatten();
         let waiting = waiting.min().filter(|_| self.attempts.failure_count() == 0);
-        let others = [self.next_drift_pass(), self.core.notices.next_wakeup()];
+        let others = [self.next_awaited_pass(), self.next_drift_pass(), self.core.notices.next_wakeup()];
         others.into_iter().chain([waiting]).flatten().fold(self.due, Instant::min)
     }
 
@@ -270,6 +273,14 @@ impl Reconciler {
     /// it, but an error does: the same pass would fail again.
     fn next_drift_pass(&self) -> Option<Instant> {
         self.mode.next_drift_pass().filter(|_| !self.has_failed)
+    }
+
+    /// Returns when a pass may run despite a failure because a request waits for it: soon, but not without a pause, in
+    /// which the request would keep a processor busy until its end.
+    fn next_awaited_pass(&self) -> Option<Instant> {
+        let failed_at =
+            self.failed_at.filter(|_| self.attempts.failure_count() > 0 && self.mode.is_awaited());
+        Some(failed_at? + FIRST_RETRY)
     }
 
     fn reconcile_if_due(&mut self) {
@@ -285,8 +296,9 @@ impl Reconciler {
             self.core.mark_dirty(ReconcileScope::Full);
         }
         let Some(scope) = self.core.dirty else { return };
-        // After a failure an event shortens the delay, but not to zero, unless a request waits for the attempt.
-        let is_early = self.mode.is_awaited() || self.next_drift_pass().is_some_and(|due| due <= now);
+        // After a failure an event shortens the delay, but not to zero.
+        let mut early = [self.next_awaited_pass(), self.next_drift_pass()].into_iter().flatten();
+        let is_early = early.any(|due| due <= now);
         if self.attempts.failure_count() > 0 && now < self.due && !is_early {
             return;
         }
@@ -304,7 +316,8 @@ impl Reconciler {
             }
             Err(()) => {
                 self.core.mark_dirty(ReconcileScope::Full);
-                self.due = Instant::now() + self.attempts.record_failure();
+                let now = Instant::now();
+                (self.due, self.failed_at) = (now + self.attempts.record_failure(), Some(now));
             }
         }
     }

@@ -7,8 +7,9 @@ use prometheus_client::registry::Registry;
 use super::*;
 use crate::{CaptureSnapshot, MeshPodMetrics, SidecarsOnly};
 
-/// Mode whose passes have this result, with the time at which a change by another component is to be observed.
-struct TroubledMode(Result<Option<Reason>, Reason>, Arc<Mutex<Option<Instant>>>);
+/// Mode whose passes have this result, with the time at which a change by another component is to be observed, and whether a
+/// request waits.
+struct TroubledMode(Result<Option<Reason>, Reason>, Arc<Mutex<Option<Instant>>>, bool);
 
 impl CaptureMode for TroubledMode {
     fn reconcile(&mut self, _: &mut AgentState, _: ReconcileScope) -> Result<Option<Reason>, Reason> {
@@ -19,7 +20,7 @@ impl CaptureMode for TroubledMode {
     }
 
     fn is_awaited(&self) -> bool {
-        false
+        self.2
     }
 
     fn answer_requests(&mut self, _: Option<&Reason>) {}
@@ -100,7 +101,7 @@ fn foreign_changes_are_observed_at_once_despite_a_problem_but_not_despite_an_err
     let why = || Reason::from("out of order");
     for (result, is_early) in [(Ok(Some(why())), true), (Err(why()), false)] {
         let drift = Arc::new(Mutex::new(None));
-        let (mut reconciler, _) = reconciler(Box::new(TroubledMode(result, Arc::clone(&drift))));
+        let (mut reconciler, _) = reconciler(Box::new(TroubledMode(result, Arc::clone(&drift), false)));
         reconciler.due = Instant::now();
         reconciler.reconcile_if_due();
         synchronize(&mut reconciler);
@@ -117,4 +118,21 @@ fn foreign_changes_are_observed_at_once_despite_a_problem_but_not_despite_an_err
         assert_eq!((passes, drift.lock().unwrap().is_none()), (u32::from(is_early), is_early));
         assert!(reconciler.next_wakeup() > noticed + FIRST_RETRY);
     }
+}
+
+#[test]
+fn a_request_that_waits_is_attempted_soon_after_a_failure_but_not_without_a_pause() {
+    let mode = TroubledMode(Err("out of order".into()), Arc::default(), true);
+    let (mut reconciler, _) = reconciler(Box::new(mode));
+    reconciler.reconcile_if_due();
+    synchronize(&mut reconciler);
+    let failures = reconciler.attempts.failure_count();
+    let failed_at = Instant::now();
+    (reconciler.failed_at, reconciler.due) = (Some(failed_at), failed_at + LAST_RETRY);
+    assert_eq!(reconciler.next_wakeup(), failed_at + FIRST_RETRY);
+    reconciler.reconcile_if_due();
+    assert_eq!(reconciler.attempts.failure_count(), failures);
+    reconciler.failed_at = failed_at.checked_sub(FIRST_RETRY);
+    reconciler.reconcile_if_due();
+    assert_eq!(reconciler.attempts.failure_count(), failures + 1);
 }
