@@ -101,19 +101,9 @@ impl RtnetlinkHandle {
         family: Family,
         desired: &LocalDelivery,
     ) -> Result<(Option<String>, Option<String>), Error> {
-        let is_local = |route: &Route| route.kind == RouteKind::Local;
-        let is_local_default = |route: &Route| route.dst.is_none() && is_local(route);
-        let is_new = |kept: &[Route], route: &Route| {
-            let has_none = !kept.iter().any(|kept| kept.dst.is_some() == route.dst.is_some());
-            let is_first = has_none && (route.dst.is_none() || !is_local(route));
-            is_first || (is_local_default(route) && !kept.iter().any(is_local_default))
-        };
-        let routes = self.find_routes(family, Some(desired.table), is_new)?;
-        let mut describe = |has_dst: bool| {
-            let found = routes.iter().find(|route| route.dst.is_some() == has_dst)?;
-            Some(self.describe_route(found))
-        };
-        let (other, narrower) = (describe(false), describe(true));
+        let routes = self.find_routes(family, Some(desired.table), is_relevant)?;
+        let first = |has_dst: bool| routes.iter().find(|route| route.dst.is_some() == has_dst);
+        let [other, narrower] = [false, true].map(|has_dst| Some(self.describe_route(first(has_dst)?)));
         let is_there = routes.iter().any(is_local_default);
         Ok(((!is_there).then(|| no_route(family, desired.table, other.as_deref())), narrower))
     }
@@ -140,6 +130,17 @@ impl RtnetlinkHandle {
         }
         Ok(removed)
     }
+}
+
+fn is_local_default(route: &Route) -> bool {
+    route.dst.is_none() && route.kind == RouteKind::Local
+}
+
+/// Returns whether a route is the first default route, the first local one, or the first to some destinations elsewhere.
+fn is_relevant(kept: &[Route], route: &Route) -> bool {
+    let is_first = !kept.iter().any(|kept| kept.dst.is_some() == route.dst.is_some());
+    let leads_away = route.dst.is_none() || route.kind != RouteKind::Local;
+    (is_first && leads_away) || (is_local_default(route) && !kept.iter().any(is_local_default))
 }
 
 fn no_route(family: Family, table: TableId, other: Option<&str>) -> String {
