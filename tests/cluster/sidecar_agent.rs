@@ -316,8 +316,8 @@ fn pods_from_before_the_plugin_are_unknown_where_the_agent_may_not_watch_pods() 
     let container = &cluster.fixture.container;
     assert_eq!(explain(container, &format!("{}/bare", cluster.fixture.name)).code, "no-record");
     let (status, text) = verify(container);
-    let unseen = "3 network namespaces in /netns have no record of an ADD: whether their pods belong to the mesh only the API \
-                  server could tell";
+    let unseen = "3 network namespaces in /netns have no record of an ADD: only the API server knows whether their pods belong \
+                  to the mesh";
     let line = format!("Unknown: Pods that started before the plugin was installed: {unseen}.");
     assert!(status == 2 && kit::has_line(&text, &line), "{status}: {text}");
     drop(pods);

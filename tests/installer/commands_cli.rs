@@ -51,7 +51,7 @@ fn wrong_calls_end_with_two_and_say_why() {
     for (arguments, words) in [
         (&["explain"][..], "which pod?"),
         (&["explain", "web"], "several pods have this name: shop/web, store/web"),
-        (&["explain", "a/b/c"], "names no pod"),
+        (&["explain", "a/b/c"], "expected NAMESPACE/POD"),
         (
             &["list", "--state", "lost"],
             "must be one of bypassing, held, unknown, leaving, pending, captured, outside",
@@ -65,7 +65,7 @@ fn wrong_calls_end_with_two_and_say_why() {
         (&["verify", "--nonsense"], "unknown flag: --nonsense; see --help\n"),
         (&["state", "--cni-net-dir"], "; see --help\n"),
         (&["prove"], "which pod?"),
-        (&["prove", "web"], "names no pod"),
+        (&["prove", "web"], "expected NAMESPACE/POD"),
         (&["prove", "--all", "shop/web"], "cannot be used together"),
         (&["log-level", "cni:debug", "cni"], "\"cni\" is not SCOPE:LEVEL"),
     ] {

@@ -115,7 +115,7 @@ fn without_agent_and_node_path_a_pod_of_the_mesh_does_not_start() {
     let contents: [(Option<Vec<u8>>, &str); 4] = [
         (None, "No such file"),
         (Some(b"{".to_vec()), "config.json"),
-        (Some(upstream), "says nothing of a node path"),
+        (Some(upstream), "describes no node path"),
         (Some(one_family.to_string().into_bytes()), "no ambient path for IPv6"),
     ];
     for (number, (content, words)) in contents.into_iter().enumerate() {
