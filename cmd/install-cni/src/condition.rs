@@ -31,7 +31,7 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(60);
 /// Timeout of the last update: the kubelet grants five seconds in all.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const UNINSTALL_UPDATE: Duration = Duration::from_secs(1);
 
 fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondition {
     let (status, reason, message) = match (installer, agent) {
@@ -138,10 +138,10 @@ pub(crate) async fn publish_uninstalled(client: &KubeClient, node: &str) -> Resu
         reason: "Uninstalled",
         message: "the plugin was removed from the node".to_owned(),
     };
-    match timeout(LAST_WORD, client.set_node_condition(node, &condition, SystemTime::now(), true)).await {
+    match timeout(UNINSTALL_UPDATE, client.set_node_condition(node, &condition, SystemTime::now(), true)).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => {
-            Err(format!("cannot set the condition {KIND} of node {node}: no answer within {LAST_WORD:?}"))
+            Err(format!("cannot set the condition {KIND} of node {node}: no answer within {UNINSTALL_UPDATE:?}"))
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::{
 /// Interval of full observations without any event.
 const REGULAR: Duration = Duration::from_secs(30);
 /// Minimum interval between full observations, to which an event shortens it: frequent events must not cause constant work.
-const AFTER_NEWS: Duration = Duration::from_secs(5);
+const FULL_PASS_AFTER_EVENT: Duration = Duration::from_secs(5);
 /// Delay before the next attempt after a failure; doubled after each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -389,7 +389,7 @@ impl Reconciler {
                     let calm = self
                         .observed_all
                         .filter(|_| self.attempts.failure_count() == 0)
-                        .map(|observed| observed + AFTER_NEWS);
+                        .map(|observed| observed + FULL_PASS_AFTER_EVENT);
                     self.due = self.due.min(calm.map_or(soonest, |calm| soonest.max(calm)));
                     core.answer_waiting();
                 }
