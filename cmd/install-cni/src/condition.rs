@@ -138,11 +138,13 @@ pub(crate) async fn publish_uninstalled(client: &KubeClient, node: &str) -> Resu
         reason: "Uninstalled",
         message: "the plugin was removed from the node".to_owned(),
     };
-    match timeout(UNINSTALL_UPDATE, client.set_node_condition(node, &condition, SystemTime::now(), true)).await {
+    match timeout(UNINSTALL_UPDATE, client.set_node_condition(node, &condition, SystemTime::now(), true))
+        .await
+    {
         Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => {
-            Err(format!("cannot set the condition {KIND} of node {node}: no answer within {UNINSTALL_UPDATE:?}"))
-        }
+        Err(_) => Err(format!(
+            "cannot set the condition {KIND} of node {node}: no answer within {UNINSTALL_UPDATE:?}"
+        )),
     }
 }
 
