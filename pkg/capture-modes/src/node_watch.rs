@@ -269,7 +269,7 @@ impl NodeObserver {
             // After the generation: whatever changed it is likely to have its notification.
             let (network_changed, writer) = self.read_notifications();
             self.writer = writer.or_else(|| self.writer.take());
-            delay = if self.has_due_check(replies) { self.check(replies, report) } else { PERIOD };
+            delay = if self.has_due_check(replies) { self.check_objects(replies, report) } else { PERIOD };
             if network_changed {
                 report(NodeChange::Network.into());
             }
@@ -296,7 +296,11 @@ impl NodeObserver {
     }
 
     /// Compares what may have changed, reports changes, and returns the pause until the next check.
-    fn check(&mut self, replies: Option<ChangedReplies>, report: &mut impl FnMut(NodeNotice)) -> Duration {
+    fn check_objects(
+        &mut self,
+        replies: Option<ChangedReplies>,
+        report: &mut impl FnMut(NodeNotice),
+    ) -> Duration {
         let began = processor_time();
         if self.rules_changed(replies) {
             report(NodeNotice { change: NodeChange::Rules, writer: self.writer.take() });

@@ -61,7 +61,7 @@ impl InPodCapture {
                 self.finish_release(&uid, result);
             }
             JobResult::NetnsDiscovered(result) => self.finish_discovery(state, result),
-            JobResult::Exempted { .. } if !self.exemption.busy => {} // of before the capture mode changed
+            JobResult::Exempted { .. } if !self.exemption.busy => {} // from before the capture mode changed
             JobResult::Exempted { took, result } => {
                 self.finish_exemption(state, took, result);
                 self.examine_node(state); // changes that were noticed meanwhile
