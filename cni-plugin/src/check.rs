@@ -123,7 +123,7 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Opti
     let recorded = record.map(|record| CapturedTraffic::from_lines(&record.captured));
     let expected =
         recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::any_outbound);
-    let missing_of = |owner| CapturedTraffic::of_this_netns(owner).map(|found| expected.missing_from(&found));
+    let missing_of = |owner| CapturedTraffic::observe_netns(owner).map(|found| expected.missing_from(&found));
     let observed = netns.run_in(|| {
         let mut missing = missing_of(ChainSet::SIDECAR)?;
         if call.conf.ambient_enabled && !missing.is_empty() {

@@ -51,8 +51,11 @@ impl OfflineEnrolment {
     /// # Errors
     /// The node has no path for its addresses, or the kernel refuses.
     pub fn enrol_pod(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
-        if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of_ip(**ip))) {
-            return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of_ip(*ip)));
+        if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::from_ip(**ip))) {
+            return Err(format!(
+                "the node has no ambient path for {}, which {ip} needs",
+                Family::from_ip(*ip)
+            ));
         }
         self.members.enrol_pod(ips, uid, self.active, self.fallback).map_err(|error| error.to_string())
     }
@@ -70,7 +73,7 @@ impl OfflineEnrolment {
     /// # Errors
     /// An address is not enrolled.
     pub fn check_enrolled(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        let has_path = |ip: &&IpAddr| self.families.contains(&Family::of_ip(**ip));
+        let has_path = |ip: &&IpAddr| self.families.contains(&Family::from_ip(**ip));
         let ips: Vec<IpAddr> = ips.iter().filter(has_path).copied().collect();
         Ok(self.members.check_members(&ips)?)
     }

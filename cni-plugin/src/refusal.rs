@@ -165,14 +165,14 @@ fn shows_no_sidecar(call: &PluginCall) -> Result<String, String> {
     let directory =
         Path::new(&call.conf.kubernetes.kubelet_root_dir).join("pods").join(uid.as_str()).join("volumes");
     let unreadable = |error| format!("{} cannot be read ({error})", directory.display());
-    match volume_of_sidecar(&directory).map_err(unreadable)? {
+    match find_sidecar_volume(&directory).map_err(unreadable)? {
         None => Ok(directory.display().to_string()),
         Some(volume) => Err(format!("{} has {volume}, a volume of a sidecar", directory.display())),
     }
 }
 
 /// Finds a sidecar's volume. The directory has a subdirectory for each kind of volume, and that one for each volume.
-fn volume_of_sidecar(directory: &Path) -> io::Result<Option<String>> {
+fn find_sidecar_volume(directory: &Path) -> io::Result<Option<String>> {
     let mut left = MAX_VOLUMES;
     let mut count = || {
         left = left.checked_sub(1).ok_or_else(|| io::Error::other("it has too many entries"))?;
@@ -220,7 +220,7 @@ mod tests {
             (&["kubernetes.io~csi/gke-workload-certificate"], Some("gke-workload-certificate")),
         ] {
             let directory = pod(volumes);
-            assert_eq!(volume_of_sidecar(&directory).unwrap().as_deref(), sidecars, "{volumes:?}");
+            assert_eq!(find_sidecar_volume(&directory).unwrap().as_deref(), sidecars, "{volumes:?}");
             fs::remove_dir_all(directory).unwrap();
         }
     }
@@ -229,12 +229,12 @@ mod tests {
     fn a_list_that_is_not_complete_shows_nothing() {
         let directory = pod(&[]);
         fs::write(directory.join("file"), "").unwrap();
-        assert!(volume_of_sidecar(&directory).is_err(), "not as the kubelet lays it out");
+        assert!(find_sidecar_volume(&directory).is_err(), "not as the kubelet lays it out");
         fs::remove_file(directory.join("file")).unwrap();
         let many = directory.join("kubernetes.io~configmap");
         (0..=MAX_VOLUMES).for_each(|number| fs::create_dir_all(many.join(number.to_string())).unwrap());
-        assert!(volume_of_sidecar(&directory).is_err(), "too many");
+        assert!(find_sidecar_volume(&directory).is_err(), "too many");
         fs::remove_dir_all(&directory).unwrap();
-        assert!(volume_of_sidecar(&directory).is_err(), "none");
+        assert!(find_sidecar_volume(&directory).is_err(), "none");
     }
 }

@@ -175,8 +175,8 @@ fn unchecked(fixture: &Fixture, pods: &[Value], mark: usize) -> BTreeSet<String>
 fn refused(fixture: &Fixture, pods: &BTreeMap<String, Identity>, mark: usize) -> Vec<String> {
     let log = fixture.machine.runtime_log();
     let failed = log[mark..].lines().filter(|line| line.contains("Could not restore sandbox IP"));
-    let is_of_pod = |line: &&str| pods.values().any(|[_, sandbox, ..]| line.contains(sandbox));
-    failed.filter(is_of_pod).map(str::to_owned).collect()
+    let concerns_pod = |line: &&str| pods.values().any(|[_, sandbox, ..]| line.contains(sandbox));
+    failed.filter(concerns_pod).map(str::to_owned).collect()
 }
 
 fn identities(fixture: &Fixture, pods: &[Value]) -> BTreeMap<String, Identity> {

@@ -274,7 +274,7 @@ async fn find_owner(
         match client.get::<Pod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
             Ok(pod) => {
                 memory.set_pod_readable();
-                return Ok(shutdown::daemon_set_of(&pod).map(str::to_owned));
+                return Ok(shutdown::owning_daemon_set(&pod).map(str::to_owned));
             }
             Err(error) if error.kind() == ApiErrorKind::NotFound => {
                 memory.set_pod_readable();

@@ -53,7 +53,7 @@ pub(crate) fn start_checks(
 fn check_until_ready(settings: &DaemonSettings, ports: &Observed<Vec<String>>, outcome: &PreflightOutcome) {
     let mut logged = Vec::new();
     loop {
-        let checks = node_status::preflight_of_agent(settings, ports.clone());
+        let checks = node_status::preflight_agent(settings, ports.clone());
         log_findings(&checks, &mut logged);
         *outcome.0.lock().unwrap_or_else(PoisonError::into_inner) = checks;
         info!(target: "install", findings = logged.len(), "node checked");

@@ -200,7 +200,7 @@ async fn ask_until_decided(
 }
 
 /// Returns the name of the DaemonSet that owns our pod.
-pub(crate) fn daemon_set_of(pod: &Pod) -> Option<&str> {
+pub(crate) fn owning_daemon_set(pod: &Pod) -> Option<&str> {
     let owner = pod.metadata.owners.iter().find(|owner| owner.kind == "DaemonSet")?;
     Some(&owner.name)
 }

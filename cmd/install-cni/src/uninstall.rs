@@ -184,7 +184,7 @@ impl CommandSettings {
         };
         let mut filled = values.clone();
         for setting in
-            last.config.iter().filter(|setting| setting.source != "default" && is_of_use(&setting.name))
+            last.config.iter().filter(|setting| setting.source != "default" && is_useful(&setting.name))
         {
             filled.fill_default(&setting.name, &setting.value);
         }
@@ -197,7 +197,7 @@ impl CommandSettings {
 
 /// Whether a setting of the last agent is used: not the log options, and not the template of an entry that is removed, whose
 /// sources may not exist here.
-fn is_of_use(setting: &str) -> bool {
+fn is_useful(setting: &str) -> bool {
     let others = [options::CNI_NETWORK_CONFIG_FILE, options::CNI_CONFIG_MAP];
     flags::LOGGING.iter().chain(&others).all(|flag| flag.long != setting)
 }

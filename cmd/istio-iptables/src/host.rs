@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 /// Returns the ID of a user or group in the text of `/etc/passwd` or `/etc/group` (`name:x:id:...`).
-pub fn id_of(name: &str, file: &str) -> Option<u32> {
+pub fn numeric_id(name: &str, file: &str) -> Option<u32> {
     file.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
@@ -29,9 +29,9 @@ mod tests {
     #[test]
     fn ids_and_servers_are_read_from_the_files_text() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nistio-proxy:x:1337:1338::/:/sbin/nologin\nodd\n";
-        assert_eq!(id_of("istio-proxy", passwd), Some(1337));
-        assert_eq!(id_of("istio", passwd), None);
-        assert_eq!(id_of("odd", passwd), None);
+        assert_eq!(numeric_id("istio-proxy", passwd), Some(1337));
+        assert_eq!(numeric_id("istio", passwd), None);
+        assert_eq!(numeric_id("odd", passwd), None);
         let conf = "# x\nnameserver 10.96.0.10\nsearch a b\n nameserver fe80::1%eth0\nnameserver nonsense\nnameserver";
         let expected: [IpAddr; 2] = ["10.96.0.10".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(name_servers(conf), expected);

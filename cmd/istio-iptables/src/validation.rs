@@ -96,7 +96,7 @@ fn localhost(family: Family) -> IpAddr {
 /// Connects from localhost. By default the kernel would connect to `::6` from `::6`, and the rules let traffic from there pass.
 fn connect_from(source: SocketAddr, target: SocketAddr, within: Duration) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
-        family_of(source),
+        address_family(source),
         SocketType::STREAM,
         SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
         None,
@@ -114,7 +114,7 @@ fn connect_from(source: SocketAddr, target: SocketAddr, within: Duration) -> io:
     Ok(socket)
 }
 
-fn family_of(address: SocketAddr) -> AddressFamily {
+fn address_family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
@@ -134,7 +134,7 @@ fn open_listeners(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListe
 
 /// Binds a port that is shared with a proxy starting at the same time.
 fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = rustix::net::socket(family_of(address), SocketType::STREAM, None)?;
+    let socket = rustix::net::socket(address_family(address), SocketType::STREAM, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     rustix::net::bind(&socket, &address)?;

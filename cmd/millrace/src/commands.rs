@@ -41,7 +41,7 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
     let is_check = matches!(invocation.arguments.command, Action::Check { .. });
-    ensure!(is_check || !options.output.is_of_check(), "-o junit and -o sarif are forms of check alone");
+    ensure!(is_check || !options.output.belongs_to_check(), "-o junit and -o sarif are forms of check alone");
     match &invocation.arguments.command {
         Action::Check { namespace, fail_on, pre: true, file, sample, .. } => {
             let nodes = file.as_deref().map(|file| (file, sample.map_or(usize::MAX, usize::from)));

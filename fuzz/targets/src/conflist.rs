@@ -1,7 +1,7 @@
 //! Network configuration files on a node, which foreign installers and people write.
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, Libcni, entry_status, is_conversion_of, merge_entry,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, entry_status, is_converted_from, merge_entry,
     plugin_types, read_network, without_entry,
 };
 
@@ -35,7 +35,7 @@ fn edited(existing: &[u8], entry: &ConflistEntry) {
     let (text, bytes) = (&after.text, after.text.as_bytes());
     assert_eq!(merge_entry(bytes, entry).as_ref().map(|again| &again.text), Ok(text));
     assert_eq!(entry_status(bytes, entry), Ok(EntryStatus::Current));
-    assert_eq!(is_conversion_of(bytes, existing), after.converted);
+    assert_eq!(is_converted_from(bytes, existing), after.converted);
     let without = without_entry(bytes);
     assert!(
         matches!(&without, Ok(Some(without)) if others(without.as_bytes()) == others(existing)),

@@ -115,7 +115,7 @@ impl ChangeHistory {
         };
         let recent = ago(SERIES); // these timestamps have equal lengths, and therefore compare as text
         let before = self.changes.iter().rposition(|known| known.pod == change.pod);
-        let is_same = |known: &ChangeRecord| known.started_at >= recent && change.is_repeat_of(known);
+        let is_same = |known: &ChangeRecord| known.started_at >= recent && change.repeats_change(known);
         let before = before.filter(|at| self.changes.get(*at).is_some_and(is_same));
         if let Some(before) = before.and_then(|at| self.changes.remove(at)) {
             change.repeats = before.repeats.saturating_add(1);

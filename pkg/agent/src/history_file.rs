@@ -45,7 +45,7 @@ pub fn read_history(path: &Path) -> Result<Vec<ChangeRecord>, hostfs::Error> {
 fn merge_line(mut changes: Vec<ChangeRecord>, line: ChangeRecord) -> Vec<ChangeRecord> {
     let is_earlier = |known: &ChangeRecord| {
         let first = known.first_started_at.as_ref().unwrap_or(&known.started_at);
-        line.first_started_at.as_ref() == Some(first) && line.is_repeat_of(known)
+        line.first_started_at.as_ref() == Some(first) && line.repeats_change(known)
     };
     let earlier = line.first_started_at.as_ref().and_then(|_| changes.iter().rposition(is_earlier));
     earlier.map(|at| changes.remove(at));

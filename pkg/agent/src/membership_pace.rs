@@ -113,7 +113,7 @@ impl MembershipPace {
         let known = self.pods.get(&pod.metadata.uid).map(|known| known.membership);
         match known {
             Some(known) if by_labels(&shown).is_some_and(|shown| shown.is_ok() != known.is_ok()) => {
-                AmbientStanding::of_pod(pod, known)
+                AmbientStanding::for_pod(pod, known)
             }
             _ => shown,
         }

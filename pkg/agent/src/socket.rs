@@ -172,7 +172,7 @@ impl AgentServer {
         if !matches!(errno, Some(Errno::MFILE | Errno::NFILE)) {
             return accepted;
         }
-        status.out_of_descriptors();
+        status.report_no_descriptors();
         match reserve.take() {
             Some(reserve) => {
                 drop(reserve);

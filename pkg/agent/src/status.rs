@@ -97,12 +97,12 @@ impl AgentStatus {
     pub(crate) fn record_failed_request(&self, of: impl AsFd) {
         let spare: Result<Vec<OwnedFd>, Errno> = (0..NEEDED).map(|_| fcntl_dupfd_cloexec(&of, 0)).collect();
         if matches!(spare, Err(Errno::MFILE | Errno::NFILE)) {
-            self.out_of_descriptors();
+            self.report_no_descriptors();
         }
     }
 
     /// Records that the process has no file descriptors left for an ADD.
-    pub(crate) fn out_of_descriptors(&self) {
+    pub(crate) fn report_no_descriptors(&self) {
         self.lock_health().short = Some(Instant::now());
         self.record_change();
     }

@@ -120,16 +120,16 @@ struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    fn path_of(&self, key: &str) -> String {
+    fn key_path(&self, key: &str) -> String {
         if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
 
     fn invalid_value(&self, key: &str, why: impl fmt::Display) -> ConfigError {
-        ConfigError::Invalid { key: self.path_of(key), why: why.to_string() }
+        ConfigError::Invalid { key: self.key_path(key), why: why.to_string() }
     }
 
     fn missing_value(&self, key: &str) -> ConfigError {
-        ConfigError::Missing(self.path_of(key))
+        ConfigError::Missing(self.key_path(key))
     }
 
     /// Returns a text; `None`: it is absent, null or empty.
@@ -157,7 +157,7 @@ impl<'a> Section<'a> {
     fn refuse_keys(&self, keys: &[&str]) -> Result<(), ConfigError> {
         let nothing = [Value::Null, "".into(), Value::Array(Vec::new()), Value::Object(Map::new())];
         match keys.iter().find(|key| self.members.get(key).is_some_and(|value| !nothing.contains(value))) {
-            Some(key) => Err(ConfigError::Unsupported(self.path_of(key))),
+            Some(key) => Err(ConfigError::Unsupported(self.key_path(key))),
             None => Ok(()),
         }
     }

@@ -186,7 +186,7 @@ impl InPodCapture {
         if netns.id() == self.node {
             return Err("its network namespace is the node's own".into());
         }
-        let captured = |ip: &&IpAddr| self.chosen.captured_families().contains(&Family::of_ip(**ip));
+        let captured = |ip: &&IpAddr| self.chosen.captured_families().contains(&Family::from_ip(**ip));
         match enrolment.attachment.ips.iter().find(captured) {
             Some(_) => Ok(()),
             None => Err("it has no address of a family that is captured".into()),
@@ -252,11 +252,11 @@ impl CaptureMode for InPodCapture {
             return;
         }
         let families = self.chosen.captured_families();
-        let captured = ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)));
+        let captured = ips.iter().filter(|ip| families.contains(&Family::from_ip(**ip)));
         self.exemption.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
         let (latest, is_unavailable) = (Instant::now() + PATIENCE, self.presence.is_unavailable());
         let deadline = enrolment.deadline.min(latest);
-        let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
+        let enrolled_pod = self.enrolled_pod_mut(state, &enrolment.pod);
         enrolled_pod.container.clone_from(&enrolment.container);
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);

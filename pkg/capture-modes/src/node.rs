@@ -162,7 +162,7 @@ fn report_status(
         |pod, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
-            let is_served = ips.iter().all(|ip| desired.active_for(Family::of_ip(*ip)).is_some());
+            let is_served = ips.iter().all(|ip| desired.active_for(Family::from_ip(*ip)).is_some());
             let evidence = Evidence {
                 life: life_from_phase(pod),
                 rules: match redirected {
@@ -238,7 +238,7 @@ fn report_bypasses(
 /// left to compare.
 fn is_redirected(ips: &[IpAddr], uid: &PodUid, desired: &DesiredState, observed: &ObservedState) -> bool {
     ips.iter().all(|ip| {
-        let in_set = observed.sets.get(&Family::of_ip(*ip)).is_some_and(|members| members.contains_key(ip));
+        let in_set = observed.sets.get(&Family::from_ip(*ip)).is_some_and(|members| members.contains_key(ip));
         in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)
     })
 }

@@ -340,7 +340,7 @@ impl NodeObserver {
         }
         let same_generation = !retrying && generation_changed == Some(false);
         let began = processor_time();
-        let now = RulesGeneration::of_node(self.objects.rules, self.rules.as_ref(), same_generation);
+        let now = RulesGeneration::for_node(self.objects.rules, self.rules.as_ref(), same_generation);
         self.legacy_due = list_due(began);
         if !now.is_comparable() {
             self.rules_retry = Some(Instant::now() + self.rules_failures.record_failure());

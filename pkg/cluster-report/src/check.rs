@@ -121,7 +121,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     let unanswered = cluster.unanswered_nodes();
     let excepted = excepted_pods(cluster);
     let missing = Missing::new(cluster, &findings);
-    let codes = Code::ALL.iter().filter(|code| code.is_of_check());
+    let codes = Code::ALL.iter().filter(|code| code.belongs_to_check());
     let checks = check_lines(codes, &findings, |code| missing.reasons_for(code));
     CheckReport {
         schema: "millrace.check/v1",

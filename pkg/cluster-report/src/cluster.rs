@@ -84,7 +84,7 @@ impl Cluster {
     }
 
     /// Returns the document of a node.
-    pub(crate) fn state_of(&self, node: &str) -> Option<&StateReport> {
+    pub(crate) fn node_state(&self, node: &str) -> Option<&StateReport> {
         self.answers.get(node)?.as_ref().ok()
     }
 }

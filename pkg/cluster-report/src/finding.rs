@@ -247,12 +247,12 @@ finding_codes! {
 
 impl Code {
     /// Whether the code is one of `millrace check --pre`.
-    pub(crate) fn is_of_preflight(self) -> bool {
+    pub(crate) fn belongs_to_preflight(self) -> bool {
         matches!(self.scope(), CodeScope::Installation | CodeScope::Both)
     }
 
     /// Whether the code is one of `millrace check`.
-    pub(crate) fn is_of_check(self) -> bool {
+    pub(crate) fn belongs_to_check(self) -> bool {
         matches!(self.scope(), CodeScope::Check | CodeScope::Both)
     }
 }
@@ -343,7 +343,7 @@ impl Finding {
     }
 
     /// Returns a finding about a node.
-    pub(crate) fn of_node(code: Code, node: &str, message: impl Into<String>) -> Finding {
+    pub(crate) fn for_node(code: Code, node: &str, message: impl Into<String>) -> Finding {
         Finding::new(code, ObjectName::node(node), message).on_node(node)
     }
 

@@ -11,12 +11,12 @@ use crate::{
 
 /// Returns a report with a test case for each check, as [`report::render_junit`].
 pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
-    let cases: Vec<JunitCase> = checks.iter().flat_map(|line| cases_of(line, findings)).collect();
+    let cases: Vec<JunitCase> = checks.iter().flat_map(|line| junit_cases(line, findings)).collect();
     report::render_junit(suite, &cases, least)
 }
 
 /// Returns the case of a check, and one for each check of nodes themselves that has a finding.
-fn cases_of(line: &CheckLine, findings: &[Finding]) -> Vec<JunitCase> {
+fn junit_cases(line: &CheckLine, findings: &[Finding]) -> Vec<JunitCase> {
     let mut of_nodes: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
     let mut own = Vec::new();
     for finding in findings.iter().filter(|finding| finding.code == line.code) {

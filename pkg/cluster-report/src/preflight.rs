@@ -108,10 +108,11 @@ pub fn check_before_installation(
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
     let findings = complete_findings(findings, &cluster.unread);
     let missing = Missing::new(cluster, &findings);
-    let is_meant =
-        |code: &&Code| code.is_of_preflight() && (**code != Code::NodePreflight || node_checks.is_some());
+    let is_meant = |code: &&Code| {
+        code.belongs_to_preflight() && (**code != Code::NodePreflight || node_checks.is_some())
+    };
     let codes = Code::ALL.iter().filter(is_meant);
-    let checks = check_lines(codes, &findings, |code| missing.objects_of(code));
+    let checks = check_lines(codes, &findings, |code| missing.missing_objects(code));
     PreflightReport {
         schema: "millrace.preflight/v1",
         verdict: overall_verdict(&checks),
@@ -134,7 +135,7 @@ fn node_findings(node: &Node) -> Vec<Finding> {
     let (name, info) = (&node.metadata.name, &node.status.node_info);
     let mut findings = Vec::new();
     if parse_version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
-        findings.push(Finding::of_node(
+        findings.push(Finding::for_node(
             Code::KernelOld,
             name,
             format!("its kernel is Linux {}", info.kernel_version),
@@ -142,7 +143,7 @@ fn node_findings(node: &Node) -> Vec<Finding> {
     }
     let runtime = info.container_runtime_version.as_str();
     if !runtime.is_empty() && !is_tested(runtime) {
-        findings.push(Finding::of_node(
+        findings.push(Finding::for_node(
             Code::RuntimeUntested,
             name,
             format!("its container runtime is {runtime}"),

@@ -168,7 +168,7 @@ pub fn simulate_change(
 fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
     let is_concerned = |pod: &&Pod| {
         pod.metadata.namespace == change.namespace
-            && (change.pod.is_none() || change.is_of_pod(&pod.metadata.name))
+            && (change.pod.is_none() || change.concerns_pod(&pod.metadata.name))
             && pod.is_live()
     };
     let mut pods: Vec<Pod> = cluster.pods.iter().filter(is_concerned).cloned().collect();
@@ -256,7 +256,7 @@ fn agent_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, reply) in replies {
         match reply {
-            Err(why) => findings.push(Finding::of_node(Code::AgentSilent, node, why)),
+            Err(why) => findings.push(Finding::for_node(Code::AgentSilent, node, why)),
             Ok(simulation) => {
                 findings.extend(simulation.problems().iter().filter_map(|problem| to_finding(node, problem)));
             }
@@ -267,7 +267,7 @@ fn agent_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
 
 fn to_finding(node: &str, problem: &SimulatedProblem<'_>) -> Option<Finding> {
     let code = Code::from_name(problem.code)?;
-    let Some(pod) = problem.pod else { return Some(Finding::of_node(code, node, &problem.message)) };
+    let Some(pod) = problem.pod else { return Some(Finding::for_node(code, node, &problem.message)) };
     let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
     Some(Finding::new(code, object, &problem.message).on_node(node))
 }
@@ -303,7 +303,7 @@ fn pods_without_agent(changed: &Cluster, replies: &BTreeMap<String, NodeReply>) 
     }
     let finding = |(node, count): (&str, usize)| {
         let message = format!("it runs no agent, and {count} of its pods would belong to ambient mode");
-        Finding::of_node(Code::MeshWithoutAgent, node, message)
+        Finding::for_node(Code::MeshWithoutAgent, node, message)
     };
     nodes.into_iter().map(finding).collect()
 }

@@ -8,7 +8,7 @@ use std::{
 
 use report::{
     MembershipEffect, SimulatedPod, format_count, sanitize_text, simulation_notes,
-    tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, truncate_to_seconds},
+    tables::{Cell, Colour, capture_colour, paint, render_table, simulated_row, truncate_to_seconds},
 };
 
 use crate::{
@@ -69,7 +69,7 @@ fn render_sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour
 /// Appends one check; writing to a String cannot fail.
 fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: usize, colour: bool) {
     let findings: Vec<_> = findings.iter().filter(|finding| finding.code == line.code).collect();
-    let (mark, shade) = mark_of(line.severity);
+    let (mark, shade) = severity_mark(line.severity);
     let _ = writeln!(text, "{} {}", paint(mark, shade, colour), line.title);
     for finding in findings.iter().take(most) {
         match finding.object.title().as_str() {
@@ -106,14 +106,14 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
 }
 
 /// Returns the mark of a result, and its colour.
-fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
+fn severity_mark(failed: Option<Severity>) -> (&'static str, Colour) {
     let mark = match failed {
         None => "√",
         Some(Severity::Error) => "×",
         Some(Severity::Warning) => "‼",
         Some(Severity::Unknown) => "?",
     };
-    (mark, Colour::of_severity(failed))
+    (mark, Colour::for_severity(failed))
 }
 
 /// Renders `millrace simulate`: one line for each pod, then the problems. `all` shows every pod.
@@ -173,7 +173,7 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         let _ = writeln!(text, "{note}");
     }
     for finding in &report.findings {
-        let (mark, shade) = mark_of(Some(finding.severity));
+        let (mark, shade) = severity_mark(Some(finding.severity));
         let title = sanitize_text(&finding.object.title());
         let _ = writeln!(text, "{} {title}: {}", paint(mark, shade, colour), finding.message);
         let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(&finding.hint), finding.link);
@@ -264,7 +264,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
         let mut cells = vec![
             Cell::plain(&pod.title()),
             Cell::plain(&row.node),
-            Cell::coloured(pod.capture.as_str(), colour_of(pod.capture)),
+            Cell::coloured(pod.capture.as_str(), capture_colour(pod.capture)),
             Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
             Cell::plain(&truncate_to_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
         ];

@@ -136,7 +136,7 @@ pub fn entry_status(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatu
 
 /// Whether `converted` without our entry is exactly the result of [`merge_entry`] for the single configuration `original`. Then it
 /// is unmodified, and the original can be restored in its place. False if one of them cannot be parsed.
-pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
+pub fn is_converted_from(converted: &[u8], original: &[u8]) -> bool {
     let (Ok(ConfigFile::List(mut list)), Ok(ConfigFile::Single(conf))) =
         (ConfigFile::read(converted), ConfigFile::read(original))
     else {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, Libcni, check_standalone, entry_status, is_conversion_of,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, check_standalone, entry_status, is_converted_from,
     merge_entry, plugin_types, read_network, without_entry,
 };
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn a_single_configuration_becomes_the_list_of_istio() {
         (include_str!("data/conflist/bridge.conf"), include_str!("data/conflist/bridge.golden"));
     golden(conf, list, true);
     golden(&conf.replace("0.4.0", "0.3.1"), list, true);
-    assert!(is_conversion_of(list.as_bytes(), conf.as_bytes()));
+    assert!(is_converted_from(list.as_bytes(), conf.as_bytes()));
     assert_eq!(plugin_types(list.as_bytes()), ["bridge", "istio-cni"]);
 }
 
@@ -200,7 +200,7 @@ proptest! {
                 let read = read_network(FileForm::Conflist, after.text.as_bytes(), libcni);
                 prop_assert!(read.is_ok(), "{:?}", read);
                 prop_assert_eq!(after.converted, form == FileForm::Conf);
-                prop_assert_eq!(is_conversion_of(after.text.as_bytes(), text.as_bytes()), after.converted);
+                prop_assert_eq!(is_converted_from(after.text.as_bytes(), text.as_bytes()), after.converted);
             }
         }
     }
@@ -213,7 +213,7 @@ proptest! {
                 let _ = read_network(FileForm::Conflist, &bytes, libcni);
             }
             let _ = (entry_status(&bytes, &entry()), merge_entry(&bytes, &entry()), without_entry(&bytes));
-            let _ = (plugin_types(&bytes), is_conversion_of(&bytes, &bytes), check_standalone(&bytes));
+            let _ = (plugin_types(&bytes), is_converted_from(&bytes, &bytes), check_standalone(&bytes));
             let _ = ConflistEntry::parse(&String::from_utf8_lossy(&bytes));
         }
     }

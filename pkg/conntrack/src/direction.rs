@@ -29,7 +29,7 @@ impl LocalPorts {
     ///
     /// # Errors
     /// The sockets cannot be listed.
-    pub fn of_this_netns() -> Result<LocalPorts, Error> {
+    pub fn observe_netns() -> Result<LocalPorts, Error> {
         Ok(LocalPorts::from_sockets(&held::list_sockets()?))
     }
 

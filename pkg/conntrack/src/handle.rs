@@ -69,7 +69,7 @@ impl ConntrackHandle {
     }
 
     /// Returns the connection of a socket. One with translated addresses is found by the direction without translation.
-    pub(crate) fn find_of(&mut self, socket: &TcpSocket) -> Result<Option<TrackedConnection>, Error> {
+    pub(crate) fn find_socket(&mut self, socket: &TcpSocket) -> Result<Option<TrackedConnection>, Error> {
         let sent = TcpTuple { source: socket.local, dest: socket.remote };
         match self.find(sent)? {
             Some(found) => Ok(Some(found)),

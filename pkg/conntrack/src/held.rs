@@ -82,7 +82,7 @@ impl<'a> HeldConnections<'a> {
             .filter(|socket| !self.observed.contains(&socket_ends(socket)) && (self.concerns)(socket));
         let mut tuples = Vec::new();
         for socket in new.filter(|socket| socket.state != TcpState::SynSent) {
-            let found = self.handle.find_of(socket)?;
+            let found = self.handle.find_socket(socket)?;
             tuples.extend(found.filter(|found| !found.is_translated()).map(|found| found.original));
         }
         self.handle.set_mark(&tuples, OUTSIDE)?;
@@ -109,7 +109,7 @@ impl<'a> HeldConnections<'a> {
         let live = sockets.by_addresses();
         let (mut outside, mut dead) = (Vec::new(), Vec::new());
         for socket in known {
-            let found = self.handle.find_of(socket)?;
+            let found = self.handle.find_socket(socket)?;
             match found {
                 Some(found) if is_dead(&found, &live) => dead.push((socket, found.original)),
                 Some(found) if !found.is_translated() && (self.concerns)(socket) => {
@@ -180,7 +180,7 @@ pub(crate) fn count_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result
 }
 
 pub(crate) fn list_sockets() -> Result<TcpSockets, Error> {
-    TcpSockets::of_this_netns().map_err(Error::Sockets)
+    TcpSockets::observe_netns().map_err(Error::Sockets)
 }
 
 fn socket_ends(socket: &TcpSocket) -> Ends {

@@ -32,7 +32,7 @@ model::word_enum! {
 
 impl OutputFormat {
     /// Whether only checks have this format.
-    pub fn is_of_check(self) -> bool {
+    pub fn belongs_to_check(self) -> bool {
         matches!(self, OutputFormat::Junit | OutputFormat::Sarif)
     }
 }

@@ -143,7 +143,7 @@ pub trait HostEnvironment {
 
     /// Returns the pod that the service account's token was issued for.
     fn account_pod(&self) -> Option<String> {
-        token::pod_of(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
+        token::pod_name(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
     }
 }
 
@@ -424,7 +424,7 @@ fn parse_switch(text: &str) -> Result<bool, String> {
 
 /// Returns the log level in the plugin's terms.
 fn plugin_level(log: &LogOptions) -> &'static str {
-    match log.level_of("cni") {
+    match log.scope_level("cni") {
         OutputLevel::None | OutputLevel::Fatal => OutputLevel::Error.as_str(),
         level => level.as_str(),
     }

@@ -31,8 +31,8 @@ struct BoundPod {
 
 /// Returns the name of the pod that a token is bound to; `None` for a token that is bound to no pod, or is no JWT. The signature is
 /// not verified: the token is our own, from the kubelet.
-pub(super) fn pod_of(token: &str) -> Option<String> {
-    Some(claims_of(token)?.kubernetes.pod.name).filter(|name| !name.is_empty())
+pub(super) fn pod_name(token: &str) -> Option<String> {
+    Some(read_claims(token)?.kubernetes.pod.name).filter(|name| !name.is_empty())
 }
 
 /// Returns when the service account's token was issued, and when it expires, in seconds since 1970; `None`: the token has no such
@@ -42,10 +42,10 @@ pub(super) fn pod_of(token: &str) -> Option<String> {
 /// The token cannot be read.
 pub fn token_times() -> io::Result<Option<(i64, i64)>> {
     let token = fs::read_to_string(format!("{SERVICE_ACCOUNT}/token"))?;
-    Ok(claims_of(&token).and_then(|claims| Some((claims.iat?, claims.exp?))))
+    Ok(read_claims(&token).and_then(|claims| Some((claims.iat?, claims.exp?))))
 }
 
-fn claims_of(token: &str) -> Option<TokenClaims> {
+fn read_claims(token: &str) -> Option<TokenClaims> {
     let payload = token.trim().split('.').nth(1)?;
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
@@ -71,7 +71,7 @@ mod tests {
             ("opaque".to_owned(), None),
             (String::new(), None),
         ] {
-            assert_eq!(pod_of(&token).as_deref(), expected, "{token}");
+            assert_eq!(pod_name(&token).as_deref(), expected, "{token}");
         }
     }
 }

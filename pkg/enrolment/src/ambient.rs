@@ -42,7 +42,7 @@ pub enum AmbientStanding {
 
 impl AmbientStanding {
     /// Returns the standing of a pod with this membership.
-    pub fn of_pod(pod: &Pod, membership: Result<EnrolmentReason, SkipReason>) -> AmbientStanding {
+    pub fn for_pod(pod: &Pod, membership: Result<EnrolmentReason, SkipReason>) -> AmbientStanding {
         match membership {
             Err(reason) => AmbientStanding::Out(reason),
             Ok(reason) => match pod.status.ips() {
@@ -72,7 +72,7 @@ pub fn evaluate_membership(
 
 /// Returns the standing of a pod by the API's current state.
 pub fn pod_standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
-    AmbientStanding::of_pod(pod, evaluate_membership(pod, namespace, policy))
+    AmbientStanding::for_pod(pod, evaluate_membership(pod, namespace, policy))
 }
 
 /// Evaluates the predicate without the conditions on names.

@@ -149,7 +149,7 @@ pub fn decide(
         Some(Err(left)) => Some(left),
         None => None,
     };
-    match sidecar_of(pod) {
+    match find_sidecar(pod) {
         // For a pod without a sidecar, the reason from ambient mode is more specific.
         Err(SkipReason::NotInjected) => Ok(PodDecision::Skip(left.unwrap_or(SkipReason::NotInjected))),
         Err(reason) => Ok(PodDecision::Skip(reason)),
@@ -163,7 +163,7 @@ pub fn decide(
 }
 
 /// Returns the sidecar that expects this pod's traffic, or why there is none.
-fn sidecar_of(pod: &Pod) -> Result<&Container, SkipReason> {
+fn find_sidecar(pod: &Pod) -> Result<&Container, SkipReason> {
     if pod.all_containers().any(|container| container.name == INIT) {
         return Err(SkipReason::HasIstioInit);
     }

@@ -76,12 +76,12 @@ enum CollectionEvent {
 }
 
 impl CollectionEvent {
-    fn of_pods(event: WatchResult<Pod>) -> CollectionEvent {
+    fn pod_event(event: WatchResult<Pod>) -> CollectionEvent {
         let failed = |error| CollectionEvent::Failed(WatchedCollection::Pods, error);
         event.map_or_else(failed, |event| CollectionEvent::Pods(Box::new(event)))
     }
 
-    fn of_namespaces(event: WatchResult<Namespace>) -> CollectionEvent {
+    fn namespace_event(event: WatchResult<Namespace>) -> CollectionEvent {
         let failed = |error| CollectionEvent::Failed(WatchedCollection::Namespaces, error);
         event.map_or_else(failed, |event| CollectionEvent::Namespaces(Box::new(event)))
     }
@@ -155,10 +155,10 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 let events = future::poll_fn(|context| {
                     // Both may be ready; the other one is handled in the next iteration.
                     if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
-                        return Poll::Ready(event.map(CollectionEvent::of_pods));
+                        return Poll::Ready(event.map(CollectionEvent::pod_event));
                     }
                     let namespaces = namespaces.as_mut().poll_next(context);
-                    namespaces.map(|event| event.map(CollectionEvent::of_namespaces))
+                    namespaces.map(|event| event.map(CollectionEvent::namespace_event))
                 });
                 let question = asking.get_or_insert_with(|| self.next_question());
                 match futures_util::future::select(events, question).await {

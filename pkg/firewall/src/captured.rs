@@ -59,7 +59,7 @@ pub(crate) struct TracedRule {
 }
 
 impl TracedRule {
-    fn of_legacy(rule: &LegacyRule<'_>) -> TracedRule {
+    fn from_legacy(rule: &LegacyRule<'_>) -> TracedRule {
         let effect = match rule.verdict {
             Some(PlainVerdict::Accept | PlainVerdict::Return) => RuleEffect::Leaves,
             None if RuleEffect::is_redirection(rule.target) => RuleEffect::Redirects,
@@ -121,7 +121,7 @@ impl CapturedFlow {
     }
 
     /// Returns whether `found` redirects this traffic, too.
-    fn is_part_of(&self, found: &CapturedFlow) -> bool {
+    fn is_within(&self, found: &CapturedFlow) -> bool {
         self.hook == found.hook
             && (self.family == found.family || self.family.is_none() || found.family.is_none())
     }
@@ -134,17 +134,18 @@ impl CapturedTraffic {
     /// # Errors
     /// The kernel could not be queried (requires CAP_NET_ADMIN), its answer is malformed, or there are more rules than
     /// any pod has.
-    pub fn of_this_netns(owner: ChainSet) -> Result<CapturedTraffic, Error> {
+    pub fn observe_netns(owner: ChainSet) -> Result<CapturedTraffic, Error> {
         let mut tables = BTreeMap::new();
         let is_relevant = |rule: &TracedRule| owner.contains(&rule.chain) || is_relevant_in_hook(rule, owner);
         nf_tables(|number, table, rule| {
-            if is_native_table(owner, number, table) || family_of(number).is_some() && is_relevant(&rule) {
-                note_rule(&mut tables, (family_of(number), 0, table.to_owned()), rule);
+            if is_native_table(owner, number, table) || decode_family(number).is_some() && is_relevant(&rule)
+            {
+                note_rule(&mut tables, (decode_family(number), 0, table.to_owned()), rule);
             }
         })?;
         if !tables.is_empty() {
             for ((number, table), chain) in inactive_chains(owner, BOUNDS)? {
-                let key = (family_of(number), 0, table);
+                let key = (decode_family(number), 0, table);
                 match chain {
                     Some(chain) => drop(tables.get_mut(&key).and_then(|chains| chains.0.remove(&chain))),
                     None => drop(tables.remove(&key)),
@@ -153,7 +154,7 @@ impl CapturedTraffic {
         }
         for family in Family::BOTH {
             iptables_legacy::read_rules(family, |table, rule| {
-                let rule = TracedRule::of_legacy(rule);
+                let rule = TracedRule::from_legacy(rule);
                 if is_relevant(&rule) {
                     note_rule(&mut tables, (Some(family), 1, table.to_owned()), rule);
                 }
@@ -163,7 +164,7 @@ impl CapturedTraffic {
     }
 
     /// Returns the traffic that these rules redirect in a family.
-    pub fn of_rules(family: Family, rules: &RuleSet) -> CapturedTraffic {
+    pub fn from_rules(family: Family, rules: &RuleSet) -> CapturedTraffic {
         let mut tables = BTreeMap::new();
         for (table, rules) in &rules.tables {
             let jumps = rules.jumps.iter().map(|jump| (jump.hook.as_str(), &jump.rule));
@@ -215,13 +216,13 @@ impl CapturedTraffic {
 
     /// Returns the traffic that was redirected and is not redirected `now`, line by line; empty: none.
     pub fn missing_from(&self, now: &CapturedTraffic) -> Vec<String> {
-        let lost = self.0.iter().filter(|flow| !now.0.iter().any(|found| flow.is_part_of(found)));
+        let lost = self.0.iter().filter(|flow| !now.0.iter().any(|found| flow.is_within(found)));
         lost.map(ToString::to_string).collect()
     }
 }
 
 /// Returns the family of iptables; `None`: a family of nf_tables that iptables does not have.
-fn family_of(number: u8) -> Option<Family> {
+fn decode_family(number: u8) -> Option<Family> {
     NFPROTO.into_iter().find(|(_, known)| *known == number).map(|(family, _)| family)
 }
 

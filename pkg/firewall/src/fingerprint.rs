@@ -20,16 +20,16 @@ impl RulesFingerprint {
     ///
     /// # Errors
     /// The kernel could not be queried, or its answer is malformed.
-    pub fn of_this_netns() -> Result<RulesFingerprint, Error> {
+    pub fn observe_netns() -> Result<RulesFingerprint, Error> {
         RulesFingerprint::read_within(iptables_legacy::LONGEST)
     }
 
-    /// Like [`RulesFingerprint::of_this_netns`], but with the larger limit for a node's legacy tables. `generation`: of
+    /// Like [`RulesFingerprint::observe_netns`], but with the larger limit for a node's legacy tables. `generation`: of
     /// nf_tables, if it is known.
     ///
     /// # Errors
-    /// As [`RulesFingerprint::of_this_netns`].
-    pub(crate) fn of_node(generation: Option<u32>) -> Result<RulesFingerprint, Error> {
+    /// As [`RulesFingerprint::observe_netns`].
+    pub(crate) fn for_node(generation: Option<u32>) -> Result<RulesFingerprint, Error> {
         if generation.is_none() {
             return RulesFingerprint::read_within(iptables_legacy::LONGEST_OF_NODE);
         }

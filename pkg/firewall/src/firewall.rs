@@ -183,9 +183,9 @@ impl ObservedTables {
     ///
     /// # Errors
     /// The kernel could not be queried, its answer is malformed, or there are more chains than any pod has.
-    pub fn of_pod() -> Result<ObservedTables, Error> {
+    pub fn observe_pod() -> Result<ObservedTables, Error> {
         let options = FirewallOptions { is_pod: true, ..FirewallOptions::default() };
-        let presence = BackendPresence::of_this_netns()?;
+        let presence = BackendPresence::observe_netns()?;
         let chosen = AllTables::read_all(&options, &presence, true)?.choose_backend();
         Ok(chosen.map(|(_, observed)| observed).unwrap_or_default())
     }
@@ -216,7 +216,7 @@ impl AllTables {
         with_all: bool,
     ) -> Result<AllTables, Error> {
         let read = |backend| {
-            Firewall::with_backend(backend, options, presence).read_tables(presence.families_of(backend))
+            Firewall::with_backend(backend, options, presence).read_tables(presence.backend_families(backend))
         };
         let legacy = Firewall::with_backend(Backend::Legacy, options, presence);
         let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
@@ -251,7 +251,7 @@ impl Firewall {
     /// The kernel could not be queried, its answer is malformed, there is more than any pod has, or no backend is
     /// available.
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
-        let presence = BackendPresence::of_this_netns()?;
+        let presence = BackendPresence::observe_netns()?;
         if let Some(backend) = options.forced {
             let firewall = Firewall::with_backend(backend, options, &presence);
             let observed = firewall.read_present()?;
@@ -357,12 +357,12 @@ impl Firewall {
 
     /// Reads the tables that existed when this was opened.
     pub(crate) fn read_present(&self) -> Result<ObservedTables, Error> {
-        self.read_tables(self.presence.families_of(self.backend))
+        self.read_tables(self.presence.backend_families(self.backend))
     }
 
     /// Reads the tables by the save tools of this backend, both families in parallel.
     fn save_tables(&self) -> Result<ObservedTables, Error> {
-        let families = BackendPresence::of_this_netns()?.families_of(self.backend).to_vec();
+        let families = BackendPresence::observe_netns()?.backend_families(self.backend).to_vec();
         let started = families.iter().map(|family| {
             let tool = self.tools.find_tool(self.backend.tool_kind(), *family, ToolVerb::Save)?;
             Ok((*family, RunningTool::start(None, &tool, &[], &[], ToolInput::Text(""))?))
@@ -477,7 +477,7 @@ pub fn may_use_legacy(options: &FirewallOptions) -> Result<bool, Error> {
     if let Some(forced) = options.forced {
         return Ok(forced == Backend::Legacy);
     }
-    let presence = BackendPresence::of_this_netns()?;
+    let presence = BackendPresence::observe_netns()?;
     let default = || options.default_backend(&IptablesTools::from_environment(), &presence);
     let by_default = || default().is_ok_and(|backend| backend == Backend::Legacy);
     Ok(!presence.legacy.is_empty() || (presence.nft.is_empty() && by_default()))

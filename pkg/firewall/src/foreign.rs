@@ -20,7 +20,7 @@ use netlink::{
     NetlinkRequest, ReceivedMessage, Socket,
 };
 use nftables::{
-    native::{iptables_table, is_table_of},
+    native::{has_table_prefix, iptables_table},
     uapi::{
         CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, GET_TABLE, HOOK_NUMBER,
         HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT,
@@ -343,7 +343,7 @@ pub(crate) fn is_at_hook(
 
 /// Returns whether this is a native table of the owner.
 pub(crate) fn is_native_table(owner: ChainSet, family: u8, table: &str) -> bool {
-    family == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table))
+    family == INET && owner.native.is_some_and(|prefix| has_table_prefix(prefix, table))
 }
 
 impl OwnedChains {

@@ -36,13 +36,13 @@ impl OwnRules {
 impl RulesGeneration {
     /// Reads the calling thread's namespace. Rules that have not changed since `before` are not read again.
     /// `same_generation`: the generation of nf_tables is known to be that of `before`.
-    pub fn of_node(
+    pub fn for_node(
         owner: ChainSet,
         before: Option<&RulesGeneration>,
         same_generation: bool,
     ) -> RulesGeneration {
         let known = before.filter(|_| same_generation).and_then(|before| before.rules.as_ref()?.generation());
-        let rules = RulesFingerprint::of_node(known).ok();
+        let rules = RulesFingerprint::for_node(known).ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
         let own = own.or_else(|| OwnRules::read(owner).map(Arc::new));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::Family;
 use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 use nftables::{
-    native::is_table_of,
+    native::has_table_prefix,
     uapi::{GET_TABLE, INET, NFPROTO, TABLE_NAME},
 };
 
@@ -26,7 +26,7 @@ pub(crate) struct BackendPresence {
 
 impl BackendPresence {
     /// Returns the families of one backend.
-    pub(crate) fn families_of(&self, backend: Backend) -> &[Family] {
+    pub(crate) fn backend_families(&self, backend: Backend) -> &[Family] {
         match backend {
             Backend::Nft => &self.nft,
             Backend::Legacy => &self.legacy,
@@ -38,12 +38,12 @@ impl BackendPresence {
     pub(crate) fn has_tables(&self, backend: Backend) -> bool {
         match backend {
             Backend::Native => self.native,
-            _ => !self.families_of(backend).is_empty(),
+            _ => !self.backend_families(backend).is_empty(),
         }
     }
 
     /// Queries the kernel. A kernel without nf_tables has no tables of them.
-    pub(crate) fn of_this_netns() -> Result<BackendPresence, Error> {
+    pub(crate) fn observe_netns() -> Result<BackendPresence, Error> {
         let mut legacy = Vec::new();
         for family in Family::BOTH {
             if !iptables_legacy::table_names(family)?.is_empty() {
@@ -109,7 +109,7 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
 
 /// Returns whether this is the name of a native table of ours.
 pub(crate) fn is_native(name: &str) -> bool {
-    native_prefixes().any(|prefix| is_table_of(prefix, name))
+    native_prefixes().any(|prefix| has_table_prefix(prefix, name))
 }
 
 /// Returns the generation of the nf_tables rules of the calling thread's namespace, which can only be compared for

@@ -11,14 +11,14 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
         let end = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
-        let part = number.parse::<u64>().ok()?.checked_mul(millis_of(unit)?)?;
+        let part = number.parse::<u64>().ok()?.checked_mul(unit_millis(unit)?)?;
         millis = millis.checked_add(part)?;
         rest = tail;
     }
     (!text.is_empty()).then(|| Duration::from_millis(millis))
 }
 
-fn millis_of(unit: &str) -> Option<u64> {
+fn unit_millis(unit: &str) -> Option<u64> {
     match unit {
         "ms" => Some(1),
         "s" => Some(1000),

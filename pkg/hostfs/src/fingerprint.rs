@@ -63,7 +63,7 @@ pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
 /// # Errors
 ///
 /// The kernel's error.
-pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error> {
+pub fn fingerprint_file(path: &Path) -> Result<Option<FileFingerprint>, Error> {
     match fs::metadata(path) {
         Ok(meta) => Ok(Some(FileFingerprint::from_metadata(&meta))),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -75,7 +75,7 @@ pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error
 /// means that the content is unchanged.
 pub fn conclusive_fingerprint(path: &Path) -> Option<FileFingerprint> {
     let now = SystemTime::now();
-    fingerprint_of_file(path).ok().flatten().filter(|touched| touched.is_conclusive(now))
+    fingerprint_file(path).ok().flatten().filter(|touched| touched.is_conclusive(now))
 }
 
 /// Returns the metadata of the object at `path`, without following a symlink; `None` if there is none.

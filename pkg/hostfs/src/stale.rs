@@ -34,7 +34,7 @@ pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error>
     for entry in entries {
         let entry = entry.map_err(Error::at("list", directory))?;
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_file && is_temporary_of(name, &entry.file_name()) {
+        if is_file && is_temporary_for(name, &entry.file_name()) {
             match remove_unlocked(&entry.path()) {
                 Ok(true) => removed.push(entry.path()),
                 Ok(false) => {}
@@ -48,7 +48,7 @@ pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error>
     failed.map_or(Ok(removed), Err)
 }
 
-fn is_temporary_of(name: &str, found: &OsStr) -> bool {
+fn is_temporary_for(name: &str, found: &OsStr) -> bool {
     let rest = found.as_bytes().strip_prefix(name.as_bytes());
     let unique = rest.and_then(|rest| rest.strip_prefix(INFIX.as_bytes()));
     unique.is_some_and(|unique| !unique.is_empty() && unique.iter().all(u8::is_ascii_alphanumeric))
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn only_the_form_of_temporaries_is_taken() {
-        let is = |found: &str| is_temporary_of("a.conflist", found.as_ref());
+        let is = |found: &str| is_temporary_for("a.conflist", found.as_ref());
         assert!(is("a.conflist.tmp.1234567890") && is("a.conflist.tmp.aZ09bcde"));
         for other in
             ["a.conflist", "a.conflist.tmp.", "a.conflist.tmp", "b.conflist.tmp.1", "a.conflist.tmp.1.bak"]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use hostfs::{WriteOutcome, fingerprint, fingerprint_of_file};
+use hostfs::{WriteOutcome, fingerprint, fingerprint_file};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
@@ -350,7 +350,7 @@ fn a_fingerprint_is_settled_when_the_clock_has_ticked_since_the_last_touch() {
     let file = scratch.file("file", "x", 0o644);
     let link = scratch.path("link");
     symlink("file", &link).unwrap();
-    let seen = fingerprint_of_file(&link).unwrap().unwrap();
+    let seen = fingerprint_file(&link).unwrap().unwrap();
     assert_eq!(Some(seen), fingerprint(&file).unwrap());
     let touched = fs::metadata(&file).unwrap().modified().unwrap();
     let after = |millis| seen.is_conclusive(touched + Duration::from_millis(millis));
@@ -359,11 +359,11 @@ fn a_fingerprint_is_settled_when_the_clock_has_ticked_since_the_last_touch() {
     // Setting an old modification time changes the file nevertheless; a file of the future is never settled.
     let opened = fs::File::open(&file).unwrap();
     opened.set_modified(touched - Duration::from_secs(9)).unwrap();
-    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_conclusive(touched));
+    assert!(!fingerprint_file(&file).unwrap().unwrap().is_conclusive(touched));
     opened.set_modified(touched + Duration::from_secs(9)).unwrap();
-    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_conclusive(touched + Duration::from_secs(8)));
+    assert!(!fingerprint_file(&file).unwrap().unwrap().is_conclusive(touched + Duration::from_secs(8)));
     fs::remove_file(&file).unwrap();
-    assert_eq!(fingerprint_of_file(&link).unwrap(), None);
+    assert_eq!(fingerprint_file(&link).unwrap(), None);
 }
 
 #[test]

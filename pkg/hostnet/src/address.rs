@@ -87,7 +87,7 @@ fn address_request(
     address: IpNet,
     state: u32,
 ) -> NetlinkRequest {
-    let family = Family::of_ip(address.addr()).address_family();
+    let family = Family::from_ip(address.addr()).address_family();
     let scope = if address.addr().is_loopback() { RouteScope::HOST } else { RouteScope::UNIVERSE };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let header = [family, address.prefix_len(), 0, scope.0, i0, i1, i2, i3];

@@ -21,11 +21,11 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`], also if the file is no netns.
     pub fn netns_number(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, Error> {
-        self.number_of(netns)
+        self.request_number(netns)
             .map_err(|error| kernel_error("ask for the number of a network namespace", error))
     }
 
-    fn number_of(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {
+    fn request_number(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {
         // struct rtgenmsg: family
         let mut request = NetlinkRequest::new(RTM_GETNSID, MessageFlags::NONE, &[0]);
         request.put_u32(NETNSA_FD, netns.as_raw_fd().cast_unsigned());

@@ -115,7 +115,7 @@ fn desired_pairs(
             Some(routes) => routes,
             None => handle.list_routes(Some(table))?,
         };
-        for ip in ips.iter().filter(|ip| Family::of_ip(**ip) == rule.family) {
+        for ip in ips.iter().filter(|ip| Family::from_ip(**ip) == rule.family) {
             if routes.iter().any(|route| route.dst == Some(IpNet::from(*ip)) && route.oif == Some(link.index))
             {
                 pods.push(rule_pair(*ip, name, table, rule.priority.unwrap_or_default()));
@@ -129,7 +129,7 @@ fn desired_pairs(
 /// Returns rules by which packets of the node to the pod take its link, and packets that arrive on it for the node are
 /// delivered locally, before AWS's rule of this priority redirects them.
 fn rule_pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
-    let family = Family::of_ip(ip);
+    let family = Family::from_ip(ip);
     let rule = |priority, table| PolicyRule::new(family, Some(priority), RuleAction::Lookup(table));
     let (dest, iif) = (Some(IpNet::from(ip)), Some(link.to_owned()));
     [

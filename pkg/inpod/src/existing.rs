@@ -28,7 +28,7 @@ impl BypassingConnections {
     pub(crate) const NONE: BypassingConnections = BypassingConnections { count: 0, listed: Vec::new() };
 
     /// Observes the current namespace. If connection tracking cannot be queried, there are none: none could be kept.
-    pub(crate) fn of_this_netns() -> BypassingConnections {
+    pub(crate) fn observe_netns() -> BypassingConnections {
         let Ok(mut found) = conntrack::outside_connections() else { return BypassingConnections::NONE };
         found.sort_by_key(|connection| connection.original);
         let listed = found.iter().take(BypassingConnections::LISTED).map(|connection| connection.original);
@@ -36,7 +36,7 @@ impl BypassingConnections {
     }
 
     /// Returns connections that would bypass ztunnel if the pod were captured now.
-    fn of_sockets(sockets: &TcpSockets, would_be: impl Fn(&TcpSocket) -> bool) -> BypassingConnections {
+    fn from_sockets(sockets: &TcpSockets, would_be: impl Fn(&TcpSocket) -> bool) -> BypassingConnections {
         let ports = LocalPorts::from_sockets(sockets);
         let original = |TcpSocket { local, remote, .. }: &TcpSocket, accepted| match accepted {
             true => TcpTuple { source: *remote, dest: *local },
@@ -62,8 +62,8 @@ pub(crate) struct ExceptionFacts {
 
 impl ExceptionFacts {
     /// Observes the current namespace. `None` if no rule depends on these facts, or the kernel cannot be queried.
-    pub(crate) fn of_this_netns(desired: &PodRulesSpec<'_>) -> Option<ExceptionFacts> {
-        let ports = desired.pod.has_exceptions().then(LocalPorts::of_this_netns)?.ok()?;
+    pub(crate) fn observe_netns(desired: &PodRulesSpec<'_>) -> Option<ExceptionFacts> {
+        let ports = desired.pod.has_exceptions().then(LocalPorts::observe_netns)?.ok()?;
         let interfaces = &desired.pod.exceptions.interfaces;
         let excepted_ips = if interfaces.is_empty() { Ok(BTreeSet::new()) } else { list_ips(interfaces) };
         Some(ExceptionFacts { ports, excepted_ips: excepted_ips.ok()? })
@@ -93,14 +93,14 @@ pub struct JoiningSockets {
 /// Returns the sockets of the thread's network namespace that are relevant when these rules are applied; without rules
 /// in the pod, as with node-level capture, all connections that leave it. `None`: the kernel does not list them.
 pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSockets> {
-    let sockets = TcpSockets::of_this_netns().ok()?;
+    let sockets = TcpSockets::observe_netns().ok()?;
     let Some(desired) = desired else {
-        let redirected = BypassingConnections::of_sockets(&sockets, |socket| !socket.is_local());
+        let redirected = BypassingConnections::from_sockets(&sockets, |socket| !socket.is_local());
         return Some(JoiningSockets { redirected, taken_ports: Vec::new() });
     };
-    let facts = ExceptionFacts::of_this_netns(desired);
+    let facts = ExceptionFacts::observe_netns(desired);
     let redirected =
-        BypassingConnections::of_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
+        BypassingConnections::from_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
     // A kernel that does not list UDP sockets lists TCP sockets, which matter more.
     let receivers = sockdiag::udp_receivers().ok().flatten().unwrap_or_default();
     let taken_ports = taken_ports(desired.config, &sockets.listeners, &receivers);
@@ -141,7 +141,7 @@ pub(crate) fn is_redirected(
             || facts.excepted_ips.contains(&socket.local.ip())
             || desired.pod.exceptions.excludes_connection(socket.local, socket.remote, accepted)
     });
-    let is_captured = desired.families.contains(&Family::of_ip(remote));
+    let is_captured = desired.families.contains(&Family::from_ip(remote));
     is_captured && !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }
 

@@ -209,7 +209,7 @@ impl NetnsFinder {
         let mut candidates: BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>> = BTreeMap::new();
         for process in process_directories(&self.proc)? {
             let Ok(cgroup) = fs::read_to_string(process.join("cgroup")) else { continue };
-            let ProcessOwner::Pod { uid, nested } = pods.owner_of_process(&cgroup) else { continue };
+            let ProcessOwner::Pod { uid, nested } = pods.process_owner(&cgroup) else { continue };
             if !sought.contains_key(&uid) {
                 continue;
             }
@@ -296,7 +296,7 @@ pub fn process_netns(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
 ///
 /// # Errors
 /// The processes cannot be listed. A process that ends meanwhile, or may not be examined, is skipped.
-pub fn netns_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
+pub fn find_pod_netns(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     let first = Netns::open(proc.join("1/ns/net")).map(|netns| netns.id());
     let mut visited = BTreeSet::from([Netns::current()?.id()]);
     visited.extend(first);

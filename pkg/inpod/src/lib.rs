@@ -21,7 +21,7 @@ pub use conntrack::ConnectionsReport;
 pub use error::Error;
 pub use existing::{BypassingConnections, JoiningSockets, is_dns_received, joining_sockets};
 pub use find::{
-    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, netns_of_pods, process_netns, recorded_netns,
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, find_pod_netns, process_netns, recorded_netns,
 };
 pub use listener::has_listener;
 pub use node::{NodeProbes, ProbeRules, probe_set_name};

@@ -172,7 +172,7 @@ impl NodeProbes {
 
     fn add_all(&mut self, pairs: &BTreeMap<IpAddr, PodUid>) -> Result<(), Error> {
         for family in self.rules.families.clone() {
-            let of = pairs.iter().filter(|(ip, _)| Family::of_ip(**ip) == family);
+            let of = pairs.iter().filter(|(ip, _)| Family::from_ip(**ip) == family);
             self.sets.add_owned(&probe_set_spec(family)?.name, of.map(|(ip, uid)| (*ip, uid)))?;
         }
         Ok(())
@@ -189,7 +189,7 @@ impl NodeProbes {
         desired: &BTreeMap<IpAddr, PodUid>,
     ) -> Result<(usize, usize), Error> {
         let families = self.rules.families.clone();
-        let captured = |ip: &IpAddr| families.contains(&Family::of_ip(*ip));
+        let captured = |ip: &IpAddr| families.contains(&Family::from_ip(*ip));
         let missing: BTreeMap<IpAddr, PodUid> = desired
             .iter()
             .filter(|(ip, uid)| captured(ip) && found.get(*ip) != Some(&Some((*uid).clone())))
@@ -199,7 +199,7 @@ impl NodeProbes {
             found.keys().filter(|ip| !desired.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
         for ip in &left {
-            let _ = self.sets.remove_member(&probe_set_spec(Family::of_ip(*ip))?.name, *ip)?;
+            let _ = self.sets.remove_member(&probe_set_spec(Family::from_ip(*ip))?.name, *ip)?;
         }
         Ok((missing.len(), left.len()))
     }

@@ -66,7 +66,7 @@ fn observe_network(
     // Links before numbers: the kernel assigns a number to a namespace when it lists a link whose peer is there.
     let links = handle.list_links()?;
     let mut network = NodeNetwork::default();
-    let ports = links.iter().filter_map(|link| Some((link.master?, number_of_peer(link)?)));
+    let ports = links.iter().filter_map(|link| Some((link.master?, peer_number(link)?)));
     network.ports = ports.collect();
     let links: BTreeMap<LinkIndex, &Link> = links.iter().map(|link| (link.index, link)).collect();
     for ip in ips {
@@ -83,7 +83,7 @@ fn observe_network(
 }
 
 fn link_destination(link: &Link, ports: &BTreeSet<(LinkIndex, i32)>) -> Destination {
-    if let Some(number) = number_of_peer(link) {
+    if let Some(number) = peer_number(link) {
         return Destination::Peer(number);
     }
     let has_ports = ports.iter().any(|(master, _)| *master == link.index);
@@ -94,6 +94,6 @@ fn link_destination(link: &Link, ports: &BTreeSet<(LinkIndex, i32)>) -> Destinat
 }
 
 /// Returns the namespace of a link's peer, if it is another one that still exists.
-fn number_of_peer(link: &Link) -> Option<i32> {
+fn peer_number(link: &Link) -> Option<i32> {
     link.peer_netns.filter(|number| *number >= 0)
 }

@@ -15,7 +15,7 @@ use crate::Error;
 /// # Errors
 /// The namespace cannot be opened or entered.
 pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error> {
-    netns_addresses(&Netns::of_socket(connection)?)
+    netns_addresses(&Netns::from_socket(connection)?)
 }
 
 /// Returns the addresses in a network namespace, without loopback and link-local ones.

@@ -122,7 +122,7 @@ pub fn capture_pod(
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
         let (mut differences, unlisted) = ensure_delivery(desired)?;
         let changes = plan_changes(desired, &observed);
-        let facts = ExceptionFacts::of_this_netns(desired);
+        let facts = ExceptionFacts::observe_netns(desired);
         let concerns = |socket: &TcpSocket| existing::is_redirected(desired, facts.as_ref(), socket);
         let connections =
             conntrack::apply_changes(&firewall, &changes, waiting, desired.existing, &concerns)?;
@@ -227,13 +227,13 @@ fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
     Ok([changes.reason_texts(), firewall.remove_elsewhere(ChainSet::IN_POD)?].concat())
 }
 
-fn rules_of<'a>(desired: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
+fn family_rules<'a>(desired: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
     let rules = |family| inpod::pod_rules(desired.config, desired.pod, family);
     move |family| RuleSet::if_redirected(desired.families, family, rules)
 }
 
 fn plan_changes(desired: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
-    observed.plan_changes(ChainSet::IN_POD, rules_of(desired))
+    observed.plan_changes(ChainSet::IN_POD, family_rules(desired))
 }
 
 fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
@@ -303,7 +303,7 @@ fn observe_netns(
         }
     }
     // Read before the rules themselves: a change meanwhile gets another fingerprint.
-    let rules = RulesFingerprint::of_this_netns().ok();
+    let rules = RulesFingerprint::observe_netns().ok();
     let is_same = |before: &&PodRulesSnapshot| before.rules == rules && before.options == *desired.pod;
     let unchanged = before.filter(is_same).filter(|_| rules.is_some());
     let (differing, foreign) = match unchanged {
@@ -324,7 +324,7 @@ fn observe_netns(
     };
     // New ones can appear only when the pod is captured.
     let known = before.map(|before| &before.outside).filter(|outside| outside.count == 0);
-    let outside = known.cloned().unwrap_or_else(BypassingConnections::of_this_netns);
+    let outside = known.cloned().unwrap_or_else(BypassingConnections::observe_netns);
     let options = desired.pod.clone();
     Ok(PodRulesSnapshot { rules, options, missing, differing, overruling: overruled, foreign, outside })
 }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_types::{FileForm, Json, is_conversion_of, plugin_types, without_entry};
+use cni_types::{FileForm, Json, is_converted_from, plugin_types, without_entry};
 use hostfs::FileFingerprint;
 
 use crate::{
@@ -38,12 +38,12 @@ pub(crate) fn save_original(path: &Path, original: &[u8], mode: u32) -> Result<(
 pub(crate) fn foreign_list(single: &NetworkConf, list: &NetworkConf) -> Option<Vec<u8>> {
     let before = read_original(&single.path);
     let singles = [Some(&single.content), before.as_ref()];
-    if singles.into_iter().flatten().any(|single| is_conversion_of(&list.content, single)) {
+    if singles.into_iter().flatten().any(|single| is_converted_from(&list.content, single)) {
         return None;
     }
     match without_entry(&list.content) {
         Ok(Some(text)) if plugin_types(text.as_bytes()).is_empty() => None, // contains only our entry
-        Ok(Some(text)) => Some(original_of(&list.path, &text).unwrap_or_else(|| text.into_bytes())),
+        Ok(Some(text)) => Some(unchanged_original(&list.path, &text).unwrap_or_else(|| text.into_bytes())),
         Ok(None) | Err(_) => Some(list.content.clone()),
     }
 }
@@ -74,10 +74,11 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
         return forget_original(path);
     };
     let converted = single_paths(path).find_map(|single| {
-        let original = read_original(&single).filter(|original| is_conversion_of(&network.content, original));
+        let original =
+            read_original(&single).filter(|original| is_converted_from(&network.content, original));
         original.map(|original| (single, original))
     });
-    match (converted, original_of(path, &text)) {
+    match (converted, unchanged_original(path, &text)) {
         (Some((single, original)), _) => {
             hostfs::write(&single, &original, network.mode)?;
             match read_original(path) {
@@ -100,7 +101,7 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
 }
 
 /// Returns the original content of the file, whose content without our entry is `text`; `None` if it is unknown or has changed.
-fn original_of(path: &Path, text: &str) -> Option<Vec<u8>> {
+fn unchanged_original(path: &Path, text: &str) -> Option<Vec<u8>> {
     read_original(path).filter(|original| Json::parse(original).is_ok_and(|json| json.to_go_text() == text))
 }
 

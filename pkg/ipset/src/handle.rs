@@ -157,7 +157,7 @@ impl IpsetHandle {
         set: &SetName,
     ) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
         let failed = |source: IpsetCause| list_error(set, source);
-        let Some(replies) = self.dump_of_one(&self.requests.list(set)).map_err(failed)? else {
+        let Some(replies) = self.dump_one(&self.requests.list(set)).map_err(failed)? else {
             return Ok(None);
         };
         let mut members = BTreeMap::new();
@@ -191,11 +191,11 @@ impl IpsetHandle {
     }
 
     fn find_header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
-        let Some(replies) = self.dump_of_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
+        let Some(replies) = self.dump_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
         Ok(replies.parse_first(reply::parse_header)?)
     }
 
-    fn dump_of_one(&mut self, message: &NetlinkRequest) -> Result<Option<ReplyMessages>, IpsetCause> {
+    fn dump_one(&mut self, message: &NetlinkRequest) -> Result<Option<ReplyMessages>, IpsetCause> {
         match self.socket.dump(message) {
             Ok(replies) => Ok(Some(replies)),
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(None),

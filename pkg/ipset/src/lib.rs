@@ -23,6 +23,6 @@ pub use error::Error;
 pub use handle::IpsetHandle;
 pub use members::RemoveOutcome;
 pub use model::Family;
-pub use numbers::{name_of, number_of};
+pub use numbers::{set_name, set_number};
 pub use reply::{parse_header, parse_members};
 pub use set::{InvalidSetName, SetInfo, SetName, SetSpec};

@@ -106,14 +106,14 @@ impl RequestBuilder {
     }
 
     /// Builds a request for the index of a set.
-    pub(crate) fn number_of(self, set: &str) -> NetlinkRequest {
+    pub(crate) fn set_index(self, set: &str) -> NetlinkRequest {
         let mut message = self.base_request(GET_BY_NAME, MessageFlags::NONE);
         message.put_str(attr::SETNAME, set);
         message
     }
 
     /// Builds a request for the set with an index.
-    pub(crate) fn name_of(self, number: u16) -> NetlinkRequest {
+    pub(crate) fn set_by_index(self, number: u16) -> NetlinkRequest {
         let mut message = self.base_request(GET_BY_NUMBER, MessageFlags::NONE);
         message.put_be16(attr::NUMBER, number);
         message

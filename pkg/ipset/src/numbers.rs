@@ -9,15 +9,15 @@ const REQUESTS: RequestBuilder = RequestBuilder { protocol: 7 };
 
 /// Returns the index of a set of the calling thread's netns; `None`: the set does not exist, or the kernel does not
 /// report it (before Linux 4.20, or without ipset).
-pub fn number_of(set: &str) -> Option<u16> {
-    ask_kernel(REQUESTS.number_of(set), |attributes| attributes.find(attr::NUMBER)?.read_be16().ok())
+pub fn set_number(set: &str) -> Option<u16> {
+    ask_kernel(REQUESTS.set_index(set), |attributes| attributes.find(attr::NUMBER)?.read_be16().ok())
 }
 
-/// Returns the name of the set with this index in the calling thread's netns; `None` as for [`number_of`].
-pub fn name_of(number: u16) -> Option<String> {
+/// Returns the name of the set with this index in the calling thread's netns; `None` as for [`set_number`].
+pub fn set_name(number: u16) -> Option<String> {
     let read =
         |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.read_str().ok()?.to_owned());
-    ask_kernel(REQUESTS.name_of(number), read)
+    ask_kernel(REQUESTS.set_by_index(number), read)
 }
 
 fn ask_kernel<T>(question: NetlinkRequest, read: impl Fn(&Attributes<'_>) -> Option<T>) -> Option<T> {

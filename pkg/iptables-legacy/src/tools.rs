@@ -71,7 +71,7 @@ impl IptablesTools {
         }
         let plain = format!("{prefix}{suffix}");
         match self.search_path(&plain) {
-            Some(tool) if kind_of(&tool)? == kind => Ok(tool),
+            Some(tool) if detect_kind(&tool)? == kind => Ok(tool),
             _ => Err(Error::NoTool {
                 tool: plain,
                 backend: kind,
@@ -86,7 +86,7 @@ impl IptablesTools {
     /// There is no such tool, or its kind could not be determined.
     pub fn default_kind(&self) -> Result<ToolKind, Error> {
         match self.search_path("iptables-restore") {
-            Some(tool) => kind_of(&tool),
+            Some(tool) => detect_kind(&tool),
             None if self.search_path("iptables-nft-restore").is_some() => Ok(ToolKind::Nft),
             None if self.search_path("iptables-legacy-restore").is_some() => Ok(ToolKind::Legacy),
             None => Err(Error::NoIptables(self.path.to_string_lossy().into_owned())),
@@ -106,7 +106,7 @@ fn name_prefix(family: Family) -> &'static str {
 }
 
 /// Returns the kind of a tool with a plain name: by the program behind its symbolic links, else by its version output.
-fn kind_of(tool: &Path) -> Result<ToolKind, Error> {
+fn detect_kind(tool: &Path) -> Result<ToolKind, Error> {
     let program = tool.canonicalize().map_err(|source| Error::Read { path: tool.to_owned(), source })?;
     match program.file_name().map(|name| name.to_string_lossy().into_owned()) {
         Some(name) if name.contains("nft") => Ok(ToolKind::Nft),

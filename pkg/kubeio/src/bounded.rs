@@ -31,7 +31,7 @@ pub(crate) enum BodyBound {
 
 impl BodyBound {
     /// Returns the limit for the response to a request. `chosen`: by the reader of the body.
-    pub(crate) fn of_request(query: Option<&str>, chosen: Option<BodyBound>) -> BodyBound {
+    pub(crate) fn for_request(query: Option<&str>, chosen: Option<BodyBound>) -> BodyBound {
         let is_watch = query.unwrap_or_default().split('&').any(|option| option == "watch=true");
         chosen.unwrap_or(if is_watch { BodyBound::Line } else { BodyBound::Document(MAX_OBJECT) })
     }
@@ -174,7 +174,7 @@ mod tests {
             (Some("a=b&watch=true&c=d"), None, BodyBound::Line, BodyBound::Document(MAX_ERROR)),
             (Some("a=b"), pieces, BodyBound::Pieces, BodyBound::Pieces),
         ] {
-            let seen = BodyBound::of_request(query, chosen);
+            let seen = BodyBound::for_request(query, chosen);
             assert_eq!((seen.for_status(true), seen.for_status(false)), (bound, of_error), "{query:?}");
         }
     }

@@ -44,7 +44,7 @@ impl KubeClient {
     /// The API server did not respond within ten seconds.
     pub async fn node_condition(&self, node: &str, kind: &str) -> Result<Option<ConditionStatus>, Error> {
         let shown: Node = self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
-        Ok(status_of(&shown, kind))
+        Ok(read_status(&shown, kind))
     }
 
     /// Sets a condition of the node; others are kept. `changed`: the status differs from the previous one, and the transition time
@@ -66,7 +66,7 @@ impl KubeClient {
     }
 }
 
-fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
+fn read_status(node: &Node, kind: &str) -> Option<ConditionStatus> {
     Some(match condition_status(&node.status.conditions, kind)? {
         "True" => ConditionStatus::True,
         "False" => ConditionStatus::False,
@@ -132,7 +132,7 @@ mod tests {
             ("C", Some(ConditionStatus::Unknown)),
             ("D", None),
         ] {
-            assert_eq!(status_of(&node, kind), expected, "{kind}");
+            assert_eq!(read_status(&node, kind), expected, "{kind}");
         }
     }
 }

@@ -65,7 +65,7 @@ impl KubeClient {
                 })
             })?
         } else {
-            config_of_context(kubeconfig, choice.context.clone(), |name| std::env::var(name).ok())?
+            context_config(kubeconfig, choice.context.clone(), |name| std::env::var(name).ok())?
         };
         if choice.user.is_some() {
             config.auth_info.impersonate.clone_from(&choice.user);
@@ -112,7 +112,7 @@ fn kubeconfig_error(cause: impl std::error::Error + 'static) -> Error {
 
 /// Returns the configuration of a context; `None`: the current one. Not through [`Config::from_custom_kubeconfig`], which matches
 /// `NO_PROXY` against the proxy instead of the server. `variable` returns the value of an environment variable.
-fn config_of_context(
+fn context_config(
     kubeconfig: Kubeconfig,
     context: Option<String>,
     variable: impl Fn(&str) -> Option<String>,
@@ -214,7 +214,7 @@ mod tests {
                 _ => None,
             };
             let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
-            config_of_context(kubeconfig, context.map(str::to_owned), variable)
+            context_config(kubeconfig, context.map(str::to_owned), variable)
         };
         let shop = config(Some("shop"), "10.0.0.0/8,").unwrap();
         assert_eq!(shop.cluster_url, "https://10.1.2.4:6443/");

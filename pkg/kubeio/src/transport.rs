@@ -91,7 +91,7 @@ impl Service<Request<Body>> for Transport {
         if let Some(user_agent) = &self.user_agent {
             headers.insert(USER_AGENT, user_agent.clone());
         }
-        let bound = BodyBound::of_request(request.uri().query(), request.extensions().get().copied());
+        let bound = BodyBound::for_request(request.uri().query(), request.extensions().get().copied());
         let answer = self.pool.request(request);
         Box::pin(async move {
             let answer = tokio::time::timeout(HEAD, answer).await;

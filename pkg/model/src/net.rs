@@ -14,7 +14,7 @@ impl Family {
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
     /// Returns the family of an address. An IPv4-mapped IPv6 address counts as IPv6, as stored by the kernel.
-    pub fn of_ip(ip: IpAddr) -> Family {
+    pub fn from_ip(ip: IpAddr) -> Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 

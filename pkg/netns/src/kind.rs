@@ -91,7 +91,7 @@ fn namespace_type(fd: &OwnedFd) -> Result<i32, Errno> {
 
 /// Opens the network namespace to which a socket belongs.
 #[expect(unsafe_code, reason = "rustix has no safe call for SIOCGSKNS")]
-pub(crate) fn of_socket(socket: &impl AsFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn from_socket(socket: &impl AsFd) -> Result<OwnedFd, Errno> {
     // SAFETY: this number means SIOCGSKNS for a socket of any family (`sock_ioctl` of net/socket.c); it takes no
     // argument and touches no memory of ours. For any other file it is refused. The file descriptor is new and not
     // shared, and the kernel marks it close-on-exec itself (`open_related_ns`).

@@ -90,9 +90,9 @@ impl Netns {
     /// # Errors
     ///
     /// [`Error::Denied`] without CAP_NET_ADMIN over it, [`Error::Kernel`].
-    pub fn of_socket(socket: &impl AsFd) -> Result<Self, Error> {
+    pub fn from_socket(socket: &impl AsFd) -> Result<Self, Error> {
         let path = Path::new("of a socket");
-        let fd = kind::of_socket(socket).map_err(|errno| Error::open_error(path, errno))?;
+        let fd = kind::from_socket(socket).map_err(|errno| Error::open_error(path, errno))?;
         Self::from_fd_at(fd, path)
     }
 

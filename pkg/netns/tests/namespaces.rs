@@ -272,11 +272,11 @@ fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let connected = client.run_in(|| std::os::unix::net::UnixStream::connect(&path).unwrap()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
-    assert_eq!(Netns::of_socket(&accepted).unwrap().id(), client.id());
-    assert_eq!(Netns::of_socket(&connected).unwrap().id(), client.id());
-    assert_eq!(Netns::of_socket(&listener).unwrap().id(), Netns::current().unwrap().id());
+    assert_eq!(Netns::from_socket(&accepted).unwrap().id(), client.id());
+    assert_eq!(Netns::from_socket(&connected).unwrap().id(), client.id());
+    assert_eq!(Netns::from_socket(&listener).unwrap().id(), Netns::current().unwrap().id());
     let file = fs::File::open(scratch.file("plain", "")).unwrap();
-    assert!(Netns::of_socket(&file).is_err());
+    assert!(Netns::from_socket(&file).is_err());
 }
 
 /// `node-status` tests that a successor with its number is not the same instance.

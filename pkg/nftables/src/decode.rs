@@ -71,7 +71,7 @@ pub(crate) fn target_chain<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
         let parts = expression.nested_attributes();
         let data =
             parts.find(EXPRESSION_DATA).filter(|_| find_text(&parts, EXPRESSION_NAME) == Some("immediate"));
-        chain_of(&data?.nested_attributes())
+        verdict_chain(&data?.nested_attributes())
     });
     chains.last()
 }
@@ -292,7 +292,7 @@ impl RuleDecoder {
         }
         let prefix = match mask {
             None => length * 8,
-            Some(mask) => prefix_of(mask).filter(|_| mask.len() == value.len())?,
+            Some(mask) => prefix_length(mask).filter(|_| mask.len() == value.len())?,
         };
         let prefix = u8::try_from(prefix).ok()?;
         let mut address = [0; 16];
@@ -313,7 +313,7 @@ fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
 }
 
 /// Returns the number of leading ones of a network mask; `None`: other bits are set, too.
-pub fn prefix_of(mask: &[u8]) -> Option<u32> {
+pub fn prefix_length(mask: &[u8]) -> Option<u32> {
     let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
     let (partial, rest) = mask.get(ones..)?.split_first().unwrap_or((&0, &[]));
     let is_prefix = partial.count_ones() == partial.leading_ones() && rest.iter().all(|byte| *byte == 0);
@@ -346,17 +346,17 @@ fn read_extension<'a>(data: &Attributes<'a>) -> Option<(&'a str, u32, &'a [u8])>
     Some((find_text(data, XT_NAME)?, find_number(data, XT_REVISION)?, data.find(XT_INFO)?.payload))
 }
 
-fn verdict_of<'a>(data: &Attributes<'a>) -> Option<Attributes<'a>> {
+fn find_verdict<'a>(data: &Attributes<'a>) -> Option<Attributes<'a>> {
     Some(data.find(IMMEDIATE_DATA)?.nested_attributes().find(DATA_VERDICT)?.nested_attributes())
 }
 
-fn chain_of<'a>(data: &Attributes<'a>) -> Option<&'a str> {
-    find_text(&verdict_of(data)?, VERDICT_CHAIN)
+fn verdict_chain<'a>(data: &Attributes<'a>) -> Option<&'a str> {
+    find_text(&find_verdict(data)?, VERDICT_CHAIN)
 }
 
 fn read_verdict(data: &Attributes<'_>) -> Option<Target> {
     let verdict =
-        verdict_of(data).filter(|_| find_number(data, IMMEDIATE_REGISTER) == Some(REGISTER_VERDICT))?;
+        find_verdict(data).filter(|_| find_number(data, IMMEDIATE_REGISTER) == Some(REGISTER_VERDICT))?;
     let chain = find_text(&verdict, VERDICT_CHAIN).map(|name| Chain(Cow::Owned(name.to_owned())));
     let code = i32::from_be_bytes(verdict.find(VERDICT_CODE)?.read_array().ok()?);
     match (code, chain) {

@@ -28,7 +28,7 @@ pub mod uapi;
 mod xt;
 
 pub use commit::{Unsupported, commit, transaction_messages};
-pub use decode::{DecodedRule, prefix_of};
+pub use decode::{DecodedRule, prefix_length};
 pub use error::Error;
 pub use listing::{generation_request, read_generation, read_tables};
 pub use xt::XtablesDecoder;

@@ -48,7 +48,7 @@ pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<F
 /// was read as of one moment, and comparing generations shows the change.
 pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Result<T, Error> {
     let mut socket = open_socket(ListBounds::POD).map_err(Error::Read)?;
-    let mut generation = || generation_of(&mut socket).map_err(Error::Read);
+    let mut generation = || request_generation(&mut socket).map_err(Error::Read);
     let mut last = Err(Error::Changing(ATTEMPTS));
     for _ in 0..ATTEMPTS {
         let before = generation()?;
@@ -67,7 +67,7 @@ pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) ->
 /// # Errors
 /// [`Error::Read`]: the kernel has no nf_tables, or does not reply.
 pub fn read_generation() -> Result<u32, Error> {
-    open_socket(ListBounds::POD).and_then(|mut socket| generation_of(&mut socket)).map_err(Error::Read)
+    open_socket(ListBounds::POD).and_then(|mut socket| request_generation(&mut socket)).map_err(Error::Read)
 }
 
 fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
@@ -79,7 +79,7 @@ pub fn generation_request() -> NetlinkRequest {
     NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4])
 }
 
-fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
+fn request_generation(socket: &mut Socket) -> Result<u32, netlink::Error> {
     let replies = socket.get_first(generation_request())?;
     let number = replies.iter().find_map(|reply| {
         let (_, attributes) = reply.split_header::<4>().ok()?;
@@ -102,8 +102,9 @@ impl FoundChain {
     /// Parses a chain; `None`: its table is not one of iptables.
     fn from(reply: &ReceivedMessage<'_>) -> Result<Option<FoundChain>, Malformed> {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
-        let known =
-            |family| table_of(family, *number, attributes.find(CHAIN_TABLE)).map(|table| (family, table));
+        let known = |family| {
+            iptables_table(family, *number, attributes.find(CHAIN_TABLE)).map(|table| (family, table))
+        };
         let Some((family, table)) = Family::BOTH.into_iter().find_map(known) else { return Ok(None) };
         let name = attributes.find(CHAIN_NAME).map(|name| name.read_name()).unwrap_or_default().to_owned();
         let users =
@@ -349,7 +350,7 @@ impl<'a> KernelRule<'a> {
         reply: &ReceivedMessage<'a>,
     ) -> Result<Option<KernelRule<'a>>, Malformed> {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
-        if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
+        if iptables_table(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
             return Ok(None);
         }
         let chain = attributes.find(RULE_CHAIN).map(|name| name.read_name()).unwrap_or_default();
@@ -370,7 +371,7 @@ impl<'a> KernelRule<'a> {
 }
 
 /// Returns the iptables table of this family; `None` for other families and foreign tables.
-fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
-    let ([of_family, ..], name) = (nfgenmsg_header(family), name?.read_name());
-    Table::ALL.into_iter().find(|table| number == of_family && table.as_str() == name)
+fn iptables_table(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
+    let ([match_family, ..], name) = (nfgenmsg_header(family), name?.read_name());
+    Table::ALL.into_iter().find(|table| number == match_family && table.as_str() == name)
 }

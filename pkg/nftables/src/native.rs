@@ -11,7 +11,7 @@ use netlink::{MessageFlags, NetlinkRequest};
 use rules::native::{NativeChain, NativeRule, NativeRules, NativeTable};
 
 pub(crate) use listing::ListedRule;
-pub use listing::{NativeListing, iptables_table, is_table_of};
+pub use listing::{NativeListing, has_table_prefix, iptables_table};
 
 use crate::{
     Unsupported,

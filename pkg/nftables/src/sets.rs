@@ -18,7 +18,7 @@ impl SetNumbers for KernelSets {
         if let Some((_, number)) = self.0.iter().find(|(known, _)| known == name) {
             return Some(*number);
         }
-        let number = ipset::number_of(name)?;
+        let number = ipset::set_number(name)?;
         self.0.push((name.to_owned(), number));
         Some(number)
     }
@@ -27,7 +27,7 @@ impl SetNumbers for KernelSets {
         if let Some((name, _)) = self.0.iter().find(|(_, known)| *known == number) {
             return Some(name.clone());
         }
-        let name = ipset::name_of(number)?;
+        let name = ipset::set_name(number)?;
         self.0.push((name.clone(), number));
         Some(name)
     }

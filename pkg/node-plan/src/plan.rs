@@ -149,7 +149,10 @@ fn route_changes(
     let changed =
         diff::changed_routes(&want::node_routes(config, desired), &surviving_routes(desired, observed));
     let enrolled = |net: IpNet| {
-        observed.sets.get(&Family::of_ip(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
+        observed
+            .sets
+            .get(&Family::from_ip(net.addr()))
+            .is_some_and(|members| members.contains_key(&net.addr()))
     };
     let is_via = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
     let stay = ZtunnelSlot::BOTH.into_iter().filter(|slot| missing_pairs(*slot, observed).is_empty());
@@ -208,7 +211,7 @@ fn surviving_routes(desired: &DesiredState, observed: &ObservedState) -> Vec<Pat
 /// Adds pods to the sets when everything is ready for them.
 fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
     let missing = desired.members.iter().filter(|(ip, uid)| {
-        let found = observed.sets.get(&Family::of_ip(**ip)).and_then(|members| members.get(*ip));
+        let found = observed.sets.get(&Family::from_ip(**ip)).and_then(|members| members.get(*ip));
         found.is_none_or(|comment| comment.as_ref().is_some_and(|comment| comment != *uid))
     });
     let new: Vec<_> = missing.map(|(ip, uid)| (*ip, uid.clone())).collect();

@@ -28,7 +28,7 @@ impl KernelSlots {
             let RouteTo::Via(gateway, link) = &route.to else { continue };
             for slot in ZtunnelSlot::BOTH {
                 if route.table == TableId(config.tables.slot_return + slot.number()) {
-                    slot.of_mut(&mut known.ips).push(*gateway);
+                    slot.part_mut(&mut known.ips).push(*gateway);
                 }
                 if route.table == TableId(config.tables.outbound)
                     && *link == node_link(Direction::Outbound, slot)
@@ -78,7 +78,7 @@ pub fn assign_slots(
         .or_else(|| ZtunnelSlot::BOTH.into_iter().find(free))
         // Connections of the slot in use are newer.
         .unwrap_or_else(|| known.active.map_or(ZtunnelSlot::Zero, ZtunnelSlot::other));
-    *place.of_mut(&mut slots) = Some(ztunnel.clone());
+    *place.part_mut(&mut slots) = Some(ztunnel.clone());
     SlotAssignment { slots, active: Some(place) }
 }
 

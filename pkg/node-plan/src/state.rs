@@ -47,7 +47,7 @@ impl ZtunnelSlot {
     }
 
     /// Returns this slot's part of a pair, mutable.
-    pub fn of_mut<T>(self, [zero, one]: &mut [T; 2]) -> &mut T {
+    pub fn part_mut<T>(self, [zero, one]: &mut [T; 2]) -> &mut T {
         match self {
             ZtunnelSlot::Zero => zero,
             ZtunnelSlot::One => one,
@@ -79,7 +79,7 @@ pub struct ZtunnelInstance {
 impl ZtunnelInstance {
     /// Returns the pod's address of a family.
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
-        self.ips.iter().copied().find(|ip| Family::of_ip(*ip) == family)
+        self.ips.iter().copied().find(|ip| Family::from_ip(*ip) == family)
     }
 }
 
@@ -100,7 +100,7 @@ impl DesiredState {
     /// Returns the families in use: those of the enrolled addresses and of the ztunnels.
     pub fn families(&self) -> BTreeSet<Family> {
         let ztunnels = self.slots.iter().flatten().flat_map(|generation| &generation.ips);
-        self.members.keys().chain(ztunnels).map(|ip| Family::of_ip(*ip)).collect()
+        self.members.keys().chain(ztunnels).map(|ip| Family::from_ip(*ip)).collect()
     }
 
     /// Returns the ztunnel in a slot.

@@ -50,7 +50,7 @@ pub(super) fn node_routes(config: &NodeConfig, desired: &DesiredState) -> Vec<Pa
         }
     }
     for ip in desired.members.keys() {
-        let active = desired.active_for(Family::of_ip(*ip)).map(|(slot, _)| slot);
+        let active = desired.active_for(Family::from_ip(*ip)).map(|(slot, _)| slot);
         routes.extend(member_routes(config, *ip, active, desired.fallback));
     }
     routes
@@ -63,7 +63,7 @@ pub fn member_routes(
     active: Option<ZtunnelSlot>,
     policy: ZtunnelFallback,
 ) -> Vec<PathRoute> {
-    let (family, dst, table) = (Family::of_ip(ip), Some(IpNet::from(ip)), TableId(config.tables.inbound));
+    let (family, dst, table) = (Family::from_ip(ip), Some(IpNet::from(ip)), TableId(config.tables.inbound));
     let mut routes: Vec<PathRoute> =
         fallback_route(config.tables.inbound, family, dst, policy).into_iter().collect();
     if let Some(slot) = active {

@@ -134,7 +134,7 @@ fn all_foreign(world: &World) -> Vec<(Netns, Vec<Chains>)> {
 
 /// Every kind of packet from and to an enrolled address, with the slot of its connection.
 fn packets(member: IpAddr) -> Vec<(Option<ZtunnelSlot>, Packet)> {
-    let outside: IpAddr = match Family::of_ip(member) {
+    let outside: IpAddr = match Family::from_ip(member) {
         Family::V4 => [192, 0, 2, 1].into(),
         Family::V6 => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
     };
@@ -164,7 +164,7 @@ fn fates(world: &World, packets: &[(Option<ZtunnelSlot>, Packet)]) -> Vec<Fate> 
 /// Packets of all pods that are enrolled now and remain so.
 fn staying(world: &World, desired: &DesiredState) -> Vec<(Option<ZtunnelSlot>, Packet)> {
     let enrolled =
-        |ip: &&IpAddr| world.sets.get(&Family::of_ip(**ip)).is_some_and(|set| set.contains_key(*ip));
+        |ip: &&IpAddr| world.sets.get(&Family::from_ip(**ip)).is_some_and(|set| set.contains_key(*ip));
     desired.members.keys().filter(enrolled).flat_map(|ip| packets(*ip)).collect()
 }
 

@@ -57,10 +57,11 @@ pub(super) fn compare_with_last(
     let pods = Netns::list_directory(&settings.netns_directory).map(sidecar::by_address);
     match pods {
         Ok(found) => {
-            let owners = NetnsOwners::of_records(&settings.records.read_records());
+            let owners = NetnsOwners::from_records(&settings.records.read_records());
             for pod in &mut state.pods {
-                let is_of_another = |netns: NetnsId| owners.is_of_another(netns, &pod.namespace, &pod.name);
-                let own = found.netns_of_pod(&pod.ips, None, is_of_another).cloned();
+                let belongs_to_another =
+                    |netns: NetnsId| owners.belongs_to_another(netns, &pod.namespace, &pod.name);
+                let own = found.find_pod_netns(&pod.ips, None, belongs_to_another).cloned();
                 observe_pod(settings, &state.node, &state.network, own, pod);
             }
         }
@@ -210,13 +211,13 @@ fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState
     let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
     let mut view = NodeView::from_state(network);
     view.served = node.active_slot.map_or_else(Vec::new, |_| Family::BOTH.to_vec());
-    let mut evidence = Evidence { life: life_of(pod), ..Evidence::OUTSIDE };
+    let mut evidence = Evidence { life: pod_life(pod), ..Evidence::OUTSIDE };
     judge_on_node(&view, open, pod, &mut evidence);
     pod.capture = evidence.classify().state;
 }
 
 /// Returns the life of the pod as recorded by the last agent.
-fn life_of(pod: &PodState) -> PodLife {
+fn pod_life(pod: &PodState) -> PodLife {
     if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
 
@@ -243,7 +244,7 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
                 return judge_listener(&netns, config.outbound, pod);
             }
             let rules = RulesEvidence::Incomplete { holds: false };
-            pod.capture = Evidence { life: life_of(pod), rules, ..Evidence::UNKNOWN }.classify().state;
+            pod.capture = Evidence { life: pod_life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
         }
         Err(error) => {
             pod.capture = Evidence::UNKNOWN.classify().state;
@@ -253,7 +254,7 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
 }
 
 fn redirected_traffic(netns: &Netns) -> Result<CapturedTraffic, String> {
-    let observe = || CapturedTraffic::of_this_netns(ChainSet::IN_POD);
+    let observe = || CapturedTraffic::observe_netns(ChainSet::IN_POD);
     netns.run_in(observe).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
@@ -261,7 +262,7 @@ fn redirected_traffic(netns: &Netns) -> Result<CapturedTraffic, String> {
 fn expected_traffic(config: &InPodRulesConfig, families: &[Family]) -> CapturedTraffic {
     let least = PodOptions { bypass_inbound: true, ..PodOptions::default() };
     let of_family = |family: &Family| {
-        CapturedTraffic::of_rules(*family, &rules::inpod::pod_rules(config, &least, *family))
+        CapturedTraffic::from_rules(*family, &rules::inpod::pod_rules(config, &least, *family))
     };
     families.iter().map(of_family).fold(CapturedTraffic::default(), CapturedTraffic::union)
 }
@@ -272,7 +273,8 @@ fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
         Ok(serves) => {
             let proxy = if serves { ProxyEvidence::Serves } else { ProxyEvidence::Absent };
             let rules = RulesEvidence::Applied;
-            pod.capture = Evidence { life: life_of(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
+            pod.capture =
+                Evidence { life: pod_life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { acknowledged: serves, error: None });
             pod.problem = None; // outdated
             let word = if serves { "a process listens" } else { "ztunnel does not listen" };
@@ -287,7 +289,7 @@ fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
 
 fn judge_sidecar(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return set_netns_unknown(settings, pod) };
-    sidecar::add_comparison(pod, life_of(pod), sidecar::judge_traffic(&netns));
+    sidecar::add_comparison(pod, pod_life(pod), sidecar::judge_traffic(&netns));
 }
 
 fn set_netns_unknown(settings: &CaptureSettings, pod: &mut PodState) {

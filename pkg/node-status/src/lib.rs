@@ -45,7 +45,7 @@ pub use client::{
     simulate_change,
 };
 pub use local::{complete_report, shared_config};
-pub use preflight::{check_node, preflight_of_agent, taken_ports};
+pub use preflight::{check_node, preflight_agent, taken_ports};
 pub use probe_source::detect_probe_sources;
 pub use proof::NODE_LEVEL;
 pub use records::add_failures;
@@ -120,7 +120,7 @@ impl NodeInspector {
             && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
             let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
-            let life = known.map_or(PodLife::Ending, pods::life_of);
+            let life = known.map_or(PodLife::Ending, pods::pod_life);
             let node = self.in_node(|| inpod::node_sources(&pod.ips))?;
             inpod::verify_rules(enrolled_pod, chosen, &settings.tools, life, &node, pod);
         }
@@ -235,7 +235,7 @@ fn observe_ambient(
         state.observation.unobserved.iter().any(|one| one.part == StatePart::ZtunnelNamespace);
     let active = state.ztunnels.iter().filter(|ztunnel| ztunnel.active && ztunnel.slot.is_some());
     network.served =
-        active.flat_map(|ztunnel| ztunnel.ips.iter().copied().map(model::Family::of_ip)).collect();
+        active.flat_map(|ztunnel| ztunnel.ips.iter().copied().map(model::Family::from_ip)).collect();
     network.holding = holding.as_ref().map(|network| Box::new(pods::NodeNetwork::from_state(network)));
     let context = pods::PodContext { snapshot, network, settings, policy: &settings.policy };
     let mut redirects = pods::PodRedirects::new();
@@ -261,7 +261,7 @@ fn stale_collections(snapshot: &AgentSnapshot) -> impl Iterator<Item = Unobserve
 }
 
 /// Returns the mode in which ambient pods are captured; `None`: not captured.
-fn mode_of(capture: &CaptureSnapshot) -> Option<RedirectionMode> {
+fn redirection_mode(capture: &CaptureSnapshot) -> Option<RedirectionMode> {
     match capture {
         CaptureSnapshot::Node { .. } => Some(RedirectionMode::Node),
         CaptureSnapshot::InPod { .. } => Some(RedirectionMode::InPod),
@@ -280,7 +280,7 @@ fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState
         CaptureConfig::Auto(_) => "auto",
     };
     NodeState {
-        mode: mode_of(&snapshot.capture),
+        mode: redirection_mode(&snapshot.capture),
         configured_mode: configured_mode.to_owned(),
         no_ztunnel_policy,
         problem: snapshot.problem.clone(),

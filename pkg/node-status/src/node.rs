@@ -110,7 +110,7 @@ pub(super) fn compare_members(
     observed: impl Iterator<Item = (IpAddr, Option<PodUid>)>,
     set: impl Fn(Family) -> String,
 ) -> Comparison<SetMember> {
-    let member = |ip: IpAddr, uid: Option<PodUid>| SetMember { set: set(Family::of_ip(ip)), ip, uid };
+    let member = |ip: IpAddr, uid: Option<PodUid>| SetMember { set: set(Family::from_ip(ip)), ip, uid };
     let want: Vec<SetMember> = desired.iter().map(|(ip, uid)| member(*ip, Some(uid.clone()))).collect();
     let have: Vec<SetMember> = observed.map(|(ip, uid)| member(ip, uid)).collect();
     let filled = have.iter().map(|one| match &one.uid {

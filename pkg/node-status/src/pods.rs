@@ -53,7 +53,7 @@ impl PodContext<'_> {
             shown.capture = Evidence::OUTSIDE.classify().state;
             return shown;
         }
-        let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
+        let mut evidence = Evidence { life: pod_life(known), ..Evidence::OUTSIDE };
         match (&known.standing, &self.snapshot.capture) {
             (AmbientStanding::Out(_), _) => {
                 let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
@@ -127,7 +127,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         uid: meta.uid.clone(),
         ips,
         phase: known.pod.status.phase.clone(),
-        reason: reason_of(&known.standing),
+        reason: state_reason(&known.standing),
         redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         unconfirmed: known.unconfirmed.then(|| DOUBT.to_owned()),
         ..PodState::default()
@@ -135,11 +135,11 @@ fn pod_from_api(known: &KnownPod) -> PodState {
 }
 
 /// Returns the phase of its life, by the API server and its sandbox.
-pub(super) fn life_of(known: &KnownPod) -> PodLife {
+pub(super) fn pod_life(known: &KnownPod) -> PodLife {
     if known.ended { PodLife::Ending } else { life_from_phase(&known.pod) }
 }
 
-pub(super) fn reason_of(standing: &AmbientStanding) -> StateReason {
+pub(super) fn state_reason(standing: &AmbientStanding) -> StateReason {
     let (code, message) = match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
             (reason.code(), reason.to_string())

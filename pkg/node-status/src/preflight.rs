@@ -55,7 +55,7 @@ pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
 }
 
 /// Checks the node at the agent's start. `ports`: of [`taken_ports`] for those of the agent. Blocks while kernel and tools work.
-pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) -> Vec<PreflightCheck> {
+pub fn preflight_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) -> Vec<PreflightCheck> {
     let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
     facts.extend(container_facts(ports));

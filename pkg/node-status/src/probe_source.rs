@@ -93,7 +93,7 @@ pub(crate) fn in_node<T: Send>(
 /// frequent ones, the lower address.
 fn most_frequent(sources: &[IpAddr], family: Family) -> Option<IpAddr> {
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-    for source in sources.iter().filter(|source| Family::of_ip(**source) == family) {
+    for source in sources.iter().filter(|source| Family::from_ip(**source) == family) {
         *counts.entry(*source).or_default() += 1;
     }
     counts.into_iter().max_by_key(|(source, count)| (*count, Reverse(*source))).map(|(source, _)| source)

@@ -87,9 +87,9 @@ impl NodeInspector {
         let redirect = self.sidecar_redirect(records, pod);
         let redirect = redirect
             .ok_or("neither the API server nor a record of its ADD describes what is to be redirected")?;
-        let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unobserved_reason(pod))?)?;
+        let netns = self.resolve_netns(pod.kernel.netns.ok_or_else(|| unobserved_reason(pod))?)?;
         let choice = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
-        let families = netns.run_in(|| choice.of_this_netns()).map_err(|error| error.to_string())?;
+        let families = netns.run_in(|| choice.choose_in_netns()).map_err(|error| error.to_string())?;
         let families = families.map_err(|error| error.to_string())?;
         let config = &redirect.config;
         let rules = |family| (family, rules::sidecar::rule_set(config, family));
@@ -122,7 +122,7 @@ impl NodeInspector {
                 enrolment::decide(&known.pod, known.namespace.as_ref(), policy)
             }
             None => {
-                let record = records.iter().find(|record| records::uid_of(record) == pod.uid)?;
+                let record = records.iter().find(|record| records::pod_uid(record) == pod.uid)?;
                 enrolment::decide(record.pod.as_deref()?, None, &policy)
             }
         };
@@ -132,7 +132,7 @@ impl NodeInspector {
         }
     }
 
-    fn netns_of(&self, requested: NetnsRef) -> Result<Netns, String> {
+    fn resolve_netns(&self, requested: NetnsRef) -> Result<Netns, String> {
         let proc = self.settings.ambient.is_none().then(|| self.settings.host_proc.clone());
         let places = NetnsPaths { netns_directory: self.settings.netns_directory.clone(), proc };
         let mut found = places.list_netns().map_err(|error| error.to_string())?.into_iter();
@@ -143,7 +143,7 @@ impl NodeInspector {
 
 /// Whether the pod has an address of the family, without which it cannot use it; without any address, all are tried.
 fn has_family(pod: &PodState, family: Family) -> bool {
-    pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of_ip(*ip) == family)
+    pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::from_ip(*ip) == family)
 }
 
 fn unobserved_reason(pod: &PodState) -> String {

@@ -44,7 +44,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
             Some(pod) => pod.problem = pod.problem.take().or(Some(why)),
             None if follows_pods => {}
             None => {
-                let mut pod = pod_of_record(record);
+                let mut pod = recorded_pod(record);
                 let rules = RulesEvidence::Absent { failing: true };
                 pod.capture = Evidence { rules, awaited: true, ..Evidence::UNKNOWN }.classify().state;
                 pod.problem = Some(why);
@@ -107,13 +107,13 @@ pub(super) fn observe_recorded(
         .collect();
     // A predecessor of this name is not the pod that the API server reports.
     let is_current = |record: &&Arc<PodRecord>| {
-        record.error.is_none() && ids.get(&name_of(record)).is_none_or(|ids| belongs_to(record, ids))
+        record.error.is_none() && ids.get(&pod_name(record)).is_none_or(|ids| belongs_to(record, ids))
     };
     let current: Vec<_> = records.iter().filter(is_current).collect();
-    let mut pods: Vec<PodState> = current.iter().map(|record| pod_of_record(record)).collect();
+    let mut pods: Vec<PodState> = current.iter().map(|record| recorded_pod(record)).collect();
     let redirects = records.iter().filter_map(|record| {
         match enrolment::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
-            Ok(PodDecision::Sidecar(redirect)) => Some((uid_of(record), redirect)),
+            Ok(PodDecision::Sidecar(redirect)) => Some((pod_uid(record), redirect)),
             _ => None,
         }
     });
@@ -125,7 +125,7 @@ pub(super) fn observe_recorded(
         let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
         let of_node = NodeNetwork::from_state(&network);
         let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };
-        let recorded: BTreeSet<PodName> = current.iter().map(|record| name_of(record)).collect();
+        let recorded: BTreeSet<PodName> = current.iter().map(|record| pod_name(record)).collect();
         let is_recorded = |known: &&KnownPod| recorded.contains(&known.pod.name());
         let others = snapshot.pods.iter().filter(|known| !is_recorded(known));
         pods.extend(others.map(|known| context.pod_state(known, &mut redirects)));
@@ -155,18 +155,18 @@ pub(super) fn observe_recorded(
 pub(super) struct NetnsOwners(BTreeMap<NetnsId, PodName>);
 
 impl NetnsOwners {
-    pub(super) fn of_records(records: &[Arc<PodRecord>]) -> NetnsOwners {
+    pub(super) fn from_records(records: &[Arc<PodRecord>]) -> NetnsOwners {
         let done = in_order(records, |_| true).filter(|record| record.error.is_none());
-        NetnsOwners(done.filter_map(|record| Some((recorded_netns(record)?, name_of(record)))).collect())
+        NetnsOwners(done.filter_map(|record| Some((recorded_netns(record)?, pod_name(record)))).collect())
     }
 
     /// Whether the namespace is that of a pod with another name.
-    pub(super) fn is_of_another(&self, netns: NetnsId, namespace: &str, name: &str) -> bool {
+    pub(super) fn belongs_to_another(&self, netns: NetnsId, namespace: &str, name: &str) -> bool {
         self.0.get(&netns).is_some_and(|owner| (&*owner.namespace, &*owner.name) != (namespace, name))
     }
 }
 
-fn name_of(record: &PodRecord) -> PodName {
+fn pod_name(record: &PodRecord) -> PodName {
     PodName { namespace: record.namespace.clone(), name: record.name.clone() }
 }
 
@@ -179,10 +179,10 @@ pub(super) struct RecordedAdds {
 
 impl RecordedAdds {
     /// Selects the records of these pods alone: there may be thousands. Of several ADDs of a pod the newest is used.
-    pub(super) fn of_pods(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
+    pub(super) fn from_pods(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
         let is_meant = |uid: &PodUid| pods.contains_key(uid);
         let rules =
-            |record: &Arc<PodRecord>| (uid_of(record), RecordedRules::from_lines(record.rules.clone()));
+            |record: &Arc<PodRecord>| (pod_uid(record), RecordedRules::from_lines(record.rules.clone()));
         RecordedAdds {
             namespaces: netns_by_record(records, is_meant),
             rules: in_order(records, is_meant).map(rules).collect(),
@@ -196,7 +196,7 @@ pub(super) fn netns_by_record(
     is_meant: impl Fn(&PodUid) -> bool,
 ) -> BTreeMap<PodUid, NetnsId> {
     let done = in_order(records, is_meant).filter(|record| record.error.is_none());
-    done.filter_map(|record| Some((uid_of(record), recorded_netns(record)?))).collect()
+    done.filter_map(|record| Some((pod_uid(record), recorded_netns(record)?))).collect()
 }
 
 /// Returns the records of these pods, oldest first.
@@ -204,17 +204,17 @@ fn in_order(
     records: &[Arc<PodRecord>],
     is_meant: impl Fn(&PodUid) -> bool,
 ) -> impl Iterator<Item = &Arc<PodRecord>> {
-    let mut records: Vec<_> = records.iter().filter(|record| is_meant(&uid_of(record))).collect();
+    let mut records: Vec<_> = records.iter().filter(|record| is_meant(&pod_uid(record))).collect();
     records.sort_by(|a, b| a.at.cmp(&b.at));
     records.into_iter()
 }
 
 /// Returns the pod's UID. If the runtime does not pass it, the container ID, which is equally unique, is used instead.
-pub(super) fn uid_of(record: &PodRecord) -> PodUid {
+pub(super) fn pod_uid(record: &PodRecord) -> PodUid {
     if record.uid.is_empty() { record.container.as_str().into() } else { record.uid.clone() }
 }
 
-fn pod_of_record(record: &PodRecord) -> PodState {
+fn recorded_pod(record: &PodRecord) -> PodState {
     let is_sidecar = record.decision == "sidecar";
     let why_unobserved = match record.pod {
         Some(_) => "its rules have not been observed",
@@ -226,7 +226,7 @@ fn pod_of_record(record: &PodRecord) -> PodState {
     PodState {
         namespace: record.namespace.clone(),
         name: record.name.clone(),
-        uid: uid_of(record),
+        uid: pod_uid(record),
         ips: record.ips.clone(),
         // The pod was about to run at its ADD; a DEL would have reported its end.
         phase: "Running".to_owned(),

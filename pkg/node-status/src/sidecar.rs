@@ -77,7 +77,7 @@ impl NetnsPaths {
     /// Returns all network namespaces with their paths.
     pub(super) fn list_netns(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
-            Some(proc) => ::inpod::netns_of_pods(proc),
+            Some(proc) => ::inpod::find_pod_netns(proc),
             None => Ok(Netns::list_directory(&self.netns_directory)?),
         }
     }
@@ -97,10 +97,10 @@ pub(super) fn observe_sidecars(
     if !pods.iter().any(is_one) {
         return;
     }
-    let adds = RecordedAdds::of_pods(records, redirects);
+    let adds = RecordedAdds::from_pods(records, redirects);
     let found = places.list_netns().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
-    let owners = NetnsOwners::of_records(records);
+    let owners = NetnsOwners::from_records(records);
     let began = Instant::now();
     for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
         let Some(redirect) = redirects.get(&pod.uid) else { continue };
@@ -112,8 +112,8 @@ pub(super) fn observe_sidecars(
                 continue;
             }
             Ok(all) => all
-                .netns_of_pod(&pod.ips, adds.namespaces.get(&pod.uid).copied(), |netns| {
-                    owners.is_of_another(netns, &pod.namespace, &pod.name)
+                .find_pod_netns(&pod.ips, adds.namespaces.get(&pod.uid).copied(), |netns| {
+                    owners.belongs_to_another(netns, &pod.namespace, &pod.name)
                 })
                 .ok_or_else(|| all.not_found(&pod.ips, places)),
         };
@@ -193,7 +193,7 @@ impl SidecarCache {
         compare: impl Fn(&Netns) -> Result<RulesComparison, String>,
         late: impl Fn() -> bool,
     ) -> Result<RulesComparison, String> {
-        let observe = || RulesFingerprint::of_this_netns().ok().map(|rules| (rules, missing_routes()));
+        let observe = || RulesFingerprint::observe_netns().ok().map(|rules| (rules, missing_routes()));
         let now = netns.run_in(observe).map_err(|error| error.to_string())?;
         if let (Some((rules, missing)), Some((then, lacked, compared))) =
             (&now, self.rules.get(&netns.instance()))
@@ -217,11 +217,11 @@ fn missing_routes(redirect: &SidecarRedirect, then: Option<&RecordedRules>) -> V
     if !then.is_some_and(RecordedRules::is_usable) {
         return Vec::new();
     }
-    let missing = redirect::missing_routes(&redirect.config, families_of(redirect));
+    let missing = redirect::missing_routes(&redirect.config, family_choice(redirect));
     missing.unwrap_or_else(|error| vec![error.to_string()])
 }
 
-fn families_of(redirect: &SidecarRedirect) -> FamilyChoice {
+fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
     if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
@@ -232,7 +232,7 @@ fn compare_rules(
     then: Option<&RecordedRules>,
 ) -> Result<RulesComparison, String> {
     let Some(then) = then.filter(|then| then.is_usable()) else { return judge_traffic(netns) };
-    let compare = || redirect::compare_recorded(&redirect.config, families_of(redirect), then);
+    let compare = || redirect::compare_recorded(&redirect.config, family_choice(redirect), then);
     let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
     let differences = compared.map_err(|error| error.to_string())?;
     let in_place = "all rules that redirect to its sidecar are in place".to_owned();
@@ -242,7 +242,7 @@ fn compare_rules(
 /// Evaluates the rules by their effect on packets, whichever version or setting made them.
 pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
     let owner = ChainSet::SIDECAR;
-    let observe = || Ok((CapturedTraffic::of_this_netns(owner)?, firewall::inactive_rules(owner)?));
+    let observe = || Ok((CapturedTraffic::observe_netns(owner)?, firewall::inactive_rules(owner)?));
     let observed = netns.run_in(observe).map_err(|error| error.to_string())?;
     let (found, inactive) = observed.map_err(|error: firewall::Error| error.to_string())?;
     let missing = CapturedTraffic::any_outbound().missing_from(&found);
@@ -266,11 +266,11 @@ pub(super) struct NetnsByAddress {
 
 impl NetnsByAddress {
     /// Returns the namespace of a pod with these addresses, as decided by `pod_identity`.
-    pub(super) fn netns_of_pod(
+    pub(super) fn find_pod_netns(
         &self,
         ips: &[IpAddr],
         recorded: Option<NetnsId>,
-        is_of_another: impl Fn(NetnsId) -> bool,
+        belongs_to_another: impl Fn(NetnsId) -> bool,
     ) -> Option<&Arc<Netns>> {
         let fitting: BTreeMap<NetnsId, &Arc<Netns>> = ips
             .iter()
@@ -278,7 +278,7 @@ impl NetnsByAddress {
             .flatten()
             .map(|one| (one.id(), one))
             .collect();
-        let own = choose_by_address(fitting.keys().copied(), recorded, is_of_another)?;
+        let own = choose_by_address(fitting.keys().copied(), recorded, belongs_to_another)?;
         fitting.get(&own).copied()
     }
 

@@ -28,8 +28,8 @@ use wire::PodRecord;
 
 use crate::{
     inpod::bypass_view,
-    mode_of,
-    pods::{SidecarDecision, decide_sidecar, reason_of},
+    redirection_mode,
+    pods::{SidecarDecision, decide_sidecar, state_reason},
     records::{NetnsOwners, netns_by_record},
     sidecar::{self, NetnsPaths},
 };
@@ -63,11 +63,11 @@ pub(super) fn simulate_labels(
     let is_concerned = |known: &&KnownPod| {
         let meta = &known.pod.metadata;
         let is_meant =
-            meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name));
+            meta.namespace == change.namespace && (change.pod.is_none() || change.concerns_pod(&meta.name));
         is_meant && !known.is_gone()
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
-    let basis = DecisionBasis::new(settings, mode_of(&snapshot.capture));
+    let basis = DecisionBasis::new(settings, redirection_mode(&snapshot.capture));
     let pods = known.iter().map(|known| {
         let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
         match (&change.pod, &mut namespace) {
@@ -93,7 +93,7 @@ pub(super) fn simulate_settings(
     other: SimulatedSettings,
 ) -> NodeSimulation {
     let (settings, is_ambient) = now;
-    let before = DecisionBasis::new(settings, mode_of(&snapshot.capture));
+    let before = DecisionBasis::new(settings, redirection_mode(&snapshot.capture));
     let after = DecisionBasis::new(&other.capture, mode_with(&other, before.mode));
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(|known| !known.is_gone()).collect();
     let pods = known
@@ -294,14 +294,14 @@ fn pod_membership(
     let has_sidecar = decide_sidecar(pod, namespace, &basis.policy);
     match (&standing, has_sidecar) {
         (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) if basis.mode.is_some() => {
-            (basis.mode, reason_of(&standing))
+            (basis.mode, state_reason(&standing))
         }
         (_, SidecarDecision::Redirected(_) | SidecarDecision::Unreadable(_)) => {
             (Some(RedirectionMode::Sidecar), SidecarDecision::state_reason())
         }
         (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) => (None, ambient_off()),
-        (_, SidecarDecision::Outside(reason)) => (None, reason_of(&AmbientStanding::Out(reason))),
-        (_, SidecarDecision::Ambient) => (None, reason_of(&standing)),
+        (_, SidecarDecision::Outside(reason)) => (None, state_reason(&AmbientStanding::Out(reason))),
+        (_, SidecarDecision::Ambient) => (None, state_reason(&standing)),
     }
 }
 
@@ -336,15 +336,15 @@ fn add_sockets(
     let all = sidecar::by_address(all);
     let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, ..)| &known.pod.metadata.uid).collect();
     let recorded = netns_by_record(records, |uid| uids.contains(uid));
-    let (owners, began) = (NetnsOwners::of_records(records), Instant::now());
+    let (owners, began) = (NetnsOwners::from_records(records), Instant::now());
     for (known, pod, in_pod) in joining {
         if began.elapsed() > LIMIT {
             break;
         }
         let recorded = recorded.get(&known.pod.metadata.uid).copied();
         let (namespace, name) = (&pod.namespace, &pod.name);
-        let netns = all.netns_of_pod(&known.pod.status.ips(), recorded, |netns| {
-            owners.is_of_another(netns, namespace, name)
+        let netns = all.find_pod_netns(&known.pod.status.ips(), recorded, |netns| {
+            owners.belongs_to_another(netns, namespace, name)
         });
         let spec = in_pod.as_ref().map(InPodDecision::spec);
         let found = netns.and_then(|netns| netns.run_in(|| ::inpod::joining_sockets(spec.as_ref())).ok()?);

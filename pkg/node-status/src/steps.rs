@@ -30,12 +30,12 @@ fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String>
         Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set_name(*family))],
         Operation::AddMembers(members) => {
             let add = |(ip, uid): &(IpAddr, PodUid)| {
-                format!("ipset add {} {ip} comment \"{uid}\"", config.set_name(Family::of_ip(*ip)))
+                format!("ipset add {} {ip} comment \"{uid}\"", config.set_name(Family::from_ip(*ip)))
             };
             members.iter().map(add).collect()
         }
         Operation::RemoveMembers(ips) => {
-            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set_name(Family::of_ip(*ip)))).collect()
+            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set_name(Family::from_ip(*ip)))).collect()
         }
         Operation::CreatePair(pair) => vec![format!("ip link add {} peer {}", pair.node, pair.ztunnel)],
         Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],

@@ -113,19 +113,20 @@ fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> 
             entry => entries.push(entry),
         }
     }
-    let all = entries.iter().enumerate().map(|(number, entry)| requirements_of(number, entry));
+    let all = entries.iter().enumerate().map(|(number, entry)| read_requirements(number, entry));
     all.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
 }
 
-fn requirements_of(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, ConfigMistake> {
+fn read_requirements(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, ConfigMistake> {
     if !entry.is_object() {
         return Err(ConfigMistake::NotAList);
     }
     let by_number = || (number + 1).to_string();
-    let name =
-        Some(text_of(&by_number(), entry, "name")?).filter(|name| !name.is_empty()).unwrap_or_else(by_number);
-    let namespace = text_of(&name, entry, "namespace")?;
-    let selectors = split_selector(&text_of(&name, entry, "selector")?);
+    let name = Some(read_text(&by_number(), entry, "name")?)
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(by_number);
+    let namespace = read_text(&name, entry, "namespace")?;
+    let selectors = split_selector(&read_text(&name, entry, "selector")?);
     let selectors = selectors.map_err(|cause| ConfigMistake::Selector { entry: name, cause })?;
     let requirements =
         selectors.into_iter().map(|selector| PodRequirement { namespace: namespace.clone(), selector });
@@ -133,7 +134,7 @@ fn requirements_of(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, 
 }
 
 /// Returns a member's text; empty if it is absent.
-fn text_of(entry_name: &str, entry: &Value, member: &'static str) -> Result<String, ConfigMistake> {
+fn read_text(entry_name: &str, entry: &Value, member: &'static str) -> Result<String, ConfigMistake> {
     match entry.get(member) {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),

@@ -48,7 +48,7 @@ impl<'a> TaintPass<'a> {
         node_selector: &str,
     ) -> TaintPass<'a> {
         let pods =
-            config.requirements().iter().enumerate().map(|(number, pods)| pods_of(client, number, pods));
+            config.requirements().iter().enumerate().map(|(number, pods)| watch_pods(client, number, pods));
         let observed = stream::select_all(pods.chain([watch_nodes(client, node_selector)]));
         TaintPass {
             client,
@@ -196,7 +196,7 @@ fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observe
     nodes.map(|event| event.map(NodeObservation::Nodes)).boxed()
 }
 
-fn pods_of<'a>(client: &KubeClient, number: usize, pods: &PodRequirement) -> BoxStream<'a, Observed> {
+fn watch_pods<'a>(client: &KubeClient, number: usize, pods: &PodRequirement) -> BoxStream<'a, Observed> {
     let collection = Collection {
         kind: "Pod",
         namespace: Some(pods.namespace.clone()).filter(|namespace| !namespace.is_empty()),

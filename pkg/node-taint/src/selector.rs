@@ -25,7 +25,7 @@ pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, SelectorError> {
     if text.len() > MAX_LENGTH {
         return Err(SelectorError::TooLong);
     }
-    let parts = parts_of(text);
+    let parts = split_parts(text);
     let parts: Vec<&str> = parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect();
     if parts.is_empty() {
         return Err(SelectorError::Empty);
@@ -44,7 +44,7 @@ pub fn check_selector(text: &str) -> Result<(), SelectorError> {
     }
 }
 
-fn parts_of(text: &str) -> Vec<&str> {
+fn split_parts(text: &str) -> Vec<&str> {
     let mut depth = 0_i32;
     text.split(|character| {
         match character {

@@ -137,7 +137,7 @@ impl NodePath {
         let routes = edits.iter().map(|edit| match edit {
             RouteEdit::Replace(route) | RouteEdit::Delete(route) => route,
         });
-        let names = LinkNames::of_routes(net, routes)?;
+        let names = LinkNames::read_links(net, routes)?;
         let mut changes = Vec::with_capacity(edits.len());
         for edit in edits {
             match edit {

@@ -22,11 +22,11 @@ impl LinkNames {
 
     /// Reads the links of these routes, as far as they exist. A node has a link for each pod; listing all of them takes
     /// longer than any enrolment.
-    pub(crate) fn of_routes<'a>(
+    pub(crate) fn read_links<'a>(
         net: &mut RtnetlinkHandle,
         routes: impl Iterator<Item = &'a PathRoute>,
     ) -> Result<LinkNames, Error> {
-        let desired: BTreeSet<&str> = routes.filter_map(link_of).collect();
+        let desired: BTreeSet<&str> = routes.filter_map(route_link).collect();
         let mut found = BTreeMap::new();
         for name in desired {
             found.extend(net.link_by_name(name)?.map(|link| (link.index, link.name)));
@@ -44,7 +44,7 @@ impl LinkNames {
     }
 }
 
-fn link_of(route: &PathRoute) -> Option<&str> {
+fn route_link(route: &PathRoute) -> Option<&str> {
     match &route.to {
         RouteTo::Via(_, link) | RouteTo::Local(link) => Some(link),
         RouteTo::Blackhole | RouteTo::Unreachable | RouteTo::Other(_) => None,
@@ -60,10 +60,10 @@ pub(crate) fn route_from(route: &Route, names: &LinkNames) -> PathRoute {
         (RouteKind::Unreachable, _) => RouteTo::Unreachable,
         _ => RouteTo::Other(route.to_string()),
     };
-    PathRoute { family: route.family, table: route.table, dst: route.dst, metric: metric_of(route), to }
+    PathRoute { family: route.family, table: route.table, dst: route.dst, metric: route_metric(route), to }
 }
 
-pub(crate) fn metric_of(route: &Route) -> u32 {
+pub(crate) fn route_metric(route: &Route) -> u32 {
     let natural = if route.family == Family::V6 { 1024 } else { 0 };
     route.metric.unwrap_or(natural)
 }

@@ -42,7 +42,7 @@ pub(crate) fn locate_pod(
     }
     let missing = || Error::NoNetns { link: link.name.clone(), directory: directory.display().to_string() };
     let number = link.peer_netns.ok_or_else(missing)?;
-    let (place, netns) = netns_of_number(net, number, directory)?.ok_or_else(missing)?;
+    let (place, netns) = find_netns_by_number(net, number, directory)?.ok_or_else(missing)?;
     let mut inside = netns.run_in(RtnetlinkHandle::open)??;
     let peer = link.peer.map(|peer| inside.link_by_index(peer)).transpose()?.flatten();
     let uplink = peer.ok_or_else(missing)?.name;
@@ -59,7 +59,7 @@ fn link_to(net: &mut RtnetlinkHandle, ips: &[IpAddr]) -> Result<Link, Error> {
     net.link_by_index(index)?.ok_or_else(not_routed)
 }
 
-fn netns_of_number(
+fn find_netns_by_number(
     net: &mut RtnetlinkHandle,
     number: i32,
     directory: &Path,

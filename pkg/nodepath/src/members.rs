@@ -40,7 +40,7 @@ impl EnrolledMembers {
     ) -> Result<(), Error> {
         let routes: Vec<PathRoute> =
             ips.iter().flat_map(|ip| member_routes(&self.config, *ip, active, policy)).collect();
-        let names = LinkNames::of_routes(&mut self.net, routes.iter())?;
+        let names = LinkNames::read_links(&mut self.net, routes.iter())?;
         let made = routes.iter().map(|route| convert::route_to(route, &names).map(RouteChange::Replace));
         self.net.apply_routes(&made.collect::<Result<Vec<_>, _>>()?)?;
         let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.clone())).collect();
@@ -54,7 +54,7 @@ impl EnrolledMembers {
     fn address_owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
-            if ips.iter().any(|ip| Family::of_ip(*ip) == family) {
+            if ips.iter().any(|ip| Family::from_ip(*ip) == family) {
                 let members = list_members(&mut self.sets, &self.config, family)?.unwrap_or_default();
                 found.extend(members.into_iter().filter(|(ip, _)| ips.contains(ip)));
             }
@@ -115,7 +115,7 @@ pub(crate) fn add_members(
     members: &[(IpAddr, PodUid)],
 ) -> Result<(), Error> {
     for family in Family::BOTH {
-        let of = members.iter().filter(|(ip, _)| Family::of_ip(*ip) == family);
+        let of = members.iter().filter(|(ip, _)| Family::from_ip(*ip) == family);
         sets.add_owned(&set_spec(config, family)?.name, of.map(|(ip, uid)| (*ip, uid)))?;
     }
     Ok(())
@@ -128,7 +128,7 @@ pub(crate) fn remove_members(
     ips: &[IpAddr],
 ) -> Result<(), Error> {
     for ip in ips {
-        let _ = sets.remove_member(&set_spec(config, Family::of_ip(*ip))?.name, *ip)?;
+        let _ = sets.remove_member(&set_spec(config, Family::from_ip(*ip))?.name, *ip)?;
     }
     Ok(())
 }

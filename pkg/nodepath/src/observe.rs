@@ -268,7 +268,7 @@ impl NodePath {
             let whose = Some(located.netns.id());
             inside_state.journal = noted.section_entries(JournalSection::Settings(whose));
             inside_state.chains_noted = noted.has_notes(JournalSection::Chains(whose));
-            *slot.of_mut(&mut observed.inside) = Some(inside_state);
+            *slot.part_mut(&mut observed.inside) = Some(inside_state);
         }
         Ok(())
     }

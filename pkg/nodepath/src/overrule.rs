@@ -72,7 +72,7 @@ pub(crate) fn is_overruling_route(
         (Some(_), None) => false,
     };
     let wins = |own: &PathRoute| match own.dst == route.dst {
-        true => convert::metric_of(route) < lowest_metric(own, ours),
+        true => convert::route_metric(route) < lowest_metric(own, ours),
         false => contains(own.dst),
     };
     // In inbound tables only captured addresses are looked up.

@@ -10,7 +10,7 @@ use rules::ChainSet;
 use crate::{Error, NodePath};
 
 impl NodePath {
-    fn firewall_of(&mut self, place: NetnsPlace) -> Result<&mut Option<Firewall>, Error> {
+    fn place_firewall(&mut self, place: NetnsPlace) -> Result<&mut Option<Firewall>, Error> {
         match place {
             NetnsPlace::Node => Ok(&mut self.firewall),
             NetnsPlace::Ztunnel(slot) => Ok(&mut self.located_ztunnel(slot)?.firewall),
@@ -53,7 +53,7 @@ impl NodePath {
             iter::once(NetnsPlace::Node).chain(slots.map(NetnsPlace::Ztunnel)).collect();
         let mut removed = Vec::new();
         for place in places {
-            let Some(firewall) = self.firewall_of(place)?.clone() else { continue };
+            let Some(firewall) = self.place_firewall(place)?.clone() else { continue };
             let removed_here = self.run_at(place, || firewall.remove_elsewhere(ChainSet::NODE))?;
             removed.extend(removed_here.into_iter().map(|what| format!("{place}: {what}")));
         }
@@ -64,7 +64,7 @@ impl NodePath {
     /// now.
     pub(crate) fn apply_rules(&mut self, place: NetnsPlace, changes: &FamilyChanges) -> Result<(), Error> {
         let options = self.options.clone();
-        let opened = match self.firewall_of(place)?.take() {
+        let opened = match self.place_firewall(place)?.take() {
             Some(opened) => opened,
             None => self.run_at(place, || Firewall::open(&options))?.0,
         };

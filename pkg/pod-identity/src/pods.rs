@@ -62,7 +62,7 @@ impl KnownPods {
         known.add_numbers(pods.iter().filter_map(|ids| Some((numbers(ids)?, &ids.uid))));
         // The UID of a pod is always that pod's, whatever the annotations of another one claim.
         let owned: BTreeSet<UidNumber> = known.owners.keys().copied().collect();
-        let hash = |ids: &PodIds| UidNumber::of_hash(ids.manifest_hash.as_ref()?.as_str());
+        let hash = |ids: &PodIds| UidNumber::from_hash(ids.manifest_hash.as_ref()?.as_str());
         let hashes = pods.iter().filter_map(|ids| Some((hash(ids)?, &ids.uid)));
         known.add_numbers(hashes.filter(|(number, _)| !owned.contains(number)));
         known
@@ -92,7 +92,7 @@ impl KnownPods {
 
     /// Returns the pod to which a process belongs, by its `/proc/PID/cgroup` (version 1 or 2): the outermost known one
     /// of its path.
-    pub fn owner_of_process(&self, cgroup: &str) -> ProcessOwner {
+    pub fn process_owner(&self, cgroup: &str) -> ProcessOwner {
         let mut found: Option<(&Owner, bool)> = None;
         for path in cgroup_paths(cgroup) {
             let mut names = pods_in_path(path).enumerate();
@@ -165,7 +165,7 @@ mod tests {
             ),
         ];
         for (cgroup, expected) in table {
-            assert_eq!(known.owner_of_process(&cgroup), expected, "{cgroup}");
+            assert_eq!(known.process_owner(&cgroup), expected, "{cgroup}");
         }
     }
 
@@ -173,12 +173,12 @@ mod tests {
     fn a_static_pod_is_known_by_its_hash_unless_another_pod_has_it() {
         let path = format!("0::/kubepods/pod{HASH}/1");
         let alone = known(&[(VICTIM, Some(HASH)), (ATTACKER, None)]);
-        assert_eq!(alone.owner_of_process(&path), pod(VICTIM, false));
+        assert_eq!(alone.process_owner(&path), pod(VICTIM, false));
         // Which of the two it is cannot be determined.
         let twice = known(&[(VICTIM, Some(HASH)), (ATTACKER, Some(HASH))]);
-        assert_eq!(twice.owner_of_process(&path), ProcessOwner::Nobody);
+        assert_eq!(twice.process_owner(&path), ProcessOwner::Nobody);
         assert!(twice.is_contested(&VICTIM.into()) && twice.is_contested(&ATTACKER.into()));
-        assert_eq!(twice.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
+        assert_eq!(twice.process_owner(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
         // The digits of another pod's UID, in any order of the pods, do not affect that pod.
         let digits = VICTIM.replace('-', "");
         for pods in [
@@ -186,7 +186,7 @@ mod tests {
             [(ATTACKER, Some(digits.as_str())), (VICTIM, None)],
         ] {
             let known = known(&pods);
-            assert_eq!(known.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
+            assert_eq!(known.process_owner(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
             assert!(!known.is_contested(&VICTIM.into()) && !known.is_contested(&ATTACKER.into()));
         }
     }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn two_pods_with_one_uid_are_neither() {
         let twice = known(&[(VICTIM, None), (VICTIM, None)]);
-        assert_eq!(twice.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), ProcessOwner::Nobody);
+        assert_eq!(twice.process_owner(&format!("0::/kubepods/pod{VICTIM}/1")), ProcessOwner::Nobody);
         assert!(twice.is_contested(&VICTIM.into()));
     }
 
@@ -238,8 +238,8 @@ mod tests {
             pods.insert(place.index(pods.len() + 1), ids(VICTIM, hash));
             let known = KnownPods::new(pods);
             // Exactly its own processes are the victim's, whatever the others claim.
-            prop_assert_eq!(known.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
-            let by_hash = known.owner_of_process(&format!("0::/kubepods/pod{HASH}/1"));
+            prop_assert_eq!(known.process_owner(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
+            let by_hash = known.process_owner(&format!("0::/kubepods/pod{HASH}/1"));
             let claimed = others.iter().any(|(_, hash)| hash.as_deref() == Some(HASH));
             if is_static {
                 let expected = if claimed { ProcessOwner::Nobody } else { pod(VICTIM, false) };
@@ -251,7 +251,7 @@ mod tests {
                 format!("0::/kubepods/pod{}/ctr{group}", attacker.uid),
                 format!("0::/kubepods.slice/kubepods-pod{}.slice{group}", attacker.uid.as_str().replace('-', "_")),
             ] {
-                let owner = known.owner_of_process(&path);
+                let owner = known.process_owner(&path);
                 prop_assert!(owner != pod(VICTIM, false) && owner != pod(VICTIM, true), "{path}: {owner:?}");
             }
         }

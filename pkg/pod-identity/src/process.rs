@@ -20,7 +20,7 @@ impl UidNumber {
     }
 
     /// Parses the hash of a manifest: 32 hexadecimal digits without separators, a form that no UID of the API has.
-    pub(crate) fn of_hash(hash: &str) -> Option<UidNumber> {
+    pub(crate) fn from_hash(hash: &str) -> Option<UidNumber> {
         (hash.len() == DIGITS).then(|| UidNumber::parse(hash)).flatten()
     }
 }
@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn only_a_hash_without_separators_is_a_hash() {
         assert_eq!(UidNumber::parse(UID), UidNumber::parse(HASH));
-        assert_eq!(UidNumber::of_hash(HASH), UidNumber::parse(HASH));
+        assert_eq!(UidNumber::from_hash(HASH), UidNumber::parse(HASH));
         let under = UID.replace('-', "_");
         for none in ["", "u1", UID, &under, &HASH[1..], "2a1b3c4d5e6f708192a3b4c5d6e7f80g"] {
-            assert_eq!(UidNumber::of_hash(none), None, "{none}");
+            assert_eq!(UidNumber::from_hash(none), None, "{none}");
         }
         for none in ["", "u1", &UID[1..], &format!("{UID}0"), "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f80g"] {
             assert_eq!(UidNumber::parse(none), None, "{none}");

@@ -82,7 +82,7 @@ fn transport_header(
         }
     };
     bytes.resize(if number == IPPROTO_TCP { 20 } else { 8 }, 0);
-    let right = checksum_of(number, source.ip(), dest.ip(), &bytes);
+    let right = transport_checksum(number, source.ip(), dest.ip(), &bytes);
     write_word(&mut bytes, checksum, written(right));
     bytes
 }
@@ -100,7 +100,7 @@ fn wrong_checksum(right: u16) -> u16 {
 }
 
 /// Computes the checksum over the pseudo header and the bytes, in which the checksum is 0.
-fn checksum_of(protocol: u8, source: IpAddr, dest: IpAddr, bytes: &[u8]) -> u16 {
+fn transport_checksum(protocol: u8, source: IpAddr, dest: IpAddr, bytes: &[u8]) -> u16 {
     let mut all: Vec<u8> = [source, dest].into_iter().flat_map(address_octets).collect();
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     all.extend([0, protocol]);
@@ -142,14 +142,14 @@ mod tests {
                     (source.parse().unwrap(), dest.parse().unwrap());
                 let mut bytes = sent_header(protocol, source, dest);
                 assert_eq!(bytes.len(), length);
-                let sum = checksum_of(number, source.ip(), dest.ip(), &bytes);
+                let sum = transport_checksum(number, source.ip(), dest.ip(), &bytes);
                 assert!(sum != 0 && sum != u16::MAX, "a receiver verifies that the sum is 0");
                 assert_ne!(&bytes[at..at + 2], [0, 0], "none");
                 // With the correct checksum the sum is 0, so this test detects a wrong one.
                 bytes[at..at + 2].copy_from_slice(&[0, 0]);
-                let right = checksum_of(number, source.ip(), dest.ip(), &bytes);
+                let right = transport_checksum(number, source.ip(), dest.ip(), &bytes);
                 bytes[at..at + 2].copy_from_slice(&right.to_be_bytes());
-                assert_eq!(checksum_of(number, source.ip(), dest.ip(), &bytes), 0);
+                assert_eq!(transport_checksum(number, source.ip(), dest.ip(), &bytes), 0);
             }
         }
     }
@@ -163,8 +163,8 @@ mod tests {
             let bytes = arriving_packet(source, dest);
             assert_eq!(bytes.len(), header + 20);
             let (ip, tcp) = bytes.split_at(header);
-            assert_eq!(checksum_of(IPPROTO_TCP, source.ip(), dest.ip(), tcp), 0);
-            let family = Family::of_ip(dest.ip());
+            assert_eq!(transport_checksum(IPPROTO_TCP, source.ip(), dest.ip(), tcp), 0);
+            let family = Family::from_ip(dest.ip());
             let (length, checked) = match family {
                 Family::V4 => (&ip[2..4], sum_bytes(ip)),
                 Family::V6 => (&ip[4..6], 0),

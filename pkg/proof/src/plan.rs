@@ -46,7 +46,7 @@ impl PlannedPath {
     pub(crate) fn to_row(&self, result: ProofResult, message: String) -> ProofPath {
         ProofPath {
             name: self.name.to_owned(),
-            family: Family::of_ip(self.packet.dest.ip()).number(),
+            family: Family::from_ip(self.packet.dest.ip()).number(),
             protocol: self.packet.protocol.as_str().to_owned(),
             destination: self.packet.dest.to_string(),
             result,
@@ -80,7 +80,7 @@ pub(crate) fn plan_paths(
 
 /// Returns the paths of packets that arrive at the pod's own address.
 fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedPath> {
-    let family = Family::of_ip(own);
+    let family = Family::from_ip(own);
     let arriving = |source, port| FirstPacket {
         source: Some(source),
         dest: SocketAddr::new(own, port),

@@ -81,14 +81,14 @@ impl Prober {
         if let PacketVerdict::Tproxied(port) = path.expected {
             // The destination is unchanged. One that is not the pod's own is delivered in the pod only by TPROXY's
             // mark.
-            let foreign = SocketAddr::new(foreign_address(Family::of_ip(dest.ip())), dest.port());
+            let foreign = SocketAddr::new(foreign_address(Family::from_ip(dest.ip())), dest.port());
             if self.deliver_to(foreign, source)?.is_some() {
                 return Ok(observe_tracked(path, SocketAddr::new(dest.ip(), port.0)));
             }
         }
         match self.deliver_to(dest, source)? {
             Some(to) => Ok(observe_tracked(path, to)),
-            None if discards_broadcast(Family::of_ip(source)) => {
+            None if discards_broadcast(Family::from_ip(source)) => {
                 let why =
                     "the pod discards packets for itself in broadcast frames (drop_unicast_in_l2_multicast)";
                 Err(Observation::Failed(why.to_owned()))
@@ -101,7 +101,7 @@ impl Prober {
     fn deliver_to(&mut self, dest: SocketAddr, source: IpAddr) -> Result<Option<SocketAddr>, Observation> {
         let conntrack = self.conntrack.as_mut().map_err(|why| Observation::Failed(why.clone()))?;
         let (node, peer) = self.node.as_ref().map_err(|why| Observation::Failed(why.clone()))?;
-        let family = Family::of_ip(source);
+        let family = Family::from_ip(source);
         let source = SocketAddr::new(source, self.port);
         let receiver = open_receiver(source.ip())?;
         let keys = flow_keys(TcpTuple { source, dest }, TrackedProtocol::Tcp);

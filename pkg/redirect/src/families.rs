@@ -30,7 +30,7 @@ pub struct NoAddress;
 pub fn first_family() -> Result<Family, Error> {
     let addresses = netns_addresses()?;
     let first = addresses.iter().map(|ip| ip.to_canonical()).find(|ip| is_usable(*ip));
-    first.map(Family::of_ip).ok_or(Error::NoAddress(NoAddress))
+    first.map(Family::from_ip).ok_or(Error::NoAddress(NoAddress))
 }
 
 /// Returns the addresses of the calling thread's namespace, in the kernel's order.
@@ -56,7 +56,7 @@ impl FamilyChoice {
     ///
     /// # Errors
     /// The kernel could not be queried, or no address is usable.
-    pub fn of_this_netns(self) -> Result<Vec<Family>, Error> {
+    pub fn choose_in_netns(self) -> Result<Vec<Family>, Error> {
         Ok(self.choose_families(&netns_addresses()?)?)
     }
 

@@ -152,7 +152,8 @@ pub fn compare_recorded(
     let [v4, v6] = Family::BOTH.map(|family| rules.rule_set(family));
     let (v4, v6) = (v4?, v6?);
     let desired = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
-    differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
+    differences
+        .extend(ObservedTables::observe_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
     // In this order: missing rules can be restored even if there are so many chains that they cannot be listed.
     let is_whole = differences.is_empty();
     Ok(if is_whole { firewall::inactive_rules(ChainSet::SIDECAR)? } else { differences })
@@ -181,7 +182,7 @@ impl DesiredRules {
         let rules =
             |family| RuleSet::if_redirected(families, family, |family| sidecar::rule_set(config, family));
         let captured = Family::BOTH.into_iter().fold(CapturedTraffic::default(), |all, family| {
-            all.union(CapturedTraffic::of_rules(family, &rules(family)))
+            all.union(CapturedTraffic::from_rules(family, &rules(family)))
         });
         DesiredRules { rules: RecordedRules::from_rules(rules), captured }
     }
@@ -193,8 +194,8 @@ impl DesiredRules {
 /// # Errors
 /// The kernel could not be queried.
 pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
-    let found = ObservedTables::of_pod()?;
-    let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.family_tables(family));
+    let found = ObservedTables::observe_pod()?;
+    let rules = || RecordedRules::from_found(ChainSet::SIDECAR, |family| found.family_tables(family));
     Ok(if found.native.is_some() { None } else { rules() })
 }
 

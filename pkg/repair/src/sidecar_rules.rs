@@ -442,7 +442,7 @@ impl KnownPod {
     }
 
     fn rules_fingerprint(&self) -> Option<RulesFingerprint> {
-        self.netns.run_in(|| RulesFingerprint::of_this_netns().ok()).ok().flatten()
+        self.netns.run_in(|| RulesFingerprint::observe_netns().ok()).ok().flatten()
     }
 }
 
@@ -455,7 +455,7 @@ fn missing_rules(
         return redirect::compare_recorded(&redirect.config, family_choice(redirect, baseline), rules);
     }
     let missing =
-        CapturedTraffic::any_outbound().missing_from(&CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?);
+        CapturedTraffic::any_outbound().missing_from(&CapturedTraffic::observe_netns(ChainSet::SIDECAR)?);
     if missing.is_empty() {
         return Ok(firewall::inactive_rules(ChainSet::SIDECAR)?);
     }

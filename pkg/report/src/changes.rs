@@ -86,11 +86,11 @@ impl NodeWatch {
 /// changes: the node, and its faults.
 fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return initial_changes(now) };
-    let mut all = of_node(before, now);
-    all.extend(of_pods(before, now));
-    all.extend(of_ztunnels(before, now));
-    all.extend(of_differences(before, now));
-    all.extend(of_history(before, now));
+    let mut all = node_changes(before, now);
+    all.extend(pod_changes(before, now));
+    all.extend(ztunnel_changes(before, now));
+    all.extend(difference_changes(before, now));
+    all.extend(history_changes(before, now));
     all
 }
 
@@ -113,7 +113,7 @@ fn initial_changes(now: &StateReport) -> Vec<StateChange> {
     all
 }
 
-fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+fn node_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     if before.node.agent_started_at != now.node.agent_started_at {
         let at = now.node.agent_started_at.as_deref().unwrap_or("an unknown time");
@@ -132,7 +132,7 @@ fn describe_pod(pod: &PodState) -> String {
     format!("{}{mode}: {}", pod.capture, pod.message)
 }
 
-fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+fn pod_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     for pod in &now.pods {
         match before.pod(&pod.namespace, &pod.name) {
@@ -164,7 +164,7 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     all
 }
 
-fn of_ztunnels(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+fn ztunnel_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let describe_all = |state: &StateReport| state.ztunnels.iter().map(describe_ztunnel).collect();
     added_and_gone("ztunnel", &describe_all(before), &describe_all(now))
 }
@@ -176,7 +176,7 @@ fn describe_ztunnel(ztunnel: &ZtunnelState) -> String {
     format!("{} {ready}{}{connected}", ztunnel.name, on(ztunnel.active, "active"))
 }
 
-fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+fn difference_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let set = |state: &StateReport| state.differences().into_iter().collect();
     added_and_gone("difference", &set(before), &set(now))
 }
@@ -188,7 +188,7 @@ fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<
 }
 
 /// Returns new history entries, oldest first. A history that was restarted has nothing in common with the previous one.
-fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
+fn history_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut new: Vec<&ChangeRecord> =
         now.history.iter().filter(|change| !before.history.contains(change)).collect();
     new.reverse();

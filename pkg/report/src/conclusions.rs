@@ -4,7 +4,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
-    explain::{self, of_unobserved},
+    explain::{self, describe_unobserved},
     findings::{NodeFinding, Severity, StateCause},
     pod::PodState,
     preflight,
@@ -25,14 +25,14 @@ impl StateReport {
 }
 
 fn node_findings(state: &StateReport) -> Vec<NodeFinding> {
-    let unobserved = of_unobserved(state).into_iter().map(|message| NodeFinding {
+    let unobserved = describe_unobserved(state).into_iter().map(|message| NodeFinding {
         severity: Some(Severity::Unknown),
         code: "unobserved".to_owned(),
         message,
         advice: Vec::new(),
     });
     let mut all: Vec<NodeFinding> = explain::node_faults(state).chain(unobserved).collect();
-    all.extend(preflight::findings_of(&state.preflight));
+    all.extend(preflight::preflight_findings(&state.preflight));
     all.sort_by_key(|finding| Reverse(finding.severity)); // stable sort
     all
 }

@@ -17,7 +17,7 @@ use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
 pub use finding::PodVerdict;
-pub(crate) use sentences::of_unobserved;
+pub(crate) use sentences::describe_unobserved;
 
 use crate::{
     document::{known_or_default, known_value},
@@ -63,7 +63,7 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         let explanation = Explanation {
             pod: sanitize_text(&format!("{namespace}/{name}")),
             verdict: found.verdict,
-            details: [unknown::similar_names(state, namespace, name), of_unobserved(state)].concat(),
+            details: [unknown::similar_names(state, namespace, name), describe_unobserved(state)].concat(),
             ..Explanation::default()
         };
         return join_finding(explanation, found, faults);
@@ -86,7 +86,7 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         capture: Some(pod.capture),
         mode: pod.mode,
         verdict: found.verdict,
-        details: [sentences::of_pod(state, pod, &found.message), of_unobserved(state)].concat(),
+        details: [sentences::describe_pod(state, pod, &found.message), describe_unobserved(state)].concat(),
         ..Explanation::default()
     };
     join_finding(explanation, found, faults)

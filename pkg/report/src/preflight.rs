@@ -354,7 +354,7 @@ fn judge_clock(times: TokenTimes, now: i64) -> Outcome {
 }
 
 /// Returns the checks' findings as findings of the node: errors first.
-pub(crate) fn findings_of(checks: &[PreflightCheck]) -> impl Iterator<Item = NodeFinding> {
+pub(crate) fn preflight_findings(checks: &[PreflightCheck]) -> impl Iterator<Item = NodeFinding> {
     checks.iter().filter(|check| check.severity.is_some()).map(|check| NodeFinding {
         severity: check.severity,
         code: check.code.clone(),
@@ -384,7 +384,7 @@ impl NodePreflight {
                 Cell::plain(&check.code),
                 Cell::coloured(
                     check.severity.map_or("ok", Severity::code),
-                    Colour::of_severity(check.severity),
+                    Colour::for_severity(check.severity),
                 ),
                 Cell::plain(match check.message.as_str() {
                     "" => &check.title,

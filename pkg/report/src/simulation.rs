@@ -85,7 +85,7 @@ impl LabelChange {
     }
 
     /// Whether the labels of this pod change.
-    pub fn is_of_pod(&self, name: &str) -> bool {
+    pub fn concerns_pod(&self, name: &str) -> bool {
         self.pod.as_deref() == Some(name)
     }
 

@@ -258,7 +258,7 @@ pub struct ChangeRecord {
 impl ChangeRecord {
     /// Whether the change repeats `before`: for the same pod and with the same result, regardless of the triggering process's ID.
     /// Repeated failures of an attempt are equal whatever triggered them.
-    pub fn is_repeat_of(&self, before: &ChangeRecord) -> bool {
+    pub fn repeats_change(&self, before: &ChangeRecord) -> bool {
         let is_same_text = |now: &str, then: &str| without_process(now) == without_process(then);
         (&self.pod, &self.error) == (&before.pod, &before.error)
             && is_same_text(&self.action, &before.action)

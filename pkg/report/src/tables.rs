@@ -109,7 +109,7 @@ pub fn capture_rank(capture: CaptureState) -> usize {
 fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
     let mut row = vec![
         Cell::plain(&pod.title()),
-        Cell::coloured(pod.capture.as_str(), colour_of(pod.capture)),
+        Cell::coloured(pod.capture.as_str(), capture_colour(pod.capture)),
         Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
         Cell::plain(&truncate_to_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
     ];
@@ -124,7 +124,7 @@ fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
 }
 
 /// Returns the colour of a state.
-pub fn colour_of(capture: CaptureState) -> Colour {
+pub fn capture_colour(capture: CaptureState) -> Colour {
     match capture {
         CaptureState::Bypassing | CaptureState::Held => Colour::Red,
         CaptureState::Unknown | CaptureState::Leaving | CaptureState::Pending => Colour::Yellow,

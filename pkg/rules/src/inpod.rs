@@ -183,7 +183,7 @@ impl PodExceptions {
     }
 
     fn networks_for(&self, family: Family) -> impl Iterator<Item = &IpNet> {
-        self.outbound_networks.iter().filter(move |network| Family::of_ip(network.addr()) == family)
+        self.outbound_networks.iter().filter(move |network| Family::from_ip(network.addr()) == family)
     }
 }
 

@@ -123,7 +123,7 @@ impl Rule {
     /// Only packets that arrive on `interface`; no condition if that is `+`, every interface.
     #[must_use]
     pub fn input(mut self, interface: &IfName) -> Rule {
-        self.input = one_of_many(interface);
+        self.input = match_some_interfaces(interface);
         self
     }
 
@@ -137,7 +137,7 @@ impl Rule {
     /// Only packets that leave by `interface`; no condition if that is `+`.
     #[must_use]
     pub fn output(mut self, interface: &IfName) -> Rule {
-        self.output = one_of_many(interface);
+        self.output = match_some_interfaces(interface);
         self
     }
 
@@ -199,6 +199,6 @@ fn net_condition(net: IpNet) -> Option<MatchValue<IpNet>> {
 }
 
 /// `-i +` is in no save, either.
-fn one_of_many(interface: &IfName) -> Option<MatchValue<IfName>> {
+fn match_some_interfaces(interface: &IfName) -> Option<MatchValue<IfName>> {
     (interface.as_str() != "+").then(|| MatchValue::eq(interface.clone()))
 }

@@ -48,7 +48,7 @@ impl ChainSet {
     pub fn owned_lines(self, observed: &SavedTables) -> Vec<ObservedLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {
-            let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
+            let jumps = saved.rules_into_owned_chains(self).map(|(_, rule)| rule);
             let inside = saved.rules.iter().filter(|rule| self.contains(&rule.chain));
             lines.extend(jumps.chain(inside).map(|found| {
                 let rule = found.rule.as_ref().map_or_else(|| found.text.clone(), ToString::to_string);

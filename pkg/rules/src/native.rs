@@ -131,7 +131,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
     chains.extend(names.into_iter().map(|chain| NativeChain {
         name: chain_name(&chain.0),
         hook: None,
-        rules: families.merge_rules(&|rules| rules.rules_of(chain).to_vec()),
+        rules: families.merge_rules(&|rules| rules.chain_rules(chain).to_vec()),
     }));
     if table == Table::Raw {
         chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| ports_first(&mut rule.rule));
@@ -166,19 +166,19 @@ fn merge_families(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRul
     };
     let mut rest = v6.as_slice();
     for rule in v4 {
-        let same = rest.iter().position(|other| *other == rule).filter(|_| !is_of_one_family(&rule));
+        let same = rest.iter().position(|other| *other == rule).filter(|_| !is_family_specific(&rule));
         if let Some((before, [_, after @ ..])) = same.map(|position| rest.split_at(position)) {
             before.iter().for_each(|rule| push_rule(&mut merged, Some(Family::V6), rule.clone()));
             push_rule(&mut merged, None, rule);
             rest = after;
             continue;
         }
-        let names_address = is_of_one_family(&rule);
+        let names_address = is_family_specific(&rule);
         push_rule(&mut merged, Some(Family::V4), rule);
         // The rule at the same position of the other list usually has the same purpose.
         if let [next, after @ ..] = rest
             && names_address
-            && is_of_one_family(next)
+            && is_family_specific(next)
         {
             push_rule(&mut merged, Some(Family::V6), next.clone());
             rest = after;
@@ -191,13 +191,13 @@ fn merge_families(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRul
 fn single_family_rules(family: Family, rules: Vec<Rule>) -> Vec<NativeRule> {
     let mut alone = Vec::new();
     for rule in rules {
-        push_rule(&mut alone, is_of_one_family(&rule).then_some(family), rule);
+        push_rule(&mut alone, is_family_specific(&rule).then_some(family), rule);
     }
     alone
 }
 
 /// Returns whether the rule has an address.
-fn is_of_one_family(rule: &Rule) -> bool {
+fn is_family_specific(rule: &Rule) -> bool {
     rule.source.is_some()
         || rule.dest.is_some()
         || matches!(rule.target, Target::Snat(_) | Target::Dnat { .. })

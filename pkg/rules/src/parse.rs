@@ -55,7 +55,7 @@ pub struct ParseError {
 
 impl SavedTable {
     /// Returns the rules of one chain, in order.
-    pub fn rules_of<'a>(&'a self, chain: &'a str) -> impl Iterator<Item = &'a SavedRule> {
+    pub fn chain_rules<'a>(&'a self, chain: &'a str) -> impl Iterator<Item = &'a SavedRule> {
         self.rules.iter().filter(move |rule| rule.chain == chain)
     }
 }
@@ -140,7 +140,7 @@ impl<'a> SavedTablesBuilder<'a> {
     ) {
         let matters = self.is_relevant_chain(chain) || jumps_to(&|name| self.is_relevant_chain(name));
         let table = self.saved.tables.entry(table).or_default();
-        if matters || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
+        if matters || (is_built_in(chain) && table.chain_rules(chain).next().is_none()) {
             table.rules.push(rule());
         } else {
             table.has_others = true;
@@ -227,7 +227,7 @@ impl SaveReader<'_> {
             || SavedRule {
                 chain: chain.to_owned(),
                 text: text.to_owned(),
-                rule: rule_of(text),
+                rule: parse_line(text),
                 handle: None,
             },
         );
@@ -244,7 +244,7 @@ fn may_jump_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
 }
 
 /// Parses the text after a chain's name; `None`: the model cannot express it.
-pub(crate) fn rule_of(text: &str) -> Option<Rule> {
+pub(crate) fn parse_line(text: &str) -> Option<Rule> {
     rule::parse(&split_arguments(text)?)
 }
 

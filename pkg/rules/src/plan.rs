@@ -111,12 +111,12 @@ pub fn remove(observed: &SavedTables) -> RuleChange {
 impl ChainSet {
     /// Returns the hooks whose built-in chains have jumps to this owner's chains.
     pub fn hooks_in(self, table: &SavedTable) -> BTreeSet<Hook> {
-        table.rules_into_chains_of(self).filter_map(|(_, rule)| Hook::from_name(&rule.chain)).collect()
+        table.rules_into_owned_chains(self).filter_map(|(_, rule)| Hook::from_name(&rule.chain)).collect()
     }
 
     /// Returns the rules outside of this owner's chains that jump there and are not understood otherwise.
     pub fn opaque_jumps(self, observed: &SavedTables) -> impl Iterator<Item = &SavedRule> {
-        let jumps = observed.tables.values().flat_map(move |table| table.rules_into_chains_of(self));
+        let jumps = observed.tables.values().flat_map(move |table| table.rules_into_owned_chains(self));
         jumps.map(|(_, rule)| rule).filter(|rule| rule.rule.is_none())
     }
 
@@ -128,14 +128,14 @@ impl ChainSet {
             .collect();
         let mut why: Vec<String> = differ.iter().map(|differs| differs.why.clone()).collect();
         let stale: Vec<Chain> = have
-            .chains_of(self)
+            .owned_chains(self)
             .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
-            .map(chain_of)
+            .map(chain_by_name)
             .collect();
         // The kernel keeps a chain that is referenced.
         let (mut kept, stale): (Vec<Chain>, Vec<Chain>) =
             stale.into_iter().partition(|chain| have.has_unnamed_jump(&chain.0));
-        kept.retain(|chain| have.rules_of(&chain.0).next().is_some());
+        kept.retain(|chain| have.chain_rules(&chain.0).next().is_some());
         let unwanted = kept.iter().chain(&stale);
         why.extend(unwanted.map(|chain| format!("{}: chain {chain} should not exist", table.as_str())));
         let (deletes, jumps) = self.edit_jumps(table, want, have, &mut why);
@@ -159,7 +159,7 @@ impl ChainSet {
     ) -> (Vec<SavedRule>, Vec<HookJump>) {
         let (mut deletes, mut adds) = (Vec::new(), Vec::new());
         let mut kept = vec![false; want.jumps.len()];
-        for (index, found) in have.rules_into_chains_of(self) {
+        for (index, found) in have.rules_into_owned_chains(self) {
             let desired = want.jumps.iter().position(|jump| {
                 jump.hook.as_str() == found.chain
                     && found.rule.as_ref() == Some(&jump.rule)
@@ -196,7 +196,7 @@ fn added_rules(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
     let add = |place, rule: &Rule| AddedRule { chain: chain.clone(), place, rule: rule.clone() };
     match &differs.update {
-        ChainUpdate::Fill => want.rules_of(chain).iter().map(|rule| add(RulePlace::End, rule)).collect(),
+        ChainUpdate::Fill => want.chain_rules(chain).iter().map(|rule| add(RulePlace::End, rule)).collect(),
         ChainUpdate::Insert(rules) => rules.iter().map(|(place, rule)| add(*place, rule)).collect(),
     }
 }
@@ -207,20 +207,23 @@ fn is_nameable(chain: &str) -> bool {
     !chain.is_empty() && !chain.contains(char::REPLACEMENT_CHARACTER)
 }
 
-fn chain_of(name: &str) -> Chain {
+fn chain_by_name(name: &str) -> Chain {
     Chain(name.to_owned().into())
 }
 
 impl SavedTable {
-    fn chains_of(&self, owner: ChainSet) -> impl Iterator<Item = &str> {
+    fn owned_chains(&self, owner: ChainSet) -> impl Iterator<Item = &str> {
         self.chains.iter().map(String::as_str).filter(move |name| owner.contains(name))
     }
 
     /// Returns rules outside of the owner's chains that jump to one of them, with their position in their own chain, if
     /// that has a usable name.
-    pub(crate) fn rules_into_chains_of(&self, owner: ChainSet) -> impl Iterator<Item = (usize, &SavedRule)> {
+    pub(crate) fn rules_into_owned_chains(
+        &self,
+        owner: ChainSet,
+    ) -> impl Iterator<Item = (usize, &SavedRule)> {
         let position =
-            |rule: &SavedRule| self.rules_of(&rule.chain).position(|other| std::ptr::eq(other, rule));
+            |rule: &SavedRule| self.chain_rules(&rule.chain).position(|other| std::ptr::eq(other, rule));
         self.rules
             .iter()
             .filter(move |rule| is_nameable(&rule.chain) && !owner.contains(&rule.chain))
@@ -239,7 +242,7 @@ impl SavedTable {
     /// any place is right.
     fn stands_well(&self, index: usize, jump: &HookJump) -> bool {
         let copies =
-            || self.rules_of(jump.hook.as_str()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
+            || self.chain_rules(jump.hook.as_str()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
         jump.place != JumpPlace::First || (index == 0 && copies().count() == 1)
     }
 }

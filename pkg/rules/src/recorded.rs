@@ -39,7 +39,10 @@ impl RecordedRules {
     }
 
     /// Records the observed rules of an owner; `None`: some of them are not understood.
-    pub fn of_found<'a>(owner: ChainSet, found: impl Fn(Family) -> &'a SavedTables) -> Option<RecordedRules> {
+    pub fn from_found<'a>(
+        owner: ChainSet,
+        found: impl Fn(Family) -> &'a SavedTables,
+    ) -> Option<RecordedRules> {
         let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, found(family)));
         Some(RecordedRules::merge_families(v4?, v6?))
     }
@@ -61,7 +64,7 @@ impl RecordedRules {
 
     /// Returns whether a family has rules.
     pub fn has_family(&self, family: Family) -> bool {
-        self.0.values().flat_map(|lines| lines.lines()).any(|line| of_family(line, family).is_some())
+        self.0.values().flat_map(|lines| lines.lines()).any(|line| family_line(line, family).is_some())
     }
 
     /// Returns whether there are rules, and this version understands all of them.
@@ -78,7 +81,7 @@ impl RecordedRules {
         for (place, lines) in &self.0 {
             for line in lines.lines() {
                 let unknown = || UnknownRecordedRule { place: place.clone(), line: line.to_owned() };
-                let Some(text) = of_family(line, family) else { continue };
+                let Some(text) = family_line(line, family) else { continue };
                 add_line(&mut rules, place, text).ok_or_else(unknown)?;
             }
         }
@@ -128,7 +131,7 @@ fn merge_lines(v4: &[String], v6: &[String]) -> String {
 }
 
 /// Returns the line without its prefix; `None`: it is of the other family only.
-fn of_family(line: &str, family: Family) -> Option<&str> {
+fn family_line(line: &str, family: Family) -> Option<&str> {
     let (own, other) = match family {
         Family::V4 => ("-4 ", "-6 "),
         Family::V6 => ("-6 ", "-4 "),
@@ -160,13 +163,13 @@ fn placed_lines(rules: &RuleSet) -> PlacedLines {
 fn found_lines(owner: ChainSet, found: &SavedTables) -> Option<PlacedLines> {
     let mut lines = PlacedLines::new();
     for (table, saved) in &found.tables {
-        for (_, jump) in saved.rules_into_chains_of(owner) {
+        for (_, jump) in saved.rules_into_owned_chains(owner) {
             lines.entry(chain_place(*table, &jump.chain)).or_default().push(jump.rule.as_ref()?.to_string());
         }
         for chain in saved.chains.iter().filter(|chain| owner.contains(chain)) {
             let place = lines.entry(chain_place(*table, chain)).or_default();
             place.push(CHAIN.to_owned());
-            for rule in saved.rules_of(chain) {
+            for rule in saved.chain_rules(chain) {
                 place.push(rule.rule.as_ref()?.to_string());
             }
         }
@@ -184,13 +187,13 @@ fn add_line(rules: &mut RuleSet, place: &str, text: &str) -> Option<()> {
             Some(text) => (JumpPlace::First, text),
             None => (JumpPlace::Last, text),
         };
-        rules.jumps.push(HookJump { hook, rule: parse::rule_of(text)?, place });
+        rules.jumps.push(HookJump { hook, rule: parse::parse_line(text)?, place });
         return Some(());
     }
     let chain = Chain(chain.to_owned().into());
     let into = rules.chain_mut(&chain);
     if text != CHAIN {
-        into.push(parse::rule_of(text)?);
+        into.push(parse::parse_line(text)?);
     }
     Some(())
 }
@@ -260,12 +263,12 @@ mod tests {
             SavedTables::parse(&text).unwrap()
         });
         let found = |family| if family == Family::V4 { &v4 } else { &v6 };
-        let recorded = RecordedRules::of_found(ChainSet::SIDECAR, found);
+        let recorded = RecordedRules::from_found(ChainSet::SIDECAR, found);
         assert_eq!(recorded, Some(RecordedRules::from_rules(rules)));
         let strange =
             "*nat\n:ISTIO_OUTPUT - [0:0]\n-A ISTIO_OUTPUT -m statistic --mode nth -j RETURN\nCOMMIT\n";
         let strange = SavedTables::parse(strange).unwrap();
-        assert_eq!(RecordedRules::of_found(ChainSet::SIDECAR, |_| &strange), None);
+        assert_eq!(RecordedRules::from_found(ChainSet::SIDECAR, |_| &strange), None);
     }
 
     proptest! {
@@ -273,7 +276,7 @@ mod tests {
         fn lines_of_both_families_keep_their_order(v4 in vec("[ab]", 0..6), v6 in vec("[ab]", 0..6)) {
             let merged = merge_lines(&v4, &v6);
             let of = |family| -> Vec<String> {
-                merged.lines().filter_map(|line| of_family(line, family)).map(str::to_owned).collect()
+                merged.lines().filter_map(|line| family_line(line, family)).map(str::to_owned).collect()
             };
             prop_assert_eq!(of(Family::V4), v4);
             prop_assert_eq!(of(Family::V6), v6);

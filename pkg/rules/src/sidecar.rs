@@ -83,7 +83,7 @@ impl SidecarConfig {
             DnsCapture::All => vec![None],
             DnsCapture::Servers(servers) => servers
                 .iter()
-                .filter(|ip| Family::of_ip(**ip) == family)
+                .filter(|ip| Family::from_ip(**ip) == family)
                 .map(|ip| Some(IpNet::from(*ip)))
                 .collect(),
         }

@@ -72,7 +72,7 @@ fn walk_rules<'a>(
     depth: usize,
 ) -> ChainOutcome {
     let depth = depth.checked_sub(1)?;
-    let enter = |chain: &Chain| walk_rules(table, table.rules_of(chain), packet, depth);
+    let enter = |chain: &Chain| walk_rules(table, table.chain_rules(chain), packet, depth);
     for rule in rules.into_iter().filter(|rule| rule_matches(rule, packet)) {
         match &rule.target {
             Target::Return => return None,
@@ -180,7 +180,7 @@ mod tests {
             ("169.254.7.127", "10.0.0.2:80", Untouched),
         ] {
             let packet = arriving(source, dest);
-            let rules = crate::inpod::pod_rules(&config, &options, Family::of_ip(packet.dest.ip()));
+            let rules = crate::inpod::pod_rules(&config, &options, Family::from_ip(packet.dest.ip()));
             assert_eq!(rules.verdict_on(&packet), expected, "{source} {dest}");
         }
         options.bypass_inbound = true;
@@ -235,7 +235,7 @@ mod tests {
             (&with, "169.254.7.127:80", tcp, Untouched),
         ] {
             let packet = to(dest, protocol);
-            let rules = crate::inpod::pod_rules(&config, options, Family::of_ip(packet.dest.ip()));
+            let rules = crate::inpod::pod_rules(&config, options, Family::from_ip(packet.dest.ip()));
             assert_eq!(rules.verdict_on(&packet), expected, "{dest} {protocol:?}");
             let by_proxy = FirstPacket { mark: 0xf539, ..packet };
             assert_eq!(rules.verdict_on(&by_proxy), Untouched, "{dest} {protocol:?}");

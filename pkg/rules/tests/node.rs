@@ -243,7 +243,7 @@ fn every_rule_set_is_whole() {
                 );
                 let nets = rules.iter().flat_map(|rule| [&rule.source, &rule.dest]).flatten();
                 assert!(
-                    nets.into_iter().all(|is| Family::of_ip(is.value.addr()) == family),
+                    nets.into_iter().all(|is| Family::from_ip(is.value.addr()) == family),
                     "{name} {family}"
                 );
             }
@@ -254,7 +254,7 @@ fn every_rule_set_is_whole() {
 #[test]
 fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
-        let first = case.rules.tables[&Table::Mangle].rules_of(&node::PREROUTING).iter().take(2);
+        let first = case.rules.tables[&Table::Mangle].chain_rules(&node::PREROUTING).iter().take(2);
         let first: Vec<String> = first.map(ToString::to_string).collect();
         let asked = [
             "-m connmark ! --mark 0x0/0x3000 -g ztunnel-KNOWN",
@@ -277,7 +277,7 @@ fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
 #[test]
 fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
-        let [links @ .., last] = case.rules.tables[&Table::Mangle].rules_of(&node::KNOWN) else {
+        let [links @ .., last] = case.rules.tables[&Table::Mangle].chain_rules(&node::KNOWN) else {
             panic!("{}", case.name)
         };
         assert_eq!(last.to_string(), "-j CONNMARK --restore-mark --nfmask 0x3140 --ctmask 0x3140");
@@ -293,7 +293,7 @@ fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
 fn a_connection_gets_its_slot_in_both_places() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
         let noted = |table: Table, chain: &rules::Chain| {
-            let rules = case.rules.tables[&table].rules_of(chain);
+            let rules = case.rules.tables[&table].chain_rules(chain);
             let noted = rules.iter().filter(|rule| matches!(rule.target, Target::SetConnMark(_)));
             noted.map(ToString::to_string).collect::<Vec<_>>()
         };

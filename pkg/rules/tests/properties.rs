@@ -64,7 +64,7 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
             chains.keys().map(String::as_str).filter(|name| owner.contains(name)).collect();
         assert_eq!(found, wanted, "own chains of {table:?}");
         for (chain, rules) in want.iter().flat_map(|want| &want.chains) {
-            let found: Vec<_> = have.rules_of(&chain.0).map(|rule| rule.rule.clone()).collect();
+            let found: Vec<_> = have.chain_rules(&chain.0).map(|rule| rule.rule.clone()).collect();
             let rules: Vec<_> = rules.iter().cloned().map(Some).collect();
             assert_eq!(found, rules, "{table:?} {chain}");
         }
@@ -74,7 +74,7 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
                 (0..chains[name].len()).filter(|index| into_own(owner, &chains[name][*index])).collect();
             assert_eq!(found.len(), usize::from(jump.is_some()), "rules into our chains in {table:?} {name}");
             if let Some(jump) = jump {
-                let rule = have.rules_of(name).nth(found[0]).and_then(|rule| rule.rule.as_ref());
+                let rule = have.chain_rules(name).nth(found[0]).and_then(|rule| rule.rule.as_ref());
                 assert_eq!(rule, Some(&jump.rule));
                 assert!(jump.place == JumpPlace::Last || found[0] == 0, "the first rule of {table:?} {name}");
             }
@@ -106,7 +106,7 @@ proptest! {
         for text in [rule.to_string(), shown] {
             let text = format!("# a comment\n*mangle\n:INPUT ACCEPT [1:2]\n:{chain} - [0:0]\n{counters}-A {chain} {text}\nCOMMIT\n");
             let saved = SavedTables::parse(&text).unwrap();
-            let found = saved.tables[&Table::Mangle].rules_of(&chain.0).collect::<Vec<_>>();
+            let found = saved.tables[&Table::Mangle].chain_rules(&chain.0).collect::<Vec<_>>();
             prop_assert_eq!(found.len(), 1);
             prop_assert_eq!(found[0].rule.as_ref(), Some(&rule), "{}", text);
         }
@@ -269,7 +269,10 @@ fn goal(rule: &Rule) -> Option<&Chain> {
 }
 
 fn of_family(rule: &Rule, family: model::Family) -> bool {
-    [&rule.source, &rule.dest].into_iter().flatten().all(|is| model::Family::of_ip(is.value.addr()) == family)
+    [&rule.source, &rule.dest]
+        .into_iter()
+        .flatten()
+        .all(|is| model::Family::from_ip(is.value.addr()) == family)
 }
 
 /// Parses, and plans on the result.

@@ -52,7 +52,7 @@ impl TcpSockets {
     ///
     /// # Errors
     /// The kernel does not reply, for example without `inet_diag`. A kernel without IPv6 has no IPv6 sockets.
-    pub fn of_this_netns() -> Result<TcpSockets, Error> {
+    pub fn observe_netns() -> Result<TcpSockets, Error> {
         let mut sockets = TcpSockets::default();
         for (family, counted) in [(AF_INET, &COUNTED_V4), (AF_INET6, &COUNTED_V6)] {
             if has_none(counted) {
@@ -83,10 +83,10 @@ impl TcpSockets {
 }
 
 /// Returns the addresses of listening TCP sockets of the calling thread's namespace, in both families; `None`: more
-/// than 16 MiB of them. Unlike [`TcpSockets::of_this_netns`], this lists no connections.
+/// than 16 MiB of them. Unlike [`TcpSockets::observe_netns`], this lists no connections.
 ///
 /// # Errors
-/// As [`TcpSockets::of_this_netns`].
+/// As [`TcpSockets::observe_netns`].
 pub fn tcp_listeners() -> Result<Option<Vec<SocketAddr>>, Error> {
     local_ends(|family| DiagRequest::list(family, |state| state == TcpState::Listen))
 }
@@ -121,7 +121,7 @@ fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAd
 ///
 /// # Errors
 /// The kernel does not reply, for example without `inet_diag`.
-pub fn user_of(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Error> {
+pub fn connection_user(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Error> {
     let mut socket = Socket::open(NetlinkProtocol::Sockets)?;
     let replies = socket.get(DiagRequest::for_connection(theirs, ours).to_message(BY_FAMILY))?;
     let found = replies.iter().find_map(|reply| TcpSocket::parse(&reply));

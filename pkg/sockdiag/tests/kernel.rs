@@ -39,13 +39,13 @@ fn ends(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
 #[test]
 fn connections_of_both_families_are_listed_and_those_that_are_over_are_not() {
     in_fresh_netns(|| {
-        assert_eq!(TcpSockets::of_this_netns().unwrap(), TcpSockets::default());
+        assert_eq!(TcpSockets::observe_netns().unwrap(), TcpSockets::default());
         let listener = TcpListener::bind("[::]:0").unwrap();
         let streams: Vec<_> = ["127.0.0.1", "[::1]"].map(|address| connection(&listener, address)).into();
         let over = connection(&listener, "[::1]");
         drop(over.0);
         drop(over.1);
-        let sockets = TcpSockets::of_this_netns().unwrap();
+        let sockets = TcpSockets::observe_netns().unwrap();
         let found = sockets.by_addresses();
         assert_eq!(
             (found.len(), sockets.connected.len(), sockets.is_truncated),
@@ -81,9 +81,9 @@ fn the_user_of_a_socket_is_known_while_a_process_holds_it() {
         for address in ["127.0.0.1", "[::1]"] {
             let (client, server) = connection(&listener, address);
             let (theirs, ours) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
-            assert_eq!(sockdiag::user_of(theirs, ours).unwrap(), Some(us), "{address}");
+            assert_eq!(sockdiag::connection_user(theirs, ours).unwrap(), Some(us), "{address}");
             drop(client);
-            assert_eq!(sockdiag::user_of(theirs, ours).unwrap(), None, "{address}: nobody holds it");
+            assert_eq!(sockdiag::connection_user(theirs, ours).unwrap(), None, "{address}: nobody holds it");
         }
     });
 }
@@ -95,14 +95,14 @@ fn a_connection_is_closed_for_both_sides_and_no_other_one() {
         for address in ["127.0.0.1", "[::1]"] {
             let (mut client, mut server) = connection(&listener, address);
             let (other, _others) = connection(&listener, address);
-            let sockets = TcpSockets::of_this_netns().unwrap();
+            let sockets = TcpSockets::observe_netns().unwrap();
             let socket = sockets.by_addresses()[&ends(&client)].clone();
             let mut handle = sockdiag::open_handle().unwrap();
             assert!(sockdiag::destroy_socket(&mut handle, &socket).unwrap());
             assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
             assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
             assert!(!sockdiag::destroy_socket(&mut handle, &socket).unwrap(), "gone");
-            assert!(TcpSockets::of_this_netns().unwrap().by_addresses().contains_key(&ends(&other)));
+            assert!(TcpSockets::observe_netns().unwrap().by_addresses().contains_key(&ends(&other)));
         }
     });
 }

@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    fn inode_of_descriptor(accompanying: Accompanying) -> Option<u64> {
+    fn descriptor_inode(accompanying: Accompanying) -> Option<u64> {
         let Accompanying::Descriptor(descriptor) = accompanying else { return None };
         Some(File::from(descriptor).metadata().unwrap().ino())
     }
@@ -87,7 +87,7 @@ mod tests {
         let mut byte = [0];
         let (length, received) = receive_with_descriptor(&there, &mut byte).unwrap();
         assert_eq!((length, byte), (1, *b"a"));
-        assert_eq!(inode_of_descriptor(received), Some(file.metadata().unwrap().ino()));
+        assert_eq!(descriptor_inode(received), Some(file.metadata().unwrap().ino()));
         let (length, received) = receive_with_descriptor(&there, &mut byte).unwrap();
         assert!((length, byte) == (1, *b"b") && matches!(received, Accompanying::Nothing));
     }

@@ -71,7 +71,8 @@ impl ConnectionPeer {
         if !address.ip().to_canonical().is_loopback() {
             return ConnectionPeer::Address(address);
         }
-        let user = stream.local_addr().ok().and_then(|ours| sockdiag::user_of(address, ours).ok().flatten());
+        let user =
+            stream.local_addr().ok().and_then(|ours| sockdiag::connection_user(address, ours).ok().flatten());
         ConnectionPeer::Local { address, user }
     }
 }

@@ -143,8 +143,8 @@ impl Logger {
     }
 
     /// Returns the level of a scope: its own, else that of `default`.
-    pub fn level_of(&self, scope: &str) -> OutputLevel {
-        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).level_of(scope)
+    pub fn scope_level(&self, scope: &str) -> OutputLevel {
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).scope_level(scope)
     }
 
     /// Sets the level of a scope, from the next event on; `default` applies to all scopes without their own level, `all` to every
@@ -167,7 +167,7 @@ impl Logger {
     }
 
     fn is_enabled(&self, scope: &str, level: LogLevel) -> bool {
-        self.level_of(scope).passes(level)
+        self.scope_level(scope).passes(level)
     }
 
     /// Returns the most verbose level of all scopes.

@@ -152,7 +152,7 @@ impl Hub {
 
     /// Returns the network namespace of a connection's peer. Its addresses are left out where they are irrelevant.
     pub(crate) fn locate_peer(&self, socket: &OwnedFd, now: Instant) -> PeerNetns {
-        let id = Netns::of_socket(socket).map(|netns| netns.id());
+        let id = Netns::from_socket(socket).map(|netns| netns.id());
         let known = id.as_ref().ok().copied();
         let (is_ztunnels, by_address) = {
             let pods = &self.lock_ledger().pods;

@@ -12,7 +12,7 @@ use super::{
 };
 
 fn captured(netns: &Netns) -> CapturedTraffic {
-    netns.run(|| CapturedTraffic::of_this_netns(ChainSet::SIDECAR)).unwrap()
+    netns.run(|| CapturedTraffic::observe_netns(ChainSet::SIDECAR)).unwrap()
 }
 
 fn is_shown(case: &Case, backend: Backend) {

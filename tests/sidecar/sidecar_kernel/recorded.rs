@@ -47,7 +47,7 @@ fn shows_what_changed(case: &Case, backend: Backend) {
         lines.collect::<Vec<_>>()
     };
     assert_eq!(sorted(&found), sorted(&rules), "{what}: what is found is what was wanted");
-    let traffic = netns.run(|| CapturedTraffic::of_this_netns(ChainSet::SIDECAR)).unwrap();
+    let traffic = netns.run(|| CapturedTraffic::observe_netns(ChainSet::SIDECAR)).unwrap();
     assert_eq!(traffic, desired.captured, "{what}: and redirects the same");
     let differences =
         || netns.run(|| redirect::compare_recorded(&case.config, FamilyChoice::Dual, &rules)).unwrap();
@@ -199,7 +199,7 @@ fn names_that_are_no_text_keep_nobody_from_comparing_rules() {
     at_once(&attacks, |(what, backend, attack)| {
         let netns = pod_netns("recorded");
         apply(&netns, &case, *backend);
-        let captured = || netns.run(|| CapturedTraffic::of_this_netns(ChainSet::SIDECAR)).unwrap();
+        let captured = || netns.run(|| CapturedTraffic::observe_netns(ChainSet::SIDECAR)).unwrap();
         let before = captured();
         attack(&netns);
         assert_eq!(reported(&netns, &case, *backend), [""; 0], "{what}");

@@ -10,7 +10,7 @@ use super::{command_flags, invocation::CommandInvocation};
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let (namespace, name) = match parse_query(call)? {
         PodQuery::Pod(namespace, name) => (namespace, name),
-        PodQuery::Name(name) => (namespace_of(&node_status::obtain_report(&call.settings)?, &name)?, name),
+        PodQuery::Name(name) => (find_namespace(&node_status::obtain_report(&call.settings)?, &name)?, name),
     };
     let explanation = node_status::explain_pod(&call.settings, &namespace, &name)?;
     call.output.print_value(&explanation, |_, _| explanation.to_string())?;
@@ -67,7 +67,7 @@ fn parse_pod_query(operands: &[String], namespace: &str) -> Result<PodQuery> {
 }
 
 /// Returns the namespace of a pod given by name only; `default`, as with kubectl, if no namespace has such a pod.
-fn namespace_of(state: &StateReport, name: &str) -> Result<String> {
+fn find_namespace(state: &StateReport, name: &str) -> Result<String> {
     let mut found = state.pods.iter().filter(|pod| pod.name == name).map(|pod| pod.namespace.as_str());
     match (found.next(), found.next()) {
         (None, _) => Ok("default".to_owned()),

@@ -12,7 +12,7 @@ pub(crate) const PROGRAM: &str = "install-cni";
 
 /// Returns the output formats of `check` or of another command.
 pub(crate) fn list_formats(is_check: bool) -> Vec<&'static str> {
-    let formats = OutputFormat::ALL.into_iter().filter(|format| is_check || !format.is_of_check());
+    let formats = OutputFormat::ALL.into_iter().filter(|format| is_check || !format.belongs_to_check());
     formats.map(OutputFormat::code).collect()
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn new_printer(values: &FlagValues, is_check: bool) -> Result<Printer
     let format = match values.flag_text(&OUTPUT) {
         "" => OutputFormat::Table,
         text => {
-            let found = OutputFormat::from_name(text).filter(|format| is_check || !format.is_of_check());
+            let found = OutputFormat::from_name(text).filter(|format| is_check || !format.belongs_to_check());
             found.with_context(|| {
                 format!("--output: {text:?} is not one of {}", list_formats(is_check).join(", "))
             })?

@@ -55,7 +55,7 @@ fn proxy_owners(
     sources: &SettingSources<'_>,
 ) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
     let default =
-        host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
+        host::numeric_id(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
     let mut uids = parse_ids(options::PROXY_UID.long, values.flag_text(&options::PROXY_UID), sources.passwd)?;
     if uids.is_empty() {
         uids.push(default);
@@ -68,7 +68,7 @@ fn proxy_owners(
 }
 
 fn parse_ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
-    let id = |name: &str| name.parse().ok().or_else(|| host::id_of(name, file));
+    let id = |name: &str| name.parse().ok().or_else(|| host::numeric_id(name, file));
     let mistake = |name: &str| format!("{name:?} is neither a number nor a local name");
     let find = |name: &str| id(name).ok_or_else(|| invalid_value(flag, list, mistake(name)));
     list_elements(list).map(find).collect()

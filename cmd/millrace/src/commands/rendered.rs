@@ -95,7 +95,9 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
     let mut left_out = Vec::new();
     for source in &agent.env_from {
         match &source.config_map_ref {
-            Some(reference) => change.variables.extend(data_of(&objects, &reference.name, &source.prefix)?),
+            Some(reference) => {
+                change.variables.extend(config_map_data(&objects, &reference.name, &source.prefix)?)
+            }
             None => left_out.push("variables that come from a Secret".to_owned()),
         }
     }
@@ -153,7 +155,7 @@ pub(super) fn find_object<'a>(objects: &'a [Value], kind: &str, name: &str) -> O
 /// among the objects.
 pub(super) fn config_map_variables(objects: &[Value], source: &Value) -> Option<Vec<Value>> {
     let source = EnvSource::deserialize(source).ok()?;
-    let data = data_of(objects, &source.config_map_ref?.name, &source.prefix).ok()?;
+    let data = config_map_data(objects, &source.config_map_ref?.name, &source.prefix).ok()?;
     Some(data.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect())
 }
 
@@ -167,7 +169,7 @@ pub(super) fn resolved_variable(objects: &[Value], variable: &Value) -> Value {
 }
 
 /// Returns the variables of a ConfigMap.
-fn data_of(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
+fn config_map_data(objects: &[Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
     let found = find_object(objects, "ConfigMap", name);
     let found = found.with_context(|| format!("the ConfigMap {name} is not among them"))?;
     let data = BTreeMap::<String, String>::deserialize(&found["data"])
@@ -187,12 +189,12 @@ fn add_variables(
         change.variables.remove(&name);
         change.inherited.remove(&name);
         let from: BTreeSet<String> = value_from.into_iter().flatten().map(|(kind, _)| kind).collect();
-        let is_of_pod = from.iter().all(|kind| kind == "fieldRef" || kind == "resourceFieldRef");
+        let concerns_pod = from.iter().all(|kind| kind == "fieldRef" || kind == "resourceFieldRef");
         match value {
             Some(value) if !is_expanded(&value) => drop(change.variables.insert(name, value)),
             None if from.is_empty() => {} // counts as absent
             _ => {
-                if from.is_empty() || !is_of_pod {
+                if from.is_empty() || !concerns_pod {
                     left_out.push(format!("{name}, whose value the manifests do not contain"));
                 }
                 change.inherited.insert(name);
@@ -203,7 +205,9 @@ fn add_variables(
 
 /// Returns the value of a reference to a ConfigMap key; `None`: it is not among the objects.
 fn referenced_value(objects: &[Value], reference: &Value) -> Option<String> {
-    data_of(objects, reference.get("name")?.as_str()?, "").ok()?.remove(reference.get("key")?.as_str()?)
+    config_map_data(objects, reference.get("name")?.as_str()?, "")
+        .ok()?
+        .remove(reference.get("key")?.as_str()?)
 }
 
 /// Whether the kubelet substitutes other variables in the text.

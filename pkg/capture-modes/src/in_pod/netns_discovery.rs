@@ -203,7 +203,7 @@ impl InPodCapture {
 
     fn found_one(&mut self, state: &mut AgentState, uid: &PodUid, found: NetnsMatch) {
         let NetnsMatch { netns, witness, captured } = found;
-        if self.is_of_another(uid, netns.id()) {
+        if self.belongs_to_another(uid, netns.id()) {
             self.note_ambiguity(state, uid, Ambiguity::SharedNetns);
             return;
         }
@@ -221,7 +221,7 @@ impl InPodCapture {
 
     /// Returns whether another pod has this namespace: a namespace belongs to one pod, and the first attribution
     /// stands.
-    pub(super) fn is_of_another(&self, uid: &PodUid, netns: NetnsId) -> bool {
+    pub(super) fn belongs_to_another(&self, uid: &PodUid, netns: NetnsId) -> bool {
         self.enrolled
             .iter()
             .any(|(other, enrolled_pod)| other != uid && enrolled_pod.netns_id() == Some(netns))

@@ -85,7 +85,7 @@ impl InPodCapture {
     }
 
     /// Returns the entry of a pod, which is added if it is missing.
-    pub(super) fn enrolled_pod_of(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
+    pub(super) fn enrolled_pod_mut(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
         let (existing, now) = (self.chosen.existing, self.now());
         let policy = &self.chosen.pods;
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
@@ -109,7 +109,7 @@ impl InPodCapture {
         let annotations = state.index.pod_annotations(&name);
         let inherited = state.index.namespace_exceptions(&name.namespace);
         let asked = annotations.map(|asked| asked.effective_options(inherited, &self.chosen.pods));
-        let enrolled_pod = self.enrolled_pod_of(state, pod);
+        let enrolled_pod = self.enrolled_pod_mut(state, pod);
         enrolled_pod.quiet = state.is_flapping(uid);
         enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
         // The plugin knows its addresses before the API does.
@@ -148,7 +148,7 @@ impl InPodCapture {
     pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
         let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
         if let Some(pod) = pod.filter(|pod| matches!(state.pod_standing(pod), AmbientStanding::Out(_))) {
-            self.enrolled_pod_of(state, pod);
+            self.enrolled_pod_mut(state, pod);
             self.handle_pod_event(uid, PodEvent::LeftMeanwhile);
         }
     }

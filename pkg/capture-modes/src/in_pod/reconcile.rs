@@ -188,7 +188,7 @@ impl InPodCapture {
             }
         }
         let families = self.chosen.captured_families();
-        members.retain(|ip, _| families.contains(&Family::of_ip(*ip)));
+        members.retain(|ip, _| families.contains(&Family::from_ip(*ip)));
         members
     }
 
@@ -373,7 +373,7 @@ impl InPodCapture {
             |uid| self.why_not(uid),
         );
         for family in Family::BOTH {
-            let size = self.exemption.addresses.keys().filter(|ip| Family::of_ip(**ip) == family).count();
+            let size = self.exemption.addresses.keys().filter(|ip| Family::from_ip(**ip) == family).count();
             state.metrics.set_size(family, size);
         }
     }

@@ -20,7 +20,7 @@ impl InPodCapture {
         let RecordedPod { found, ips, container, network, file } = recorded;
         // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or
         // the record does not exist any longer.
-        if !file.exists() || self.is_of_another(uid, found.netns.id()) {
+        if !file.exists() || self.belongs_to_another(uid, found.netns.id()) {
             return false;
         }
         let is_placed =
@@ -40,7 +40,7 @@ impl InPodCapture {
             // Other pods have its addresses by now, or it has another container.
             AmbientStanding::Pending(_) if addresses.is_empty() => return false,
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
-                self.enrolled_pod_of(state, &pod);
+                self.enrolled_pod_mut(state, &pod);
             }
         }
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };

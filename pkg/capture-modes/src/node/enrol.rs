@@ -159,9 +159,9 @@ impl NodeCapture {
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
         let verified = self.verified.as_ref().filter(|_| self.unreported == 0)?;
         let families = verified.desired.families();
-        let all = ips.iter().all(|ip| families.contains(&Family::of_ip(*ip)));
+        let all = ips.iter().all(|ip| families.contains(&Family::from_ip(*ip)));
         // A ztunnel that serves one family only leaves traffic of the other held.
-        let served = |ip: &IpAddr| verified.desired.active_for(Family::of_ip(*ip)).is_some();
+        let served = |ip: &IpAddr| verified.desired.active_for(Family::from_ip(*ip)).is_some();
         let uniform = verified.desired.active.is_none() || ips.iter().all(served);
         (all && uniform && verified.desired.fallback == self.fallback).then_some(verified.desired.active)
     }

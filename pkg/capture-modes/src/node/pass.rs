@@ -86,7 +86,7 @@ impl NodeCapture {
             }
             if is_repair {
                 report_repair(state, &steps);
-                repaired = steps.first().map(kind_of);
+                repaired = steps.first().map(changed_kind);
             }
         }
         if is_repair && has_leaked(&steps) {
@@ -346,7 +346,7 @@ fn has_leaked(steps: &[Operation]) -> bool {
     })
 }
 
-fn kind_of(step: &Operation) -> NodeChange {
+fn changed_kind(step: &Operation) -> NodeChange {
     match step {
         Operation::Firewall { .. } | Operation::RemoveChains(_) => NodeChange::Rules,
         Operation::CreateSet(_)

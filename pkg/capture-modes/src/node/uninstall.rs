@@ -60,12 +60,13 @@ pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Res
     for slot in ZtunnelSlot::BOTH {
         let ips = slot.select_from(&known.ips);
         // One ztunnel can be in both slots after an interrupted plan. It is cleared once.
-        let again = slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
+        let again =
+            slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_any_address(other, ips));
         if ips.is_empty() || again {
             continue;
         }
         match path.locate_ztunnel(&format!("slot {slot}").into(), ips, false) {
-            Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
+            Ok(generation) => *slot.part_mut(&mut slots) = Some(generation),
             // The namespace was removed, with everything that we created there.
             Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),
         }
@@ -74,6 +75,6 @@ pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Res
     Ok(observed)
 }
 
-fn has_one_of(ztunnel: &ZtunnelInstance, ips: &[IpAddr]) -> bool {
+fn has_any_address(ztunnel: &ZtunnelInstance, ips: &[IpAddr]) -> bool {
     ztunnel.ips.iter().any(|ip| ips.contains(ip))
 }

@@ -28,9 +28,9 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
                 let unwell = lookup.node(node).is_some_and(|node| !node.is_ready());
                 let ready = if unwell { " (the node is not ready)" } else { "" };
                 let message = format!("{why}{ready}");
-                all.push(Finding::of_node(Code::AgentSilent, node, message));
+                all.push(Finding::for_node(Code::AgentSilent, node, message));
             }
-            Ok(state) => all.extend(of_state(node, state)),
+            Ok(state) => all.extend(agent_findings(node, state)),
         }
     }
     all
@@ -80,8 +80,8 @@ fn not_ready(pod: &Pod) -> Option<Finding> {
     (!pod.status.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on_node(node))
 }
 
-fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
-    let finding = |code, message| Finding::of_node(code, node, message);
+fn agent_findings(node: &str, state: &StateReport) -> Vec<Finding> {
+    let finding = |code, message| Finding::for_node(code, node, message);
     let unwell = state.health.iter().filter(|part| !part.healthy);
     let mut all: Vec<Finding> = unwell
         .map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.component, part.message)))

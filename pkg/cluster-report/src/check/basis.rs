@@ -25,7 +25,7 @@ impl<'a> Missing<'a> {
     }
 
     /// Returns reasons like [`Missing::reasons_for`], for checks before agents are installed.
-    pub(crate) fn objects_of(&self, code: Code) -> Vec<String> {
+    pub(crate) fn missing_objects(&self, code: Code) -> Vec<String> {
         use Basis::{Agents, Answers, MeshNodes, Observations};
         let of_agents = [Agents, Answers, Observations, MeshNodes];
         let objects = code.bases().iter().filter(|basis| !of_agents.contains(basis));

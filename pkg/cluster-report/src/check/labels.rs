@@ -10,12 +10,12 @@ use crate::{
 };
 
 pub(crate) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let namespaces = lookup.cluster.namespaces.iter().filter_map(of_namespace);
+    let namespaces = lookup.cluster.namespaces.iter().filter_map(namespace_finding);
     let pods = lookup.cluster.pods.iter().filter(|pod| pod.is_live());
-    namespaces.chain(pods.filter_map(of_pod)).collect()
+    namespaces.chain(pods.filter_map(pod_finding)).collect()
 }
 
-fn of_namespace(namespace: &Namespace) -> Option<Finding> {
+fn namespace_finding(namespace: &Namespace) -> Option<Finding> {
     let meta = &namespace.metadata;
     let injection = match (meta.label("istio-injection"), meta.label("istio.io/rev")) {
         (Some("enabled"), _) => "istio-injection=enabled".to_owned(),
@@ -29,7 +29,7 @@ fn of_namespace(namespace: &Namespace) -> Option<Finding> {
         .then(|| Finding::new(Code::NamespaceLabels, object, message))
 }
 
-fn of_pod(pod: &Pod) -> Option<Finding> {
+fn pod_finding(pod: &Pod) -> Option<Finding> {
     if pod.metadata.label(DATAPLANE_MODE) != Some("ambient") {
         return None;
     }

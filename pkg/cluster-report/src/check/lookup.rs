@@ -20,7 +20,7 @@ impl<'a> Lookup<'a> {
         Lookup { cluster, namespaces: namespaces.collect(), nodes: nodes.collect() }
     }
 
-    pub(super) fn namespace_of(&self, pod: &Pod) -> Option<&'a Namespace> {
+    pub(super) fn pod_namespace(&self, pod: &Pod) -> Option<&'a Namespace> {
         self.namespaces.get(pod.metadata.namespace.as_str()).copied()
     }
 
@@ -31,7 +31,7 @@ impl<'a> Lookup<'a> {
     /// Returns the pods in the mesh, according to labels.
     pub(super) fn mesh_pods(&self) -> impl Iterator<Item = &'a Pod> {
         let cluster = self.cluster;
-        cluster.pods.iter().filter(|pod| crate::mesh_membership(pod, self.namespace_of(pod)).is_some())
+        cluster.pods.iter().filter(|pod| crate::mesh_membership(pod, self.pod_namespace(pod)).is_some())
     }
 }
 

@@ -11,10 +11,9 @@ use crate::{
 };
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let reported = lookup
-        .cluster
-        .state_reports()
-        .flat_map(|(node, state)| state.pods.iter().filter_map(move |pod| of_reported(node, state, pod)));
+    let reported = lookup.cluster.state_reports().flat_map(|(node, state)| {
+        state.pods.iter().filter_map(move |pod| reported_finding(node, state, pod))
+    });
     reported.chain(refused_exceptions(lookup)).chain(unreported_findings(lookup)).collect()
 }
 
@@ -29,7 +28,7 @@ fn refused_exceptions<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Findin
 }
 
 /// Returns the finding about a pod reported by its node's agent.
-fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Finding> {
+fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_plain = pod.kernel.differences.is_empty()
         && pod.kernel.preceding_rules.is_empty()
         && pod.kernel.unobserved.is_none()
@@ -72,12 +71,12 @@ fn unreported_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         reported.contains(&(pod.spec.node_name.as_str(), meta.namespace.as_str(), meta.name.as_str()))
     };
     let missing = lookup.mesh_pods().filter(|pod| pod.status.phase == "Running" && !is_reported(pod));
-    missing.filter_map(|pod| of_missing(lookup, pod)).collect()
+    missing.filter_map(|pod| missing_finding(lookup, pod)).collect()
 }
 
-fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
+fn missing_finding(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     let node = pod.spec.node_name.as_str();
-    let state = lookup.cluster.state_of(node)?;
+    let state = lookup.cluster.node_state(node)?;
     // In ambient mode the agent may not have read its pods yet; otherwise it follows only pods with a sidecar.
     let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
     let began = pod.status.start_time.as_deref()?;

@@ -56,16 +56,16 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         with_agent.iter().filter(|(_, pod)| pod.status.is_ready()).map(|(node, _)| *node).collect();
     let ready = lookup.cluster.nodes.iter().filter(|node| ready.contains(node.metadata.name.as_str()));
     all.extend(ready.filter_map(taint_finding));
-    all.extend(lookup.cluster.state_reports().flat_map(|(node, state)| of_state(node, state)));
+    all.extend(lookup.cluster.state_reports().flat_map(|(node, state)| node_findings(node, state)));
     all
 }
 
 fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Finding> {
     let name = &node.metadata.name;
     match mesh.get(name.as_str()) {
-        Some(pods) => Some(Finding::of_node(Code::MeshWithoutAgent, name, uncovered_message(pods))),
+        Some(pods) => Some(Finding::for_node(Code::MeshWithoutAgent, name, uncovered_message(pods))),
         None if is_schedulable_linux(node) => {
-            Some(Finding::of_node(Code::NodeWithoutAgent, name, "no agent runs here"))
+            Some(Finding::for_node(Code::NodeWithoutAgent, name, "no agent runs here"))
         }
         None => None,
     }
@@ -75,11 +75,11 @@ fn taint_finding(node: &Node) -> Option<Finding> {
     let taint = node.spec.taints.iter().find(|taint| TAINTS.contains(&taint.key.as_str()))?;
     let name = &node.metadata.name;
     let message = format!("it has the taint {}:{}, and its agent is ready", taint.key, taint.effect);
-    Some(Finding::of_node(Code::NodeTainted, name, message))
+    Some(Finding::for_node(Code::NodeTainted, name, message))
 }
 
-fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
-    let finding = |code, message| Finding::of_node(code, node, message);
+fn node_findings(node: &str, state: &StateReport) -> Vec<Finding> {
+    let finding = |code, message| Finding::for_node(code, node, message);
     let drifted = state.installation.iter().filter(|file| !file.correct);
     let mut all: Vec<Finding> = drifted
         .map(|file| {
@@ -114,14 +114,14 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
 
 /// Returns a finding about a node that was not checked, and why.
 pub(crate) fn unchecked_node(node: &str, why: &str) -> Finding {
-    Finding { severity: Severity::Unknown, ..Finding::of_node(Code::NodePreflight, node, why) }
+    Finding { severity: Severity::Unknown, ..Finding::for_node(Code::NodePreflight, node, why) }
 }
 
 /// Returns the findings of a node's own checks.
 pub(crate) fn preflight_findings(node: &str, checks: &[PreflightCheck]) -> Vec<Finding> {
     let failed = checks.iter().filter_map(|check| {
         let message = format!("{} ({}). {}", check.message, check.code, check.consequence);
-        let finding = Finding::of_node(Code::NodePreflight, node, message.trim_end_matches(". "));
+        let finding = Finding::for_node(Code::NodePreflight, node, message.trim_end_matches(". "));
         let (hint, link) = (report::sanitize_text(&check.advice), report::sanitize_text(&check.link));
         Some(Finding { severity: check.severity?, check: Some(check.code.clone()), hint, link, ..finding })
     });

@@ -94,7 +94,7 @@ fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
 
 /// Whether a pod on a node that did not answer is annotated as captured.
 fn is_annotated(lookup: &Lookup<'_>, pod: &Pod) -> bool {
-    lookup.cluster.state_of(&pod.spec.node_name).is_none()
+    lookup.cluster.node_state(&pod.spec.node_name).is_none()
         && pod.metadata.annotations.get(REDIRECTION).is_some_and(|value| value == "enabled")
 }
 

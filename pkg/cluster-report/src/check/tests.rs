@@ -99,7 +99,7 @@ fn second_node(cluster: &mut Cluster, labels: Value) {
 
 /// Codes of `millrace check`.
 fn codes() -> impl Iterator<Item = Code> {
-    Code::ALL.iter().copied().filter(|code| code.is_of_check())
+    Code::ALL.iter().copied().filter(|code| code.belongs_to_check())
 }
 
 #[test]

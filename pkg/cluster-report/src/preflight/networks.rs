@@ -23,7 +23,7 @@ pub(super) fn findings(objects: &NetworkObjects, nodes: &[&Node]) -> Vec<Finding
 }
 
 /// Returns a finding that links to the network's section.
-fn of_network(code: Code, object: ObjectName, message: &str, section: &str) -> Finding {
+fn network_finding(code: Code, object: ObjectName, message: &str, section: &str) -> Finding {
     Finding {
         link: report::link_docs(&format!("{NETWORKS}#{section}")),
         ..Finding::new(code, object, message)
@@ -53,7 +53,7 @@ fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
     let namespace = config.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("kube-system");
     let object = || ObjectName::in_namespace("ConfigMap", namespace, "cilium-config");
     let found = rows.into_iter().filter(|(_, holds, _)| *holds);
-    found.map(|(code, _, message)| of_network(code, object(), message, "cilium")).collect()
+    found.map(|(code, _, message)| network_finding(code, object(), message, "cilium")).collect()
 }
 
 fn calico_finding(objects: &NetworkObjects) -> Option<Finding> {
@@ -64,7 +64,7 @@ fn calico_finding(objects: &NetworkObjects) -> Option<Finding> {
     }
     let object = ObjectName::in_namespace("FelixConfiguration", "", "default");
     let message = "the data plane is eBPF, and bpfConnectTimeLoadBalancing is not Disabled";
-    Some(of_network(Code::CalicoConnectTime, object, message, "calico"))
+    Some(network_finding(Code::CalicoConnectTime, object, message, "calico"))
 }
 
 fn aws_finding(objects: &NetworkObjects) -> Option<Finding> {
@@ -83,7 +83,7 @@ fn aws_finding(objects: &NetworkObjects) -> Option<Finding> {
     let object = ObjectName::in_namespace("DaemonSet", &found.metadata.namespace, AWS);
     let message =
         "security groups for pods are enforced in mode strict, and DISABLE_TCP_EARLY_DEMUX is not true";
-    Some(of_network(Code::AwsStrictGroups, object, message, "aws-vpc-cni"))
+    Some(network_finding(Code::AwsStrictGroups, object, message, "aws-vpc-cni"))
 }
 
 fn openshift_finding(objects: &NetworkObjects) -> Option<Finding> {
@@ -93,7 +93,12 @@ fn openshift_finding(objects: &NetworkObjects) -> Option<Finding> {
         return None;
     }
     let object = ObjectName::in_namespace("Network", "", "cluster");
-    Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", OVN_SECTION))
+    Some(network_finding(
+        Code::OvnGatewayMode,
+        object,
+        "gatewayConfig.routingViaHost is not true",
+        OVN_SECTION,
+    ))
 }
 
 /// Returns a finding about the gateway mode, which is cluster-wide; a change reaches nodes one after the other.
@@ -109,5 +114,5 @@ fn ovn_finding(nodes: &[&Node]) -> Option<Finding> {
         0 => "its gateway mode is shared".to_owned(),
         others => format!("its gateway mode is shared, as that of {}", format_count(others, "other node")),
     };
-    Some(of_network(Code::OvnGatewayMode, ObjectName::node(names.first()?), &message, OVN_SECTION))
+    Some(network_finding(Code::OvnGatewayMode, ObjectName::node(names.first()?), &message, OVN_SECTION))
 }

@@ -194,7 +194,7 @@ fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
     // Pods without a change do not count.
     assert!(found.message.ends_with("at 1 pod that would join: shop/web"), "{}", found.message);
     // For probes, the source of the agent on the pod's node decides.
-    let blocks_of = |allowed: &str, source: &str, of_node: &str| {
+    let blocks_of = |allowed: &str, source: &str, for_node: &str| {
         let from = json!([{"ipBlock": {"cidr": allowed}}]);
         let mut cluster = cluster(&json!([{"metadata": {"namespace": "shop", "name": "web"},
             "spec": {"podSelector": {}, "ingress": [{"from": from}, {"ports": [{"port": 15008}]}]}}]));
@@ -206,10 +206,10 @@ fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
             pod.status.pod_ip = "10.0.0.7".to_owned();
         }
         let mut replies = replies(true);
-        let [sources, of_node] =
-            [source, of_node].map(|ips| ips.split_terminator(' ').map(|ip| ip.parse().unwrap()).collect());
+        let [sources, for_node] =
+            [source, for_node].map(|ips| ips.split_terminator(' ').map(|ip| ip.parse().unwrap()).collect());
         let answer = replies.get_mut("n1").unwrap().as_mut().unwrap();
-        (answer.probe_sources, answer.node_probe_sources) = (sources, of_node);
+        (answer.probe_sources, answer.node_probe_sources) = (sources, for_node);
         let found = simulate_change(&cluster, &change(), &replies).findings;
         let found = found.into_iter().find(|finding| finding.code == Code::PolicyBlocksProbes);
         found.map(|finding| finding.hint.rsplit_once(" from ").unwrap().1.to_owned())

@@ -346,7 +346,7 @@ fn a_converted_list_speaks_a_version_that_its_plugins_know() {
             "plugins":[{{"type":"a","name":"own","plugins":5}},{ours}]}}"#
         );
         assert_eq!(merged.text, Json::parse(expected.as_bytes()).unwrap().to_go_text(), "{conf}");
-        assert!(is_conversion_of(merged.text.as_bytes(), conf.as_bytes()), "{conf}");
+        assert!(is_converted_from(merged.text.as_bytes(), conf.as_bytes()), "{conf}");
     }
 }
 
@@ -357,7 +357,7 @@ fn a_configuration_becomes_part_of_a_list_only_if_that_can_be_read() {
     assert_eq!(Json::parse(text.as_bytes()).unwrap().nesting_depth(), Json::MAX_DEPTH);
     let deep = conf(Json::MAX_DEPTH - 2);
     assert_eq!(merge_entry(deep.as_bytes(), &entry()), Err(EditError::TooDeep));
-    assert!(!is_conversion_of(text.as_bytes(), deep.as_bytes()));
+    assert!(!is_converted_from(text.as_bytes(), deep.as_bytes()));
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn only_an_unchanged_conversion_gives_way_to_the_original() {
         ("", conf, false),
     ] {
         assert_eq!(
-            is_conversion_of(converted.as_bytes(), original.as_bytes()),
+            is_converted_from(converted.as_bytes(), original.as_bytes()),
             same,
             "{converted} {original}"
         );

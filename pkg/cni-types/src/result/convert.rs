@@ -77,17 +77,17 @@ impl<'a> ResultLists<'a> {
             return;
         }
         for interface in self.interfaces.iter_mut().flatten() {
-            interface.retain(|(name, _)| !is_one_of(name, &INTERFACE_1_1));
+            interface.retain(|(name, _)| !matches_any(name, &INTERFACE_1_1));
         }
         for route in &mut self.routes {
-            route.retain(|(name, _)| !is_one_of(name, &ROUTE_1_1));
+            route.retain(|(name, _)| !matches_any(name, &ROUTE_1_1));
         }
     }
 
     fn into_lists(self, result: &CniResult, to: ResultShape) -> ResultMembers<'a> {
         let mut members = Vec::new();
         if let Some(interfaces) = self.interfaces {
-            members.push(member("interfaces", list_of_objects(interfaces)));
+            members.push(member("interfaces", object_list(interfaces)));
         }
         let mut ips = self.ips;
         if to == ResultShape::VersionedIps {
@@ -97,10 +97,10 @@ impl<'a> ResultLists<'a> {
             }
         }
         if !ips.is_empty() {
-            members.push(member("ips", list_of_objects(ips)));
+            members.push(member("ips", object_list(ips)));
         }
         if !self.routes.is_empty() {
-            members.push(member("routes", list_of_objects(self.routes)));
+            members.push(member("routes", object_list(self.routes)));
         }
         members
     }
@@ -124,7 +124,7 @@ impl<'a> ResultLists<'a> {
         for (key, ip, routes) in [("ip4", ip4, routes4), ("ip6", ip6, routes6)] {
             let Some(mut ip) = ip else { continue };
             if !routes.is_empty() {
-                ip.push(member("routes", list_of_objects(routes)));
+                ip.push(member("routes", object_list(routes)));
             }
             members.push(member(key, JsonNode::Object(ip)));
         }
@@ -146,10 +146,10 @@ fn member<'a>(name: &str, value: JsonNode<'a>) -> (String, JsonNode<'a>) {
     (name.to_owned(), value)
 }
 
-fn list_of_objects(list: Vec<ResultMembers<'_>>) -> JsonNode<'_> {
+fn object_list(list: Vec<ResultMembers<'_>>) -> JsonNode<'_> {
     JsonNode::List(list.into_iter().map(JsonNode::Object).collect())
 }
 
-fn is_one_of(name: &str, names: &[&str]) -> bool {
+fn matches_any(name: &str, names: &[&str]) -> bool {
     names.iter().any(|one| one.eq_ignore_ascii_case(name))
 }

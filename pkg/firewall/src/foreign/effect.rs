@@ -197,7 +197,7 @@ impl RuleEvaluation {
             "target" => {
                 let name = data.find(XT_NAME).map(|name| name.read_str()).transpose()?.unwrap_or_default();
                 let info = data.find(XT_INFO).map(|info| info.payload).unwrap_or_default();
-                self.effects.extend(of_target(name, info, marks));
+                self.effects.extend(from_target(name, info, marks));
             }
             "cmp" | "counter" | "limit" | "log" | "match" | "quota" | "range" => {}
             // The register content after an unknown expression is unknown.
@@ -261,7 +261,7 @@ fn register_offset(register: u32) -> u32 {
 }
 
 /// Returns the effect of an iptables target with this data, of either backend.
-pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleEffect> {
+pub(super) fn from_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleEffect> {
     let number = |at: usize| info.get(at..).and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
     match name {
         // struct xt_mark_tginfo2: mark, mask

@@ -5,7 +5,7 @@ use rules::ChainSet;
 
 use super::{
     IPTABLES, MOST_EFFECTS, NAT,
-    effect::{FoundEffect, of_target},
+    effect::{FoundEffect, from_target},
 };
 use crate::Error;
 
@@ -32,7 +32,7 @@ pub(super) fn find_effects(
         }
         let place = format!("{family} {table} {} of the legacy tables", super::printable_name(rule.chain));
         of.extend(
-            of_target(rule.target, rule.target_data, marks).map(|effect| FoundEffect { place, effect }),
+            from_target(rule.target, rule.target_data, marks).map(|effect| FoundEffect { place, effect }),
         );
     })?;
     if !is_ours {

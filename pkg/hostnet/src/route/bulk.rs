@@ -57,10 +57,10 @@ impl RtnetlinkHandle {
         for (index, (change, outcome)) in changes.iter().zip(outcomes).enumerate() {
             tally.count_outcome(index, change, outcome);
         }
-        self.result_of(changes, tally)
+        self.bulk_result(changes, tally)
     }
 
-    fn result_of(&mut self, changes: &[RouteChange], tally: BulkTally) -> Result<usize, Error> {
+    fn bulk_result(&mut self, changes: &[RouteChange], tally: BulkTally) -> Result<usize, Error> {
         let BulkTally { applied, failed, first } = tally;
         let Some((index, source)) = first else { return Ok(applied) };
         let change = changes.get(index).map_or_else(String::new, |change| self.describe_change(change));

@@ -78,7 +78,7 @@ pub(super) fn list_request(family: Family, table: Option<TableId>) -> NetlinkReq
 /// Builds a lookup of the route of a packet to this address.
 pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     let header = RouteHeader {
-        family: Family::of_ip(ip).address_family(),
+        family: Family::from_ip(ip).address_family(),
         dst_len: if ip.is_ipv4() { 32 } else { 128 },
         ..RouteHeader::default()
     };
@@ -91,7 +91,7 @@ pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
 pub(super) fn look_up_marked(from: IpAddr, to: IpAddr, mark: u32) -> NetlinkRequest {
     let length = if to.is_ipv4() { 32 } else { 128 };
     let header = RouteHeader {
-        family: Family::of_ip(to).address_family(),
+        family: Family::from_ip(to).address_family(),
         dst_len: length,
         src_len: length,
         // IPv6 always replies so, and refuses the flag (`inet6_rtm_valid_getroute_req`).

@@ -125,11 +125,11 @@ fn a_set_is_known_by_its_number() {
     in_fresh_netns(|_| {
         shown("ipset create one hash:ip");
         shown("ipset create two hash:ip");
-        let [one, two] = ["one", "two"].map(|set| ipset::number_of(set).unwrap());
+        let [one, two] = ["one", "two"].map(|set| ipset::set_number(set).unwrap());
         assert_ne!(one, two);
-        assert_eq!([one, two].map(|number| ipset::name_of(number).unwrap()), ["one", "two"]);
+        assert_eq!([one, two].map(|number| ipset::set_name(number).unwrap()), ["one", "two"]);
         shown("ipset destroy two");
-        assert_eq!((ipset::number_of("two"), ipset::name_of(two)), (None, None));
-        assert_eq!((ipset::number_of("three"), ipset::name_of(u16::MAX)), (None, None));
+        assert_eq!((ipset::set_number("two"), ipset::set_name(two)), (None, None));
+        assert_eq!((ipset::set_number("three"), ipset::set_name(u16::MAX)), (None, None));
     });
 }

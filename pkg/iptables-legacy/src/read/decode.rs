@@ -138,7 +138,7 @@ impl EntryConditions<'_> {
         let length = self.layout.address;
         let address = self.bytes_at(place * length, length)?;
         let mask = self.bytes_at((2 + place) * length, length)?;
-        let prefix = u8::try_from(nftables::prefix_of(mask)?).ok()?;
+        let prefix = u8::try_from(nftables::prefix_length(mask)?).ok()?;
         if prefix == 0 && negated {
             return None;
         }

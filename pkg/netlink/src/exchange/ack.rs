@@ -18,10 +18,10 @@ pub(super) fn message_outcome(message: &ReceivedMessage<'_>) -> Result<(), Error
     if code >= 0 {
         return Ok(()); // DONE may carry a positive remainder of the dump's state
     }
-    Err(Error::Kernel { errno: errno_of(code)?, message: refusal_reason(message) })
+    Err(Error::Kernel { errno: decode_errno(code)?, message: refusal_reason(message) })
 }
 
-fn errno_of(code: i32) -> Result<Errno, Malformed> {
+fn decode_errno(code: i32) -> Result<Errno, Malformed> {
     u16::try_from(code.unsigned_abs()).map(Errno).map_err(|_| Malformed("error number out of range"))
 }
 

@@ -45,7 +45,7 @@ fn add_conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule
     let has_address = rule.source.is_some() || rule.dest.is_some();
     let has_ports = rule.matches.iter().any(is_about_ports);
     if let Some(family) = family.filter(|_| !has_address) {
-        of_family(list, family);
+        match_family(list, family);
     }
     if let Some(name) = &rule.input {
         match_interface(list, META_INPUT_NAME, name);
@@ -58,7 +58,7 @@ fn add_conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule
     }
     if has_address {
         let Some(family) = family else { return false };
-        of_family(list, family);
+        match_family(list, family);
         if let Some(net) = &rule.source {
             match_address(list, family, source_offset(family), net);
         }
@@ -84,7 +84,7 @@ fn is_about_ports(condition: &Match) -> bool {
     )
 }
 
-fn of_family(list: &mut NetlinkRequest, family: Family) {
+fn match_family(list: &mut NetlinkRequest, family: Family) {
     let [number, ..] = nfgenmsg_header(family);
     load_meta(list, META_NFPROTO);
     compare_register(list, false, &[number]);

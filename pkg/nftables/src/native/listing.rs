@@ -97,7 +97,7 @@ impl NativeListing {
 
     /// Returns the tables whose names begin with the prefix.
     pub(super) fn tables_named(&self, prefix: &str) -> impl Iterator<Item = &ListedTable> {
-        self.tables.iter().filter(move |table| is_table_of(prefix, &table.name))
+        self.tables.iter().filter(move |table| has_table_prefix(prefix, &table.name))
     }
 
     /// Returns whether packets are sent into a table of the owner.
@@ -205,7 +205,7 @@ impl ListedChain {
 }
 
 /// Returns whether a table belongs to the owner with this name prefix: `istio-proxy-nat` for `istio-proxy`.
-pub fn is_table_of(prefix: &str, table: &str) -> bool {
+pub fn has_table_prefix(prefix: &str, table: &str) -> bool {
     iptables_table(prefix, table).is_some()
 }
 
@@ -246,7 +246,8 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
         let name = text_or_empty(attributes.find(TABLE_NAME));
-        let is_ours = family.first() == Some(&INET) && prefixes().any(|prefix| is_table_of(prefix, name));
+        let is_ours =
+            family.first() == Some(&INET) && prefixes().any(|prefix| has_table_prefix(prefix, name));
         if is_ours {
             let is_dormant = read_number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0;
             listing.tables.push(ListedTable { name: name.to_owned(), is_dormant, ..ListedTable::default() });
@@ -298,7 +299,7 @@ fn read_chains(
         let table = listing.tables.iter_mut().find(|table| table.name == name);
         if let Some(table) = table.filter(|_| family.first() == Some(&INET)) {
             let name = text_or_empty(attributes.find(CHAIN_NAME)).to_owned();
-            table.chains.push(ListedChain { name, base: base_of(&attributes), rules: Vec::new() });
+            table.chains.push(ListedChain { name, base: decode_base_chain(&attributes), rules: Vec::new() });
         }
     }
     Ok(are_all)
@@ -322,7 +323,7 @@ fn read_number(attribute: Option<Attribute<'_>>) -> u32 {
     attribute.and_then(|found| found.read_be32().ok()).unwrap_or_default()
 }
 
-fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
+fn decode_base_chain(attributes: &Attributes<'_>) -> Option<BaseChain> {
     let hook = attributes.find(CHAIN_HOOK)?.nested_attributes();
     Some(BaseChain {
         kind: text_or_empty(attributes.find(CHAIN_TYPE)).to_owned(),

@@ -119,8 +119,9 @@ pub(crate) fn decode_match(
             fields.finish_with(if name == "mark" { Match::Mark(mark) } else { Match::ConnMark(mark) })
         }
         ("conntrack", 3) => {
-            let condition =
-                Match::CtState(states_of(u16::from_ne_bytes(*info.get(CONNTRACK_STATES..)?.first_chunk()?))?);
+            let condition = Match::CtState(decode_states(u16::from_ne_bytes(
+                *info.get(CONNTRACK_STATES..)?.first_chunk()?,
+            ))?);
             // No further condition is set.
             (encode_match(&condition, None, sets)?.2 == with_zeros(info, CONNTRACK_SIZE)).then_some(condition)
         }
@@ -176,7 +177,7 @@ fn state_mask(states: CtStates) -> u16 {
     }
 }
 
-fn states_of(mask: u16) -> Option<CtStates> {
+fn decode_states(mask: u16) -> Option<CtStates> {
     CtStates::ALL.into_iter().find(|states| state_mask(*states) == mask)
 }
 

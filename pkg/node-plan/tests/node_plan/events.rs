@@ -175,7 +175,7 @@ impl World {
             }
             7 | 8 => drop(self.sets.get_mut(&family).map(|set| {
                 let ip = member_ip(which % 8);
-                let right = Family::of_ip(ip) == family;
+                let right = Family::from_ip(ip) == family;
                 right.then(|| if kind == 7 { set.insert(ip, None) } else { set.remove(&ip) })
             })),
             STALE_ROUTE => node.routes.extend(stale_route(which, family)),

@@ -58,7 +58,7 @@ pub(crate) fn fate(world: &World, packet: Packet) -> Fate {
 fn arrives(world: &World, packet: Packet, number: u8, link: &str) -> Fate {
     let pod = &world.pods[&number];
     let filter = pod.sysctls.get(&format!("net/ipv4/conf/{link}/rp_filter"));
-    let strict = Family::of_ip(packet.src) == Family::V4 && filter.is_some_and(|value| value == "1");
+    let strict = Family::from_ip(packet.src) == Family::V4 && filter.is_some_and(|value| value == "1");
     if !pod.links[link].up || (strict && link != "eth0") {
         return Fate::Held;
     }
@@ -70,7 +70,7 @@ fn arrives(world: &World, packet: Packet, number: u8, link: &str) -> Fate {
 
 /// The packet's route, unless it is in the main table.
 fn way<'a>(world: &World, ns: &'a Netns, packet: Packet, input: &str, connmark: u32) -> Option<&'a RouteTo> {
-    let family = Family::of_ip(packet.src);
+    let family = Family::from_ip(packet.src);
     let mut walk = Walk { world, packet, input, mark: 0, connmark };
     let _ = walk.chain(ns, family, "PREROUTING");
     let mut rules: Vec<_> = ns.rules.iter().filter(|rule| rule.family == family).collect();
@@ -92,7 +92,7 @@ fn lookup(ns: &Netns, table: TableId, dst: IpAddr) -> Option<&PathRoute> {
     let length = |route: &PathRoute| route.dst.map_or(0, |dst| dst.prefix_len());
     let fits = |route: &&PathRoute| {
         route.table == table
-            && route.family == Family::of_ip(dst)
+            && route.family == Family::from_ip(dst)
             && route.dst.is_none_or(|net| net.contains(&dst))
     };
     let routes = ns.routes.iter().map(|(route, _)| route).filter(fits);
@@ -105,7 +105,7 @@ impl Walk<'_> {
         let Some(table) = ns.firewall[&family].saved.tables.get(&Table::Mangle) else {
             return Verdict::Continue;
         };
-        for rule in table.rules_of(chain).filter_map(|rule| rule.rule.as_ref()) {
+        for rule in table.chain_rules(chain).filter_map(|rule| rule.rule.as_ref()) {
             if !self.matches(rule) {
                 continue;
             }
@@ -157,7 +157,7 @@ impl Walk<'_> {
             Match::CtState(CtStates::RelatedEstablished) => self.packet.established,
             Match::Set { side, negated, .. } => {
                 let ip = if *side == AddressSide::Source { self.packet.src } else { self.packet.dst };
-                let set = self.world.sets.get(&Family::of_ip(ip));
+                let set = self.world.sets.get(&Family::from_ip(ip));
                 set.is_some_and(|set| set.contains_key(&ip)) != *negated
             }
             _ => false,

@@ -119,7 +119,7 @@ impl World {
     }
 
     fn set_of(&mut self, ip: &IpAddr) -> Result<&mut BTreeMap<IpAddr, Option<PodUid>>, String> {
-        self.sets.get_mut(&Family::of_ip(*ip)).ok_or("no such set".to_owned())
+        self.sets.get_mut(&Family::from_ip(*ip)).ok_or("no such set".to_owned())
     }
 
     fn destroy_set(&mut self, family: Family) -> Done {
@@ -198,7 +198,7 @@ impl Netns {
             link.up = false;
         }
         self.forget_routes(name);
-        self.addresses.retain(|(link, net)| link != name || Family::of_ip(net.addr()) == Family::V4);
+        self.addresses.retain(|(link, net)| link != name || Family::from_ip(net.addr()) == Family::V4);
     }
 
     fn edit(&mut self, edit: &RouteEdit) -> Done {

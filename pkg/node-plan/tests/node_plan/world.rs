@@ -125,7 +125,7 @@ fn foreign_rules() -> Vec<PathRule> {
 fn foreign_routes() -> Vec<Route> {
     let route = |table, dst: &str, to| {
         let dst: IpNet = dst.parse().unwrap();
-        let family = Family::of_ip(dst.addr());
+        let family = Family::from_ip(dst.addr());
         (PathRoute { family, table: TableId(table), dst: Some(dst), metric: 0, to }, false)
     };
     let via = |ip: &str| RouteTo::Via(ip.parse().unwrap(), "eth0".to_owned());
@@ -254,7 +254,7 @@ impl World {
                     link.right = leads_there(&self.node.links[&pair.node]);
                 }
             }
-            *slot.of_mut(&mut seen.inside) = self.pods.get(&number).map(inside);
+            *slot.part_mut(&mut seen.inside) = self.pods.get(&number).map(inside);
         }
         seen
     }

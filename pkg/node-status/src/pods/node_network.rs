@@ -44,7 +44,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Returns missing routes that apply to an address: its own, and those for all.
     fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
-        let (text, family) = (ip.to_string(), Family::of_ip(ip).number());
+        let (text, family) = (ip.to_string(), Family::from_ip(ip).number());
         let concerns = move |route: &&&RouteState| {
             route.family == family && (route.destination == text || route.destination == EVERYTHING)
         };
@@ -53,7 +53,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Whether objects are missing, so that an address's traffic may bypass the mesh.
     fn may_bypass(&self, ip: IpAddr) -> bool {
-        let of = Family::of_ip(ip).number();
+        let of = Family::from_ip(ip).number();
         self.broken.iter().any(|rule| rule.concerns_family(of))
             || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
@@ -82,7 +82,7 @@ pub(crate) fn judge_on_node(
     shown: &mut PodState,
     evidence: &mut Evidence,
 ) {
-    let is_served = |ip: &IpAddr| network.served.contains(&Family::of_ip(*ip));
+    let is_served = |ip: &IpAddr| network.served.contains(&Family::from_ip(*ip));
     let inside: Vec<IpAddr> =
         shown.ips.iter().copied().filter(|ip| network.has_member(*ip, &shown.uid)).collect();
     if shown.mode != Some(RedirectionMode::Node) {
@@ -103,7 +103,7 @@ pub(crate) fn judge_on_node(
     let mut leaks = false;
     for ip in shown.ips.clone() {
         let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;
-        let of = Family::of_ip(ip).number();
+        let of = Family::from_ip(ip).number();
         let broken = network.broken.iter().filter(|rule| rule.concerns_family(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = network.lost_for(ip).collect();
@@ -152,7 +152,7 @@ pub(super) fn add_missing_probes(
     let lacking = shown
         .ips
         .iter()
-        .filter(|ip| families.contains(&Family::of_ip(**ip)) && !network.has_member(**ip, &shown.uid));
+        .filter(|ip| families.contains(&Family::from_ip(**ip)) && !network.has_member(**ip, &shown.uid));
     let differences = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
     shown.kernel.differences.extend(differences);
 }

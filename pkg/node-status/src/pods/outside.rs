@@ -8,7 +8,7 @@ use model::{Namespace, Pod};
 use pod_status::{Evidence, MeshMembership, RulesEvidence};
 use report::{PodState, RedirectionMode, StateReason};
 
-use super::reason_of;
+use super::state_reason;
 
 /// Decision whether a pod outside of ambient mode has a sidecar.
 pub(crate) enum SidecarDecision {
@@ -69,7 +69,7 @@ pub(super) fn judge_without_ambient(
             shown.reason = SidecarDecision::state_reason();
             return Some(redirect);
         }
-        SidecarDecision::Outside(reason) => shown.reason = reason_of(&AmbientStanding::Out(reason)),
+        SidecarDecision::Outside(reason) => shown.reason = state_reason(&AmbientStanding::Out(reason)),
         SidecarDecision::Ambient => {}
         SidecarDecision::Unreadable(error) => {
             shown.mode = Some(RedirectionMode::Sidecar);

@@ -46,15 +46,15 @@ fn the_successor_of_a_namespace_with_its_number_is_observed_anew() {
         assert_eq!(compared.in_place, "without", "no rule has changed");
         let found = cache.by_address(vec![(PathBuf::new(), first)]);
         assert_eq!(
-            found.netns_of_pod(&ips("10.0.0.1"), None, |_| false).map(|netns| netns.id()),
+            found.find_pod_netns(&ips("10.0.0.1"), None, |_| false).map(|netns| netns.id()),
             Some(number)
         );
         drop((found, others));
         let second = successor_of(number)?;
         add_address(&second, "10.0.0.2");
         let found = cache.by_address(vec![(PathBuf::new(), second)]);
-        let second = found.netns_of_pod(&ips("10.0.0.2"), None, |_| false).expect("it has its own address");
-        assert!(found.netns_of_pod(&ips("10.0.0.1"), None, |_| false).is_none());
+        let second = found.find_pod_netns(&ips("10.0.0.2"), None, |_| false).expect("it has its own address");
+        assert!(found.find_pod_netns(&ips("10.0.0.1"), None, |_| false).is_none());
         assert_eq!(
             cache.compare_cached(second, Vec::new, compare("second"), || false).unwrap().in_place,
             "second"
@@ -91,10 +91,10 @@ fn an_address_that_another_pod_gave_itself_is_no_witness() {
     };
     // The victim started before the plugin was installed. A pod that has ended had the attacker's number.
     let owners =
-        NetnsOwners::of_records(&[record("attacker", &attacker, "2"), record("victim", &attacker, "1")]);
+        NetnsOwners::from_records(&[record("attacker", &attacker, "2"), record("victim", &attacker, "1")]);
     let of_victim = |found: &NetnsByAddress| {
-        let is_of_another = |netns| owners.is_of_another(netns, "shop", "victim");
-        found.netns_of_pod(&ips, None, is_of_another).map(|netns| netns.id())
+        let belongs_to_another = |netns| owners.belongs_to_another(netns, "shop", "victim");
+        found.find_pod_netns(&ips, None, belongs_to_another).map(|netns| netns.id())
     };
     assert_eq!(of_victim(&listed(&[&victim, &attacker])), Some(victim.id()));
     assert_eq!(of_victim(&listed(&[&attacker])), None, "its own is not listed");

@@ -207,7 +207,7 @@ fn decisions(snapshot: &AgentSnapshot, settings: &CaptureSettings) -> BTreeMap<S
     let decide = |known: &KnownPod| {
         let is_member =
             matches!(known.standing, AmbientStanding::Member { .. } | AmbientStanding::Pending(_));
-        let mode = mode_of(&snapshot.capture).filter(|_| is_member);
+        let mode = redirection_mode(&snapshot.capture).filter(|_| is_member);
         let asked = InPodAnnotations::read_from(&known.pod);
         let inherited = inherited_exceptions(known);
         let (outside, refused) = match (mode, &settings.capture) {

@@ -33,7 +33,8 @@ pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     faults.extend(not_synced(state).map(ambient));
     faults.extend(watch_failed(state).map(ambient));
     faults.extend(node_degraded(state).map(ambient));
-    faults.extend(state.installation.iter().filter(|file| !file.correct).map(|file| every(of_file(file))));
+    faults
+        .extend(state.installation.iter().filter(|file| !file.correct).map(|file| every(file_finding(file))));
     faults.extend(node_drift(state).map(ambient));
     let is_news = |part: &&PartHealth| !part.healthy && state.node.problem.as_ref() != Some(&part.message);
     faults.extend(state.health.iter().filter(is_news).filter_map(unhealthy_component).map(every));
@@ -137,7 +138,7 @@ fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
 }
 
 /// Returns the consequence of a file that differs from the desired state, with advice.
-fn of_file(file: &InstalledFile) -> Finding {
+fn file_finding(file: &InstalledFile) -> Finding {
     let (code, then, advice): (&str, &str, &[&str]) = match file.kind.as_str() {
         "plugin" => (
             "plugin",

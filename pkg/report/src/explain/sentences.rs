@@ -13,7 +13,7 @@ use crate::{
 const MOST_CHANGES: usize = 3;
 
 /// Returns details about the pod. `answer`: the statement, which the details do not repeat.
-pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<String> {
+pub(super) fn describe_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<String> {
     let is_new = |text: &&String| !answer.contains(&to_clause(text));
     let mut all = vec![since_sentence(state, pod)];
     all.extend(reason_sentence(pod));
@@ -195,7 +195,7 @@ fn change_sentence(which: &str, change: &ChangeRecord) -> String {
 }
 
 /// Returns sentences about what could not be observed when the document was made.
-pub(crate) fn of_unobserved(state: &StateReport) -> Vec<String> {
+pub(crate) fn describe_unobserved(state: &StateReport) -> Vec<String> {
     let unobserved = state.observation.unobserved.iter();
     unobserved
         .map(|unobserved| {

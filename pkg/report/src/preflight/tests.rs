@@ -274,7 +274,7 @@ fn every_code_follows_from_facts_and_from_these_alone() {
 fn exit_status_readiness_and_findings_follow_from_the_worst() {
     let of = |facts: &[PreflightFact]| {
         let checks = judge_preflight(facts);
-        let findings: Vec<_> = findings_of(&checks).map(|finding| finding.code).collect();
+        let findings: Vec<_> = preflight_findings(&checks).map(|finding| finding.code).collect();
         let error = preflight_error(&checks);
         let all = NodePreflight { schema: PREFLIGHT_SCHEMA, node: "n1".to_owned(), checks };
         let statuses =

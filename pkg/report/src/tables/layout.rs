@@ -21,7 +21,7 @@ pub enum Colour {
 
 impl Colour {
     /// Returns the colour of a finding; `None`: a check that has passed.
-    pub fn of_severity(severity: Option<Severity>) -> Colour {
+    pub fn for_severity(severity: Option<Severity>) -> Colour {
         match severity {
             None => Colour::Green,
             Some(Severity::Warning | Severity::Unknown) => Colour::Yellow,

@@ -11,7 +11,7 @@ use crate::{
 
 /// Renders the summary.
 pub fn render_summary(state: &StateReport, colour: bool) -> String {
-    let rows = [of_node(state), of_pods(state), of_agent(state), of_files(state)];
+    let rows = [node_rows(state), pod_rows(state), agent_rows(state), file_rows(state)];
     render_table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
 }
 
@@ -23,7 +23,7 @@ fn health_color(is_well: bool) -> Colour {
     if is_well { Colour::Green } else { Colour::Red }
 }
 
-fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
+fn node_rows(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let by = match state.observation.observer {
         Observer::Agent => format!("the agent ({})", sanitize_text(&state.version)),
@@ -52,7 +52,7 @@ fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
     rows
 }
 
-fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
+fn pod_rows(state: &StateReport) -> Vec<Vec<Cell>> {
     let are_well = !state.pods.iter().any(|pod| pod.capture.is_wrong());
     let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient_enabled;
     let differences = state.differences().len();
@@ -65,7 +65,7 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
 }
 
 /// Returns the rows for faults of the agent, and for the health of its components.
-fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
+fn agent_rows(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let facts = (node.ambient_enabled && !node.synced)
         .then(|| summary_row("Facts", Cell::coloured("not synced since the agent's start", Colour::Red)));
@@ -81,7 +81,7 @@ fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
 }
 
 /// Returns the rows for the installation's files, relevant foreign rules, and what is unknown.
-fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
+fn file_rows(state: &StateReport) -> Vec<Vec<Cell>> {
     let files = state.installation.iter().map(|file| {
         let message = format!("{}: {}", file.path, file.message);
         summary_row(&format!("File, {}", file.kind), Cell::coloured(&message, health_color(file.correct)))

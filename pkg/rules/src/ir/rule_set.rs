@@ -56,7 +56,7 @@ impl TableRules {
     }
 
     /// Returns the rules of `chain`; empty if the chain does not exist.
-    pub fn rules_of(&self, chain: &Chain) -> &[Rule] {
+    pub fn chain_rules(&self, chain: &Chain) -> &[Rule] {
         self.chains.iter().find(|(name, _)| name == chain).map_or(&[], |(_, rules)| rules)
     }
 }

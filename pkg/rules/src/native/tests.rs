@@ -124,7 +124,7 @@ fn with_one_family_alone_the_way_into_the_rules_is_its_own() {
     let all = native.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
     for rule in all {
         let is_scoped =
-            is_of_one_family(&rule.rule) || rule.rule == Rule::jump_to(Chain::named("istio-output")).tcp();
+            is_family_specific(&rule.rule) || rule.rule == Rule::jump_to(Chain::named("istio-output")).tcp();
         assert_eq!(rule.family.is_some(), is_scoped, "{}", rule.rule);
     }
 }

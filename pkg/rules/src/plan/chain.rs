@@ -39,7 +39,7 @@ pub(super) fn chain_difference(
 ) -> Option<ChainDifference> {
     let exists = have.chains.iter().any(|name| *name == chain.0);
     let (update, what) = if exists {
-        let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
+        let found: Vec<&SavedRule> = have.chain_rules(&chain.0).collect();
         let what = first_difference(&found, desired)?;
         (missing_rules(&found, desired).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
     } else {

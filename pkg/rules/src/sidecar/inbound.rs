@@ -35,7 +35,7 @@ fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet)
             NetworkSelection::All => vec![from_vm.clone()],
             NetworkSelection::List(nets) => nets
                 .iter()
-                .filter(|net| Family::of_ip(net.addr()) == family)
+                .filter(|net| Family::from_ip(net.addr()) == family)
                 .map(|net| from_vm.clone().dest(net.trunc()))
                 .collect(),
         };

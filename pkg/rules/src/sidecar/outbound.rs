@@ -83,7 +83,7 @@ fn dns_over_tcp(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
 }
 
 fn add_network_rules(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
-    let of_family = |net: &&IpNet| Family::of_ip(net.addr()) == family;
+    let of_family = |net: &&IpNet| Family::from_ip(net.addr()) == family;
     for net in config.exclude_networks.iter().filter(of_family) {
         nat.push(&OUTPUT, Rule::new(Target::Return).dest(net.trunc()));
     }

@@ -138,7 +138,7 @@ impl LogReceiver {
 
     /// Returns the record if it may be printed; lines that its level suppresses do not use up the quota.
     fn admit_record(&self, record: LogRecord, bytes: usize, now: Instant) -> Option<LogRecord> {
-        if !self.logger.level_of(SCOPE).passes(record.level) {
+        if !self.logger.scope_level(SCOPE).passes(record.level) {
             return None;
         }
         let about = ["container", "pod"].into_iter().find_map(|label| record.labels.get(label));

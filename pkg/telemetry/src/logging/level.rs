@@ -75,7 +75,7 @@ impl ScopeLevels {
         (levels, mistakes)
     }
 
-    pub(super) fn level_of(&self, scope: &str) -> OutputLevel {
+    pub(super) fn scope_level(&self, scope: &str) -> OutputLevel {
         self.own.get(scope).copied().unwrap_or(self.default)
     }
 

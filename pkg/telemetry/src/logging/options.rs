@@ -52,8 +52,8 @@ impl LogOptions {
     }
 
     /// Returns the level of a scope: its own, else that of `default`.
-    pub fn level_of(&self, scope: &str) -> super::OutputLevel {
-        self.levels.level_of(scope)
+    pub fn scope_level(&self, scope: &str) -> super::OutputLevel {
+        self.levels.scope_level(scope)
     }
 }
 

@@ -102,7 +102,7 @@ impl Logger {
         let described = SCOPES.into_iter().find(|(known, _)| *known == name);
         let text = name.as_str();
         let stands_for = scope_names(&text);
-        let level = stands_for.iter().map(|scope| self.level_of(scope)).max().unwrap_or(OutputLevel::None);
+        let level = stands_for.iter().map(|scope| self.scope_level(scope)).max().unwrap_or(OutputLevel::None);
         let callers = stands_for.iter().any(|scope| self.0.callers.contains(scope));
         LogScope { description: described.map_or("", |(_, text)| text), level, callers, name }
     }

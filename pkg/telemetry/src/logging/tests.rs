@@ -82,11 +82,11 @@ fn levels_are_read_as_istio_reads_them() {
         let (levels, mistakes) = ScopeLevels::parse(text);
         assert!(mistakes.is_empty(), "{mistakes:?}");
         assert_eq!(
-            ["default", "cni", "install", "kube"].map(|scope| levels.level_of(scope)),
+            ["default", "cni", "install", "kube"].map(|scope| levels.scope_level(scope)),
             *expected,
             "{text:?}"
         );
-        assert_eq!(levels.level_of(""), expected[0], "{text:?}");
+        assert_eq!(levels.scope_level(""), expected[0], "{text:?}");
     }
 }
 
@@ -99,7 +99,7 @@ fn levels_that_cannot_be_read_count_for_nothing_and_are_told() {
         "--log_stacktrace_level=INFO",
     ]);
     let options = options.unwrap();
-    let levels = ["cni", "a", "install"].map(|scope| options.level_of(scope));
+    let levels = ["cni", "a", "install"].map(|scope| options.scope_level(scope));
     assert_eq!(levels, [OutputLevel::Info, OutputLevel::Info, OutputLevel::Debug]);
     let flagged = options.warnings.iter().map(|warning| warning.split_once(": ").unwrap().0);
     let level = "--log_output_level";

@@ -51,7 +51,7 @@ impl CheckedAgent {
             daemon_set.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or("default");
         let spec = daemon_set.pointer("/spec/template/spec").and_then(Value::as_object);
         let mut spec = spec.cloned().context("it has no pods")?;
-        let container = checking_container(members_of(container.clone()), &objects);
+        let container = checking_container(object_members(container.clone()), &objects);
         // The agent's service account does not exist yet, and with a priority class the pod could evict others.
         let account = spec.remove("serviceAccountName").or_else(|| spec.remove("serviceAccount"));
         for of_agent in ["serviceAccount", "initContainers", "priorityClassName", "priority", "affinity"] {
@@ -68,7 +68,7 @@ impl CheckedAgent {
                 json!({"key": format!("node.kubernetes.io/{condition}"), "operator": "Exists", "effect": effect})
             }));
         }
-        spec.extend(members_of(json!({
+        spec.extend(object_members(json!({
             "containers": [container],
             "restartPolicy": "Never",
             "activeDeadlineSeconds": DEADLINE,
@@ -85,7 +85,7 @@ impl CheckedAgent {
             "istio.io/dataplane-mode": "none",
         });
         let metadata = json!({"namespace": namespace, "labels": labels, "annotations": annotations});
-        Ok(CheckedAgent { namespace: namespace.to_owned(), metadata: members_of(metadata), spec })
+        Ok(CheckedAgent { namespace: namespace.to_owned(), metadata: object_members(metadata), spec })
     }
 
     /// Returns the pod for a node, assigned there by the scheduler, so that the node's resources are respected.
@@ -125,8 +125,9 @@ fn checking_container(mut container: Map<String, Value>, objects: &[Value]) -> M
     let own = container.remove("env");
     let own = own.as_ref().and_then(Value::as_array).into_iter().flatten();
     env.extend(own.map(|variable| rendered::resolved_variable(objects, variable)));
-    container
-        .extend(members_of(json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept})));
+    container.extend(object_members(
+        json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept}),
+    ));
     container
 }
 
@@ -135,7 +136,7 @@ fn pull_secrets(objects: &[Value], account: Option<&Value>) -> Option<Value> {
     account.get("imagePullSecrets").cloned()
 }
 
-fn members_of(value: Value) -> Map<String, Value> {
+fn object_members(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(members) => members,
         _ => Map::new(),

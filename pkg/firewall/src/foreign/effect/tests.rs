@@ -95,7 +95,7 @@ fn targets_of_iptables_are_known_by_name_and_data() {
         ("TPROXY", vec![0; 8], Some(RuleEffect::Diverts("TPROXY".to_owned()))),
     ];
     for (name, info, expected) in cases {
-        assert_eq!(of_target(name, &info, &OURS), expected, "{name} {info:?}");
+        assert_eq!(from_target(name, &info, &OURS), expected, "{name} {info:?}");
     }
 }
 
@@ -103,6 +103,6 @@ proptest! {
     #[test]
     fn nothing_makes_it_panic(bytes in vec(any::<u8>(), 0..300)) {
         let _ = rule_effects(Attributes::new(&bytes), &OURS);
-        let _ = of_target("CONNMARK", &bytes, &OURS);
+        let _ = from_target("CONNMARK", &bytes, &OURS);
     }
 }

@@ -26,7 +26,8 @@ fn a_level_is_changed_by_name_and_mistakes_change_nothing() {
     let logged = Logged::with(&[]);
     let logger = &logged.logger;
     assert_eq!(logger.change_level("cni-agent", "debug"), Ok(Debug));
-    let levels = ["install", "ambient", "repair", "zds", "cni"].map(|scope| logger.level_of(scope).as_str());
+    let levels =
+        ["install", "ambient", "repair", "zds", "cni"].map(|scope| logger.scope_level(scope).as_str());
     assert_eq!(levels, ["debug", "debug", "debug", "debug", "info"]);
     let before = logger.scope_levels();
     for (scope, level, mistake) in [
