@@ -194,18 +194,15 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     daemon.wait_for("pods are found", |daemon| {
         daemon.logged("initial netns discovery complete; opening the ZDS snapshot", "pods=4") > 0
     });
-    // Long enough to see a wrong patch.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    assert_eq!(versions(), before, "before ztunnel is back");
+    let second = std::time::Duration::from_secs(1);
+    kit::holds_for(second, "nobody writes to them before ztunnel is back", || versions() == before);
     ztunnel.connect();
     ztunnel.wait_for_snapshots(2);
     let captured = |daemon: &kit::Daemon, name: &str| {
         daemon.logged("pod captured", &format!("namespace=in-pod-restart pod={name}"))
     };
     daemon.wait_for("they are captured again", |daemon| PODS.iter().all(|name| captured(daemon, name) > 0));
-    // Long enough to see a wrong patch.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert_eq!(versions(), before, "nothing else writes to them");
+    kit::holds_for(second, "nothing else writes to them", || versions() == before);
     // A reader at three in the morning has to find the fault in the warnings, and nothing else.
     let log = daemon.log();
     let mut loud = kit::log_lines(&log);

@@ -347,7 +347,7 @@ fn start_one_by_one(
                 ready.entry(name).or_insert_with(|| since.elapsed());
             }
         }
-        thread::sleep(Duration::from_millis(30));
+        thread::sleep(Duration::from_millis(30)); // the precision of the measured times
     }
     let mut times: Vec<_> = ready.into_values().collect();
     times.sort();

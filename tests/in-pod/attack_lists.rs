@@ -6,7 +6,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{
     Echo, FakeApi, FakeEvents, FakeReply, FakeRequest, InpodOptions, InpodZtunnel, NodeOptions, Pki, Pod,
@@ -216,11 +216,10 @@ fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
 fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
     store.lie(kind, list.to_vec());
     kit::until("it is listed", || store.has_listed(kind, list));
-    let end = Instant::now() + WATCHED;
-    while Instant::now() < end {
+    kit::holds_for(WATCHED, "a state after a list", || {
         still();
-        std::thread::sleep(Duration::from_millis(100)); // between two polls
-    }
+        true
+    });
 }
 
 fn unconfirmed(fixture: &Ambient) -> Option<f64> {
@@ -285,11 +284,11 @@ fn in_pod_ztunnel_serves_on_whatever_is_listed() {
     // An API server that also denies our own pod is not trusted; a DEL is.
     fixture.manifests.remove_pod("istio-system", OWN);
     fixture.manifests.remove_pod(MESH, "one");
-    let end = Instant::now() + Duration::from_secs(12); // the next request is after 10 s
-    while Instant::now() < end {
+    // The next request is after 10 s.
+    kit::holds_for(Duration::from_secs(12), "it is served", || {
         is_served(&fixture, &ztunnel, &one, "an API server that lost everything");
-        std::thread::sleep(Duration::from_millis(100)); // between two polls
-    }
+        true
+    });
     one.sandbox.delete().unwrap();
     fixture.eventually("it is released", |_| is_released(&ztunnel, &one));
 }

@@ -204,16 +204,17 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     fixture.eventually("its rules are on their way", |_| at("shut").exists());
     new.kill();
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
-    // Long enough to see it continue without them, which must not happen.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    // It must not continue without them.
+    let daemon = fixture.daemon();
+    let is_waiting = || daemon.logged("capture mode changed", "mode=node-level") == 0;
+    kit::holds_for(std::time::Duration::from_secs(1), "they are waited for", is_waiting);
     std::fs::remove_file(at("shut")).unwrap();
     fixture.eventually("the restore has ended", |_| at("restored").exists());
     fixture.wait_logged("capture mode changed", "mode=node-level");
     fixture.wait_enrolled(&peer, true);
     fixture.eventually("they are removed", |_| fixture.is_bare(&peer));
-    // Long enough to see them reappear, which must not happen.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(fixture.is_bare(&peer), "{}\n{}", fixture.log(), dump_of(netns));
+    let what = std::fmt::from_fn(|f| write!(f, "{}\n{}", fixture.log(), dump_of(netns)));
+    kit::holds_for(std::time::Duration::from_millis(500), what, || fixture.is_bare(&peer));
 }
 
 #[test]

@@ -86,7 +86,6 @@ impl Fixture {
         let tracer = Tracer::attach(self.base.daemon(), None);
         self.label(member);
         self.wait_led(member, "undisturbed");
-        std::thread::sleep(Duration::from_millis(300)); // the last step leaves no trace in the kernel
         tracer.points()
     }
 
@@ -196,7 +195,6 @@ fn an_add_ends_in_a_captured_pod_or_none_wherever_the_agent_is_killed() {
     let (crowd, watch) = bystanders(&fixture, &node);
     let tracer = Tracer::attach(fixture.base.daemon(), None);
     let first = fixture.add(&Pod::new(MESH, "first")).unwrap();
-    std::thread::sleep(Duration::from_millis(300)); // steps after an ADD leave no trace in the kernel
     let points = tracer.points();
     show("ADD", &points);
     assert!(points.len() >= 10, "{points:?}");

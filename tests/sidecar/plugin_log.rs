@@ -2,6 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::iter;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,6 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, listen, socket_with};
 use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, tables};
@@ -147,20 +151,30 @@ fn an_agent_that_is_away_or_refuses_or_is_silent_delays_nobody() {
     }
 }
 
+/// Connects until the listener's backlog is full, which is shortened first: std's may be as long as the limit of open files.
+fn fill_backlog(listener: &UnixListener, socket: &Path) -> Vec<OwnedFd> {
+    listen(listener, 1).unwrap();
+    let address = SocketAddrUnix::new(socket).unwrap();
+    let connected = iter::from_fn(|| {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        match connect(&client, &address) {
+            Ok(()) => Some(client),
+            Err(Errno::AGAIN) => None,
+            Err(error) => panic!("{error}"),
+        }
+    });
+    connected.collect()
+}
+
 /// A process that is stopped, or busy forever, accepts no connections: the kernel blocks connecting clients.
 #[test]
 fn an_agent_that_no_longer_accepts_delays_nobody() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(V4);
     let socket = fixture.node.run_dir().join("log.sock");
-    let _listener = UnixListener::bind(&socket).unwrap();
-    let filler = socket.clone();
-    thread::spawn(move || {
-        let streams: Vec<_> = (0..5000).map_while(|_| UnixStream::connect(&filler).ok()).collect();
-        thread::park();
-        drop(streams);
-    });
-    thread::sleep(Duration::from_millis(300)); // until the filler itself blocks
+    let listener = UnixListener::bind(&socket).unwrap();
+    let _waiting = fill_backlog(&listener, &socket);
     let took = best_of_three(&add(&fixture, &pod, &socket), "full backlog");
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
@@ -179,7 +193,7 @@ fn an_agent_that_answers_nonsense_or_drips_delays_nobody() {
             if stream.write_all(&[*byte]).is_err() {
                 return;
             }
-            thread::sleep(Duration::from_millis(90));
+            thread::sleep(Duration::from_millis(90)); // the delay of this slow server
         }
     });
     let took = best_of_three(&add(&fixture, &bare_pod(V4), &agent.socket), "drip");

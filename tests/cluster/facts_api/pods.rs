@@ -107,7 +107,9 @@ fn without_permission_nothing_is_told() {
     let credential = Credential::new(&token, api.ca_pem());
     let mut follower = Follower::start(credential.connection("https://127.0.0.1:6443"), "facts-4");
     follower.wait_until("the namespaces", |index| index.namespace("facts-refused").is_some());
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    kit::until("lists of pods are refused again and again", || {
+        api.refused("system:serviceaccount:facts-refused:agent").len() > 1
+    });
     api.create_namespace("facts-refused-2");
     follower.wait_until("the next one", |index| index.namespace("facts-refused-2").is_some());
     assert_eq!((follower.lists(), follower.index.is_synced()), (0, false));

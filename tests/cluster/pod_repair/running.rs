@@ -337,7 +337,13 @@ fn running_pods_keep_their_rules_while_the_api_server_does_not_answer_about_a_br
     own.node.0.node.netns().sh(&format!("iptables-nft -I OUTPUT -p tcp --dport {port} -j DROP"));
     fs::write(own.node.0.conflist(), conflist).unwrap();
     daemon.wait_for("the plugin is installed", Daemon::is_ready);
-    std::thread::sleep(Duration::from_secs(2)); // it is requested every second
+    kit::until("it is requested", || {
+        let shown = own.node.0.node.netns().sh("iptables-nft -L OUTPUT -v -x -n");
+        shown.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.contains(&"DROP") && words.first() != Some(&"0")
+        })
+    });
     flush(&sandbox, "nft");
     let began = Instant::now();
     wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
@@ -378,10 +384,11 @@ fn pods_of_namespaces_that_the_plugins_entry_excludes_are_left_alone() {
     own.node.fail("broken", 126);
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("the broken one was looked at", |daemon| repairs(daemon, "repair", "skip") == 1.0);
-    std::thread::sleep(Duration::from_secs(3)); // running pods are compared within a second
-    for sandbox in [&running, &broken] {
-        assert_eq!(rules_of(sandbox), Vec::<String>::new(), "{}", daemon.log());
-    }
+    let log = std::fmt::from_fn(|f| f.write_str(&daemon.log()));
+    // Running pods are compared within a second.
+    kit::holds_for(Duration::from_secs(3), log, || {
+        [&running, &broken].iter().all(|sandbox| rules_of(sandbox).is_empty())
+    });
     let event = own.node.events(&json!(broken.pod.uid), "RepairSkipped").remove(0);
     let why = "not redirected: its namespace is in kubernetes.exclude_namespaces";
     assert!(event["message"].as_str().unwrap().contains(why), "{event}");
@@ -446,7 +453,6 @@ fn a_pod_whose_sandbox_was_replaced_keeps_what_the_plugin_left_in_the_new_one() 
     let object = own.node.create("web", |_| {});
     let (mut first, redirected) = add_by_plugin(&own, &object);
     run_in(&own, 11, &first);
-    std::thread::sleep(Duration::from_secs(2)); // it is searched for within a second
     remove_last(&first, &redirected);
     wait_for_pass(&daemon, "the pod is known", |daemon| rules(daemon, "success") == 1.0);
     first.delete().unwrap_or_else(|error| panic!("{error}"));

@@ -21,6 +21,9 @@ use nix::unistd::Pid;
 /// Threads that change kernel state, or answer requests.
 const THREADS: [&str; 5] = ["agent", "in-pod", "netns", "ztunnel", "plugin"];
 
+/// Far longer than from one step to the next.
+const QUIET: Duration = Duration::from_millis(300);
+
 /// Just before a call that changes something, or just after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
@@ -58,8 +61,9 @@ impl Tracer {
         Self { shared, thread }
     }
 
-    /// Detaches, and returns the recorded points.
+    /// Waits for the end of the change, whose last steps leave no trace in the kernel, detaches, and returns the recorded points.
     pub(crate) fn points(mut self) -> Vec<Point> {
+        kit::until_steady(QUIET, "no more calls", || self.shared.points.lock().unwrap().len());
         self.end();
         std::mem::take(&mut self.shared.points.lock().unwrap())
     }

@@ -18,8 +18,8 @@ fn nothing_turns_when_nothing_happens() {
     fixture.healed(Instant::now());
     entry_removed(&fixture.files, 0);
     fixture.healed(Instant::now());
-    thread::sleep(Duration::from_secs(1)); // processing that the repairs caused has ended
-    // CPU time includes waiting for cache lines that other processes evicted: on a busy machine a second sample decides.
+    // CPU time includes waiting for cache lines that other processes evicted, and what the
+    // repairs caused: a second sample decides.
     let is_quiet = (0..2).any(|_| {
         let (start, before) = (Instant::now(), fixture.daemon.cpu_time());
         thread::sleep(QUIET); // the measurement itself

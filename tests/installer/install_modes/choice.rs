@@ -1,15 +1,17 @@
 //! The file that gets our entry: the one that a runtime uses, or the named one.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::thread::sleep;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use kit::Daemon;
 
 use crate::fixtures::install::{FILE, InstallFixture, NETWORK, SINGLE};
 
 const CHAIN: [&str; 2] = ["bridge", "istio-cni"];
+
+/// Time in which a wrong repair would be seen.
+const ANOTHER_PASS: Duration = Duration::from_millis(300);
 
 /// Asserts that the agent is not ready, and reports what it waits for.
 fn waits(daemon: &mut Daemon, words: &str) {
@@ -95,8 +97,8 @@ fn a_named_network_that_is_not_the_default_is_warned_of_once() {
     let message = "CNI_CONF_NAME names another network than the runtime's default";
     daemon.wait_for("it is logged", |daemon| daemon.logged(message, "05-first.conflist") == 1);
     fixture.write("another", "");
-    sleep(Duration::from_millis(300)); // time for another pass
-    assert_eq!(daemon.logged(message, ""), 1, "{}", daemon.log());
+    let log = fmt::from_fn(|f| f.write_str(&daemon.log()));
+    kit::holds_for(ANOTHER_PASS, log, || daemon.logged(message, "") == 1);
     daemon.wait_until_ready();
 }
 
@@ -207,8 +209,8 @@ fn a_second_name_of_the_file_with_the_entry_is_no_stale_one() {
         fixture.write("20-kit.conf", SINGLE);
         let daemon = fixture.start_ready();
         let changed = fixture.files();
-        sleep(Duration::from_millis(300)); // time for a wrong repair
-        assert_eq!(fixture.files(), changed, "{}", daemon.log());
+        let log = fmt::from_fn(|f| f.write_str(&daemon.log()));
+        kit::holds_for(ANOTHER_PASS, log, || fixture.files() == changed);
         assert!(daemon.is_ready());
     }
 }

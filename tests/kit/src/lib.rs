@@ -71,6 +71,6 @@ pub use traffic::{
     Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, become_user, connect,
 };
 pub use user_netns::UserNetns;
-pub use wait::{Condition, found_within, until, until_within};
+pub use wait::{Condition, found_within, holds_for, until, until_steady, until_within};
 pub use watch::{Counts, UplinkWatch};
 pub use ztunnel::{Relayed, Via, Ztunnel, ZtunnelOptions};

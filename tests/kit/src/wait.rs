@@ -72,6 +72,33 @@ pub fn found_within<C: Condition>(limit: Duration, mut ask: impl FnMut() -> C) -
     }
 }
 
+/// Asserts that a condition holds throughout `period`, which is long enough to see what must not happen.
+///
+/// # Panics
+/// As soon as it does not hold; the message is the description.
+#[track_caller]
+pub fn holds_for(period: Duration, what: impl Display, mut ask: impl FnMut() -> bool) {
+    let broken = found_within(period, || !ask());
+    assert!(broken.is_none(), "it does not hold for {period:?}: {what}");
+}
+
+/// Waits until a value has not changed for `quiet`, as a sign that what changes it has ended; returns the value.
+///
+/// # Panics
+/// If it still changes after 20 seconds; the message is the description.
+#[track_caller]
+pub fn until_steady<T: PartialEq>(quiet: Duration, what: impl Display, mut ask: impl FnMut() -> T) -> T {
+    let (mut last, mut since) = (ask(), Instant::now());
+    until(what, || {
+        let now = ask();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        since.elapsed() >= quiet
+    });
+    last
+}
+
 /// Interval after a poll, `waited` since the first one and `took` for the last: a sixteenth of the wait, so that no test takes
 /// longer by more than that, and three times the poll, which leaves the CPUs to the processes that are waited for.
 fn pause_after(waited: Duration, took: Duration) -> Duration {

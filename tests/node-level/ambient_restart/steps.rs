@@ -59,7 +59,7 @@ impl Tracer {
             assert!(strace.try_wait().unwrap().is_none(), "strace has ended");
             is_traced()
         });
-        thread::sleep(Duration::from_millis(5)); // strace resumes the thread after that
+        thread::sleep(Duration::from_millis(5)); // strace resumes it then, which nothing shows
         Self { strace, files }
     }
 
@@ -92,8 +92,8 @@ impl Tracer {
         if killed {
             return true;
         }
-        thread::sleep(Duration::from_millis(20)); // it may be just about to end
-        self.strace.try_wait().unwrap().is_some()
+        // It may be just about to end.
+        kit::found_within(Duration::from_millis(20), || self.strace.try_wait().unwrap()).is_some()
     }
 
     fn detach(&mut self) {

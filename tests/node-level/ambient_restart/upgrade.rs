@@ -46,11 +46,19 @@ impl Drop for Over<'_> {
     }
 }
 
-/// `ip monitor` and `nft monitor` report every change, which sampling could miss.
-struct Monitors(Vec<std::process::Child>, kit::TempDir);
+/// Part of the name of objects that are made and removed last.
+const LAST: &str = "29999";
 
-impl Monitors {
-    fn start(netns: &Netns) -> Self {
+/// `ip monitor` and `nft monitor` report every change, which sampling could miss.
+struct Monitors<'n> {
+    netns: &'n Netns,
+    children: Vec<std::process::Child>,
+    files: kit::TempDir,
+}
+
+impl<'n> Monitors<'n> {
+    /// Returns as soon as all have subscribed.
+    fn start(netns: &'n Netns) -> Self {
         let files = kit::TempDir::new().unwrap();
         let lines = ["ip -4 monitor rule route", "ip -6 monitor rule route", "nft monitor"];
         let start = |(number, line): (usize, &str)| {
@@ -58,23 +66,48 @@ impl Monitors {
             let words: Vec<&str> = line.split(' ').collect();
             netns.spawn(Command::new(words[0]).args(&words[1..]).stdout(out))
         };
-        let children = lines.into_iter().enumerate().map(start).collect();
-        std::thread::sleep(Duration::from_millis(100)); // until they have subscribed
-        Self(children, files)
+        let children: Vec<_> = lines.into_iter().enumerate().map(start).collect();
+        kit::until("they have subscribed", || children.iter().all(|child| has_subscribed(child.id())));
+        Self { netns, children, files }
+    }
+
+    fn texts(&self) -> Vec<String> {
+        let text = |number: usize| std::fs::read_to_string(self.files.path().join(number.to_string()));
+        (0..self.children.len()).map(|number| text(number).unwrap()).collect()
     }
 
     /// Returns all removed objects.
     fn removed(mut self) -> Vec<String> {
-        std::thread::sleep(Duration::from_millis(50)); // until pending notifications are written
-        for child in &mut self.0 {
+        // All notifications before those of these objects have been written when theirs are.
+        for (tool, object) in [("ip -4 rule", "pref"), ("ip -6 rule", "pref"), ("nft", "table ip")] {
+            let name = if tool == "nft" { format!("kit{LAST}") } else { LAST.to_owned() };
+            let lookup = if tool == "nft" { "" } else { "lookup 29999" };
+            self.netns.sh(&format!("{tool} add {object} {name} {lookup}"));
+            self.netns.sh(&format!("{tool} delete {object} {name}"));
+        }
+        let is_last = |line: &String| line.contains(LAST);
+        kit::until("all is written", || self.texts().iter().all(|text| removed(text).iter().any(is_last)));
+        for child in &mut self.children {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        let texts = (0..self.0.len())
-            .map(|number| std::fs::read_to_string(self.1.path().join(number.to_string())).unwrap());
-        let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
-        lines.filter(|line| line.to_lowercase().starts_with("delete")).collect()
+        self.texts().iter().flat_map(|text| removed(text)).filter(|line| !is_last(line)).collect()
     }
+}
+
+/// Lines about removed objects.
+fn removed(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| line.to_lowercase().starts_with("delete"));
+    lines.map(str::to_owned).collect()
+}
+
+/// Whether a process has a netlink socket that is a member of a group.
+fn has_subscribed(pid: u32) -> bool {
+    let sockets = std::fs::read_to_string(format!("/proc/{pid}/net/netlink")).unwrap_or_default();
+    sockets.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(2) == Some(&&*pid.to_string()) && fields.get(3).is_some_and(|groups| *groups != "00000000")
+    })
 }
 
 #[test]

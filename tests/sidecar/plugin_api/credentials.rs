@@ -128,7 +128,7 @@ fn rotated(cluster: &Cluster, kubeconfig: &Path, file: &Path, right: &str) {
     let pod = bare_pod(V4);
     thread::scope(|scope| {
         let add = scope.spawn(|| cluster.add(&pod, "web").kubeconfig(kubeconfig).run());
-        thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_millis(500)); // a waiting call shows no sign
         let new = file.with_extension("new");
         fs::write(&new, right).unwrap();
         fs::rename(&new, file).unwrap();

@@ -46,7 +46,8 @@ fn a_pod_that_is_missing_is_waited_for_a_little() {
     // A server that starts meanwhile is reached.
     std::thread::scope(|scope| {
         let add = scope.spawn(|| cluster.add(&pod, "late").run());
-        std::thread::sleep(Duration::from_millis(300));
+        let has_asked = || cluster.asked().iter().any(|request| request.uri.ends_with("/late"));
+        kit::until("it has asked", has_asked);
         cluster.create("late", |pod| pod);
         add.join().unwrap().ok();
     });
