@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use cni_types::CniError;
 use model::{Namespace, Pod, PodName, PodUid};
 use netns::Netns;
 use rustix::net::{
@@ -125,13 +126,47 @@ impl AgentClient {
     }
 }
 
-/// Reason why the agent's knowledge is not used.
+/// Reason why the agent's answer is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSilence {
     /// Clause with the reason.
     pub message: String,
     /// Whether no agent runs: its successor will answer.
     pub is_gap: bool,
+}
+
+/// Reply of the agent to a call: whether it has enrolled the pod, or its error; or why the reply is not used.
+pub type AgentReply = Result<Result<bool, String>, AgentSilence>;
+
+/// The pod of a call that was submitted.
+#[derive(Debug)]
+pub struct Submitted {
+    /// The pod, as the agent or else the API server knows it.
+    pub pod: Pod,
+    /// Reply of the agent.
+    pub reply: AgentReply,
+}
+
+/// Reason why neither the agent nor the API server told what was asked.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// Error of the last one that was asked.
+    pub error: LookupError,
+    silence: Option<AgentSilence>,
+}
+
+impl Unanswered {
+    /// Describes the failure for the pod of the call.
+    pub fn describe(&self, pod: &PodName) -> String {
+        match (&self.error, &self.silence) {
+            // The agent may know the pod, but have failed at a later step.
+            (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
+            (error, None) => format!("cannot determine whether pod {pod} belongs to the mesh: {error}"),
+            (error, Some(AgentSilence { message, .. })) => {
+                format!("cannot determine whether pod {pod} belongs to the mesh: {message}, and {error}")
+            }
+        }
+    }
 }
 
 /// Returns a request about the pod of a call.
@@ -157,9 +192,10 @@ pub struct AgentOrApi {
     request: AgentRequest,
     /// Whether the API server is queried for what the agent cannot answer: without ambient mode, and with a kubeconfig.
     falls_back: bool,
-    /// Network namespace of the pod, in ambient mode; `None` for a verb that does nothing in it, or if it cannot be opened, which
-    /// is reported when it is needed.
+    /// Network namespace of the pod, in ambient mode; `None` for a verb that does nothing in it, or if it cannot be opened.
     netns: Option<Netns>,
+    /// Reason why the request lacks the pod's namespace or its addresses, which is reported when they are needed.
+    incomplete: Option<CniError>,
     answer: OnceCell<AgentAnswer>,
     /// Pod returned by the first successful query, for the record.
     pod: OnceCell<Pod>,
@@ -171,12 +207,19 @@ pub struct AgentOrApi {
 }
 
 impl AgentOrApi {
-    /// Returns an authority. `request` is sent to the agent when a fact is first needed: once if an agent runs, whether it answers
-    /// or not.
-    pub fn new(call: &PluginCall, request: AgentRequest) -> AgentOrApi {
+    /// Returns an authority. The request, with this namespace and these addresses, is sent to the agent when a fact is first needed:
+    /// once if an agent runs, whether it answers or not.
+    pub fn new(
+        call: &PluginCall,
+        verb: CniVerb,
+        netns: Result<Option<Netns>, CniError>,
+        ips: Result<Vec<IpAddr>, CniError>,
+    ) -> AgentOrApi {
         let ambient = call.conf.ambient_enabled;
-        let path = call.environment.netns.as_ref().filter(|_| ambient && request.verb == CniVerb::Add);
-        let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
+        // An unusable namespace is the cause of unreadable addresses, too.
+        let incomplete = netns.as_ref().err().or(ips.as_ref().err()).cloned();
+        let (netns, request) =
+            (netns.unwrap_or_default(), request_for_call(verb, call, ips.unwrap_or_default()));
         let (answer, pod, silence) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         let is_check = request.verb == CniVerb::Check;
         let api = if is_check { ApiServer::for_check(&call.conf) } else { ApiServer::new(&call.conf) };
@@ -192,6 +235,7 @@ impl AgentOrApi {
             request,
             falls_back,
             netns,
+            incomplete,
             answer,
             pod,
             silence,
@@ -246,60 +290,68 @@ impl AgentOrApi {
     }
 
     /// Submits the call and returns the pod of that name; with `uid`, as passed by the runtime, exactly that pod or the newest of
-    /// its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
-    /// [`AgentOrApi::enrolment_result`].
+    /// its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers.
     ///
     /// # Errors
     /// The pod could not be determined.
-    pub fn submit_call(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
+    pub fn submit_call(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Submitted, Unanswered> {
         let answered = |answer: &AgentAnswer| Some(extract_pod(answer));
-        let pod = self.find_fact(answered, |is_answered| self.api.fetch_pod(name, uid, is_answered))?;
-        Ok(self.pod.get_or_init(|| pod).clone())
+        let found = self.find_fact(answered, |is_answered| self.api.fetch_pod(name, uid, is_answered));
+        let (reply, pod) = (self.agent_reply(), self.explain_failure(found)?);
+        Ok(Submitted { pod: self.pod.get_or_init(|| pod).clone(), reply })
     }
 
     /// Returns a namespace in its current state.
     ///
     /// # Errors
     /// The namespace could not be determined.
-    pub fn find_namespace(&self, name: &str) -> Result<Namespace, LookupError> {
-        self.find_fact(extract_namespace, |is_answered| self.api.fetch_namespace(name, is_answered))
+    pub fn find_namespace(&self, name: &str) -> Result<Namespace, Unanswered> {
+        let ask_api = |is_answered: &dyn Fn() -> bool| self.api.fetch_namespace(name, is_answered);
+        self.explain_failure(self.find_fact(extract_namespace, ask_api))
     }
 
-    /// Returns whether the agent has enrolled the pod, or its error; `None` if the agent did not answer.
-    pub fn enrolment_result(&self) -> Option<Result<bool, String>> {
-        self.answer.get().map(|answer| answer.error.clone().map_or(Ok(answer.enrolled), Err))
-    }
-
-    /// Returns the result like [`Self::enrolment_result`], but waits for the successor of an agent that did not answer.
-    pub fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
+    /// Waits for the successor of an agent that did not answer, as long as one is expected; returns what it did.
+    pub fn await_successor(&self) -> AgentReply {
         while self.has_changed() && !self.is_answered() {} // another credential does not help, the pod being known
-        self.enrolment_result()
+        self.agent_reply()
     }
 
-    /// Returns the result of the agent's CHECK; `None` if the agent did not answer.
-    pub fn check_result(&self) -> Option<Result<(), String>> {
-        self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
+    fn explain_failure<T>(&self, found: Result<T, LookupError>) -> Result<T, Unanswered> {
+        found.map_err(|error| Unanswered { error, silence: self.agent_reply().err() })
     }
 
-    /// Returns why the agent did not answer, if it was asked.
-    pub fn silence_reason(&self) -> Option<AgentSilence> {
+    fn agent_reply(&self) -> AgentReply {
         if let Some(answer) = self.answer.get() {
-            let error = answer.error.as_ref().filter(|_| self.falls_back)?;
-            return Some(AgentSilence { message: format!("the node agent failed ({error})"), is_gap: false });
+            return match &answer.error {
+                Some(error) if self.falls_back => {
+                    Err(AgentSilence { message: format!("the node agent failed ({error})"), is_gap: false })
+                }
+                Some(error) => Ok(Err(error.clone())),
+                None => Ok(Ok(answer.enrolled)),
+            };
         }
-        let silence = self.silence.get()?;
+        let silence = self.silence.get();
         let waited = self.api.elapsed().as_secs();
         let waited = match self.expects_agent() && waited > 0 {
             true => format!(", waited {waited} s"),
             false => String::new(),
         };
-        let message = format!("the node agent is unavailable ({silence}{waited})");
-        Some(AgentSilence { message, is_gap: silence.is_gap() })
+        let why = silence.map_or_else(|| "it was not asked".to_owned(), ToString::to_string);
+        let message = format!("the node agent is unavailable ({why}{waited})");
+        Err(AgentSilence { message, is_gap: silence.is_some_and(AgentUnavailable::is_gap) })
     }
 
-    /// Returns the pod, if it was queried and found.
-    pub fn into_pod(self) -> Option<Pod> {
-        self.pod.into_inner()
+    /// Returns the error of a refused pod: what the request lacked, with the refusal as its details, else the refusal.
+    pub fn explain_refusal(&self, refusal: CniError) -> CniError {
+        match self.incomplete.clone() {
+            Some(error) => error.with_details(refusal.msg),
+            None => refusal,
+        }
+    }
+
+    /// Returns the addresses of the request, and the pod, if it was queried and found.
+    pub fn into_facts(self) -> (Vec<IpAddr>, Option<Pod>) {
+        (self.request.ips, self.pod.into_inner())
     }
 }
 

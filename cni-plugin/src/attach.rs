@@ -13,15 +13,15 @@ use enrolment::{
     EnrolmentPolicy, EnrolmentReason, InvalidAnnotation, PodDecision, RuntimeCall, SidecarRedirect,
 };
 use firewall::{FirewallOptions, NativeTables};
-use model::{Pod, PodName};
+use model::Pod;
 use netns::Netns;
 use redirect::{DesiredRules, FamilyChoice, PreparedNetns, RedirectReport};
 use rules::sidecar;
 
-use wire::CniVerb;
+use wire::{CniVerb, PodRecord};
 
 use crate::{
-    agent::{self, AgentClient, AgentOrApi, AgentSilence},
+    agent::{self, AgentClient, AgentOrApi, AgentReply, AgentSilence, Submitted, Unanswered},
     call::PluginCall,
     facts::LookupError,
     log::CallLog,
@@ -46,11 +46,11 @@ pub fn add_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> 
     } else {
         decide_then_redirect(call, authority, log)
     };
-    let decision = decision?;
+    let (decision, reply) = decision?;
     log.record_decision(&decision);
     match &decision {
         PodDecision::Skip(_) => log.info(decision.to_string()),
-        PodDecision::Ambient(reason) => log.info(ensure_enrolled(call, authority, *reason)?),
+        PodDecision::Ambient(reason) => log.info(ensure_enrolled(call, authority, *reason, reply)?),
         PodDecision::Sidecar(redirect) => {
             log_warnings(log, &redirect.warnings);
             if let Some(RedirectResult { report, rules, warning }) = redirected? {
@@ -71,14 +71,17 @@ struct RedirectResult {
     warning: Option<String>,
 }
 
+/// A decision, and what the agent did.
+type Decided = (PodDecision, AgentReply);
+
 /// A decision, and the result of the redirection, if any.
-type AttachOutcome = (Result<PodDecision, CniError>, Result<Option<RedirectResult>, CniError>);
+type AttachOutcome = (Result<Decided, CniError>, Result<Option<RedirectResult>, CniError>);
 
 /// Decides first, then redirects if required: the call does not indicate whether it will be.
 fn decide_then_redirect(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
     let decision = decide_from_pod(call, authority, log);
     let redirected = match &decision {
-        Ok(PodDecision::Sidecar(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
+        Ok((PodDecision::Sidecar(redirect), _)) => redirect_pod(call, false, || Some(redirect.clone())),
         _ => Ok(None),
     };
     (decision, redirected)
@@ -93,7 +96,7 @@ fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut C
         let wait = || receiver.lock().ok()?.recv().ok();
         let work = scope.spawn(move || redirect_pod(call, true, wait));
         let decision = decide_from_pod(call, authority, log);
-        if let Ok(PodDecision::Sidecar(redirect)) = &decision {
+        if let Ok((PodDecision::Sidecar(redirect), _)) = &decision {
             drop(sender.send(redirect.clone())); // the receiver is dropped if the work has already failed
         }
         drop(sender);
@@ -157,30 +160,33 @@ fn decide_from_pod(
     call: &PluginCall,
     authority: &AgentOrApi,
     log: &mut CallLog,
-) -> Result<PodDecision, CniError> {
-    let Some(name) = &call.pod else { return Ok(PodDecision::Skip(enrolment::SkipReason::NoPod)) };
+) -> Result<Decided, CniError> {
+    let Some(name) = &call.pod else {
+        return Ok((PodDecision::Skip(enrolment::SkipReason::NoPod), Ok(Ok(false))));
+    };
     if let Err(invalid) = &call.enablement {
         return Err(invalid.clone());
     }
-    let later = |error: LookupError| {
-        CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence_reason()))
-    };
-    let pod = match authority.submit_call(name, call.uid.as_ref()) {
-        Ok(pod) => pod,
-        Err(error) => return decide_without_facts(call, error, later, log),
+    let later = |why: &Unanswered| CniError::new(ErrorCode::TryAgainLater, why.describe(name));
+    let Submitted { pod, reply } = match authority.submit_call(name, call.uid.as_ref()) {
+        Ok(submitted) => submitted,
+        Err(why @ Unanswered { error: LookupError::Agent(_), .. }) => {
+            return Err(authority.explain_refusal(later(&why)));
+        }
+        Err(why) => return Ok((decide_without_facts(call, &why, later, log)?, Ok(Ok(false)))),
     };
     refusal::remove_record(call);
-    if let Some(AgentSilence { message, is_gap: false }) = authority.silence_reason() {
+    if let Err(AgentSilence { message, is_gap: false }) = &reply {
         log.warn(format!("{message}; asked the API server"));
     }
-    let decision = decide_by_facts(call, authority, &pod).map_err(later)?;
+    let decision = decide_by_facts(call, authority, &pod).map_err(|why| later(&why))?;
     let decision = decision.map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
     match (&decision, call.conf.kubernetes.intercept_type.as_str()) {
         (PodDecision::Sidecar(_), other) if other != INTERCEPT_TYPE => Err(CniError::new(
             ErrorCode::InvalidConfig,
             format!("kubernetes.intercept_type is {other:?}; allowed: {INTERCEPT_TYPE:?}"),
         )),
-        _ => Ok(decision),
+        _ => Ok((decision, reply)),
     }
 }
 
@@ -192,7 +198,7 @@ pub(crate) fn decide_by_facts(
     call: &PluginCall,
     authority: &AgentOrApi,
     pod: &Pod,
-) -> Result<Result<PodDecision, InvalidAnnotation>, LookupError> {
+) -> Result<Result<PodDecision, InvalidAnnotation>, Unanswered> {
     let policy = enrolment_policy(call);
     let namespace = match enrolment::needs_namespace(pod, &policy) {
         true => Some(authority.find_namespace(&pod.metadata.namespace)?),
@@ -204,20 +210,20 @@ pub(crate) fn decide_by_facts(
 /// Decides on a pod known to neither agent nor API server: from the node alone, if the rules of [`refusal`] permit.
 fn decide_without_facts(
     call: &PluginCall,
-    error: LookupError,
-    later: impl Fn(LookupError) -> CniError,
+    why: &Unanswered,
+    later: impl Fn(&Unanswered) -> CniError,
     log: &mut CallLog,
 ) -> Result<PodDecision, CniError> {
-    match refusal::judge_add(call, &error) {
+    match refusal::judge_add(call, &why.error) {
         Some(Ok(warning)) => {
             log.warn(warning);
             Ok(PodDecision::Skip(enrolment::SkipReason::NotInjected))
         }
         Some(Err(blocked)) => {
-            let error = later(error);
+            let error = later(why);
             Err(CniError { msg: format!("{}; {blocked}", error.msg), ..error })
         }
-        None => Err(later(error)),
+        None => Err(later(why)),
     }
 }
 
@@ -238,49 +244,40 @@ fn enrolment_policy(call: &PluginCall) -> EnrolmentPolicy {
     }
 }
 
-pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Option<AgentSilence>) -> String {
-    match (error, silence) {
-        // The agent may know the pod, but have failed at a later step.
-        (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
-        (_, None) => format!("cannot determine whether pod {pod} belongs to the mesh: {error}"),
-        (_, Some(AgentSilence { message, .. })) => {
-            format!("cannot determine whether pod {pod} belongs to the mesh: {message}, and {error}")
-        }
-    }
-}
-
 /// Ensures that an ambient pod is enrolled, and returns how: by the agent, else from the agent's files on the node, else by the
 /// agent's successor.
 ///
 /// # Errors
 /// The pod was not enrolled: it must not start outside of the mesh.
-/// It could not be: it must not start outside of the mesh.
 fn ensure_enrolled(
     call: &PluginCall,
     authority: &AgentOrApi,
     reason: EnrolmentReason,
+    reply: AgentReply,
 ) -> Result<String, CniError> {
     let decision = PodDecision::Ambient(reason);
-    if let Some(done) = authority.enrolment_result() {
-        return enrolled_by_agent(call, &decision, done);
+    let silence = match reply {
+        Ok(done) => return enrolled_by_agent(call, authority, &decision, done),
+        Err(silence) => silence,
+    };
+    let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", silence.message)) };
+    match authority.await_successor() {
+        Ok(done) => enrolled_by_agent(call, authority, &decision, done),
+        Err(silence) => {
+            let message = format!(
+                "{} belongs to ambient mode ({reason}) and could not be enrolled: {}, and {why}",
+                pod_title(call),
+                silence.message
+            );
+            Err(authority.explain_refusal(CniError::new(ErrorCode::TryAgainLater, message)))
+        }
     }
-    let silence = || authority.silence_reason().map(|silence| silence.message);
-    let unavailable = || silence().unwrap_or_else(|| "the node agent is unavailable".to_owned());
-    let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };
-    if let Some(done) = authority.enrolled_by_successor() {
-        return enrolled_by_agent(call, &decision, done);
-    }
-    let message = format!(
-        "{} belongs to ambient mode ({reason}) and could not be enrolled: {}, and {why}",
-        pod_title(call),
-        unavailable()
-    );
-    Err(CniError::new(ErrorCode::TryAgainLater, message))
 }
 
 /// Describes the agent's result `done`, for a log line.
 fn enrolled_by_agent(
     call: &PluginCall,
+    authority: &AgentOrApi,
     decision: &PodDecision,
     done: Result<bool, String>,
 ) -> Result<String, CniError> {
@@ -290,7 +287,7 @@ fn enrolled_by_agent(
         Ok(false) => Ok("skipped: not in ambient mode, according to the agent".to_owned()),
         Err(why) => {
             let message = format!("the node agent failed to handle {}: {why}", pod_title(call));
-            Err(CniError::new(ErrorCode::TryAgainLater, message))
+            Err(authority.explain_refusal(CniError::new(ErrorCode::TryAgainLater, message)))
         }
     }
 }
@@ -307,13 +304,19 @@ fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     OfflineEnrolment::open(call)?.enrol_pod(&ips, &call.uid.clone().unwrap_or_default())
 }
 
-/// DEL: releases an ambient pod's addresses. Failures are only logged, because a pod must not be kept from ending.
-pub fn release_pod(call: &PluginCall, log: &mut CallLog) {
+/// DEL: releases an ambient pod's addresses: those that the call reports, else those of the `record` of its ADD. Failures are only
+/// logged, because a pod must not be kept from ending.
+pub fn release_pod(call: &PluginCall, record: Option<PodRecord>, log: &mut CallLog) {
     if !call.conf.ambient_enabled {
         return;
     }
-    let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
-    let request = agent::request_for_call(CniVerb::Del, call, ips.clone());
+    let PodRecord { ips: recorded, uid, pod_uid, .. } = record.unwrap_or_default();
+    let reported = offline_enrol::pod_addresses(call).unwrap_or_default();
+    let ips = if reported.is_empty() { recorded } else { reported };
+    let mut request = agent::request_for_call(CniVerb::Del, call, ips.clone());
+    if request.uid.is_empty() {
+        request.uid = if pod_uid.is_empty() { uid } else { pod_uid };
+    }
     // Identifies the sandbox of a pod whose ADD was not received by any agent.
     let netns = call.environment.netns.as_ref().and_then(|path| Netns::open(path.as_path()).ok());
     let agent = AgentClient::new(call.conf.agent_socket.as_deref());
@@ -381,7 +384,7 @@ fn in_pod<T: Send>(
 
 /// Returns the namespace in `CNI_NETNS`. Never our own, which is the node's: a pod that shares it is not passed to CNI plugins, and
 /// a sidecar's rules there would cut off the node.
-fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
+pub(crate) fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
     open_netns(call).map_err(|why| {
         let what = format!("cannot redirect {}: CNI_NETNS: {why}", pod_title(call));
         CniError::new(ErrorCode::InvalidEnvironment, what)

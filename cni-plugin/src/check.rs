@@ -12,8 +12,8 @@ use rules::ChainSet;
 use wire::PodRecord;
 
 use crate::{
-    agent::AgentOrApi,
-    attach::{decide_by_facts, decide_early, describe_unknown, open_netns, pod_title},
+    agent::{AgentOrApi, AgentReply, Submitted, Unanswered},
+    attach::{decide_by_facts, decide_early, open_netns, pod_title},
     call::PluginCall,
     log::CallLog,
     offline_enrol::{self, OfflineEnrolment},
@@ -54,11 +54,12 @@ enum CheckVerdict {
 }
 
 /// Membership of a pod in the mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Membership {
     Outside,
     Sidecar,
-    Ambient,
+    /// With what the agent found.
+    Ambient(AgentReply),
 }
 
 impl Membership {
@@ -72,24 +73,20 @@ impl Membership {
         }
     }
 
-    fn membership_by_decision(decision: &PodDecision) -> Membership {
-        match decision {
-            PodDecision::Skip(_) => Membership::Outside,
-            PodDecision::Sidecar(_) => Membership::Sidecar,
-            PodDecision::Ambient(_) => Membership::Ambient,
-        }
-    }
-
     /// Determines the membership by a query.
     ///
     /// # Errors
     /// Neither agent nor API server answered in time, or an annotation has become invalid.
     fn find_membership(call: &PluginCall, authority: &AgentOrApi) -> Result<Membership, String> {
         let Some(name) = &call.pod else { return Ok(Membership::Outside) };
-        let unknown = |error| describe_unknown(name, &error, authority.silence_reason());
-        let pod = authority.submit_call(name, call.uid.as_ref()).map_err(unknown)?;
+        let unknown = |why: Unanswered| why.describe(name);
+        let Submitted { pod, reply } = authority.submit_call(name, call.uid.as_ref()).map_err(unknown)?;
         let decision = decide_by_facts(call, authority, &pod).map_err(unknown)?;
-        decision.as_ref().map(Membership::membership_by_decision).map_err(ToString::to_string)
+        Ok(match decision.map_err(|invalid| invalid.to_string())? {
+            PodDecision::Skip(_) => Membership::Outside,
+            PodDecision::Sidecar(_) => Membership::Sidecar,
+            PodDecision::Ambient(_) => Membership::Ambient(reply),
+        })
     }
 }
 
@@ -110,7 +107,7 @@ fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict 
     match recorded.map_or_else(|| Membership::find_membership(call, authority), Ok) {
         Ok(Membership::Outside) => CheckVerdict::InOrder,
         Ok(Membership::Sidecar) => CheckVerdict::Bypasses(format!("no rule redirects {missing}")),
-        Ok(Membership::Ambient) => judge_enrolment(call, authority),
+        Ok(Membership::Ambient(reply)) => judge_enrolment(call, reply),
         Err(why) => CheckVerdict::Unknown(why),
     }
 }
@@ -140,13 +137,13 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Opti
 
 /// Evaluates a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node
 /// with node-level capture, the addresses in its sets decide, whatever the agent has observed by now.
-fn judge_enrolment(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
+fn judge_enrolment(call: &PluginCall, reply: AgentReply) -> CheckVerdict {
     let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
     let by_node = OfflineEnrolment::open(call).map(|mut node| node.check_enrolled(&ips));
-    match (authority.check_result(), by_node) {
-        (Some(Ok(())), _) | (_, Ok(Ok(()))) => CheckVerdict::InOrder,
-        (Some(Err(why)), _) | (None, Ok(Err(why))) => CheckVerdict::Bypasses(why),
-        (None, Err(why)) => CheckVerdict::Unknown(format!(
+    match (reply, by_node) {
+        (Ok(Ok(_)), _) | (_, Ok(Ok(()))) => CheckVerdict::InOrder,
+        (Ok(Err(why)), _) | (Err(_), Ok(Err(why))) => CheckVerdict::Bypasses(why),
+        (Err(_), Err(why)) => CheckVerdict::Unknown(format!(
             "no rule redirects its traffic, and only the agent knows how this node captures ({why})"
         )),
     }

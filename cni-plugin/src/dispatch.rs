@@ -6,7 +6,7 @@ use cni_types::{CniCommand, CniEnvironment, CniError, ErrorCode, NetConf};
 use wire::{AgentRequest, CniVerb};
 
 use crate::{
-    agent::{self, AgentClient, AgentOrApi},
+    agent::{AgentClient, AgentOrApi},
     attach,
     call::{PluginCall, read_configuration},
     check,
@@ -64,8 +64,9 @@ fn release_container(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut imp
         return success_output(String::new(), String::new());
     };
     let mut log = CallLog::new(&call);
+    let record = record::find_for_container(&call);
     record::delete_for_container(&call); // first, because an agent that still has it receives the DEL anyway
-    attach::release_pod(&call, &mut log);
+    attach::release_pod(&call, record, &mut log);
     success_output(String::new(), log.send_lines())
 }
 
@@ -80,21 +81,21 @@ fn about_container(
     };
     let mut log = CallLog::new(&call);
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
-    // Unreadable addresses are reported when they are needed.
-    let ips = match (call.conf.ambient_enabled, command) {
-        (true, CniCommand::Add) => offline_enrol::addresses_at_start(&call).unwrap_or_default(),
-        (true, _) => offline_enrol::pod_addresses(&call).unwrap_or_default(),
-        (false, _) => Vec::new(),
+    let (ambient, is_add) = (call.conf.ambient_enabled, command == CniCommand::Add);
+    let ips = match (ambient, is_add) {
+        (true, true) => offline_enrol::addresses_at_start(&call),
+        (true, false) => offline_enrol::pod_addresses(&call),
+        (false, _) => Ok(Vec::new()),
     };
-    let request = agent::request_for_call(verb, &call, ips);
-    let authority = AgentOrApi::new(&call, request);
+    let netns = (ambient && is_add).then(|| attach::pods_netns(&call)).transpose();
+    let authority = AgentOrApi::new(&call, verb, netns, ips);
     let done = match command {
         CniCommand::Check => check::check_pod(&call, &authority, &mut log),
         _ => attach::add_pod(&call, &authority, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
-    if command == CniCommand::Add {
-        record::save_outcome(&call, authority.into_pod(), &mut log, done.as_ref().err());
+    if is_add {
+        record::save_outcome(&call, authority.into_facts(), &mut log, done.as_ref().err());
     }
     if let Err(error) = &done {
         log.error(format!("{command} failed: {}", error.msg));

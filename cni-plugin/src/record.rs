@@ -12,6 +12,7 @@ use std::{
     fs,
     hash::{BuildHasher as _, RandomState},
     io::{self, Read as _},
+    net::IpAddr,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
@@ -22,6 +23,7 @@ use model::{ContainerId, Pod, PodName};
 use wire::{NetnsFile, PodRecord, RECORDS, STAGED};
 
 use crate::{
+    agent,
     call::PluginCall,
     log::{CallLog, current_time},
     offline_enrol,
@@ -30,8 +32,13 @@ use crate::{
 /// Maximum size read, more than any failure's record has.
 const MAX_READ: u64 = 16 << 10;
 
-/// Records the outcome of an ADD.
-pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Option<&CniError>) {
+/// Records the outcome of an ADD. `ips`: the addresses that were sent to the agent; empty: those that the call has.
+pub fn save_outcome(
+    call: &PluginCall,
+    (ips, pod): (Vec<IpAddr>, Option<Pod>),
+    log: &mut CallLog,
+    error: Option<&CniError>,
+) {
     let Some(directory) = record_directory(&call.conf) else { return };
     let (Some(name), Some(container)) = (&call.pod, container_id(call)) else { return };
     if error.is_none() {
@@ -53,7 +60,7 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
         container: container.clone(),
         netns: netns.map(|path| path.display().to_string()).unwrap_or_default(),
         netns_file: netns.and_then(netns_file),
-        ips: offline_enrol::pod_addresses(call).unwrap_or_default(),
+        ips: if ips.is_empty() { offline_enrol::pod_addresses(call).unwrap_or_default() } else { ips },
         at: current_time(),
         decision: decision.map(PodDecision::code).unwrap_or_default().to_owned(),
         message: decision.map(ToString::to_string).unwrap_or_default(),
@@ -140,10 +147,10 @@ fn record_directory(conf: &NetConf) -> Option<PathBuf> {
     Some(run_dir(conf)?.join(RECORDS))
 }
 
-/// Returns the directory of the sockets; `None` if the plugin shares no directory with an agent.
+/// Returns the directory of the sockets that the configuration names, else of the agent's default one.
 pub(crate) fn run_dir(conf: &NetConf) -> Option<&Path> {
-    let socket = conf.log_uds_address.as_ref().or(conf.agent_socket.as_ref())?;
-    Path::new(socket).parent()
+    let named = conf.log_uds_address.as_deref().or(conf.agent_socket.as_deref());
+    Path::new(named.unwrap_or(agent::SOCKET)).parent()
 }
 
 /// Writes a record atomically, for root alone: a full disk or a kill leaves at most a staged file, which is never read and which
@@ -190,6 +197,20 @@ mod tests {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn records_are_beside_the_sockets_that_are_named_else_beside_the_default_one() {
+        let table = [
+            ("", "/var/run/istio-cni"),
+            (r#""agent_socket": "/a/agent.sock","#, "/a"),
+            (r#""agent_socket": "/a/agent.sock", "log_uds_address": "/b/log.sock","#, "/b"),
+        ];
+        for (named, expected) in table {
+            let text = format!(r#"{{{named} "cniVersion": "1.0.0", "name": "net", "type": "istio-cni"}}"#);
+            let conf = NetConf::parse(text.as_bytes()).unwrap();
+            assert_eq!(record_directory(&conf), Some(Path::new(expected).join(RECORDS)));
+        }
     }
 
     #[test]

@@ -207,3 +207,51 @@ fn an_agents_answer_spares_the_api_server() {
     let verbs: Vec<Value> = agent.requests().iter().map(|request| request["verb"].clone()).collect();
     assert_eq!(verbs, ["add", "check"], "a CHECK of rules that redirect asks nobody");
 }
+
+/// Answer of an agent that has enrolled the pod in ambient mode.
+fn enrolled() -> Value {
+    json!({
+        "pod": {"metadata": {"name": "web", "namespace": "shop", "uid": UID}, "spec": {}, "status": {}},
+        "namespace": {"metadata": {"name": "shop", "labels": {"istio.io/dataplane-mode": "ambient"}}},
+        "enrolled": true,
+    })
+}
+
+/// As with Multus, whose networks have no plugin before this one, and with CNI 0.3, whose DEL has no result.
+#[test]
+fn record_and_del_have_the_addresses_of_an_add_without_a_result_before_it() {
+    let fixture = PluginFixture::new();
+    let agent = FakeAgent::start(&fixture, Some(enrolled()));
+    let netns = bare_pod(V4);
+    let call = |command| {
+        let mut call = agent.call(&fixture, command, &netns).with("ambient_enabled", json!(true));
+        call.conf.as_object_mut().unwrap().remove("prevResult");
+        call
+    };
+    call("ADD").run().ok();
+    let file = agent.socket.with_file_name(wire::RECORDS).join("0123456789abcdef");
+    let record = wire::PodRecord::decode(&std::fs::read(&file).unwrap()).unwrap();
+    call("DEL").pod("shop", "web").with("cniVersion", json!("0.3.1")).run().ok();
+    assert!(!record.ips.is_empty() && !file.exists());
+    let [add, del] = agent.requests().try_into().unwrap();
+    let ips = json!(record.ips);
+    assert_eq!([&add["verb"], &add["uid"], &add["ips"]], [&json!("add"), &json!(UID), &ips]);
+    assert_eq!([&del["verb"], &del["uid"], &del["ips"]], [&json!("del"), &json!(UID), &ips]);
+}
+
+#[test]
+fn an_ambient_pod_whose_namespace_cannot_be_opened_is_refused_for_that_reason() {
+    let (refused, done) = (PluginFixture::new(), PluginFixture::new());
+    let why = "the request has no network namespace: the plugin is of another version";
+    let netns = bare_pod(V4);
+    let add = |fixture: &PluginFixture, answer: Value| {
+        let agent = FakeAgent::start(fixture, Some(answer));
+        let call = agent.call(fixture, "ADD", &netns).with("ambient_enabled", json!(true));
+        call.env("CNI_NETNS", "/run/netns/gone").run()
+    };
+    let error = add(&refused, json!({"error": why})).refused();
+    let cause = error.msg.strip_prefix("cannot redirect pod shop/web: CNI_NETNS: ");
+    assert!(error.code == 4 && cause.is_some(), "{error:?}");
+    assert_eq!(error.details, format!("the node agent failed to handle pod shop/web: {why}"));
+    add(&done, enrolled()).ok(); // an agent with node-level capture needs only the addresses
+}
