@@ -292,3 +292,22 @@ fn what_an_agent_left_that_ended_in_the_other_mode_is_taken_over() {
     fixture.wait_enrolled(&peer, true);
     assert!(fixture.is_captured(&peer));
 }
+
+#[test]
+fn check_accepts_a_pod_that_the_node_path_captures_until_its_own_rules_are_in_place() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let _old = fixture.ambient_ztunnel("ztunnel-old");
+    let peer = fixture.pod(MESH, "app");
+    fixture.wait_enrolled(&peer, true);
+    // Nothing shows its network namespace without a record and a process.
+    std::fs::remove_dir_all(fixture.node.run_dir().join(wire::RECORDS)).unwrap();
+    let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    new.wait_for_snapshots(1);
+    assert!(has_node_path(&fixture) && fixture.is_bare(&peer));
+    peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+    fixture.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns);
+    fixture.wait_served(&new, &peer);
+    fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
+    peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+}

@@ -210,6 +210,20 @@ fn an_agent_that_hangs_is_given_up_and_does_nothing_late() {
     assert!(away.fixture.is_captured(&stays));
 }
 
+/// The DEL of CNI 0.3 has no result: the addresses are those of the ADD's record.
+#[test]
+fn a_del_without_a_result_releases_the_pod_without_the_agent() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let mut chain = fixture.node.conflist(&[fixture.plugin()]);
+    chain["cniVersion"] = json!("0.3.1");
+    let mut pod = fixture.add(Pod::new(MESH, "web"), &chain).unwrap_or_else(|error| panic!("{error}"));
+    fixture.assert_owned(&pod);
+    fixture.daemon.take().unwrap().kill();
+    pod.sandbox.delete().unwrap();
+    fixture.assert_free(&pod);
+}
+
 #[test]
 fn hostile_clients_of_the_socket_disturb_nobody() {
     let mut fixture = Ambient::new(&[]);

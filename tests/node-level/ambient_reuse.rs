@@ -194,6 +194,27 @@ fn a_pod_is_held_whose_ztunnel_lacks_one_of_its_families() {
     drop(pod);
 }
 
+/// The API shows only one address of each family.
+#[test]
+fn a_second_address_of_a_family_stays_enrolled_when_the_agent_restarts() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let mut chain = fixture.node.conflist(&[fixture.plugin()]);
+    let ranges = &mut chain["plugins"][0]["ipam"]["ranges"];
+    ranges.as_array_mut().unwrap().push(json!([{"subnet": "10.222.7.0/24"}]));
+    let peer = fixture.add(Pod::new(MESH, "web"), &chain).unwrap();
+    assert_eq!(peer.sandbox.ips().len(), 3);
+    let mut manifest = peer.sandbox.manifest();
+    set_addresses(&mut manifest, &[peer.ip(false), peer.ip(true)]);
+    fixture.manifests.put_pod(&manifest);
+    fixture.settle();
+    fixture.assert_owned(&peer);
+    fixture.restart();
+    fixture.settle();
+    fixture.assert_owned(&peer);
+    peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
+}
+
 fn set_addresses(manifest: &mut Value, ips: &[std::net::IpAddr]) {
     manifest["status"]["podIP"] = json!(ips[0]);
     manifest["status"]["podIPs"] = ips.iter().map(|ip| json!({"ip": ip})).collect();

@@ -170,10 +170,15 @@ impl AttachmentLedger {
     }
 
     /// Returns the known containers of a network that are not among these, except unnamed ones.
-    pub fn containers_not_in(&self, network: &str, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
-        let of_network = self.records.iter().filter(|(_, record)| record.attachment.network == network);
-        let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
-        of_network.map(|(container, _)| container).filter(gone).cloned().collect()
+    pub fn containers_not_in(
+        &self,
+        network: &str,
+        attachments: &BTreeSet<ContainerId>,
+    ) -> Vec<(ContainerId, PodAttachment)> {
+        let all = self.records.iter().map(|(container, record)| (container, &record.attachment));
+        let is_gone = |container| !attachments.contains(container) && !is_unnamed(container);
+        let gone = all.filter(|(container, one)| one.network == network && is_gone(container));
+        gone.map(|(container, one)| (container.clone(), one.clone())).collect()
     }
 
     /// Whether an ADD reported the pod with this UID, and the API has not shown it yet.
@@ -201,8 +206,8 @@ impl AttachmentLedger {
 
     /// Returns the pod that is enrolled with each address.
     ///
-    /// `inherited` are the members that an earlier agent or a plugin left in the kernel, for pods that the API shows without an
-    /// address.
+    /// `inherited` are the members that an earlier agent or a plugin left in the kernel: the API shows at most one address of a
+    /// family, and at first none.
     pub fn resolve_members(
         &mut self,
         index: &FactIndex,
@@ -262,6 +267,15 @@ impl AttachmentLedger {
             let ips = match standing(pod) {
                 AmbientStanding::Member { ips, .. } => {
                     joined.insert(&meta.uid);
+                    // The API shows one address of a family, the plugin may have reported more to an earlier agent. Any other
+                    // claim takes precedence, because the pod may have another sandbox since.
+                    for ip in by_owner.get(&meta.uid).into_iter().flatten() {
+                        if is_meant(ip) && !self.has_released(&meta.uid, *ip) {
+                            let (created, uid) = (String::new(), meta.uid.clone());
+                            let claim = AddressClaim { order: 0, held: false, created, uid, is_member: true };
+                            add_claim(&mut claims, *ip, claim);
+                        }
+                    }
                     ips
                 }
                 AmbientStanding::Pending(_) => {

@@ -1,7 +1,7 @@
 //! Reconciler thread, which owns the node's network namespace: its inbox and its loop.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     path::Path,
     sync::{
@@ -22,7 +22,7 @@ use crate::{
     agent_state::AgentState,
     annotation::AnnotationSink,
     capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
-    history::HistoryEntry,
+    history::{HistoryEntry, join_reasons},
     ledger::{self, PodAttachment},
     metrics::AgentMetrics,
     notice::NoticeSink,
@@ -207,6 +207,8 @@ pub struct Reconciler {
     started: Instant,
     /// Error that was logged last.
     logged: Option<String>,
+    /// Containers that a GC could not release.
+    unreleased: BTreeMap<ContainerId, PodAttachment>,
 }
 
 impl Reconciler {
@@ -231,6 +233,7 @@ impl Reconciler {
             inbox: inbox.receiver,
             started: Instant::now(),
             logged: None,
+            unreleased: BTreeMap::new(),
         }
     }
 
@@ -476,15 +479,24 @@ impl Reconciler {
         self.mode.release_pod(&mut self.core, &container, gone, is_last)
     }
 
+    /// Releases the containers of a network that are not among these, despite errors, which are returned together. The next call
+    /// tries the failed ones again.
     fn collect_garbage(&mut self, network: &str, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
-        for container in self.core.ledger.containers_not_in(network, attachments) {
-            self.release_container(SandboxEnd {
-                container,
-                attachment: PodAttachment::default(),
-                netns: None,
-            })?;
+        let is_gone = |container: &ContainerId, attachment: &mut PodAttachment| {
+            attachment.network == network && !attachments.contains(container)
+        };
+        let mut gone: Vec<_> = self.unreleased.extract_if(.., is_gone).collect();
+        gone.extend(self.core.ledger.containers_not_in(network, attachments));
+        let mut problems = Vec::new();
+        for (container, attachment) in gone {
+            let end =
+                SandboxEnd { container: container.clone(), attachment: attachment.clone(), netns: None };
+            if let Err(problem) = self.release_container(end) {
+                self.unreleased.insert(container, attachment);
+                problems.push(problem);
+            }
         }
-        Ok(())
+        if problems.is_empty() { Ok(()) } else { Err(join_reasons(problems.iter()).into()) }
     }
 
     /// Completes pending work: nothing is changed any more. Precedes an uninstallation, which it would otherwise undo.

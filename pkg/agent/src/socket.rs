@@ -120,13 +120,9 @@ impl AgentServer {
         Ok(AgentServer { listener, _file: file })
     }
 
-    /// Serves until the process ends.
-    ///
-    /// # Errors
-    /// A thread cannot be started.
-    pub fn serve(self, service: AgentService) -> io::Result<()> {
-        let body = move || self.accept_connections(&service.0);
-        thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
+    /// Serves until the process ends. Blocks.
+    pub fn serve(&self, service: &AgentService) {
+        self.accept_connections(&service.0);
     }
 
     fn accept_connections(&self, shared: &Arc<ConnectionContext>) {

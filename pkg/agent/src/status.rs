@@ -107,12 +107,13 @@ impl AgentStatus {
         self.record_change();
     }
 
-    /// Checks that the facts are known, that the last reconcile pass succeeded, and that no ADD has failed recently for lack of
-    /// file descriptors.
+    /// Checks that the loop and the workers make progress, that the facts are known, that the last reconcile pass succeeded, and
+    /// that no ADD has failed recently for lack of file descriptors.
     ///
     /// # Errors
     /// The missing condition.
     pub fn check_readiness(&self) -> Result<(), Reason> {
+        self.check_liveness()?;
         let state = self.lock_health();
         if state.short.is_some_and(|when| when.elapsed() < SHORT) {
             let limit = SHORT.as_secs();
@@ -122,5 +123,25 @@ impl AgentStatus {
             .into());
         }
         state.problem.clone().map_or(Ok(()), |why| Err(why.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_whose_loop_or_workers_are_stuck_is_not_ready_although_its_last_pass_succeeded() {
+        let status = AgentStatus::default();
+        status.set_problem(None);
+        assert_eq!(status.check_readiness(), Ok(()));
+        status.set_standstill(true);
+        assert_eq!(status.check_readiness(), status.check_liveness());
+        status.set_standstill(false);
+        let past = Instant::now().checked_sub(STUCK).expect("the machine has run for longer");
+        status.lock_health().turned = past;
+        assert!(status.check_readiness().is_err());
+        status.record_progress();
+        assert_eq!(status.check_readiness(), Ok(()));
     }
 }

@@ -305,6 +305,12 @@ impl CaptureMode for AutoCapture {
     }
 
     fn check_pod(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        // The node path captures a pod until the pod's own rules are in place.
+        let left = self.node.as_mut().filter(|_| self.is_in_pod);
+        if left.is_some_and(|node| node.check_members(ips).is_ok()) {
+            drop(reply.send(Ok(())));
+            return;
+        }
         match self.current_mode() {
             Ok(mode) => mode.check_pod(state, uid, ips, reply),
             Err(_) => drop(reply.send(Ok(()))), // the node's mode is not known yet

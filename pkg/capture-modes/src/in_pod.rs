@@ -213,11 +213,7 @@ fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
 }
 
 /// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].
-fn watch_node(
-    probes: &NodeProbes,
-    attributed: bool,
-    results: JobResultSender,
-) -> Result<Option<NodeWatch>, Error> {
+fn watch_node(probes: &NodeProbes, attributed: bool, results: JobResultSender) -> Result<NodeWatch, Error> {
     let rules = probes.rules().clone();
     let objects = NodeObjects {
         sets: rules.set_names()?,
@@ -226,11 +222,14 @@ fn watch_node(
         ztunnels: None,
         attributed,
     };
-    Ok(NodeWatch::start_or_warn(objects, move |change| results.send(JobResult::NodeChanged(change))))
+    Ok(NodeWatch::start(objects, move |change| results.send(JobResult::NodeChanged(change))))
 }
 
 impl CaptureMode for InPodCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        if scope == ReconcileScope::Full {
+            self.exemption.watch.ensure_running();
+        }
         self.reconcile_pods(state, scope)
     }
 

@@ -26,7 +26,9 @@ use crate::{
     node_watch::{NodeDrift, NodeNotice, NodeObjects, NodeWatch},
     settings::CaptureSettings,
 };
-use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, RulesPlace, life_from_phase};
+use agent::{
+    AgentHandle, AgentState, CaptureReply, CaptureResult, PodAttachment, RulesPlace, life_from_phase,
+};
 
 pub use uninstall::observe_installed;
 pub(crate) use uninstall::{is_installed, uninstall};
@@ -61,7 +63,7 @@ pub(crate) struct NodeCapture {
     /// Exceptions that pods request: node-level capture applies none.
     refused_exceptions: BTreeMap<PodUid, Vec<String>>,
     /// Reports changes of the node's objects until it is dropped.
-    _watch: Option<NodeWatch>,
+    watch: NodeWatch,
     /// Changes that the watch reported.
     changes: Receiver<NodeNotice>,
     /// Changes by other components that no pass has observed yet.
@@ -93,15 +95,12 @@ impl NodeCapture {
             ztunnels: Some(ztunnels.clone()),
             attributed: settings.drift_attribution,
         };
-        let watch = NodeWatch::start_or_warn(objects, move |change| {
+        let mut watch = NodeWatch::start(objects, move |change| {
             if sender.send(change).is_ok() {
                 owner.work_completed();
             }
         });
-        // Without the thread that reads changes, a watch would keep the namespace of an ended ztunnel alive.
-        if watch.is_some() {
-            path.watch_ztunnels(ztunnels.clone());
-        }
+        watch_ztunnels(&mut path, &mut watch, &ztunnels);
         Ok(NodeCapture {
             settings: Arc::clone(settings),
             path,
@@ -116,7 +115,7 @@ impl NodeCapture {
             fresh: BTreeSet::new(),
             verify_at: None,
             refused_exceptions: BTreeMap::new(),
-            _watch: watch,
+            watch,
             changes,
             drift: NodeDrift::new(Instant::now()),
             started: Instant::now(),
@@ -132,6 +131,19 @@ impl NodeCapture {
     /// now, or has ended.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
         self.members.release_pod(&pod.ips, &pod.uid).map(drop)
+    }
+
+    /// Checks that all of these addresses are in the node's sets.
+    pub(crate) fn check_members(&mut self, ips: &[IpAddr]) -> CaptureResult {
+        self.members.check_members(ips)
+    }
+}
+
+/// Has ztunnels' namespaces watched, if the thread runs that reads their changes; without it, a watch would keep the namespace of an
+/// ended ztunnel alive.
+fn watch_ztunnels(path: &mut NodePath, watch: &mut NodeWatch, ztunnels: &ZtunnelWatcher) {
+    if watch.ensure_running() {
+        path.watch_ztunnels(ztunnels.clone());
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, Thread},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -80,6 +80,7 @@ impl From<NodeChange> for NodeNotice {
 }
 
 /// Our objects on the node.
+#[derive(Clone)]
 pub(crate) struct NodeObjects {
     /// Owner of our rules.
     pub(crate) rules: ChainSet,
@@ -166,48 +167,77 @@ impl NodeDrift {
     }
 }
 
-/// Handle of the watching thread, which ends when this is dropped.
-#[derive(Debug)]
+/// Watch of our objects on the node. Its thread ends when this is dropped.
 pub(crate) struct NodeWatch {
-    ended: Arc<AtomicBool>,
-    thread: Thread,
-}
-
-impl Drop for NodeWatch {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
+    start: Box<dyn Fn() -> io::Result<WatchThread> + Send>,
+    thread: Option<WatchThread>,
+    /// Whether it was logged that the thread does not run.
+    is_lost: bool,
 }
 
 impl NodeWatch {
-    /// Like [`NodeWatch::start`], but a failure is logged, and observations are then triggered by the clock only.
-    pub(crate) fn start_or_warn(
+    /// Starts a watch for the calling thread's network namespace. `report` is called on the watch's thread for each change,
+    /// including some of our own.
+    pub(crate) fn start(
         objects: NodeObjects,
-        report: impl FnMut(NodeNotice) + Send + 'static,
-    ) -> Option<NodeWatch> {
-        let started = NodeWatch::start(objects, report);
-        let warn = |error| {
-            tracing::warn!(target: "ambient", %error, "changes of the node's sets and rules are not reported; observing them at intervals");
-        };
-        started.map_err(warn).ok()
+        report: impl FnMut(NodeNotice) + Clone + Send + 'static,
+    ) -> NodeWatch {
+        NodeWatch::start_with(move || {
+            let (mut observer, mut report) = (NodeObserver::new(objects.clone())?, report.clone());
+            WatchThread::spawn(move |ended| observer.run(ended, &mut report))
+        })
     }
 
-    /// Starts the thread for the calling thread's network namespace. `report` is called on the new thread for each
-    /// change, including some of our own.
-    ///
-    /// # Errors
-    /// The kernel has no sets, or no descriptor or thread is left.
-    fn start(
-        objects: NodeObjects,
-        mut report: impl FnMut(NodeNotice) + Send + 'static,
-    ) -> io::Result<NodeWatch> {
-        let mut observer = NodeObserver::new(objects)?;
+    fn start_with(start: impl Fn() -> io::Result<WatchThread> + Send + 'static) -> NodeWatch {
+        let mut watch = NodeWatch { start: Box::new(start), thread: None, is_lost: false };
+        watch.ensure_running();
+        watch
+    }
+
+    /// Starts the thread if it has ended, or could not be started before; until that succeeds, observations are triggered by the
+    /// clock only. Returns whether the thread runs. Must be called in the network namespace of the start.
+    pub(crate) fn ensure_running(&mut self) -> bool {
+        if self.thread.as_ref().is_some_and(|thread| !thread.handle.is_finished()) {
+            if std::mem::take(&mut self.is_lost) {
+                tracing::info!(target: "ambient", "changes of the node's sets and rules are reported again");
+            }
+            return true;
+        }
+        let ended = self.thread.take().map(|_| io::Error::other("the thread has ended"));
+        let error = match (self.start)() {
+            Ok(thread) => {
+                self.thread = Some(thread);
+                ended
+            }
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error.filter(|_| !self.is_lost) {
+            tracing::warn!(target: "ambient", %error, "changes of the node's sets and rules are not reported; observing them at intervals");
+            self.is_lost = true;
+        }
+        self.thread.is_some()
+    }
+}
+
+/// Thread that ends when this is dropped.
+struct WatchThread {
+    ended: Arc<AtomicBool>,
+    handle: JoinHandle<()>,
+}
+
+impl WatchThread {
+    fn spawn(body: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<WatchThread> {
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ended);
-        let body = move || observer.run(&is_over, &mut report);
-        let thread = thread::Builder::new().name("node-watch".to_owned()).stack_size(STACK).spawn(body)?;
-        Ok(NodeWatch { ended, thread: thread.thread().clone() })
+        let builder = thread::Builder::new().name("node-watch".to_owned()).stack_size(STACK);
+        Ok(WatchThread { ended, handle: builder.spawn(move || body(&is_over))? })
+    }
+}
+
+impl Drop for WatchThread {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.handle.thread().unpark();
     }
 }
 
@@ -418,7 +448,32 @@ fn watch_node(rules: bool) -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
+
+    #[test]
+    fn a_watch_that_could_not_be_started_or_has_ended_is_started_again() {
+        let attempts = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&attempts);
+        let mut watch = NodeWatch::start_with(move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(io::ErrorKind::OutOfMemory.into()),
+            1 => WatchThread::spawn(|_| {}),
+            _ => WatchThread::spawn(|ended| {
+                while !ended.load(Ordering::Acquire) {
+                    thread::park();
+                }
+            }),
+        });
+        assert!(watch.thread.is_none() && watch.is_lost);
+        assert!(watch.ensure_running() && watch.is_lost, "it may end again");
+        while watch.thread.as_ref().is_some_and(|thread| !thread.handle.is_finished()) {
+            thread::yield_now();
+        }
+        assert!(watch.ensure_running() && watch.is_lost);
+        assert!(watch.ensure_running() && !watch.is_lost);
+        assert_eq!(attempts.load(Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn a_change_that_comes_alone_is_looked_into_at_once() {

@@ -99,7 +99,8 @@ impl Node {
 
     /// The containers that an empty list of the runtime lacks.
     fn unlisted(&self) -> Vec<String> {
-        self.ledger.containers_not_in("cbr0", &BTreeSet::new()).into_iter().map(String::from).collect()
+        let unlisted = self.ledger.containers_not_in("cbr0", &BTreeSet::new());
+        unlisted.into_iter().map(|(container, _)| container.into()).collect()
     }
 
     fn restart(&mut self) {

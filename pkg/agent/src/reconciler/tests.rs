@@ -8,7 +8,7 @@ use super::*;
 use crate::{CaptureSnapshot, MeshPodMetrics, SidecarsOnly};
 
 /// Mode whose passes have this result, with the time at which a change by another component is to be observed, and whether a
-/// request waits.
+/// request waits. The pod with UID `stuck` cannot be released.
 struct TroubledMode(Result<Option<Reason>, Reason>, Arc<Mutex<Option<Instant>>>, bool);
 
 impl CaptureMode for TroubledMode {
@@ -33,10 +33,10 @@ impl CaptureMode for TroubledMode {
         &mut self,
         _: &mut AgentState,
         _: &ContainerId,
-        _: PodAttachment,
+        gone: PodAttachment,
         _: bool,
     ) -> CaptureResult {
-        Ok(())
+        if gone.uid.as_str() == "stuck" { Err(format!("{:?}", gone.ips).into()) } else { Ok(()) }
     }
 
     fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], _: CaptureReply) {}
@@ -135,4 +135,22 @@ fn a_request_that_waits_is_attempted_soon_after_a_failure_but_not_without_a_paus
     reconciler.failed_at = failed_at.checked_sub(FIRST_RETRY);
     reconciler.reconcile_if_due();
     assert_eq!(reconciler.attempts.failure_count(), failures + 1);
+}
+
+#[test]
+fn garbage_is_collected_past_a_container_that_cannot_be_released_which_the_next_call_tries_again() {
+    let mode = TroubledMode(Ok(None), Arc::default(), false);
+    let (mut reconciler, _) = reconciler(Box::new(mode));
+    let ip = IpAddr::from([10, 1, 0, 1]);
+    for (container, uid, ips) in [("a", "stuck", vec![ip]), ("b", "fine", vec![]), ("c", "listed", vec![])] {
+        let attachment = PodAttachment { uid: uid.into(), ips, network: "net".to_owned() };
+        reconciler.core.ledger.record_add(&container.into(), attachment);
+    }
+    let listed = BTreeSet::from(["c".into()]);
+    for _ in 0..2 {
+        assert_eq!(reconciler.collect_garbage("net", &listed), Err("[10.1.0.1]".into()));
+        assert!(!reconciler.core.ledger.has_container(&"b".into()));
+    }
+    assert!(reconciler.core.ledger.has_container(&"c".into()));
+    assert_eq!(reconciler.collect_garbage("other", &BTreeSet::new()), Ok(()));
 }

@@ -8,7 +8,6 @@ use model::{MemberAddresses, Reason};
 use crate::node_watch::{NodeDisturbance, NodeDrift, NodeWatch};
 
 /// State of the sets and rules that exempt the node's probes.
-#[derive(Debug)]
 pub(super) struct ProbeExemption {
     pub(super) probes: NodeProbes,
     /// The pods whose probes shall be exempt.
@@ -16,7 +15,7 @@ pub(super) struct ProbeExemption {
     /// Changes of sets and rules by other components.
     pub(super) drift: NodeDrift,
     /// Reports these changes until it is dropped.
-    _watch: Option<NodeWatch>,
+    pub(super) watch: NodeWatch,
     /// Whether a worker is applying the rules.
     pub(super) busy: bool,
     /// Whether applying the rules was attempted at least once.
@@ -32,12 +31,12 @@ pub(super) struct ProbeExemption {
 }
 
 impl ProbeExemption {
-    pub(super) fn new(probes: NodeProbes, watch: Option<NodeWatch>, now: Instant) -> ProbeExemption {
+    pub(super) fn new(probes: NodeProbes, watch: NodeWatch, now: Instant) -> ProbeExemption {
         ProbeExemption {
             probes,
             addresses: MemberAddresses::new(),
             drift: NodeDrift::new(now),
-            _watch: watch,
+            watch,
             busy: false,
             was_tried: false,
             rules_changed: None,

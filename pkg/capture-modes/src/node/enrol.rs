@@ -11,7 +11,7 @@ use node_plan::{ZtunnelFallback, ZtunnelSlot};
 use super::{
     NodeCapture,
     pass::{ADDED, describe_members},
-    report_unobserved,
+    report_unobserved, watch_ztunnels,
 };
 use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
 use agent::{
@@ -33,6 +33,9 @@ impl CaptureMode for NodeCapture {
         let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
         let is_full = is_recheck || disturbance.as_ref().is_some_and(needs_full);
         let scope = if is_full { ReconcileScope::Full } else { scope };
+        if scope == ReconcileScope::Full {
+            watch_ztunnels(&mut self.path, &mut self.watch, &self.ztunnels);
+        }
         if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::drift_cause) {
             state.history.add_cause(|| cause);
         }
@@ -120,7 +123,7 @@ impl CaptureMode for NodeCapture {
     }
 
     fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
-        drop(reply.send(self.members.check_members(ips)));
+        drop(reply.send(self.check_members(ips)));
     }
 
     fn finish_work(&mut self) {} // all work has ended when its method returns

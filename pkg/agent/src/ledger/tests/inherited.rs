@@ -33,3 +33,33 @@ fn what_an_agent_before_was_told_counts_least() {
     again.are(&[(Y, "u1")]);
     assert_eq!(again.del("c2", "u1", &[Y]), [Y]);
 }
+
+#[test]
+fn a_new_agent_keeps_addresses_of_a_member_that_the_api_does_not_show_until_another_pod_has_them() {
+    let restarted = || {
+        let mut node = Node::new(vec![shown("u1", &[X])]);
+        node.add("c1", "u1", &[X, Y]);
+        node.are(&[(X, "u1"), (Y, "u1")]);
+        node.restart();
+        node.are(&[(X, "u1"), (Y, "u1")]);
+        node
+    };
+    let mut ended = restarted();
+    assert_eq!(ended.del("c1", "u1", &[X, Y]), [X, Y]);
+    ended.are(&[]);
+    let mut gone = restarted();
+    gone.gone("u1");
+    gone.are(&[]);
+    // The API shows another pod with the address, in the mesh or not; or another ADD has reported it.
+    let mut shared = restarted();
+    shared.api(shown("u0", &[Y]));
+    shared.are(&[(X, "u1"), (Y, "u0")]);
+    let mut outside = shown("u0", &[Y]);
+    outside.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "none".to_owned());
+    let mut left = restarted();
+    left.api(outside);
+    left.are(&[(X, "u1")]);
+    let mut taken = restarted();
+    taken.add("c2", "u2", &[Y]);
+    taken.are(&[(X, "u1"), (Y, "u2")]);
+}
