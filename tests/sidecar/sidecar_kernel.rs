@@ -87,7 +87,7 @@ fn comes_and_goes(case: &Case, backend: Backend) {
         "{name} {backend}: the other backend got a table: {there:#?}"
     );
     let verified =
-        netns.run(|| redirect::verify(&case.config, FamilyChoice::Dual, &forced(backend))).unwrap();
+        netns.run(|| redirect::verify(&case.config, FamilyChoice::Dual, None, &forced(backend))).unwrap();
     assert!(verified.is_unchanged(), "{name} {backend}: {verified:?}");
     let again = apply(&netns, case, backend);
     assert!(again.is_unchanged(), "{name} {backend}: {again:?}");

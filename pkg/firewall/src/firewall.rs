@@ -292,6 +292,7 @@ impl Firewall {
     pub(crate) fn read_tables(&self, families: &[Family]) -> Result<ObservedTables, Error> {
         let bounds = self.options.list_bounds();
         match self.backend {
+            Backend::Native if !self.presence.native => Ok(ObservedTables::no_native()),
             Backend::Native => {
                 let native = Some(Arc::new(NativeListing::read(&OWNERS, bounds)?));
                 Ok(ObservedTables { native, ..ObservedTables::default() })
@@ -399,21 +400,24 @@ impl Firewall {
     /// observation.
     ///
     /// # Errors
-    /// The error of the first family that failed, with the tool's output; the other family has been completed, too.
+    /// A tool that could not be started, or the error of the first family that failed, with the tool's output; the
+    /// other family has been completed, too.
     pub fn restore(&self, texts: &[(Family, String)], mut waiting: Vec<WaitingRestore>) -> Result<(), Error> {
-        let mut running = Vec::new();
+        let (mut running, mut not_started) = (Vec::new(), None);
         for (family, text) in texts.iter().filter(|(_, text)| !text.is_empty()) {
             let started = waiting.iter().position(|waiting| waiting.family == *family);
-            running.push((
-                *family,
-                match started {
-                    Some(index) if text.len() <= PIPE => waiting.swap_remove(index).feed_text(text)?,
-                    _ => self.start_tool(*family, ToolInput::Text(text))?,
-                },
-            ));
+            let started = match started {
+                Some(index) if text.len() <= PIPE => waiting.swap_remove(index).feed_text(text),
+                _ => self.start_tool(*family, ToolInput::Text(text)),
+            };
+            match started {
+                Ok(child) => running.push((*family, child)),
+                Err(error) => not_started = not_started.or(Some(error)),
+            }
         }
-        let finished = finish_all(running, self.options.tool_time())?;
-        finished.into_iter().try_for_each(|(_, finished)| self.check_finished(finished))
+        let finished = finish_all(running, self.options.tool_time());
+        not_started.map_or(Ok(()), Err)?;
+        finished?.into_iter().try_for_each(|(_, finished)| self.check_finished(finished))
     }
 
     fn start_tool(&self, family: Family, input: ToolInput<'_>) -> Result<RunningTool, Error> {

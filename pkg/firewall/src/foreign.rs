@@ -22,9 +22,9 @@ use netlink::{
 use nftables::{
     native::{has_table_prefix, iptables_table},
     uapi::{
-        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, GET_TABLE, HOOK_NUMBER,
-        HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT,
-        TABLE_FLAGS, TABLE_NAME, base_chain,
+        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, CHAIN_USE, GET_CHAIN, GET_RULE, GET_TABLE,
+        HOOK_NUMBER, HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE,
+        TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain,
     },
 };
 use rules::{ChainSet, Hook, Table};
@@ -48,6 +48,11 @@ const LONGEST_NAME: usize = 32;
 /// Tables of iptables in which our jumps precede all other rules.
 const NAT: &str = "nat";
 pub(crate) const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
+/// Reasons why rules of ours are inactive.
+pub(crate) const DORMANT: &str = "is dormant, so the kernel does not evaluate our rules there";
+const UNHOOKED: &str = "is not at its hook, so the kernel does not evaluate our rules there";
+/// Only the type `route` routes packets anew whose marks change, and `nat` sees the first packet of a connection alone.
+const OTHER_TYPE: &str = "is of another type, so our rules there have another effect";
 
 /// Returns the effects of foreign rules ahead of ours in the calling thread's network namespace, as text; empty if
 /// there are none. `owner`: owner of our chains; `marks`: marks that our rules match; `backend`: the one whose tables
@@ -159,8 +164,8 @@ struct TableChains {
     rules: u32,
     /// Whether the table has chains of ours.
     is_shared: bool,
-    /// Built-in chains with jumps to ours that are not attached to their hook.
-    unhooked: Vec<String>,
+    /// Built-in chains with jumps to ours that the kernel does not evaluate as such, with the reason.
+    inactive: Vec<(String, &'static str)>,
     /// Whether the table is dormant.
     is_dormant: bool,
 }
@@ -168,9 +173,9 @@ struct TableChains {
 impl TableChains {
     /// Returns chains of ours that the kernel does not evaluate (`None`: all of them), with the reason.
     fn inactive_parts(&self) -> impl Iterator<Item = (Option<&str>, &'static str)> {
-        let dormant = self.is_dormant.then_some((None, "is dormant"));
-        let unhooked = self.unhooked.iter().map(|chain| (Some(chain.as_str()), "is not at its hook"));
-        dormant.into_iter().chain(unhooked).filter(|_| self.is_shared)
+        let dormant = self.is_dormant.then_some((None, DORMANT));
+        let inactive = self.inactive.iter().map(|(chain, why)| (Some(chain.as_str()), *why));
+        dormant.into_iter().chain(inactive).filter(|_| self.is_shared)
     }
 
     fn inactive_effects(&self, table: &TableKey) -> impl Iterator<Item = FoundEffect> {
@@ -309,36 +314,41 @@ fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Erro
     Ok(dormant)
 }
 
-/// Returns whether a chain of this name is a built-in one with jumps to ours in a pod, but not attached as iptables
-/// does. For native tables, whose priority differs between versions, only the hook is compared.
-fn is_unhooked(
+/// Returns why the kernel does not evaluate a chain as the built-in one with jumps to ours in a pod; `None`: it does, or
+/// has no such name. For native tables, whose priority differs between versions, only the hook is compared.
+fn inactive_reason(
     owner: ChainSet,
     (family, table): (u8, &str),
     chain: &str,
-    hook: Option<&Attribute<'_>>,
-) -> Result<bool, Malformed> {
+    attributes: &Attributes<'_>,
+) -> Result<Option<&'static str>, Malformed> {
     let (table, chain) = match (family, owner.native) {
         (IPV4 | IPV6, _) => (Table::from_name(table), chain.to_owned()),
         (INET, Some(prefix)) => (iptables_table(prefix, table), chain.to_ascii_uppercase()),
-        _ => return Ok(false),
+        _ => return Ok(None),
     };
     let known = Hook::from_name(&chain).filter(|hook| [Hook::Prerouting, Hook::Output].contains(hook));
-    let Some((_, number, priority)) = table.zip(known).map(|(table, hook)| base_chain(table, hook)) else {
-        return Ok(false);
-    };
-    Ok(!is_at_hook(hook, number, Some(priority).filter(|_| family != INET))?)
+    let Some((table, hook)) = table.zip(known) else { return Ok(None) };
+    compare_base_chain(attributes, base_chain(table, hook), family == INET)
 }
 
-/// Returns whether a chain is a base chain of this hook and, if given, of this priority.
-pub(crate) fn is_at_hook(
-    hook: Option<&Attribute<'_>>,
-    number: u32,
-    priority: Option<i32>,
-) -> Result<bool, Malformed> {
-    let Some(hook) = hook.map(|hook| hook.nested_attributes()) else { return Ok(false) };
+/// Returns why the kernel does not evaluate a chain as one of this type, hook and priority; `None`: it does. `is_native`:
+/// only the hook is compared.
+pub(crate) fn compare_base_chain(
+    chain: &Attributes<'_>,
+    (kind, number, priority): (&str, u32, i32),
+    is_native: bool,
+) -> Result<Option<&'static str>, Malformed> {
+    let Some(hook) = chain.find(CHAIN_HOOK).map(|hook| hook.nested_attributes()) else {
+        return Ok(Some(UNHOOKED));
+    };
     let read = |kind| hook.find(kind).map(|found| found.read_be32()).transpose();
-    let has_priority = |priority: i32| Ok(read(HOOK_PRIORITY)? == Some(priority.cast_unsigned()));
-    Ok(read(HOOK_NUMBER)? == Some(number) && priority.map_or(Ok(true), has_priority)?)
+    let has_priority = is_native || read(HOOK_PRIORITY)? == Some(priority.cast_unsigned());
+    if read(HOOK_NUMBER)? != Some(number) || !has_priority {
+        return Ok(Some(UNHOOKED));
+    }
+    let is_of_type = is_native || chain.find(CHAIN_TYPE).is_some_and(|found| found.read_name() == kind);
+    Ok((!is_of_type).then_some(OTHER_TYPE))
 }
 
 /// Returns whether this is a native table of the owner.
@@ -368,8 +378,8 @@ fn record_chain(
     let (_, attributes) = reply.split_header::<4>()?;
     let (table, name) = (required_text(&attributes, CHAIN_TABLE)?, required_text(&attributes, CHAIN_NAME)?);
     let chains = tables.entry((family, table.to_owned())).or_default();
-    if is_unhooked(owned.owner, (family, table), name, attributes.find(CHAIN_HOOK).as_ref())? {
-        chains.unhooked.push(name.to_owned());
+    if let Some(why) = inactive_reason(owned.owner, (family, table), name, &attributes)? {
+        chains.inactive.push((name.to_owned(), why));
     }
     if owned.contains(family, table, name) {
         chains.is_shared = true;

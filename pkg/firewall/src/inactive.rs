@@ -1,16 +1,20 @@
-//! Tables and built-in chains of nf_tables that the kernel does not evaluate although they have rules of ours.
+//! Tables and built-in chains of nf_tables that the kernel does not evaluate, or evaluates otherwise, although they have
+//! rules of ours.
 
 use std::collections::BTreeMap;
 
 use model::Family;
 use netlink::{Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 use nftables::uapi::{
-    CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, GET_CHAIN, GET_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME,
-    base_chain, nfgenmsg_header,
+    CHAIN_NAME, CHAIN_TABLE, GET_CHAIN, GET_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain,
+    nfgenmsg_header,
 };
 use rules::{ChainSet, Hook, SavedTables, Table};
 
-use crate::{Backend, Error, Firewall, ObservedTables, foreign::is_at_hook};
+use crate::{
+    Backend, Error, Firewall, ObservedTables,
+    foreign::{DORMANT, compare_base_chain},
+};
 
 impl Firewall {
     /// Returns, as text, the tables and built-in chains with jumps to the owner's chains in `observed` that the kernel
@@ -48,13 +52,12 @@ pub(crate) fn inactive_places(
                 }
             };
             if is_dormant(socket, *family, *table).map_err(Error::Presence)? {
-                found.push(describe_place(*family, *table, None, "is dormant"));
+                found.push(describe_place(*family, *table, None, DORMANT));
                 continue;
             }
             for hook in hooks {
-                if is_unhooked(socket, *family, *table, hook).map_err(Error::Presence)? {
-                    found.push(describe_place(*family, *table, Some(hook), "is not at its hook"));
-                }
+                let why = inactive_reason(socket, *family, *table, hook).map_err(Error::Presence)?;
+                found.extend(why.map(|why| describe_place(*family, *table, Some(hook), why)));
             }
         }
     }
@@ -64,10 +67,7 @@ pub(crate) fn inactive_places(
 fn describe_place(family: Family, table: Table, hook: Option<Hook>, why: &str) -> String {
     let family = if family == Family::V4 { "ip" } else { "ip6" };
     let hook = hook.map_or_else(String::new, |hook| format!(" {}", hook.as_str()));
-    format!(
-        "nf_tables {family} {}{hook} {why}, so the kernel does not evaluate our rules there",
-        table.as_str()
-    )
+    format!("nf_tables {family} {}{hook} {why}", table.as_str())
 }
 
 /// Returns whether a table is dormant. A table that no longer exists is not.
@@ -81,19 +81,19 @@ fn is_dormant(socket: &mut Socket, family: Family, table: Table) -> Result<bool,
     Ok(flags.unwrap_or(0) & TABLE_DORMANT != 0)
 }
 
-fn is_unhooked(
+/// Returns why the kernel does not evaluate a built-in chain as such; `None`: it does, or the chain no longer exists.
+fn inactive_reason(
     socket: &mut Socket,
     family: Family,
     table: Table,
     hook: Hook,
-) -> Result<bool, netlink::Error> {
+) -> Result<Option<&'static str>, netlink::Error> {
     let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
     question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, hook.as_str());
-    let (_, number, priority) = base_chain(table, hook);
     let replies = find_object(socket, question)?;
-    let Some(reply) = replies.iter().next() else { return Ok(false) };
+    let Some(reply) = replies.iter().next() else { return Ok(None) };
     let (_, attributes) = reply.split_header::<4>()?;
-    Ok(!is_at_hook(attributes.find(CHAIN_HOOK).as_ref(), number, Some(priority))?)
+    Ok(compare_base_chain(&attributes, base_chain(table, hook), false)?)
 }
 
 fn find_object(socket: &mut Socket, question: NetlinkRequest) -> Result<ReplyMessages, netlink::Error> {

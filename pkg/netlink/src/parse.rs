@@ -25,7 +25,7 @@ impl<'a> Iterator for MessageIter<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let message = ReceivedMessage::parse_first_of(self.rest);
+        let message = ReceivedMessage::parse_first(self.rest);
         self.rest = match &message {
             Ok(found) => {
                 self.rest.get(align_length(MESSAGE_HEADER + found.payload.len())..).unwrap_or_default()
@@ -74,7 +74,7 @@ impl<'a> ReceivedMessage<'a> {
         if self.kind == kind { self.split_header().map(Some) } else { Ok(None) }
     }
 
-    fn parse_first_of(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn parse_first(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, _) =
             bytes.split_first_chunk::<MESSAGE_HEADER>().ok_or(Malformed("message header cut short"))?;
         let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
@@ -117,7 +117,7 @@ impl<'a> Iterator for Attributes<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let attribute = Attribute::parse_first_of(self.rest);
+        let attribute = Attribute::parse_first(self.rest);
         self.rest = match &attribute {
             Ok(found) => {
                 self.rest.get(align_length(ATTRIBUTE_HEADER + found.payload.len())..).unwrap_or_default()
@@ -213,7 +213,7 @@ impl<'a> Attribute<'a> {
         Attributes::new(self.payload)
     }
 
-    fn parse_first_of(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn parse_first(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (&[l0, l1, k0, k1], _) =
             bytes.split_first_chunk::<ATTRIBUTE_HEADER>().ok_or(Malformed("attribute header cut short"))?;
         let payload = bytes

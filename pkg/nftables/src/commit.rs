@@ -46,6 +46,9 @@ pub fn transaction_messages(changes: &[(Family, &RuleChange)]) -> Result<Vec<Net
 /// # Errors
 /// [`Error::Commit`].
 pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
+    if messages.is_empty() {
+        return Ok(()); // also on a kernel without nf_tables
+    }
     let limit = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &batch_header());
     let done = Socket::open(NetlinkProtocol::Netfilter)
         .and_then(|mut socket| socket.send_transaction(limit(BATCH_BEGIN), messages, limit(BATCH_END)));

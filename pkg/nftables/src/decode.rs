@@ -23,9 +23,6 @@ use crate::{
     xt,
 };
 
-/// Registers that expressions of a rule may use: four of 16 bytes, followed by sixteen of 4 bytes.
-const REGISTERS: usize = 24;
-
 /// Content of a rule, as far as understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecodedRule {
@@ -100,7 +97,8 @@ pub(crate) fn read_rule(
             decoded.names.push(name.to_owned());
         }
     }
-    decoded.rule = decoder.rule.filter(|_| is_ours && decoder.is_complete);
+    is_ours &= decoder.is_complete && decoder.loaded.is_none();
+    decoded.rule = decoder.rule.filter(|_| is_ours);
     decoded
 }
 
@@ -120,7 +118,9 @@ enum Source {
 struct RuleDecoder {
     family: Family,
     rule: Option<Rule>,
-    registers: [Option<Loaded>; REGISTERS],
+    /// The only register that is loaded, and not compared yet. Registers share memory, so that a second one may
+    /// overwrite it; we never write that.
+    loaded: Option<(u32, Loaded)>,
     /// Whether the verdict has been read.
     is_complete: bool,
 }
@@ -128,7 +128,7 @@ struct RuleDecoder {
 impl RuleDecoder {
     fn new(family: Family) -> RuleDecoder {
         let rule = Some(Rule::new(Target::Return));
-        RuleDecoder { family, rule, registers: [const { None }; REGISTERS], is_complete: false }
+        RuleDecoder { family, rule, loaded: None, is_complete: false }
     }
 
     fn rule_mut(&mut self) -> Option<&mut Rule> {
@@ -192,26 +192,25 @@ impl RuleDecoder {
         Some(())
     }
 
-    fn register_mut(&mut self, number: u32) -> Option<&mut Option<Loaded>> {
-        self.registers.get_mut(usize::try_from(number).ok()?)
+    fn load_register(&mut self, register: u32, what: Source) -> Option<()> {
+        set_once(&mut self.loaded, (register, Loaded { what, mask: None }))
     }
 
-    fn load_register(&mut self, register: u32, what: Source) -> Option<()> {
-        *self.register_mut(register)? = Some(Loaded { what, mask: None });
-        Some(())
+    /// Takes what the register was loaded with.
+    fn take_loaded(&mut self, register: u32) -> Option<Loaded> {
+        self.loaded.take_if(|(loaded, _)| *loaded == register).map(|(_, loaded)| loaded)
     }
 
     fn read_bitwise(&mut self, data: &Attributes<'_>) -> Option<()> {
         let mask = find_value(data, BITWISE_MASK)?;
         let is_mask = find_number(data, BITWISE_OPERATION).unwrap_or_default() == 0
             && find_value(data, BITWISE_XOR)?.iter().all(|byte| *byte == 0);
-        let loaded = self.register_mut(find_number(data, BITWISE_SOURCE)?)?.take()?;
+        let loaded = self.take_loaded(find_number(data, BITWISE_SOURCE)?)?;
         if !is_mask || loaded.mask.is_some() {
             return None;
         }
-        *self.register_mut(find_number(data, BITWISE_REGISTER)?)? =
-            Some(Loaded { mask: Some(mask.to_vec()), ..loaded });
-        Some(())
+        let masked = Loaded { mask: Some(mask.to_vec()), ..loaded };
+        set_once(&mut self.loaded, (find_number(data, BITWISE_REGISTER)?, masked))
     }
 
     fn read_comparison(&mut self, data: &Attributes<'_>) -> Option<()> {
@@ -221,7 +220,7 @@ impl RuleDecoder {
             _ => return None,
         };
         let value = find_value(data, CMP_DATA)?;
-        let loaded = self.register_mut(find_number(data, CMP_REGISTER)?)?.take()?;
+        let loaded = self.take_loaded(find_number(data, CMP_REGISTER)?)?;
         match (loaded.what, loaded.mask) {
             (Source::Meta(META_INPUT_NAME), None) => {
                 set_once(&mut self.rule_mut()?.input, MatchValue { negated, value: interface_name(value)? })
@@ -271,7 +270,7 @@ impl RuleDecoder {
         let _ = self.named_protocol()?;
         let port = |kind| Some(Port(u16::from_be_bytes(find_value(data, kind)?.try_into().ok()?)));
         let range = PortRange::new(port(RANGE_FROM)?, port(RANGE_TO)?)?;
-        let loaded = self.register_mut(find_number(data, RANGE_REGISTER)?)?.take()?;
+        let loaded = self.take_loaded(find_number(data, RANGE_REGISTER)?)?;
         let is_range = find_number(data, RANGE_OPERATION)? == CMP_EQUAL;
         (is_range && loaded.what == DEST_PORT && loaded.mask.is_none()).then_some(())?;
         self.rule_mut()?.matches.push(Match::DestPortRange(range));
@@ -366,5 +365,50 @@ fn read_verdict(data: &Attributes<'_>) -> Option<Target> {
         (VERDICT_JUMP, Some(chain)) => Some(Target::Jump(chain)),
         (VERDICT_GOTO, Some(chain)) => Some(Target::Goto(chain)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink::{MessageFlags, NetlinkRequest};
+
+    use super::*;
+    use crate::{
+        encode::{add_expression, set_verdict},
+        fuzzing,
+    };
+
+    /// Reads a rule that loads these registers, compares one with TCP, and jumps.
+    fn read_jump(loads: &[(u32, u32)], compared: u32) -> Option<String> {
+        let mut request = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
+        request.put_nested(RULE_EXPRESSIONS, |list| {
+            for (register, key) in loads {
+                add_expression(list, "meta", &|data| {
+                    data.put_be32(META_REGISTER, *register).put_be32(META_KEY, *key);
+                });
+            }
+            add_expression(list, "cmp", &|data| {
+                data.put_be32(CMP_REGISTER, compared).put_be32(CMP_OPERATION, CMP_EQUAL).put_nested(
+                    CMP_DATA,
+                    |data| {
+                        data.put_bytes(DATA_VALUE, &[6]);
+                    },
+                );
+            });
+            set_verdict(list, &Target::Jump(Chain::named("ISTIO_OUTPUT")));
+        });
+        let message = request.finish(0, MessageFlags::NONE).unwrap();
+        fuzzing::decode_rule(Family::V4, &message[16..]).map(|rule| rule.to_string())
+    }
+
+    /// Register 1 has 16 bytes, of which 8 to 11 are parts: the name of an interface overwrites register 9.
+    #[test]
+    fn a_rule_that_loads_a_register_before_another_was_compared_is_foreign() {
+        let jump = Some("-p tcp -j ISTIO_OUTPUT".to_owned());
+        assert_eq!(read_jump(&[(1, META_L4PROTO)], 1), jump);
+        assert_eq!(read_jump(&[(9, META_L4PROTO)], 9), jump);
+        assert_eq!(read_jump(&[(9, META_L4PROTO)], 1), None);
+        assert_eq!(read_jump(&[(9, META_L4PROTO), (1, META_OUTPUT_NAME)], 9), None);
+        assert_eq!(read_jump(&[(1, META_OUTPUT_NAME), (9, META_L4PROTO)], 9), None);
     }
 }

@@ -66,7 +66,8 @@ impl SavedTables {
     /// Tables other than raw, mangle, filter and nat (`security`) are skipped.
     ///
     /// # Errors
-    /// A rule outside of a table, a line that is no save line, or a table without its `COMMIT` (a truncated save).
+    /// A rule outside of a table, a line that is no save line, two chains with one name, or a table without its
+    /// `COMMIT` (a truncated save).
     pub fn parse(text: &str) -> Result<SavedTables, ParseError> {
         SaveReader::default().read_save(text)
     }
@@ -211,6 +212,10 @@ impl SaveReader<'_> {
     fn read_chain(&mut self, rest: &str) -> Result<(), &'static str> {
         let name = rest.split_whitespace().next().ok_or("a chain without a name")?;
         if let Some(table) = self.current_table()? {
+            let found = self.builder.saved.tables.get(&table);
+            if found.is_some_and(|found| found.chains.iter().any(|chain| chain == name)) {
+                return Err("a second chain with this name: its rules cannot be distinguished");
+            }
             self.builder.add_chain(table, name);
         }
         Ok(())

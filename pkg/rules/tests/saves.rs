@@ -105,6 +105,17 @@ fn a_real_save_cut_short_inside_a_table_is_an_error() {
     }
 }
 
+/// The kernel's legacy tables can have both; a save shows which rules are whose by the name alone.
+#[test]
+fn two_chains_with_one_name_are_an_error() {
+    let save = |chains: &str| format!("*nat\n:OUTPUT ACCEPT [0:0]\n{chains}COMMIT\n");
+    let chain = ":ISTIO_OUTPUT - [0:0]\n";
+    assert!(SavedTables::parse(&save(chain)).is_ok());
+    for second in [chain, ":OUTPUT - [0:0]\n"] {
+        assert!(SavedTables::parse_for(&save(&[chain, second].concat()), &[ChainSet::SIDECAR]).is_err());
+    }
+}
+
 /// One damage to a text.
 #[derive(Clone, Debug)]
 enum Damage {

@@ -14,7 +14,7 @@ const OURS: &str = "-t nat -N ISTIO_OUTPUT";
 const FOREIGN: &str = "-t filter -A INPUT -p tcp --dport 7 -j DROP";
 
 fn chosen(netns: &Netns, options: &FirewallOptions) -> Backend {
-    netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, options)).unwrap().backend
+    netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, None, options)).unwrap().backend
 }
 
 /// Backend of the host's plain `iptables`, by its version.
@@ -84,7 +84,7 @@ fn looking_makes_no_table_of_either_backend() {
     untouched("the test itself");
     for options in [detecting(), forced(Backend::Nft), forced(Backend::Legacy)] {
         let verified =
-            netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, &options)).unwrap();
+            netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, None, &options)).unwrap();
         assert!(!verified.is_unchanged());
         untouched(&format!("verify with {:?}", options.forced));
         assert_eq!(netns.run(|| redirect::list_leftovers(super::MARK, &options)).unwrap(), [""; 0]);

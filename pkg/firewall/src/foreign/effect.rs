@@ -69,7 +69,7 @@ pub(super) enum RuleEffect {
     Unlisted,
     /// The table has rules ahead of ours, and a name that is not UTF-8.
     Unreadable,
-    /// The kernel does not evaluate these rules of ours; the reason, as text.
+    /// The kernel does not evaluate these rules of ours, or evaluates them otherwise; the reason, as text.
     Inactive(&'static str),
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for FoundEffect {
             }
             RuleEffect::Unlisted => write!(f, "cannot be listed within {}", ListBounds::POD),
             RuleEffect::Unreadable => f.write_str("has rules ahead of ours that cannot be examined"),
-            RuleEffect::Inactive(why) => write!(f, "{why}, so the kernel does not evaluate our rules there"),
+            RuleEffect::Inactive(why) => f.write_str(why),
         }
     }
 }

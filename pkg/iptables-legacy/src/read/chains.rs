@@ -1,6 +1,8 @@
 //! The rules of a legacy table by chain. The kernel has one list of entries: a built-in chain begins at its hook's
 //! entry point, a user-defined chain after an entry with its name, and a jump is an offset in the list.
 
+use std::collections::BTreeSet;
+
 use super::entries::EntryLayout;
 
 /// `struct ipt_getinfo`: offsets of the table's hooks, and of their entry points.
@@ -22,7 +24,7 @@ type ParseFailure = &'static str;
 /// A rule in its chain.
 #[derive(Debug)]
 pub struct LegacyRule<'a> {
-    /// Name of the chain.
+    /// Name of the chain; empty if it is not UTF-8, or is that of an earlier or a built-in chain.
     pub chain: &'a str,
     /// The chain to which it jumps.
     pub target_chain: Option<&'a str>,
@@ -54,10 +56,14 @@ pub(super) fn read_chains(
 ) -> Result<Vec<String>, ParseFailure> {
     let list = split_entries(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
+    // The kernel accepts several chains with one name. No jump by name leads to the later ones, which are not ours.
+    let mut names: BTreeSet<String> = BUILT_IN.map(str::to_owned).into();
     for entry in &list {
         // The last entry has this form, too, and is no chain.
-        chains
-            .extend(entry.names_chain()?.filter(|name| name != ERROR).map(|name| (entry.end_offset(), name)));
+        if let Some(name) = entry.names_chain()?.filter(|name| name != ERROR) {
+            let is_first = names.insert(name.clone());
+            chains.push((entry.end_offset(), if is_first { name } else { String::new() }));
+        }
     }
     chains.sort();
     // Binary search: a pod can have a hundred thousand of each.
@@ -232,6 +238,39 @@ mod tests {
             assert_eq!(read(0), [jump.clone(), ("OURS".to_owned(), None)], "policies are no rules");
             let more = read(3);
             assert!(more.len() == 5 && more.contains(&jump), "other rules move what it leads to");
+        }
+    }
+
+    /// The kernel compares no names, and a jump leads to one of the chains alone.
+    #[test]
+    fn rules_of_a_second_chain_with_a_name_are_not_those_of_the_first() {
+        for family in Family::BOTH {
+            let layout = EntryLayout::for_family(family);
+            let heads = |name: &str| entry(family, ERROR, format!("{name}\0").as_bytes());
+            let rule = |verdict| standard(family, verdict);
+            let begin = |before: &[Vec<u8>]| i32::try_from(before.concat().len()).unwrap();
+            let at = begin(&[rule(0), rule(ACCEPT), heads("OURS")]);
+            let list = [
+                rule(at),
+                rule(ACCEPT),
+                heads("OURS"),
+                rule(RETURN),
+                heads("OURS"),
+                rule(ACCEPT),
+                rule(RETURN),
+                heads("OUTPUT"),
+                rule(ACCEPT),
+                rule(RETURN),
+                heads(ERROR),
+            ];
+            let mut rules = Vec::new();
+            let chains = read_chains(&info(), &list.concat(), &layout, |rule| {
+                rules.push((rule.chain.to_owned(), rule.target_chain.map(str::to_owned)));
+                Ok(())
+            });
+            assert_eq!(chains.unwrap(), ["OUTPUT", "OURS", "", ""]);
+            let jump = ("OUTPUT".to_owned(), Some("OURS".to_owned()));
+            assert_eq!(rules, [jump, (String::new(), None), (String::new(), None)]);
         }
     }
 

@@ -10,6 +10,9 @@ use crate::{Error, MessageFlags, NetlinkRequest};
 /// buffer for each, which has 208 KiB.
 const BATCH: usize = 64;
 
+/// Bytes of the receive buffer for each change of a larger transaction; the kernel doubles them.
+const REFUSAL: usize = 2 << 10;
+
 /// Bytes that fit into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small
 /// machines.
 const SEND_BUFFER: usize = 64 << 10;
@@ -51,7 +54,8 @@ impl Socket {
         if changes.is_empty() {
             return Ok(());
         }
-        let mut batch = Batch::new_transaction(self.sequence.wrapping_add(1), changes.len());
+        let count = changes.len();
+        let mut batch = Batch::new_transaction(self.sequence.wrapping_add(1), count);
         let mut bytes = Vec::new();
         self.append_request(begin, MessageFlags::NONE, &mut bytes)?;
         self.put_group(changes, &mut bytes)?;
@@ -61,6 +65,10 @@ impl Socket {
             // (`CAP_NET_ADMIN`).
             sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
                 .map_err(io_error("make room for a netlink request"))?;
+        }
+        if count > BATCH {
+            // Permitted outside of user namespaces only; the default suffices unless most of them are refused.
+            let _ = sockopt::set_socket_recv_buffer_size_force(&self.fd, count * REFUSAL);
         }
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;

@@ -50,6 +50,21 @@ fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
     assert!(socket.send_batch([]).unwrap().is_empty());
 }
 
+/// As a kernel that lacks an expression refuses each rule with it.
+#[test]
+fn a_transaction_can_be_refused_a_thousand_times() {
+    if sockopt::set_socket_recv_buffer_size_force(&short().fd, 1 << 20).is_err() {
+        return eprintln!("skipped: only root may enlarge a buffer");
+    }
+    let nothing = || NetlinkRequest::new(1, MessageFlags::NONE, &[]); // NLMSG_NOOP, which has no reply
+    let refused = || NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, 1, 0, 1, 0, 0, 0]);
+    let mut socket = Socket::open(NetlinkProtocol::Route).unwrap();
+    let changes = (0..1000).map(|_| refused()).collect();
+    let error = socket.send_transaction(nothing(), changes, nothing()).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::INVAL), "{error}");
+    assert!(!socket.dump(&links()).unwrap().is_empty());
+}
+
 #[test]
 fn a_repeated_request_has_the_same_replies_until_something_changes() {
     const GET_NETNS_ID: u16 = 90;
