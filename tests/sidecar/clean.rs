@@ -1,12 +1,14 @@
 //! `istio-clean-iptables` leaves nothing of sidecar redirection, whichever program created it, and everything of other components.
 
+use std::process::Command;
+
 use firewall::Backend;
-use kit::{Netns, binary};
+use kit::{Netns, binary, kit_traffic};
 use model::Family;
 use rules::sidecar;
 
 use crate::{
-    iptables_cli::tool::{Ended, applied, run},
+    iptables_cli::tool::{Ended, applied, ended, run},
     sidecar_kernel::{
         self, at_once, cases,
         state::{BACKENDS, State, iptables, network, pod_netns, restore},
@@ -69,6 +71,22 @@ fn every_case_of_both_backends_goes() {
         assert_eq!(after.network, before, "{}", case.name);
         assert_eq!(cleaned(&netns, &[], &[]), "nothing to remove\n");
     });
+}
+
+/// A kernel without nf_tables has no native tables either.
+#[test]
+fn rules_go_on_a_kernel_without_nf_tables() {
+    let case = cases::all().into_iter().find(|case| case.name == "injected").unwrap();
+    for (program, arguments) in [("istio-clean-iptables", &[][..]), ("istio-iptables", &["--cleanup-only"])] {
+        let netns = pod_netns("no-nf-tables");
+        sidecar_kernel::apply(&netns, &case, Backend::Legacy);
+        let mut command = Command::new(kit_traffic());
+        command.args(["refuse", "netfilter"]).arg(binary(program)).args(arguments);
+        let ended = ended(&netns, command, &[]);
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{program}: {}", ended.stdout);
+        let after = State::of(&netns);
+        assert!(after.is_blank(Backend::Legacy), "{program}: {after:#?}");
+    }
 }
 
 #[test]

@@ -87,9 +87,13 @@ fn is_set_requirement(text: &str) -> bool {
 
 fn is_key(key: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    is_name(name, 63)
-        && prefix.is_none_or(|prefix| is_name(prefix, 253) && !prefix.contains('_'))
-        && key.len() <= MAX_WORD
+    is_name(name, 63) && prefix.is_none_or(is_subdomain) && key.len() <= MAX_WORD
+}
+
+/// Whether the text is a DNS subdomain (RFC 1123) in lower case.
+fn is_subdomain(text: &str) -> bool {
+    let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text.len() <= 253 && text.split('.').all(|label| is_name(label, 253) && label.bytes().all(is_lower))
 }
 
 fn is_value(value: &str) -> bool {
@@ -139,6 +143,10 @@ mod tests {
             "a=-b",
             "ä=b",
             "a/b/c=d",
+            "Example.com/a=b",
+            "example..com/a",
+            "!example-.com/a",
+            "exa_mple.com/a in (b)",
             "a=b c",
             "!",
             &long,

@@ -96,12 +96,12 @@ impl PreparedNetns {
         config: &sidecar::SidecarConfig,
         families: FamilyChoice,
     ) -> Result<RedirectReport, Error> {
-        let (report, backend) = self.apply_by(config, families, Firewall::apply)?;
+        let (report, backend) = self.apply_by(config, families, None, Firewall::apply)?;
         Ok(RedirectReport { backend, ..report })
     }
 
     /// Like [`apply`], from the observation, for a caller that acts before and after the change of rules: `change`
-    /// applies that change.
+    /// applies that change. `recorded`: rules of an earlier [`apply`], to be restored instead of those of `config`.
     ///
     /// # Errors
     /// As [`apply`].
@@ -109,10 +109,11 @@ impl PreparedNetns {
         self,
         config: &sidecar::SidecarConfig,
         families: FamilyChoice,
+        recorded: Option<&RecordedRules>,
         change: impl FnOnce(&Firewall, &FamilyChanges, Vec<WaitingRestore>) -> Result<T, firewall::Error>,
     ) -> Result<(RedirectReport, T), Error> {
         let chosen = families.choose_families(&self.addresses)?;
-        let changes = sidecar_changes(config, &chosen, &self.observed);
+        let changes = sidecar_changes(config, &chosen, recorded, &self.observed)?;
         let routes = routes::ensure_routes(config, &families.choose_routed(&self.addresses)?);
         let done = change(&self.firewall, &changes, self.waiting)?;
         // Rules of another backend stay effective until those of this one are.
@@ -122,19 +123,21 @@ impl PreparedNetns {
     }
 }
 
-/// Compares the namespace with the state that `config` requires, and changes nothing.
+/// Compares the namespace with the state that `config` requires, and changes nothing. `recorded`: as in
+/// [`PreparedNetns::apply_by`].
 ///
 /// # Errors
 /// The kernel could not be queried, or a tool failed.
 pub fn verify(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
+    recorded: Option<&RecordedRules>,
     options: &FirewallOptions,
 ) -> Result<RedirectReport, Error> {
     let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::observe(options)?;
     let chosen = families.choose_families(&addresses)?;
     let mut differences = routes::missing_routes(config, &families.choose_routed(&addresses)?)?;
-    differences.extend(sidecar_changes(config, &chosen, &observed).reason_texts());
+    differences.extend(sidecar_changes(config, &chosen, recorded, &observed)?.reason_texts());
     Ok(RedirectReport { backend: firewall.backend(), families: chosen, differences })
 }
 
@@ -149,11 +152,8 @@ pub fn compare_recorded(
     rules: &RecordedRules,
 ) -> Result<Vec<String>, Error> {
     let mut differences = missing_routes(config, families)?;
-    let [v4, v6] = Family::BOTH.map(|family| rules.rule_set(family));
-    let (v4, v6) = (v4?, v6?);
-    let desired = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
-    differences
-        .extend(ObservedTables::observe_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
+    let observed = ObservedTables::observe_pod()?;
+    differences.extend(sidecar_changes(config, &[], Some(rules), &observed)?.reason_texts());
     // In this order: missing rules can be restored even if there are so many chains that they cannot be listed.
     let is_whole = differences.is_empty();
     Ok(if is_whole { firewall::inactive_rules(ChainSet::SIDECAR)? } else { differences })
@@ -244,8 +244,14 @@ fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -
 fn sidecar_changes(
     config: &sidecar::SidecarConfig,
     desired: &[Family],
+    recorded: Option<&RecordedRules>,
     observed: &ObservedTables,
-) -> FamilyChanges {
-    let rules = |family| sidecar::rule_set(config, family);
-    observed.plan_changes(ChainSet::SIDECAR, |family| RuleSet::if_redirected(desired, family, rules))
+) -> Result<FamilyChanges, Error> {
+    let [v4, v6] = Family::BOTH.map(|family| match recorded {
+        Some(recorded) => recorded.rule_set(family),
+        None => Ok(RuleSet::if_redirected(desired, family, |family| sidecar::rule_set(config, family))),
+    });
+    let (v4, v6) = (v4?, v6?);
+    let rules = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
+    Ok(observed.plan_changes(ChainSet::SIDECAR, rules))
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use conntrack::ConnectionsReport;
 use enrolment::{
-    EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
+    EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, inpod::existing_connections,
 };
 use firewall::FirewallOptions;
 use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
@@ -90,22 +90,20 @@ pub enum InPlaceReport {
     Repaired(Vec<String>),
     /// Nothing was missing.
     Unchanged,
-    /// The pod has no sidecar to which it could be redirected, with the reason.
-    NotRedirected(SkipReason),
 }
 
 impl InPlaceRepair {
-    /// Applies missing rules of a pod, and verifies them in the kernel. Blocks for some tens of milliseconds. `pods`:
-    /// all known pods of the node.
+    /// Applies missing rules of a pod that the plugin would redirect, and verifies them in the kernel. Blocks for some
+    /// tens of milliseconds. `pods`: all known pods of the node.
     ///
     /// # Errors
     /// The step that failed. Completed steps are kept and count in the next attempt.
-    pub fn repair_pod(&self, pod: &Pod, pods: &KnownPods) -> Result<InPlaceReport, InPlaceError> {
-        let redirect = match enrolment::decide(pod, None, &self.policy)? {
-            PodDecision::Sidecar(redirect) => redirect,
-            PodDecision::Skip(reason) => return Ok(InPlaceReport::NotRedirected(reason)),
-            PodDecision::Ambient(_) => return Ok(InPlaceReport::NotRedirected(SkipReason::NotInjected)),
-        };
+    pub fn repair_pod(
+        &self,
+        pod: &Pod,
+        redirect: Arc<SidecarRedirect>,
+        pods: &KnownPods,
+    ) -> Result<InPlaceReport, InPlaceError> {
         let (ids, records) = (PodIds::from(pod), self.pod_records());
         let record = newest_by_pod(&records, [ids]).into_values().next();
         let recorded = record.and_then(recorded_netns);
@@ -117,26 +115,30 @@ impl InPlaceRepair {
             Some(NetnsAnswer::Unchanged { .. }) | None => return Err(InPlaceError::NotFound),
         };
         let existing = existing_connections(&pod.metadata.annotations, &mut Vec::new());
-        let families = family_choice(&redirect, record.and_then(recorded_rules).as_ref());
-        Ok(match self.restore_pod(&netns, &pod.name(), &redirect, families, existing)? {
+        let recorded = record.and_then(|record| recorded_redirect(record, Some(&redirect)));
+        let (redirect, rules) =
+            recorded.map_or((redirect, None), |(redirect, rules)| (redirect, Some(rules)));
+        let families = family_choice(&redirect, rules.as_ref());
+        Ok(match self.restore_pod(&netns, &pod.name(), &redirect, families, rules.as_ref(), existing)? {
             missing if missing.is_empty() => InPlaceReport::Unchanged,
             missing => InPlaceReport::Repaired(missing),
         })
     }
 
-    /// Restores a pod's rules in its namespace, and returns the differences.
+    /// Restores a pod's rules in its namespace, the recorded ones if there are any, and returns the differences.
     pub(crate) fn restore_pod(
         &self,
         netns: &Netns,
         name: &PodName,
         redirect: &SidecarRedirect,
         families: FamilyChoice,
+        recorded: Option<&RecordedRules>,
         existing: Option<ExistingConnections>,
     ) -> Result<Vec<String>, InPlaceError> {
         let existing = existing.unwrap_or(self.existing);
         let user_namespace = netns.foreign_owner()?.map(Arc::new);
         let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
-        let act = |options: &FirewallOptions| restore_rules(redirect, families, existing, options);
+        let act = |options: &FirewallOptions| restore_rules(redirect, families, recorded, existing, options);
         let ((missing, connections), warning) = firewall::run_inside(netns, &options, act)?;
         if let Some(warning) = warning {
             warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
@@ -162,9 +164,20 @@ impl InPlaceRepair {
     }
 }
 
-/// Returns the rules that a pod's ADD recorded; `None`: none that this version understands.
-pub(crate) fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
-    Some(RecordedRules::from_lines(record.rules.clone())).filter(RecordedRules::is_usable)
+/// Returns the rules that a pod's ADD recorded, and the decision from which they result, which does not follow later
+/// changes of the pod's annotations: `present`, if the record lacks the pod. `None`: there are no rules that this
+/// version understands.
+pub(crate) fn recorded_redirect(
+    record: &PodRecord,
+    present: Option<&Arc<SidecarRedirect>>,
+) -> Option<(Arc<SidecarRedirect>, RecordedRules)> {
+    let rules = Some(RecordedRules::from_lines(record.rules.clone())).filter(RecordedRules::is_usable)?;
+    let decide = |pod| enrolment::decide(pod, None, &EnrolmentPolicy::default());
+    let redirect = match record.pod.as_deref().map(decide) {
+        Some(Ok(PodDecision::Sidecar(redirect))) => Arc::from(redirect),
+        _ => Arc::clone(present?),
+    };
+    Some((redirect, rules))
 }
 
 /// Returns the choice of a pod's families: those of its recorded rules, and those by its addresses.
@@ -180,6 +193,7 @@ pub(crate) fn family_choice(redirect: &SidecarRedirect, recorded: Option<&Record
 fn restore_rules(
     redirect: &SidecarRedirect,
     families: FamilyChoice,
+    recorded: Option<&RecordedRules>,
     existing: ExistingConnections,
     options: &FirewallOptions,
 ) -> Result<(Vec<String>, Option<ConnectionsReport>), InPlaceError> {
@@ -188,11 +202,12 @@ fn restore_rules(
     let (done, connections) = PreparedNetns::observe(options)?.apply_by(
         &redirect.config,
         families,
+        recorded,
         |firewall, changes, waiting| {
             conntrack::apply_changes(firewall, changes, waiting, existing, &concerns)
         },
     )?;
-    let observed = redirect::verify(&redirect.config, families, options)?;
+    let observed = redirect::verify(&redirect.config, families, recorded, options)?;
     if !observed.differences.is_empty() {
         return Err(InPlaceError::NotInPlace { restored: done.differences, missing: observed.differences });
     }
@@ -203,5 +218,43 @@ fn restore_rules(
     match firewall::inactive_rules(ChainSet::SIDECAR)? {
         inactive if inactive.is_empty() => Ok((done.differences, connections)),
         inactive => Err(InPlaceError::Inactive(inactive)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redirect::DesiredRules;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(excluded_ports: &str) -> (Pod, Arc<SidecarRedirect>) {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "shop", "annotations": {
+                "sidecar.istio.io/status": "{}",
+                "traffic.sidecar.istio.io/excludeOutboundPorts": excluded_ports,
+            }},
+            "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app"}]},
+        });
+        let pod = serde_json::from_value::<Pod>(pod).unwrap();
+        match enrolment::decide(&pod, None, &EnrolmentPolicy::default()) {
+            Ok(PodDecision::Sidecar(redirect)) => (pod, Arc::from(redirect)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn later_annotations_do_not_change_what_an_add_recorded() {
+        let ((pod, then), (_, now)) = (pod("80"), pod("443"));
+        assert_ne!(then, now);
+        let rules = DesiredRules::for_families(&then.config, &Family::BOTH).rules;
+        let record = PodRecord { rules: rules.lines().clone(), ..PodRecord::default() };
+        assert_eq!(recorded_redirect(&record, Some(&now)), Some((Arc::clone(&now), rules.clone())));
+        assert_eq!(recorded_redirect(&record, None), None);
+        let record = PodRecord { pod: Some(Box::new(pod)), ..record };
+        for present in [Some(&now), None] {
+            assert_eq!(recorded_redirect(&record, present), Some((Arc::clone(&then), rules.clone())));
+        }
+        assert_eq!(recorded_redirect(&PodRecord { rules: BTreeMap::new(), ..record }, Some(&now)), None);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use enrolment::{EnrolmentPolicy, PodDecision, SidecarRedirect, inpod::existing_connections};
+use enrolment::{
+    EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, inpod::existing_connections,
+};
 use kubeio::ListEvent;
 use model::{ExistingConnections, Pod, PodName, PodUid};
 use pod_identity::{KnownPods, PodIds};
@@ -14,7 +16,8 @@ use crate::ObservedPod;
 pub(crate) struct SidecarPod {
     pub(crate) ids: PodIds,
     pub(crate) ips: Vec<IpAddr>,
-    pub(crate) redirect: SidecarRedirect,
+    /// Redirection that its annotations request now. An invalid one was changed after its ADD, or it had none.
+    pub(crate) redirect: Result<Arc<SidecarRedirect>, InvalidAnnotation>,
     /// Treatment of the pod's connections, if its annotation requests one.
     pub(crate) existing: Option<ExistingConnections>,
 }
@@ -23,12 +26,15 @@ impl SidecarPod {
     /// Converts a pod; `None`: it has no sidecar to which the plugin would redirect it, or no address yet.
     fn from_pod(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
         let ips = pod.status.ips();
-        // No ADD succeeds with an invalid annotation, so no such pod runs.
-        let Ok(PodDecision::Sidecar(redirect)) = enrolment::decide(pod, None, policy) else { return None };
+        let redirect = match enrolment::decide(pod, None, policy) {
+            Ok(PodDecision::Sidecar(redirect)) => Ok(Arc::from(redirect)),
+            Ok(_) => return None,
+            Err(invalid) => Err(invalid),
+        };
         (!ips.is_empty()).then(|| SidecarPod {
             ids: PodIds::from(pod),
             ips,
-            redirect: *redirect,
+            redirect,
             existing: existing_connections(&pod.metadata.annotations, &mut Vec::new()),
         })
     }
@@ -149,6 +155,15 @@ mod tests {
         });
         pods.observe_event(&mut ListEvent::Reset(vec![pod]));
         pods.all_pods().values().next().map(|pod| pod.ips.clone())
+    }
+
+    /// The annotations of a running pod can change at any time.
+    #[test]
+    fn a_pod_with_an_invalid_annotation_is_kept() {
+        let invalid = kept(pod(|pod| {
+            pod["metadata"]["annotations"]["traffic.sidecar.istio.io/excludeOutboundPorts"] = json!("x");
+        }));
+        assert_eq!(invalid.unwrap().len(), 2);
     }
 
     #[test]

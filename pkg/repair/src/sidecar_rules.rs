@@ -1,8 +1,8 @@
 //! Maintains the rules of running pods: compares them with those that the plugin applied, and restores missing ones.
 //!
-//! A pod's ADD has recorded its desired rules. For a pod without a record, which another version of the plugin
-//! redirected, or none, the first observed rules count, if they receive traffic: they may be those of another version,
-//! and replacing them under a running pod would have no benefit.
+//! A pod's ADD has recorded its desired rules, which remain the same if its annotations change later. For a pod without a
+//! record, which another version of the plugin redirected, or none, the first observed rules count, if they receive
+//! traffic: they may be those of another version, and replacing them under a running pod would have no benefit.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enrolment::SidecarRedirect;
+use enrolment::{InvalidAnnotation, SidecarRedirect};
 use firewall::{CapturedTraffic, RulesFingerprint};
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{NOTICE_INTERVAL, PodName, PodUid};
@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     InPlaceError, InPlaceRepair,
-    in_place::{family_choice, recorded_rules},
+    in_place::{family_choice, recorded_redirect},
     sidecar_pods::{SidecarPod, SidecarPods},
 };
 
@@ -54,6 +54,9 @@ struct KnownPod {
     /// Desired rules of the pod; `None`: its ADD did not record them, and the observed ones are not understood, or
     /// redirect nothing yet.
     baseline: Option<Arc<RecordedRules>>,
+    /// Decision of its ADD, or of the last repair, from which the baseline results: a repair restores that. `None`: the
+    /// baseline, if any, is of another version, and a repair applies the rules that the pod's annotations request.
+    redirect: Option<Arc<SidecarRedirect>>,
     /// Fingerprint of the pod's tables when all rules were in place.
     verified: Option<RulesFingerprint>,
     /// Last reported result. A failure, or a difference in a dry run, is reported again only after all rules were in
@@ -302,7 +305,10 @@ impl SidecarRuleReconciler {
         for (uid, answer) in self.in_place.find_netns(all, &queries)? {
             match answer {
                 NetnsAnswer::Found(found) => {
-                    let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
+                    let present = pods.get(&uid).and_then(|pod| pod.redirect.as_ref().ok());
+                    let record = recorded.get(&uid).copied();
+                    let (redirect, baseline) =
+                        record.and_then(|record| recorded_redirect(record, present)).unzip();
                     let netns = Arc::new(found.netns);
                     let watch =
                         self.watcher.as_ref().and_then(|watcher| watcher.watch(uid.clone(), &netns).ok());
@@ -310,6 +316,7 @@ impl SidecarRuleReconciler {
                         netns,
                         watch: watch.map(Arc::new),
                         baseline: baseline.map(Arc::new),
+                        redirect,
                         verified: None,
                         reported: None,
                         stability: Stability::default(),
@@ -400,9 +407,7 @@ impl KnownPod {
         if repair.is_some() && result.is_ok() && !is_contested {
             // Read before the rules: a later change gets another fingerprint, and its own notification.
             let fingerprint = self.rules_fingerprint();
-            let missing =
-                self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_deref())).map(Result::ok);
-            let is_intact = missing.ok().flatten().is_some_and(|missing| missing.is_empty());
+            let is_intact = self.missing_rules(pod).is_ok_and(|missing| missing.is_empty());
             self.verified = fingerprint.filter(|_| is_intact);
         }
         // Restored rules may be removed again.
@@ -417,7 +422,7 @@ impl KnownPod {
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
     ) -> Result<Vec<String>, InPlaceError> {
-        let missing = self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_deref()))??;
+        let missing = self.missing_rules(pod)?;
         if missing.is_empty() {
             if self.baseline.is_none() {
                 self.baseline = self.netns.run_in(redirect::found_rules)??.map(Arc::new);
@@ -425,19 +430,34 @@ impl KnownPod {
             return Ok(missing);
         }
         let Some(repair) = repair else { return Ok(missing) };
-        let families = family_choice(&pod.redirect, self.baseline.as_deref());
+        let redirect = self.desired_redirect(pod)?;
+        let families = family_choice(&redirect, self.baseline.as_deref());
+        let own = self.redirect.as_ref().and(self.baseline.as_deref());
         let restored =
-            repair.restore_pod(&self.netns, &pod.ids.name, &pod.redirect, families, pod.existing)?;
-        let families = self.netns.run_in(|| redirect::redirected_families(families))??;
-        self.baseline = Some(Arc::new(DesiredRules::for_families(&pod.redirect.config, &families).rules));
+            repair.restore_pod(&self.netns, &pod.ids.name, &redirect, families, own, pod.existing)?;
+        if own.is_none() {
+            let families = self.netns.run_in(|| redirect::redirected_families(families))??;
+            self.baseline = Some(Arc::new(DesiredRules::for_families(&redirect.config, &families).rules));
+            self.redirect = Some(redirect);
+        }
         Ok(restored)
+    }
+
+    /// Returns the decision that the pod's rules shall match.
+    fn desired_redirect(&self, pod: &SidecarPod) -> Result<Arc<SidecarRedirect>, InvalidAnnotation> {
+        self.redirect.clone().map_or_else(|| pod.redirect.clone(), Ok)
+    }
+
+    fn missing_rules(&self, pod: &SidecarPod) -> Result<Vec<String>, InPlaceError> {
+        let redirect = self.desired_redirect(pod).ok();
+        Ok(self.netns.run_in(|| missing_rules(redirect.as_deref(), self.baseline.as_deref()))??)
     }
 
     /// Returns whether the pod's policy routes are in place; false if that could not be determined.
     fn has_routes(&self, pod: &SidecarPod) -> bool {
-        let (config, families) =
-            (&pod.redirect.config, family_choice(&pod.redirect, self.baseline.as_deref()));
-        let missing = self.netns.run_in(|| redirect::missing_routes(config, families));
+        let Ok(redirect) = self.desired_redirect(pod) else { return true }; // it is not known which it needs
+        let families = family_choice(&redirect, self.baseline.as_deref());
+        let missing = self.netns.run_in(|| redirect::missing_routes(&redirect.config, families));
         missing.is_ok_and(|missing| missing.is_ok_and(|missing| missing.is_empty()))
     }
 
@@ -446,12 +466,13 @@ impl KnownPod {
     }
 }
 
-/// Returns what is missing in this namespace. Needs no tool.
+/// Returns what is missing in this namespace; `redirect`: `None` if an annotation is invalid, and its ADD recorded
+/// nothing. Needs no tool.
 fn missing_rules(
-    redirect: &SidecarRedirect,
+    redirect: Option<&SidecarRedirect>,
     baseline: Option<&RecordedRules>,
 ) -> Result<Vec<String>, redirect::Error> {
-    if let Some(rules) = baseline {
+    if let (Some(redirect), Some(rules)) = (redirect, baseline) {
         return redirect::compare_recorded(&redirect.config, family_choice(redirect, baseline), rules);
     }
     let missing =
@@ -496,6 +517,7 @@ mod tests {
                 netns: Arc::clone(&netns),
                 watch: None,
                 baseline: None,
+                redirect: None,
                 verified: None,
                 reported: None,
                 stability: Stability::default(),

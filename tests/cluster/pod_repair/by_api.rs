@@ -98,6 +98,42 @@ fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
     assert_eq!(repairs(&daemon, "delete", "fail"), 0.0);
 }
 
+/// The plugin would not redirect the pods that replace these either, so they would be deleted again and again.
+#[test]
+fn pods_that_the_plugin_does_not_redirect_are_not_deleted() {
+    let Some(mut node) = RepairNode::start("repair-unwanted", &delete_rights(), "REPAIR_DELETE_PODS") else {
+        return;
+    };
+    let file = node.0.container.root().join("etc/template");
+    std::fs::write(&file, kit::NETWORK_CONFIG.replace("kube-system", node.0.name)).unwrap();
+    node.0.container.set_env("CNI_NETWORK_CONFIG_FILE", "/etc/template");
+    let web = node.broken("web");
+    let failed = "its init container istio-validation failed with exit code 126";
+    let skipped = |why: &str, uid: &Value| {
+        kit::until("it is told", || node.events(uid, "RepairSkipped").len() == 1);
+        let event = node.events(uid, "RepairSkipped").remove(0);
+        assert_eq!(event["message"], format!("{failed}; not redirected: {why}"));
+    };
+    let daemon = node.0.daemon();
+    skipped("its namespace is in kubernetes.exclude_namespaces", &web["metadata"]["uid"]);
+    drop(daemon);
+    std::fs::write(&file, kit::NETWORK_CONFIG).unwrap();
+    let none = node.create("none", |pod| {
+        pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("NONE");
+    });
+    node.fail("none", 126);
+    let mut daemon = node.0.daemon();
+    daemon.wait_for("both are handled", |daemon| {
+        (repairs(daemon, "delete", "success"), repairs(daemon, "delete", "skip")) == (1.0, 1.0)
+    });
+    skipped(&enrolment::SkipReason::InterceptionNone.to_string(), &none["metadata"]["uid"]);
+    assert!(is_terminating(&node, "web") && !is_terminating(&node, "none"));
+    let event = || node.events(&web["metadata"]["uid"], "DeleteBrokenPod");
+    kit::until("it is told", || event().len() == 1);
+    assert_eq!(event()[0]["message"], format!("{failed}; deleted; it has no controller that replaces it"));
+    node.assert_allowed();
+}
+
 /// A missing permission is logged, and retried: it may be granted.
 #[test]
 fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
@@ -207,10 +243,8 @@ fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
         own.filter(|request| request.resource == "pods" || request.resource == "events").count()
     };
     let (requests, cpu) = (about_pods(), daemon.cpu_time());
-    // Long enough to see a wrong request.
-    std::thread::sleep(Duration::from_secs(5));
+    kit::holds_for(Duration::from_secs(5), "it sends no request", || about_pods() == requests);
     println!("CPU at rest in 5 s: {:?}", daemon.cpu_time().saturating_sub(cpu));
-    assert_eq!(about_pods(), requests);
 }
 
 /// The API server compares UID and version: a successor with the name of a broken pod is not deleted.

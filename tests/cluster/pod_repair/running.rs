@@ -1,6 +1,7 @@
 //! Running pods whose rules are missing: at the agent's start, and later.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
@@ -281,10 +282,12 @@ fn rules_in_a_dormant_table_count_as_missing() {
     wait_for_pass(&daemon, "it redirects one", |daemon| rules(daemon, "success") == 1.0);
     wait_for_pass(&daemon, "it reports the other", |daemon| rules(daemon, "fail") == 1.0);
     assert_eq!(tables(&shared), dormant);
-    let before = tables(&native);
+    // The order of chains is that of the rules, which are what is restored.
+    let content = || tables(&native).lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let before = content();
     native.netns.pipe("nft -f -", "add table inet istio-proxy-nat { flags dormant; }");
     wait_for_pass(&daemon, "it is made anew", |daemon| rules(daemon, "success") == 2.0);
-    assert_eq!(tables(&native), before);
+    assert_eq!(content(), before);
 }
 
 /// A pod that starts after the agent's last regular pass does not wait for the next one.
@@ -488,6 +491,32 @@ fn what_the_plugin_left_is_restored_also_when_the_agent_was_not_there() {
     let _late = own.add("late", 12, "Running", |_| {});
     wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
     assert_eq!(rules_of(&sandbox), redirected);
+}
+
+/// Annotations of a running pod do not change its rules, not even those that no ADD would accept.
+#[test]
+fn rules_of_the_add_are_restored_whatever_the_annotations_are_now() {
+    let Some(own) = start_with_plugin("repair-annotated") else { return };
+    let daemon = own.node.0.daemon();
+    let (sandbox, redirected) = add_by_plugin(&own, &own.node.create("web", |_| {}));
+    run_in(&own, 11, &sandbox);
+    let _late = own.add("late", 12, "Running", |_| {});
+    wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
+    for (restored, ports) in [(2.0, "443"), (3.0, "all of them")] {
+        let annotations = json!({"traffic.sidecar.istio.io/excludeOutboundPorts": ports});
+        let path = own.node.path(&sandbox.pod.name);
+        own.node.0.api.admin().patch(&path, &json!({"metadata": {"annotations": annotations}}));
+        flush(&sandbox, "nft");
+        wait_for_pass(&daemon, "it is restored", |daemon| rules(daemon, "success") == restored);
+        assert_eq!(rules_of(&sandbox), redirected, "{ports}");
+    }
+    // So does the next agent, which never saw the earlier annotations.
+    drop(daemon);
+    flush(&sandbox, "nft");
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is restored", |daemon| rules(daemon, "success") == 1.0);
+    assert_eq!(rules_of(&sandbox), redirected);
+    assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
 }
 
 /// Rules of another version redirect the pod; no record has the rules to restore.

@@ -60,7 +60,7 @@ pub(crate) fn binary_dir() -> PathBuf {
 }
 
 /// Path of the kit's own helper, which is never a release binary.
-pub(crate) fn kit_traffic() -> PathBuf {
+pub fn kit_traffic() -> PathBuf {
     built(cargo_dir().join("kit-traffic"))
 }
 

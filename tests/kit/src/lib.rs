@@ -46,7 +46,7 @@ pub use api::{
     ApiServer, Auth, Request, StoredPod, has_segment, is_streaming_list, is_watch, kubeconfig, parameter,
 };
 pub use artefacts::{
-    binary, copy_program, has_other_users, sandboxed, skip, write_script, write_without_ipv6,
+    binary, copy_program, has_other_users, kit_traffic, sandboxed, skip, write_script, write_without_ipv6,
 };
 pub use attack::{HalfOpen, LegacyLock, LockHolder};
 pub use client::{Answer, Client};

@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use firewall::{Backend, CapturedTraffic};
+use firewall::{Backend, CapturedTraffic, Firewall};
 use model::Family;
 use netlink::{MessageFlags, NetlinkRequest};
 use nftables::uapi::{
@@ -10,13 +10,13 @@ use nftables::uapi::{
     IPV4, NEW_CHAIN, NEW_RULE, NEW_TABLE, REGISTER_VERDICT, RULE_CHAIN, RULE_EXPRESSIONS, TABLE_NAME,
     VERDICT_CHAIN, VERDICT_CODE, VERDICT_JUMP,
 };
-use redirect::{DesiredRules, FamilyChoice};
+use redirect::{DesiredRules, FamilyChoice, PreparedNetns};
 use rules::{ChainSet, RecordedRules};
 
 use super::{
     apply, at_once,
     cases::{self, Case},
-    state::{BACKENDS, forced, iptables, pod_netns, rehook},
+    state::{BACKENDS, State, forced, iptables, pod_netns, rehook},
 };
 
 /// Adds foreign rules, which change the position of ours in the kernel's list and do not concern us.
@@ -92,7 +92,8 @@ fn reported(netns: &kit::Netns, case: &Case, backend: Backend) -> Vec<String> {
     let rules = DesiredRules::for_families(&case.config, &Family::BOTH).rules;
     let (config, families) = (&case.config, FamilyChoice::Dual);
     let recorded = netns.run(|| redirect::compare_recorded(config, families, &rules)).unwrap();
-    let verified = netns.run(|| redirect::verify(config, families, &forced(backend))).unwrap().differences;
+    let verified =
+        netns.run(|| redirect::verify(config, families, None, &forced(backend))).unwrap().differences;
     let inactive = netns.run(|| firewall::inactive_rules(ChainSet::SIDECAR)).unwrap();
     assert_eq!(recorded, if verified.is_empty() { inactive } else { verified });
     recorded
@@ -146,6 +147,52 @@ fn rules_that_the_kernel_does_not_evaluate_are_reported() {
         assert_eq!(reported(&native, &case, Backend::Native), [format!("{table}: {expected}")]);
         assert!(!apply(&native, &case, Backend::Native).is_unchanged());
         assert_eq!(reported(&native, &case, Backend::Native), [""; 0], "it is made anew");
+    }
+}
+
+/// The annotations of a running pod have changed, and its rules have not.
+#[test]
+fn recorded_rules_are_restored_whatever_the_configuration_is_now() {
+    let named = |name: &str| cases::all().into_iter().find(|case| case.name == name).unwrap();
+    let (then, now) = (named("injected"), named("outbound-exclude-ports"));
+    let rules = DesiredRules::for_families(&then.config, &Family::BOTH).rules;
+    for backend in BACKENDS {
+        let netns = pod_netns("recorded");
+        apply(&netns, &then, backend);
+        let before = State::of(&netns);
+        Family::BOTH.into_iter().for_each(|family| iptables(&netns, backend, family, "-t nat -F"));
+        let options = forced(backend);
+        let (config, families) = (&now.config, FamilyChoice::Dual);
+        let restore =
+            || PreparedNetns::observe(&options)?.apply_by(config, families, Some(&rules), Firewall::apply);
+        let (report, _) = netns.run(restore).unwrap();
+        assert!(!report.is_unchanged(), "{backend}");
+        State::of(&netns).assert_is(&before, &backend.to_string());
+        let verify = |recorded| netns.run(|| redirect::verify(config, families, recorded, &options)).unwrap();
+        assert!(verify(Some(&rules)).is_unchanged() && !verify(None).is_unchanged(), "{backend}");
+    }
+}
+
+/// Such a chain for NAT sees the first packet of each connection only.
+#[test]
+fn rules_in_a_built_in_chain_of_another_type_are_reported() {
+    let case = cases::all().into_iter().find(|case| case.name == "tproxy").unwrap();
+    let netns = pod_netns("recorded");
+    apply(&netns, &case, Backend::Nft);
+    let inactive = || {
+        let (firewall, observed) = Firewall::open(&forced(Backend::Nft)).unwrap();
+        firewall.inactive_rules(ChainSet::SIDECAR, &observed).unwrap()
+    };
+    for table in ["ip mangle", "ip6 mangle"] {
+        rehook(&netns, table, "PREROUTING", "nat hook prerouting priority -150");
+        let why = "PREROUTING is of another type, so our rules there have another effect";
+        let expected = [format!("nf_tables {table} {why}")];
+        assert_eq!(
+            (reported(&netns, &case, Backend::Nft), netns.run(inactive)),
+            (expected.to_vec(), expected.to_vec())
+        );
+        rehook(&netns, table, "PREROUTING", "filter hook prerouting priority -150");
+        assert_eq!(reported(&netns, &case, Backend::Nft), [""; 0]);
     }
 }
 

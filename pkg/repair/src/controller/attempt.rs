@@ -1,8 +1,8 @@
 //! One attempt to handle a broken pod, which labels it, deletes it or repairs it in place.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use enrolment::SkipReason;
+use enrolment::{PodDecision, SidecarRedirect, SkipReason};
 use kubeio::ApiErrorKind;
 use model::{EventLevel, Pod};
 use pod_identity::KnownPods;
@@ -44,7 +44,7 @@ impl RepairController {
     ) -> Attempt {
         match &self.options.mode {
             RepairMode::Label { key, value } => self.label_pod(task, key, value).await,
-            RepairMode::Delete => self.delete_pod(task).await,
+            RepairMode::Delete => self.delete_pod(task, is_excluded).await,
             RepairMode::InPlace => self.repair_in_place(task, known, is_excluded).await,
         }
     }
@@ -64,17 +64,25 @@ impl RepairController {
         }
     }
 
-    async fn delete_pod(&self, task: &RepairTask) -> Attempt {
+    async fn delete_pod(&self, task: &RepairTask, is_excluded: bool) -> Attempt {
         let ObservedPod { name, uid, version, .. } = &task.pod;
         if task.pod.is_finished && !task.pod.has_controller {
             let message = format!("{}; it has ended, and nothing would replace it", task.breakage);
             return Attempt::Skipped { message };
         }
+        if let Err(attempt) = self.read_redirected(task, is_excluded).await {
+            return attempt;
+        }
+        let effect = if task.pod.has_controller {
+            "deleted, so that its controller replaces it"
+        } else {
+            "deleted; it has no controller that replaces it"
+        };
         match self.client.delete_pod(name, uid, version).await {
             Ok(()) => Attempt::Done {
                 level: EventLevel::Warning,
                 reason: "DeleteBrokenPod", // as above
-                message: format!("{}; deleted, so that its controller replaces it", task.breakage),
+                message: format!("{}; {effect}", task.breakage),
             },
             Err(error) => self.judge_failure(&task.pod, &error).await,
         }
@@ -85,16 +93,12 @@ impl RepairController {
             let message = format!("{}; it has ended and does not start again", task.breakage);
             return Attempt::Skipped { message };
         }
-        if is_excluded {
-            let reason = SkipReason::ExcludedNamespace;
-            return Attempt::Skipped { message: format!("{}; not redirected: {reason}", task.breakage) };
-        }
-        let pod = match self.read_pod(&task.pod).await {
-            Ok(pod) => pod,
-            Err(failed) => return failed,
+        let (pod, redirect) = match self.read_redirected(task, is_excluded).await {
+            Ok(found) => found,
+            Err(attempt) => return attempt,
         };
         let in_place = self.in_place.clone();
-        let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, &known)).await;
+        let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, redirect, &known)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
                 level: EventLevel::Normal,
@@ -106,11 +110,30 @@ impl RepairController {
                 ),
             },
             Ok(Ok(InPlaceReport::Unchanged)) => Attempt::Unchanged,
-            Ok(Ok(InPlaceReport::NotRedirected(reason))) => {
-                Attempt::Skipped { message: format!("{}; not redirected: {reason}", task.breakage) }
-            }
             Ok(Err(error)) => Attempt::Failed { message: format!("{}; {error}", task.breakage) },
             Err(error) => Attempt::Failed { message: format!("{}; defect: {error}", task.breakage) },
+        }
+    }
+
+    /// Reads the pod's current state, and decides about it as the plugin would. A pod that it does not redirect is
+    /// skipped: its replacement would be broken, too.
+    async fn read_redirected(
+        &self,
+        task: &RepairTask,
+        is_excluded: bool,
+    ) -> Result<(Pod, Arc<SidecarRedirect>), Attempt> {
+        let skipped = |reason: SkipReason| Attempt::Skipped {
+            message: format!("{}; not redirected: {reason}", task.breakage),
+        };
+        if is_excluded {
+            return Err(skipped(SkipReason::ExcludedNamespace));
+        }
+        let pod = self.read_pod(&task.pod).await?;
+        match enrolment::decide(&pod, None, &self.in_place.policy) {
+            Ok(PodDecision::Sidecar(redirect)) => Ok((pod, Arc::from(redirect))),
+            Ok(PodDecision::Skip(reason)) => Err(skipped(reason)),
+            Ok(PodDecision::Ambient(_)) => Err(skipped(SkipReason::NotInjected)),
+            Err(invalid) => Err(Attempt::Failed { message: format!("{}; {invalid}", task.breakage) }),
         }
     }
 
