@@ -58,6 +58,17 @@ fn the_injectors_call_makes_the_injected_rules() {
     State::of(&netns).assert_is(&before, "a second call");
 }
 
+/// Kubernetes sets `ENVOY_PORT` in a namespace with a Service `envoy`.
+#[test]
+fn variables_of_services_are_no_ports() {
+    let link = "tcp://10.96.0.9:80";
+    let names = ["ENVOY_PORT", "INBOUND_CAPTURE_PORT", "INBOUND_TUNNEL_PORT", "IPTABLES_PROBE_PORT"];
+    same(&names.map(|name| (name, link)), &[], &SidecarConfig::default());
+    let printed = applied(&pod_netns("link"), &[("ENVOY_PORT", link)], &["-p", "16001"]);
+    let warning = format!("warning: ENVOY_PORT is {link:?}, which is an address of a Service: ignored");
+    assert_eq!(printed.lines().next(), Some(warning.as_str()), "{printed}");
+}
+
 #[test]
 fn every_form_of_a_flag_means_the_same() {
     let config = SidecarConfig { outbound_port: Port(16001), drop_invalid: true, ..SidecarConfig::default() };
@@ -322,6 +333,7 @@ fn both_families_when_asked_for() {
     dual(&[], &["--dual-stack", "-b", "*"]);
     dual(&[("ISTIO_DUAL_STACK", "true")], &["-b", "*"]);
     dual(&[("DUAL_STACK", "true")], &["-b", "*"]);
+    dual(&[("ISTIO_AGENT_DUAL_STACK", "true")], &["-b", "*"]);
 }
 
 fn injected_ports() -> SidecarConfig {

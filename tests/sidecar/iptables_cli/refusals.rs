@@ -129,6 +129,25 @@ fn a_failing_tool_is_told_in_its_own_words() {
     assert_eq!(nothing.stderr, format!("istio-iptables: {why}\n"));
 }
 
+/// The tool of the other family is not killed half-way.
+#[test]
+fn a_tool_that_cannot_be_started_leaves_the_other_family_redirected() {
+    let (netns, dir) = (pod_netns("unstarted"), super::tool::tempdir());
+    let real = netns.pipe("sh", "command -v iptables-legacy-restore");
+    let slow = format!("#!/bin/sh\nsleep 0.5\nexec {} \"$@\"\n", real.trim());
+    kit::write_script(&dir.path().join("iptables-legacy-restore"), &slow);
+    kit::write_script(&dir.path().join("ip6tables-legacy-restore"), "#!/nonexistent\n");
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let arguments = ["-b", "*", "--dual-stack", "--iptables-backend", "legacy"];
+    let ended = istio_iptables(&netns, &[("PATH", &path)], &arguments);
+    let tool = dir.path().join("ip6tables-legacy-restore");
+    let why = format!("cannot run {}: No such file or directory (os error 2)", tool.display());
+    assert_eq!((ended.code, ended.stderr), (1, format!("istio-iptables: {why}\n")));
+    let [v4, v6] = ["iptables", "ip6tables"].map(|tool| format!("{tool}-legacy-save -t nat"));
+    assert!(netns.has_rule(&v4, "-A OUTPUT -p tcp -j ISTIO_OUTPUT"));
+    assert!(!netns.has_rule(&v6, "-A OUTPUT -p tcp -j ISTIO_OUTPUT"));
+}
+
 #[test]
 fn no_tool_is_needed_for_nf_tables() {
     let netns = pod_netns("no-tool");

@@ -46,7 +46,11 @@ flags::flag_table!(
     REDIRECT_DNS = Flag::new_switch("capture DNS").env(&["ISTIO_META_DNS_CAPTURE", "REDIRECT_DNS"]),
     DROP_INVALID = Flag::new_switch("discard packets that belong to no connection")
         .env(&["INVALID_DROP", "DROP_INVALID"]),
-    DUAL_STACK = Flag::new_switch("redirect both address families").env(&["ISTIO_DUAL_STACK", "DUAL_STACK"]),
+    DUAL_STACK = Flag::new_switch("redirect both address families").env(&[
+        "ISTIO_DUAL_STACK",
+        "DUAL_STACK",
+        "ISTIO_AGENT_DUAL_STACK"
+    ]),
     CAPTURE_ALL_DNS = Flag::new_switch("capture DNS to any server, not only those of /etc/resolv.conf"),
     NETWORK_NAMESPACE = Flag::with_value(
         "",
