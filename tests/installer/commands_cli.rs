@@ -145,7 +145,7 @@ fn no_pod_is_no_answer_while_some_may_be_missing() {
         let mut document = document();
         change(&mut document);
         let fixture = Fixture::new(&document);
-        for arguments in [&["list", "--bypassing"][..], &["list", "-n", "other"]] {
+        for arguments in [&["list", "--bypassing"][..], &["list", "-n", "other"], &["plan"]] {
             let (status, text, complaint) = fixture.call(arguments);
             assert_eq!(
                 (status, text.as_str()),

@@ -200,6 +200,34 @@ fn the_command_removes_an_orphaned_entry_after_a_reboot() {
     }
 }
 
+/// Neither the mode nor the names of its files are settings that outlive a reboot.
+#[test]
+fn the_command_removes_what_another_mode_left_before_a_reboot() {
+    for mode in [
+        &[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "istio-cni.conf")][..],
+        &[("ISTIO_OWNED_CNI_CONFIG", "true"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "00-istio.conflist")],
+        &[("KUBECFG_FILE_NAME", "chosen-kubeconfig")],
+    ] {
+        let fixture = InstallFixture::new(&[]);
+        let before = fixture.files();
+        let fixture = fixture.again(mode);
+        fixture.start_ready().kill();
+        assert_ne!(fixture.files(), before);
+        for entry in fs::read_dir(fixture.node.run_dir()).unwrap().map(Result::unwrap) {
+            let is_directory = entry.file_type().unwrap().is_dir();
+            let remove = if is_directory { fs::remove_dir_all } else { fs::remove_file };
+            remove(entry.path()).unwrap();
+        }
+        let nothing = mode.iter().map(|(name, _)| (*name, "")).collect::<Vec<_>>();
+        let fixture = fixture.again(&nothing);
+        let mut command = fixture.container.start_with(&["uninstall"], &[]);
+        let (status, log) = (command.wait(), command.log());
+        assert!(status.success(), "{mode:?}: {log}");
+        assert_eq!(fixture.files(), before, "{mode:?}: {log}");
+        assert_eq!(names(&fixture.container.bin_dir()), [""; 0], "{mode:?}: {log}");
+    }
+}
+
 /// As in a shell on the node: a missing directory does not prove that it has no files of ours.
 #[test]
 fn the_command_does_not_call_a_node_clean_whose_directories_it_does_not_see() {

@@ -3,13 +3,13 @@
 use std::{fs, path::Path};
 
 use cni_types::{FileForm, check_standalone, without_entry};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     Chaining, Error, InstallerSettings,
     binaries::{self, PLUGIN},
-    known_writers,
-    network::{self, NetworkConf},
+    known_writers, kubeconfig,
+    network::{self, NetworkConf, is_owned_copy},
     saved,
 };
 
@@ -23,7 +23,8 @@ pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
         let caller = late_caller(settings);
         errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target, caller)));
         let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
-        errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(path).err()).map(Error::from));
+        let kubeconfigs = kubeconfigs.cloned().chain(kubeconfig::find_kubeconfigs(&settings.conf_dir));
+        errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(&path).err()).map(Error::from));
     }
     errors
 }
@@ -57,16 +58,25 @@ fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> 
         Chaining::Standalone { name: named } => named == name,
         Chaining::Own { .. } => false,
     };
-    if FileForm::from_file_name(name).is_none() && !is_named {
+    let form = FileForm::from_file_name(name);
+    if form.is_none() && !is_named {
         return Ok(());
     }
     let network = match NetworkConf::read(&settings.conf_dir, name) {
         Ok(Some(network)) => network,
         Ok(None) => return Ok(()),
-        Err(Error::File(error)) if error.is_no_file() => return Ok(()),
+        // Not the kernel's: no file, too large, or a link out of the directory. Into none of these an entry is written.
+        Err(Error::File(error)) if error.io_error().raw_os_error().is_none() => {
+            if !error.is_no_file() {
+                warn!(target: "install", %error, "skipped: it has no entry of ours");
+            }
+            return Ok(());
+        }
         Err(error) => return Err(error),
     };
-    let is_alone = matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
+    // The settings may be unknown: a reboot empties the directory with those of the last agent.
+    let is_alone =
+        form == Some(FileForm::Conf) || matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
     if is_alone && check_standalone(&network.content).is_ok() {
         hostfs::remove(&network.path)?;
         return Ok(());
@@ -74,7 +84,7 @@ fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> 
     match without_entry(&network.content) {
         // A foreign file: its content is not ours to remove.
         Err(_) | Ok(None) => Ok(()),
-        Ok(Some(_)) if name == settings.own_name => {
+        Ok(Some(_)) if name == settings.own_name || is_owned_copy(&network.content) => {
             hostfs::remove(&network.path)?;
             Ok(())
         }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use cni_types::{
-    ConflistEntry, EditError, EntryStatus, FileForm, check_standalone, entry_status, merge_entry,
+    ConflistEntry, EditError, EntryStatus, FileForm, Json, check_standalone, entry_status, merge_entry,
     without_entry,
 };
 use hostfs::FileFingerprint;
 
 use crate::{
     Chaining, Error, InstallerSettings,
-    network::{self, DEFAULT_MODE, NetworkConf, NetworkSearch},
+    network::{self, DEFAULT_MODE, NetworkConf, NetworkSearch, OWNED_COPY, is_owned_copy},
     saved,
 };
 
@@ -46,9 +46,11 @@ pub(crate) enum ConfChange {
         original: Option<Vec<u8>>,
         observed: Option<FileFingerprint>,
     },
-    /// Replace a single configuration by a list, if both are still as observed. `foreign` is an existing list that is replaced.
+    /// Replace a single configuration by a list, if both are still as observed. `from` is the file, or a link to the file `source`,
+    /// which stays; `foreign` is an existing list that is replaced.
     Convert {
         from: PathBuf,
+        source: PathBuf,
         to: PathBuf,
         text: String,
         mode: u32,
@@ -96,7 +98,7 @@ pub(crate) fn plan_changes(
     match &settings.chaining {
         Chaining::Primary { name } => plan_primary(settings, name.as_deref(), entry),
         Chaining::Own { primary } => plan_own(settings, primary.as_deref(), entry),
-        Chaining::Standalone { name } => plan_standalone(settings, name, text),
+        Chaining::Standalone { name } => plan_standalone(settings, name, &standalone_text(entry, text)),
     }
 }
 
@@ -133,11 +135,14 @@ fn plan_primary(
         let text = merge_entry(&network.content, entry).map_err(edit)?.text;
         let (mode, original, observed) = (network.mode, network.content.clone(), network.fingerprint);
         if network.is_single() {
-            holder = network.path.with_extension("conflist");
-            let (from, to) = (network.path.clone(), holder.clone());
-            let (foreign, replaced) = observe_replaced(&network, &to)?;
-            let change = ConfChange::Convert { from, to, text, mode, original, observed, foreign, replaced };
-            changes.push((cause, change));
+            let (from, source) = (settings.conf_dir.join(&network.name), network.path.clone());
+            holder = from.with_extension("conflist");
+            let (foreign, replaced) = observe_replaced(&from, &network, &holder)?;
+            let to = holder.clone();
+            changes.push((
+                cause,
+                ConfChange::Convert { from, source, to, text, mode, original, observed, foreign, replaced },
+            ));
         } else {
             let original = (cause == ChangeCause::EntryMissing).then_some(original);
             changes.push((cause, ConfChange::Write { path: holder.clone(), text, mode, original, observed }));
@@ -147,9 +152,10 @@ fn plan_primary(
     Ok(ConfPlan::Do { holder, changes })
 }
 
-/// Returns the list `to` that the conversion of `single` replaces, without our entry, if another program made it; and its
-/// fingerprint.
+/// Returns the list `to` that the conversion of `single`, in the file or link `from`, replaces, without our entry, if another
+/// program made it; and its fingerprint.
 fn observe_replaced(
+    from: &Path,
     single: &NetworkConf,
     to: &Path,
 ) -> Result<(Option<Vec<u8>>, Option<FileFingerprint>), Error> {
@@ -157,7 +163,7 @@ fn observe_replaced(
         return Ok((None, None));
     };
     Ok(match NetworkConf::read_own(directory, name)? {
-        Ok(list) => (saved::foreign_list(single, &list), list.fingerprint),
+        Ok(list) => (saved::foreign_list(from, &single.content, &list), list.fingerprint),
         Err(replaced) => (None, replaced),
     })
 }
@@ -193,7 +199,7 @@ fn stale_entry_changes(
         }
         let is_alone = form == FileForm::Conf && check_standalone(&content).is_ok();
         let has_entry = matches!(without_entry(&content), Ok(Some(_)));
-        let change = match has_entry && other != settings.own_name {
+        let change = match has_entry && other != settings.own_name && !is_owned_copy(&content) {
             true => ConfChange::Release { path },
             false if has_entry || is_alone => ConfChange::Remove { path },
             false => continue,
@@ -219,7 +225,8 @@ fn plan_own(
     let mut changes = Vec::new();
     let clean = without_entry(&primary.content).map_err(edit)?;
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
-    let text = merge_entry(&base, entry).map_err(edit)?.text;
+    let entry = entry.clone().with_default(OWNED_COPY, Json::Bool(true));
+    let text = merge_entry(&base, &entry).map_err(edit)?.text;
     let copy = NetworkConf::read_own(&settings.conf_dir, &settings.own_name)?;
     let mode = settings.own_mode.unwrap_or(primary.mode);
     let is_good = |copy: &NetworkConf| copy.content == text.as_bytes() && is_mode(copy, settings);
@@ -253,6 +260,20 @@ fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Resu
     Ok(ConfPlan::Do { holder: path, changes })
 }
 
+/// Returns the template as it is, unless settings add members to the entry or remove some: then the entry, with the version of the
+/// template.
+fn standalone_text(entry: &ConflistEntry, text: &str) -> String {
+    if ConflistEntry::parse(text).is_ok_and(|written| written == *entry) {
+        return text.to_owned();
+    }
+    let template = Json::parse(text.as_bytes()).ok();
+    let template = template.iter().filter_map(Json::as_object).flatten();
+    let version = template.filter(|(key, _)| key.eq_ignore_ascii_case("cniVersion"));
+    let members = version.chain(entry.as_json().as_object().into_iter().flatten());
+    let members = members.map(|(key, value)| (key.clone(), value.clone()));
+    Json::Object(members.collect()).to_go_text()
+}
+
 /// Whether our own file has the configured permission bits, if any.
 fn is_mode(file: &NetworkConf, settings: &InstallerSettings) -> bool {
     settings.own_mode.is_none_or(|mode| file.mode == mode)
@@ -274,17 +295,19 @@ pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
                 hostfs::write(path, text.as_bytes(), *mode)?;
             }
         }
-        ConfChange::Convert { from, to, text, mode, original, observed, foreign, replaced } => {
+        ConfChange::Convert { from, source, to, text, mode, original, observed, foreign, replaced } => {
             saved::save_replaced(to, foreign.as_deref(), *mode, *replaced)?;
-            saved::save_original(from, original, *mode)?;
+            if from == source {
+                saved::save_original(from, original, *mode)?;
+            }
             if !is_unchanged(to, *replaced)? {
                 return Ok(());
             }
-            if is_unchanged(from, *observed)? {
+            if is_same_source(from, source, *observed)? {
                 hostfs::write(to, text.as_bytes(), *mode)?;
             }
-            if is_unchanged(from, *observed)? {
-                hostfs::remove(from)?;
+            if is_same_source(from, source, *observed)? {
+                saved::set_aside(from)?;
             }
         }
         ConfChange::Release { path } => saved::release_entry(path)?,
@@ -295,6 +318,15 @@ pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether `from` still leads to the file `source`, which is as observed.
+fn is_same_source(from: &Path, source: &Path, observed: Option<FileFingerprint>) -> Result<bool, Error> {
+    let (Some(directory), Some(name)) = (from.parent(), from.file_name()) else { return Ok(false) };
+    Ok(hostfs::resolve(directory, name).is_ok_and(|path| path == source) && is_unchanged(source, observed)?)
+}
+
 fn is_unchanged(path: &Path, observed: Option<FileFingerprint>) -> Result<bool, Error> {
     Ok(hostfs::fingerprint(path)? == observed)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,9 @@
 //! The plugin's credential: a kubeconfig made from the pod's service account, byte for byte as Istio writes it.
 
-use std::{iter, path::PathBuf};
+use std::{
+    iter,
+    path::{Path, PathBuf},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use model::ApiServerTrust;
@@ -20,6 +23,22 @@ pub struct KubeconfigSettings {
     pub token: PathBuf,
 }
 
+/// Line that identifies a kubeconfig of the plugin's, whatever its name.
+const CONTEXT: &str = "current-context: istio-cni-context\n";
+
+/// Returns the plugin's kubeconfigs in a directory: their name is a setting, which may be unknown.
+pub(crate) fn find_kubeconfigs(directory: &Path) -> Vec<PathBuf> {
+    let names = hostfs::list(directory).unwrap_or_default();
+    names.into_iter().map(|name| directory.join(name)).filter(|path| is_kubeconfig(path)).collect()
+}
+
+fn is_kubeconfig(path: &Path) -> bool {
+    let text = hostfs::read(path, MAX_KUBECONFIG).unwrap_or_default();
+    !path.is_symlink() && String::from_utf8_lossy(&text).split_inclusive('\n').any(|line| line == CONTEXT)
+}
+
+/// Maximum size of the kubeconfig that is read back, in bytes.
+pub(crate) const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
 /// Maximum size of a token or certificate bundle, in bytes: a Secret or ConfigMap holds no more.
 const MAX_INPUT: usize = 1024 * 1024;
 
@@ -51,7 +70,7 @@ impl KubeconfigSettings {
              - cluster:\n    {authority}\n    server: {}\n  name: local\n\
              contexts:\n\
              - context:\n    cluster: local\n    user: istio-cni\n  name: istio-cni-context\n\
-             current-context: istio-cni-context\n\
+             {CONTEXT}\
              kind: Config\n\
              preferences: {{}}\n\
              users:\n\

@@ -8,7 +8,7 @@ use std::{
 };
 
 use cni_types::{
-    ConflistEntry, EditError, FileForm, Libcni, UnusableConf, check_directory_plugin, check_standalone,
+    ConflistEntry, EditError, FileForm, Json, Libcni, UnusableConf, check_directory_plugin, check_standalone,
     is_auxiliary, plugin_types, read_network, unknown_version,
 };
 use hostfs::FileFingerprint;
@@ -19,6 +19,21 @@ use crate::{Error, conf::edit_error};
 /// Maximum size of a network configuration, in bytes. Real ones have a few kilobytes, and a runtime passes all of it to every
 /// plugin at every call.
 pub(crate) const MAX_NETWORK: usize = 1024 * 1024;
+
+/// Member of our entry in the file of [`Chaining::Own`](crate::Chaining::Own), by which any agent recognises that copy, whatever its
+/// name.
+pub(crate) const OWNED_COPY: &str = "istio_owned_cni_config";
+
+/// Whether the content is a copy of a primary network that an agent made.
+pub(crate) fn is_owned_copy(content: &[u8]) -> bool {
+    let document = Json::parse(content).unwrap_or(Json::Null);
+    document.get("plugins").and_then(Json::as_list).is_some_and(|plugins| plugins.iter().any(is_marked_entry))
+}
+
+fn is_marked_entry(plugin: &Json) -> bool {
+    plugin.get("type").and_then(Json::as_str) == Some(ConflistEntry::TYPE)
+        && plugin.get(OWNED_COPY) == Some(&Json::Bool(true))
+}
 
 /// A network configuration.
 #[derive(Debug)]
@@ -163,8 +178,9 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
             }
             Err(error) => return Err(error),
         };
-        // A network of our plugin alone is a leftover of standalone mode, into which nothing can be chained.
-        if network.is_single() && check_standalone(&network.content).is_ok() {
+        // A network of our plugin alone is a leftover of standalone mode, into which nothing can be chained; a copy is none of its own.
+        let is_alone = network.is_single() && check_standalone(&network.content).is_ok();
+        if is_alone || is_owned_copy(&network.content) {
             continue;
         }
         let (mut accepted, mut refused) = (None, None);
@@ -235,6 +251,12 @@ pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str)
 
 /// Accepts a network that connects pods, ends with the last plugin of its file, and has a CNI version that our plugin supports.
 fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
+    if is_owned_copy(&network.content) {
+        return Ok(NetworkSearch::None(format!(
+            "{} is an agent's copy of the primary network, not that network itself",
+            network.path.display()
+        )));
+    }
     if let Some(appended) = network.load(directory, Libcni::V1_3)?.unwrap_or_default().first() {
         return Ok(NetworkSearch::None(format!(
             "{} takes plugins from a directory, too ({}), where ours cannot be chained: list all of them in `plugins`, and set \

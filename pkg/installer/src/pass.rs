@@ -16,12 +16,11 @@ use crate::{
     conf::{self, ChangeCause, ConfChange, ConfPlan},
     conflict::ConflictVerdict,
     entry::TemplateUpdate,
-    known_writers, leftovers,
+    known_writers,
+    kubeconfig::MAX_KUBECONFIG,
+    leftovers,
     run::{InstallProblem, PassResult},
 };
-
-/// Maximum size of the kubeconfig that is read back, in bytes.
-const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
 
 impl Installer {
     /// Observes everything and repairs it.

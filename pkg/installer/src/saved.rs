@@ -34,10 +34,19 @@ pub(crate) fn save_original(path: &Path, original: &[u8], mode: u32) -> Result<(
     Ok(())
 }
 
-/// Returns the list `list` without our entry, unless it is the conversion of `single` or of the original of `single`.
-pub(crate) fn foreign_list(single: &NetworkConf, list: &NetworkConf) -> Option<Vec<u8>> {
-    let before = read_original(&single.path);
-    let singles = [Some(&single.content), before.as_ref()];
+/// Removes the file `from` after its conversion. A link becomes its own original: its target belongs to others.
+pub(crate) fn set_aside(from: &Path) -> Result<(), Error> {
+    match from.is_symlink() {
+        true => Ok(hostfs::rename(from, &original_path(from))?),
+        false => Ok(hostfs::remove(from).map(drop)?),
+    }
+}
+
+/// Returns the list `list` without our entry, unless it is the conversion of `single`, the content of `from`, or of the original of
+/// `from`.
+pub(crate) fn foreign_list(from: &Path, single: &[u8], list: &NetworkConf) -> Option<Vec<u8>> {
+    let before = read_original(from);
+    let singles = [Some(single), before.as_deref()];
     if singles.into_iter().flatten().any(|single| is_converted_from(&list.content, single)) {
         return None;
     }
@@ -63,7 +72,7 @@ pub(crate) fn save_replaced(
 }
 
 /// Removes our entry from a list. If the rest is unchanged since the entry was inserted, the original file is restored to the byte,
-/// under its original name.
+/// under its original name, unless a file exists there: that is the primary CNI plugin's newer one.
 pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
@@ -73,20 +82,25 @@ pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
     let Some(text) = without_entry(&network.content).map_err(|cause| edit_error(path, cause))? else {
         return forget_original(path);
     };
-    let converted = single_paths(path).find_map(|single| {
-        let original =
-            read_original(&single).filter(|original| is_converted_from(&network.content, original));
-        original.map(|original| (single, original))
-    });
-    match (converted, unchanged_original(path, &text)) {
-        (Some((single, original)), _) => {
-            hostfs::write(&single, &original, network.mode)?;
-            match read_original(path) {
-                Some(replaced) => drop(hostfs::write(path, &replaced, network.mode)?),
-                None => drop(hostfs::remove(path)?),
-            }
+    let mut is_converted = false;
+    for single in single_paths(path) {
+        let original = original_path(&single);
+        // The file itself: a removal that was interrupted has restored it.
+        let is_source = [&original, &single].into_iter().any(|file| {
+            hostfs::read(file, MAX_NETWORK).is_ok_and(|source| is_converted_from(&network.content, &source))
+        });
+        // A link is restored whatever its target contains by now.
+        if (is_source || original.is_symlink()) && hostfs::fingerprint(&single)?.is_none() {
+            hostfs::rename(&original, &single)?;
         }
-        (_, Some(original)) => {
+        is_converted |= is_source;
+    }
+    match (is_converted, unchanged_original(path, &text)) {
+        (true, _) => match read_original(path) {
+            Some(replaced) => drop(hostfs::write(path, &replaced, network.mode)?),
+            None => drop(hostfs::remove(path)?),
+        },
+        (false, Some(original)) => {
             hostfs::write(path, &original, network.mode)?;
         }
         // A list without plugins is no network.

@@ -101,6 +101,13 @@ impl InstallerSettings {
         EntryCache::default().reload_template(self).map(drop)
     }
 
+    /// Returns the namespaces whose pods the plugin skips by the current template; none without a valid one.
+    pub fn excluded_namespaces(&self) -> Vec<String> {
+        let mut entries = EntryCache::default();
+        drop(entries.reload_template(self)); // the installer reports its errors
+        entries.current.map(|current| current.entry.excluded_namespaces()).unwrap_or_default()
+    }
+
     /// Returns the directories whose changes may concern us.
     pub(crate) fn watched_directories(&self) -> Vec<PathBuf> {
         let mut all = vec![self.conf_dir.clone(), self.source.clone()];

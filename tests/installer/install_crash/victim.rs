@@ -17,7 +17,7 @@ pub(crate) fn started(container: &Container) -> Daemon {
     let (comm, deadline) = (format!("/proc/{}/comm", daemon.pid()), Instant::now() + Duration::from_secs(20));
     while fs::read_to_string(&comm).unwrap() != "install-cni\n" {
         assert!(Instant::now() < deadline, "it does not start:\n{}", daemon.log());
-        thread::sleep(Duration::from_micros(200)); // between two polls of another process
+        thread::sleep(Duration::from_micros(200)); // more often than `kit::until`: the kills that follow are timed from here
     }
     daemon
 }

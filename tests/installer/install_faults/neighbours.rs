@@ -75,6 +75,23 @@ fn something_that_is_no_socket_is_not_removed_for_one() {
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
 }
 
+/// The directory of lock and sockets is not mounted, and may be impossible to create.
+#[test]
+fn without_the_directory_of_the_sockets_the_plugin_is_installed_as_usual() {
+    for (directory, lacks_lock) in [("/var/run/istio-cni/deep/below", 0), ("/a-file/below", 1)] {
+        let fixture = InstallFixture::new(&[("CNI_AGENT_RUN_DIR", directory)]);
+        fs::write(fixture.container.root().join("a-file"), "").unwrap();
+        let daemon = fixture.start_ready();
+        assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"], "{}", daemon.log());
+        assert_eq!(
+            daemon.logged("no other agent is kept from this node", ""),
+            lacks_lock,
+            "{}",
+            daemon.log()
+        );
+    }
+}
+
 #[test]
 fn a_stale_log_socket_is_replaced() {
     let fixture = InstallFixture::new(&[]);
