@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::{
     debug, http,
     local::RootServer,
-    log_server::{LogMetrics, LogServer},
+    log_server::{LogMetrics, LogServer, LogServerError},
     logging::{self, LogOptions, Logger},
     metrics,
 };
@@ -80,7 +80,7 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
 
     allow_many_files();
     // Taken before anything is changed, and held until the process ends.
-    let lock = NodeLock::acquire(&settings.lock_file())?;
+    let lock = lock_node(&settings)?;
     for (family, source) in node_status::detect_probe_sources(&mut settings) {
         match source {
             Ok(source) => info!(target: "install", %family, %source, "source of the node's probes detected"),
@@ -106,6 +106,29 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
     done
 }
 
+/// Takes the node's lock. An agent that captures no pod starts without it where its directory cannot be created: it serves no socket
+/// there either.
+fn lock_node(settings: &DaemonSettings) -> Result<Option<NodeLock>> {
+    match NodeLock::acquire(&settings.lock_file()) {
+        Err(error) if settings.ambient.is_none() && error.is::<io::Error>() => {
+            warn!(target: "install", error = format!("{error:#}"), "no other agent is kept from this node");
+            Ok(None)
+        }
+        lock => lock.map(Some),
+    }
+}
+
+/// Starts to listen for the plugin's log lines, if configured. Without ambient mode, a directory that cannot be created is no error.
+fn bind_log_server(settings: &DaemonSettings) -> Result<Option<LogServer>> {
+    match settings.log_socket.as_deref().map(LogServer::bind).transpose() {
+        Err(error @ LogServerError::System { .. }) if settings.ambient.is_none() => {
+            warn!(target: "install", %error, "cannot serve the plugin's log lines");
+            Ok(None)
+        }
+        bound => bound.context("cannot serve the plugin's log lines"),
+    }
+}
+
 /// Raises the limit of open files: the network namespaces of all mesh pods are held open and watched, and container runtimes set
 /// limits as low as 1024.
 pub(crate) fn allow_many_files() {
@@ -122,9 +145,10 @@ fn start_parts(
     ports: Observed<Vec<String>>,
     cluster: Arc<ClusterAccess>,
     logger: Logger,
-    lock: NodeLock,
+    lock: Option<NodeLock>,
 ) -> Result<(Daemon, DaemonParts)> {
-    let preflight = preflight::start_checks(&settings, ports)?;
+    let (vital, dead) = VitalTasks::new();
+    let preflight = preflight::start_checks(&settings, ports, vital.clone())?;
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     let installer_metrics = InstallerMetrics::register(&mut registry);
@@ -135,8 +159,7 @@ fn start_parts(
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let proofs = settings.proof_interval.map(|interval| (interval, ProofMetrics::register(&mut registry)));
     let agent = node_agent::start_reconciler(&settings, &mut registry, mesh_pods)?;
-    let log_server = settings.log_socket.as_deref().map(LogServer::bind).transpose();
-    let log_server = log_server.context("cannot serve the plugin's log lines")?;
+    let log_server = bind_log_server(&settings)?;
     let (sender, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
     let notify = Box::new(move |notice| drop(sender.try_send(notice)));
@@ -144,10 +167,12 @@ fn start_parts(
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start_installer(installer, handle)?;
     let runtime = runtime::Handle::current();
-    let events = node_agent::serve_plugin(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
+    let fetch = pod_source::pod_fetcher(&settings, Arc::clone(&cluster), runtime);
+    let events = node_agent::serve_plugin(&settings, &agent, plugin, fetch, vital.clone())?;
     let log_server = log_server.map(|server| (server, log_metrics));
     let daemon = Daemon { settings, cluster, status, preflight, registry: Arc::new(registry), logger, lock };
-    Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, proofs, log_server }))
+    let vital = (vital, dead);
+    Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, proofs, log_server, vital }))
 }
 
 /// Started parts that the daemon serves.
@@ -161,6 +186,8 @@ struct DaemonParts {
     /// Interval of the sampled proofs, and their metrics.
     proofs: Option<(Duration, ProofMetrics)>,
     log_server: Option<(LogServer, LogMetrics)>,
+    /// Reports panics of what the process cannot do without, and receives them.
+    vital: (VitalTasks, mpsc::Receiver<String>),
 }
 
 /// Handle of the installer's thread.
@@ -188,7 +215,7 @@ struct Daemon {
     preflight: Arc<PreflightOutcome>,
     registry: Arc<Registry>,
     logger: Logger,
-    lock: NodeLock,
+    lock: Option<NodeLock>,
 }
 
 impl Daemon {
@@ -198,8 +225,9 @@ impl Daemon {
         owner: JoinHandle<()>,
         mut signals: TerminationSignals,
     ) -> Result<ExitCode> {
-        let DaemonParts { mut work, agent, events, notices, checker, repair, proofs, log_server } = parts;
-        let RunningAgent { handle, ended, marks, notices: agent_notices, status, inspector } = agent;
+        let DaemonParts { mut work, agent, events, notices, checker, repair, proofs, log_server, vital } =
+            parts;
+        let RunningAgent { handle, mut ended, marks, notices: agent_notices, status, inspector } = agent;
         let (stop, stopped) = watch::channel(());
         let (installer, is_ambient) = (Arc::clone(&self.status), self.settings.ambient.is_some());
         let preflight = Arc::clone(&self.preflight);
@@ -213,7 +241,7 @@ impl Daemon {
         }
         let collector = StateCollector::new(Arc::clone(&self.settings), probe.clone(), inspector, unstable);
         let collector = Arc::new(collector);
-        let (vital, mut dead) = VitalTasks::new();
+        let (vital, mut dead) = vital;
         let watched = Arc::clone(&collector);
         let watch_node = tokio::spawn(async move {
             restart_on_panic("the watch over the node", checker, |checker| {
@@ -255,7 +283,7 @@ impl Daemon {
         tokio::spawn(pod_source::follow_facts(Arc::clone(&self.settings), handle.clone()));
         let marker = tokio::spawn(annotations::write_annotations(Arc::clone(&self.settings), marks));
 
-        let name = wait_for_shutdown(&mut signals, &mut work.ended, &mut dead).await?;
+        let name = wait_for_shutdown(&mut signals, &mut work.ended, &mut ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
         watch_node.abort(); // it would write the state that is about to be removed
         if let Some(condition) = condition {
@@ -346,7 +374,7 @@ impl Daemon {
                 };
                 let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
                 errors.extend(remove_capture(&uninstallation, ambient).await);
-                let errors = uninstallation.remove_evidence(errors, &self.lock);
+                let errors = uninstallation.remove_evidence(errors, self.lock.as_ref());
                 errors.iter().for_each(|error| error!(target: "install", %error, "not removed"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::publish_uninstalled(&client, &identity.node).await
@@ -411,12 +439,14 @@ async fn shutdown_signal(mut stopped: watch::Receiver<()>) {
 /// Returns the name of the signal received.
 async fn wait_for_shutdown(
     signals: &mut TerminationSignals,
-    ended: &mut oneshot::Receiver<Installer>,
+    installer: &mut oneshot::Receiver<Installer>,
+    agent: &mut oneshot::Receiver<agent::Reconciler>,
     dead: &mut mpsc::Receiver<String>,
 ) -> Result<&'static str> {
     tokio::select! {
         signal = signals.next_signal() => Ok(signal),
-        _ = ended => bail!("the installer ended unexpectedly"),
+        _ = installer => bail!("the installer ended unexpectedly"),
+        _ = agent => bail!("the agent's reconciler ended unexpectedly"),
         Some(what) = dead.recv() => bail!("{what}: the process ends, to begin anew"),
     }
 }
@@ -460,5 +490,27 @@ async fn bind_when_free(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -
 fn log_if_failed(port: u16, served: io::Result<()>) {
     if let Err(error) = served {
         error!(target: "install", port, %error, "cannot serve");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_installer_or_the_reconciler_ends_the_process() {
+        let mut signals = TerminationSignals::listen().unwrap();
+        for (is_installer, ends) in
+            [(true, "the installer ended unexpectedly"), (false, "the agent's reconciler ended unexpectedly")]
+        {
+            let (installs, mut installer) = oneshot::channel();
+            let (reconciles, mut agent) = oneshot::channel();
+            let (_vital, mut dead) = VitalTasks::new();
+            // A thread that panics drops its sender.
+            let (_installs, _reconciles) =
+                ((!is_installer).then_some(installs), is_installer.then_some(reconciles));
+            let ended = wait_for_shutdown(&mut signals, &mut installer, &mut agent, &mut dead).await;
+            assert_eq!(ended.unwrap_err().to_string(), ends);
+        }
     }
 }

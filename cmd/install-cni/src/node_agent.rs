@@ -7,7 +7,7 @@ use std::{sync::Arc, thread};
 
 use agent::{
     AgentHandle, AgentMetrics, AgentOutputs, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
-    MeshPodMetrics, PluginMetrics, Reconciler, ReconcilerInbox,
+    MeshPodMetrics, PluginMetrics, PodFetcher, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
@@ -16,15 +16,15 @@ use model::Notice;
 use netns::Netns;
 use node_status::{NodeInspector, open_node};
 use prometheus_client::registry::Registry;
-use tokio::{
-    runtime,
-    sync::{mpsc, oneshot},
-};
+use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::{
-    annotations::UPDATES, cluster::ClusterAccess, events::EventServer, notices::NOTICES, pod_source,
-    supervise::restart_thread_on_panic,
+    annotations::UPDATES,
+    events::EventServer,
+    notices::NOTICES,
+    pod_source,
+    supervise::{VitalTasks, restart_thread_on_panic},
 };
 
 /// Removes everything from the node's network. Returns what could not be removed, as messages.
@@ -133,8 +133,8 @@ pub(crate) fn serve_plugin(
     settings: &DaemonSettings,
     agent: &RunningAgent,
     metrics: PluginMetrics,
-    cluster: Arc<ClusterAccess>,
-    runtime: runtime::Handle,
+    fetch: PodFetcher,
+    vital: VitalTasks,
 ) -> Result<Option<EventServer>> {
     let server = match AgentServer::bind(&settings.agent_socket) {
         Err(error) if settings.ambient.is_none() => {
@@ -144,11 +144,11 @@ pub(crate) fn serve_plugin(
         }
         bound => bound.context("cannot serve the plugin")?,
     };
-    let fetch = pod_source::pod_fetcher(settings, cluster, runtime);
     let (handle, status) = (agent.handle.clone(), Arc::clone(&agent.status));
     let service = AgentService::new(handle, enrolment_policy(settings), fetch, metrics.clone(), status);
     let events = settings.ambient.as_ref().and_then(|ambient| ambient.events.as_ref());
     let events = events.map(|events| EventServer::bind(events, service.clone(), metrics)).transpose()?;
-    server.serve(service).context("cannot start a thread")?;
+    let body = move || vital.watch_thread("the server of the plugin", || server.serve(&service));
+    thread::Builder::new().name("agent.sock".to_owned()).spawn(body).context("cannot start a thread")?;
     Ok(events)
 }

@@ -4,9 +4,9 @@
 //! takes this lock before it changes anything, and holds it until its process ends for any reason.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -20,6 +20,8 @@ use rustix::{
 
 /// Mode of the file: only root can open it, and therefore hold the lock.
 const MODE: u32 = 0o600;
+/// Mode of its directory, if it has to be created; that of the sockets beside the lock.
+const DIRECTORY_MODE: u32 = 0o750;
 /// Time that a predecessor has to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Delay between two attempts.
@@ -36,7 +38,7 @@ impl NodeLock {
     /// Takes the lock. Waits a few seconds for an agent that is ending.
     ///
     /// # Errors
-    /// Another agent runs on this node, or the file cannot be opened.
+    /// Another agent runs on this node, or the file cannot be opened: only then the cause is an [`io::Error`].
     pub(crate) fn acquire(path: &Path) -> Result<NodeLock> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -58,6 +60,7 @@ impl NodeLock {
 
 /// Tries to take the lock; `None`: another process holds it.
 fn try_lock(path: &Path) -> io::Result<Option<File>> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path.parent().unwrap_or(Path::new("/")))?;
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -90,8 +93,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_an_error_with_its_path() {
-        let error = NodeLock::acquire(Path::new("/nowhere/agent.lock")).unwrap_err();
-        assert!(format!("{error:#}").starts_with("cannot lock /nowhere/agent.lock: "), "{error:#}");
+    fn a_missing_directory_is_made_and_one_that_cannot_be_is_an_error_with_its_path() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("run/istio-cni/agent.lock");
+        let lock = NodeLock::acquire(&path).unwrap();
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, DIRECTORY_MODE);
+        let below = path.join("agent.lock"); // below a file
+        let error = NodeLock::acquire(&below).unwrap_err();
+        assert!(error.is::<io::Error>(), "{error:#}");
+        assert_eq!(error.to_string(), format!("cannot lock {}", below.display()));
+        drop(lock);
     }
 }

@@ -12,6 +12,8 @@ use model::Reason;
 use report::{Observed, PreflightCheck, Severity, preflight_error};
 use tracing::{info, warn};
 
+use crate::supervise::VitalTasks;
+
 /// Interval between checks while capture is impossible: a kernel module may have been loaded meanwhile.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -42,10 +44,13 @@ impl PreflightOutcome {
 pub(crate) fn start_checks(
     settings: &Arc<DaemonSettings>,
     ports: Observed<Vec<String>>,
+    vital: VitalTasks,
 ) -> Result<Arc<PreflightOutcome>> {
     let outcome = Arc::new(PreflightOutcome::default());
     let (settings, ours) = (Arc::clone(settings), Arc::clone(&outcome));
-    let body = move || check_until_ready(&settings, &ports, &ours);
+    let check = move || check_until_ready(&settings, &ports, &ours);
+    // Without results, capture would count as possible forever.
+    let body = move || vital.watch_thread("the check of the node", check);
     thread::Builder::new().name("preflight".to_owned()).spawn(body).context("cannot start a thread")?;
     Ok(outcome)
 }

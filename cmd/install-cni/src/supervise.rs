@@ -74,7 +74,7 @@ pub(crate) async fn restart_on_panic<K>(
     }
 }
 
-/// Reports the panic of tasks that the process cannot do without, and that cannot be restarted.
+/// Reports the panic of tasks and threads that the process cannot do without, and that cannot be restarted.
 #[derive(Clone)]
 pub(crate) struct VitalTasks(Sender<String>);
 
@@ -88,6 +88,14 @@ impl VitalTasks {
     pub(crate) async fn watch_task(self, name: &'static str, task: impl Future<Output = ()>) {
         if let Err(why) = catch_panic(task).await {
             drop(self.0.send(format!("{name} has panicked: {why}")).await); // the receiver may be dropped during shutdown
+        }
+    }
+
+    /// Runs the body of a vital thread.
+    pub(crate) fn watch_thread(self, name: &'static str, body: impl FnOnce()) {
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) {
+            let why = panic_message(&*payload);
+            drop(self.0.blocking_send(format!("{name} has panicked: {why}"))); // as above
         }
     }
 }
@@ -140,8 +148,11 @@ mod tests {
     async fn a_vital_task_that_panics_is_told_of_and_one_that_ends_is_not() {
         let (vital, mut told) = VitalTasks::new();
         vital.clone().watch_task("one", async {}).await;
-        vital.watch_task("another", async { panic!("as it {}", "should") }).await;
+        vital.clone().watch_task("another", async { panic!("as it {}", "should") }).await;
         assert_eq!(told.recv().await.unwrap(), "another has panicked: as it should");
+        vital.clone().watch_thread("a thread that ends", || {});
+        thread::spawn(|| vital.watch_thread("a thread", || panic!("as it should"))).join().unwrap();
+        assert_eq!(told.recv().await.unwrap(), "a thread has panicked: as it should");
         assert!(told.recv().await.is_none());
     }
 }

@@ -68,7 +68,7 @@ impl Uninstallation {
 
     /// Removes the files that agent and plugin wrote for each other and for commands, unless something else could not be removed
     /// (`errors`): then the next attempt needs them. Returns everything that could not be removed.
-    pub(crate) fn remove_evidence(&self, mut errors: Vec<String>, lock: &NodeLock) -> Vec<String> {
+    pub(crate) fn remove_evidence(&self, mut errors: Vec<String>, lock: Option<&NodeLock>) -> Vec<String> {
         if !errors.is_empty() {
             return errors;
         }
@@ -90,7 +90,8 @@ impl Uninstallation {
             [records, &locks].into_iter().filter_map(|path| removal_failure(path, fs::remove_dir_all(path))),
         );
         errors.extend(files.iter().filter_map(|path| remove(path)));
-        errors.extend(lock.remove_file().err().map(|error| format!("agent.lock: {error}")));
+        let unlocked = lock.map(NodeLock::remove_file);
+        errors.extend(unlocked.and_then(Result::err).map(|error| format!("agent.lock: {error}")));
         errors
     }
 
@@ -226,7 +227,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
     errors.extend(missing_directories(&settings.installer));
     errors.extend(uninstallation.remove_capture());
-    let errors = uninstallation.remove_evidence(errors, &lock);
+    let errors = uninstallation.remove_evidence(errors, Some(&lock));
     // Only empty directories are removed: content written meanwhile is not ours.
     drop(made.iter().rev().try_for_each(fs::remove_dir));
     errors.iter().for_each(|error| error!(target: "install", error, "not removed"));

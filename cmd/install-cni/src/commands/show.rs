@@ -69,7 +69,7 @@ pub(super) fn show_plan(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain_report(&call.settings)?;
     call.output.print_value(&state.plan, |_, colour| tables::render_plan(&state, colour))?;
     Ok(match (state.plan.is_empty(), state.knows_plan()) {
-        (true, false) => complain_unknown(&tables::not_known(&state)),
+        (true, false) => complain_unknown(&tables::empty_list_doubts(&state)),
         (true, true) => ExitCode::SUCCESS,
         (false, _) => ExitCode::FAILURE,
     })
