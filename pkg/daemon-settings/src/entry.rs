@@ -68,8 +68,8 @@ impl SettingsReader<'_> {
         if self.is_generated() { (newer, older) } else { (older, newer) }
     }
 
-    /// Returns the members added to an entry whose template lacks them: that ambient mode is on, which pods belong to it, and paths
-    /// that differ from the plugin's defaults.
+    /// Returns the members added to an entry whose template lacks them: that ambient mode is on, which pods belong to it, the kind of
+    /// tables, the namespaces of other agents, and paths that differ from the plugin's defaults.
     pub(super) fn entry_defaults(&self) -> Vec<(&'static str, Json)> {
         let is_ambient = self.is_on(&options::AMBIENT_ENABLED);
         let mut defaults = Vec::new();
@@ -84,6 +84,11 @@ impl SettingsReader<'_> {
         if socket != expected {
             defaults.push(("agent_socket", Json::String(socket)));
         }
+        if self.is_on(&options::NATIVE_NFTABLES) {
+            defaults.push(("native_nftables", Json::Bool(true)));
+        }
+        let others: Vec<Json> = self.other_agent_namespaces().into_iter().map(Json::String).collect();
+        defaults.extend((!others.is_empty()).then_some(("agent_namespaces", Json::List(others))));
         if !is_ambient {
             return defaults;
         }
@@ -138,8 +143,6 @@ impl SettingsReader<'_> {
                     .map(|path| ("log_uds_address", Json::String(path))),
             );
         }
-        let others: Vec<Json> = self.other_agent_namespaces().into_iter().map(Json::String).collect();
-        members.extend((!others.is_empty()).then_some(("agent_namespaces", Json::List(others))));
         members.extend(self.entry_defaults());
         members.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
         let members = members.into_iter().map(|(key, value)| (key.to_owned(), value));

@@ -241,7 +241,11 @@ impl SettingsReader<'_> {
         let existing = self.existing_connections();
         let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
         let is_ambient = self.parse_boolean(&options::AMBIENT_ENABLED);
-        let ambient_traces = self.read_ambient(&identity, existing, native_nftables, &records);
+        let mut ambient_traces = self.read_ambient(&identity, existing, native_nftables, &records);
+        // The plugin skips these by its template: an agent that enrolled their pods would capture them a moment later.
+        let excluded = &mut ambient_traces.agent.policy.excluded_namespaces;
+        let skipped = installer.excluded_namespaces().into_iter();
+        excluded.extend(skipped.filter(|name| !self.excluded_namespaces().contains(name)));
         let repair = self.read_repair_options(&identity, existing);
         let debug = self.read_debug_address(is_ambient && ambient_traces.host_network.is_none());
         DaemonSettings {

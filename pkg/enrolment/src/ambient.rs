@@ -65,6 +65,10 @@ pub fn evaluate_membership(
     policy: &EnrolmentPolicy,
 ) -> Result<EnrolmentReason, SkipReason> {
     match name_exemption(&pod.metadata.namespace, &pod.metadata.name, policy) {
+        // Also in an excluded namespace, as Istio's own usually is, the more specific reason is reported.
+        Some(_) if policy.ztunnel.matches(pod) => {
+            asked_for(pod, namespace, policy).and(Err(SkipReason::Ztunnel))
+        }
         Some(exempt) => asked_for(pod, namespace, policy).and(Err(exempt)),
         None => membership_by_pod(pod, namespace, policy),
     }
@@ -123,12 +127,12 @@ fn dataplane_mode(labels: &BTreeMap<String, String>) -> Option<&str> {
 
 /// Returns why a pod is exempt by its name alone.
 pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
-    if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
-        return Some(SkipReason::ExcludedNamespace);
-    }
     let is_of_agents = policy.agent_namespaces.iter().any(|of_agents| of_agents == namespace);
-    let is_agent = is_of_agents && name.starts_with(AGENT_PREFIX);
-    is_agent.then_some(SkipReason::AgentPod)
+    if is_of_agents && name.starts_with(AGENT_PREFIX) {
+        return Some(SkipReason::AgentPod);
+    }
+    let is_excluded = policy.excluded_namespaces.iter().any(|excluded| excluded == namespace);
+    is_excluded.then_some(SkipReason::ExcludedNamespace)
 }
 
 /// Returns the first property of the pod itself that excludes it from ambient mode.

@@ -72,6 +72,24 @@ fn each_setting_reaches_the_agent_in_either_layout() {
     });
 }
 
+/// An agent without the mode removes the copy that an earlier one wrote.
+#[test]
+fn the_name_of_the_copy_reaches_the_agent_also_once_the_mode_is_off() {
+    let Some(helm) = Helm::find() else { return };
+    for (layout, name) in
+        [("generated", "ISTIO_OWNED_CNI_CONF_FILENAME"), ("template", "ISTIO_OWNED_CNI_CONFIG_FILENAME")]
+    {
+        let layout = format!("millrace.pluginConfig={layout}");
+        for mode in ["istioOwnedCNIConfig=true", "istioOwnedCNIConfig=false"] {
+            let objects =
+                helm.template(&[&layout, mode, "istioOwnedCNIConfigFileName=00-x.conflist"]).unwrap();
+            let found = environment(&objects).remove(name);
+            assert_eq!(found.as_deref(), Some("00-x.conflist"), "{layout} {mode}");
+        }
+        assert_eq!(environment(&helm.template(&[&layout]).unwrap()).get(name), None, "{layout}");
+    }
+}
+
 /// The agent would exit with a message that names each variable with an invalid value.
 #[test]
 fn the_agent_takes_every_value_of_an_enumeration() {

@@ -383,7 +383,9 @@ fn no_alert_is_about_pods_that_are_not_observed() {
         let groups = object(&objects, "PrometheusRule", "istio-cni")["spec"]["groups"].as_array().unwrap();
         let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
         let alerts: Vec<&str> = rules.filter_map(|rule| rule["alert"].as_str()).collect();
-        assert_eq!(alerts.contains(&"IstioCNIPodsNotCaptured"), is_there, "{set:?}");
+        for alert in ["IstioCNIPodsNotCaptured", "IstioCNIPodsUnrecorded"] {
+            assert_eq!(alerts.contains(&alert), is_there, "{set:?}");
+        }
         assert!(alerts.len() > 10, "{set:?}: the others stay: {alerts:?}");
     }
 }

@@ -28,10 +28,9 @@ pub(super) fn set(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn the_pods_have_what_ambient_mode_needs_and_all_that_the_others_have() {
     let env = beyond(|spec| spec["containers"][0]["env"].clone());
-    assert_eq!(
-        env,
-        (set(&["AMBIENT_CAPTURE", "AMBIENT_ENABLED", "NO_ZTUNNEL_POLICY", "SYSTEM_NAMESPACE"]), set(&[]))
-    );
+    let more =
+        ["AMBIENT_CAPTURE", "AMBIENT_ENABLED", "EXCLUDE_NAMESPACES", "NO_ZTUNNEL_POLICY", "SYSTEM_NAMESPACE"];
+    assert_eq!(env, (set(&more), set(&[])));
     let mounts = ["cni-ambient-config-dir", "xtables-lock"];
     assert_eq!(beyond(|spec| spec["containers"][0]["volumeMounts"].clone()), (set(&mounts), set(&[])));
     assert_eq!(beyond(|spec| spec["volumes"].clone()), (set(&mounts), set(&[])));

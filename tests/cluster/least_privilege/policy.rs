@@ -187,6 +187,21 @@ fn a_stolen_token_changes_one_condition_of_its_node() {
     assert_eq!(theft.status(&other, &ours, false), 422, "another node");
     assert_eq!(theft.status(&own, &without, false), 422, "another condition is lost");
     assert_eq!(theft.status(&own, &json!({"metadata": {"labels": {"zone": "evil"}}}), false), 422, "a label");
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "none", "uid": "none"});
+    assert_eq!(
+        theft.status(&own, &json!({"metadata": {"ownerReferences": [owner]}}), false),
+        422,
+        "an owner"
+    );
+    let others = [
+        json!({"phase": "Terminated"}),
+        json!({"runtimeHandlers": [{"name": "evil"}]}),
+        json!({"features": {"supplementalGroupsPolicy": true}}),
+        json!({"capacity": {"cpu": "1000"}}),
+    ];
+    for status in others {
+        assert_eq!(theft.status(&own, &json!({"status": status}), false), 422, "{status}");
+    }
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.6.6.6"}]}});
     assert_eq!(theft.status(&own, &addresses, false), 422, "an address");
     assert_eq!(theft.status(&own, &ours, false), 200);

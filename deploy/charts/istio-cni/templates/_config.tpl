@@ -34,7 +34,7 @@ ENABLE_AMBIENT_DETECTION_RETRY: {{ .v.ambient.enableAmbientDetectionRetry | quot
 CNI_CONF_NAME: {{ . | quote }}
 {{- end }}
 ISTIO_OWNED_CNI_CONFIG: {{ .v.istioOwnedCNIConfig | quote }}
-{{- if .v.istioOwnedCNIConfig }}
+{{- if or .v.istioOwnedCNIConfig .v.istioOwnedCNIConfigFileName }}
 ISTIO_OWNED_CNI_CONF_FILENAME: {{ .v.istioOwnedCNIConfigFileName | quote }}
 {{- end }}
 CHAINED_CNI_PLUGIN: {{ .v.chained | quote }}

@@ -127,6 +127,26 @@ fn with_a_template_everything_is_where_istio_1_20_has_it() {
 }
 
 #[test]
+fn a_template_gets_the_members_that_flags_ask_for() {
+    let env = [("NATIVE_NFTABLES", "true"), ("AGENT_NAMESPACES", "canary")];
+    for ambient in [&["--ambient-enabled"][..], &[]] {
+        let defaults: BTreeMap<_, _> = read(ambient, &env).unwrap().installer.defaults.into_iter().collect();
+        assert_eq!(defaults["native_nftables"], Json::Bool(true), "{ambient:?}");
+        assert_eq!(defaults["agent_namespaces"], Json::List(vec![Json::String("canary".to_owned())]));
+    }
+    assert!(read(&[], &[]).unwrap().installer.defaults.is_empty());
+}
+
+/// The agent would capture what the plugin has skipped.
+#[test]
+fn the_agent_excludes_the_namespaces_that_the_template_excludes() {
+    let template = r#"{"type": "istio-cni", "kubernetes": {"exclude_namespaces": ["kube-system", "a"]}}"#;
+    let env = [("CNI_NETWORK_CONFIG", template), ("EXCLUDE_NAMESPACES", "a,b"), ("AMBIENT_ENABLED", "true")];
+    let policy = read(&[], &env).unwrap().ambient.unwrap().agent.policy;
+    assert_eq!(policy.excluded_namespaces, ["a", "b", "kube-system"]);
+}
+
+#[test]
 fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
     let elsewhere = chart(&["--cni-agent-run-dir=/run/here"], &[]);
     assert_eq!(entry(&elsewhere)["cni_agent_run_dir"], "/run/here");
