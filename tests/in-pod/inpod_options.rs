@@ -66,6 +66,10 @@ fn dns_that_ztunnel_does_not_answer_is_reported() {
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let pod = annotated(&fixture, "web", &[("ambient.istio.io/dns-capture", "true")]);
     fixture.eventually("it is captured", |fixture| fixture.explain("mesh/web").code == "dns-unanswered");
+    let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    let web = state["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == "web").unwrap();
+    assert_eq!(web["kernel"]["dnsUnanswered"], true, "also for check, which asks about no single pod");
     assert_eq!(asks(&fixture, &pod, Proto::Udp, false), None);
 }
 

@@ -12,7 +12,7 @@ mod server;
 use std::time::Duration;
 
 use browser::Browser;
-use report::{CaptureState, PodState, StateReport};
+use report::{CaptureState, PodState, StatePart, StateReport, Unobserved};
 use serde_json::{Value, json};
 use server::Server;
 
@@ -91,6 +91,11 @@ fn the_headline_says_how_the_node_is() {
         assert!(words.iter().all(|words| shown.contains(words)), "{words:?}: {shown}");
     };
     says(StateReport::default(), &["No pod of this node belongs to the mesh."]);
+    let mut unread = StateReport::default();
+    unread.observation.unobserved = vec![Unobserved::new(StatePart::UnrecordedPods, "1 namespace")];
+    says(unread, &["!It is unknown which pods of this node belong to the mesh.", "!Pods: unknown"]);
+    let nothing = "Unknown: the node could not be observed completely.";
+    assert_eq!(["#pods-list", "#plan-list"].map(|list| text(&browser, list)), [nothing, nothing]);
     says(fixtures::well(), &["✓All 11 pods that belong to the mesh are captured."]);
     says(
         fixtures::bypassing(),

@@ -186,6 +186,16 @@ fn one_namespace(fixture: &Fixture) {
     let nowhere = fixture.millrace(&["check", "-n", "no-such-namespace"]);
     let expected = "millrace: there is no namespace no-such-namespace\n";
     assert_eq!((nowhere.status, nowhere.stderr.as_str()), (2, expected));
+    let nowhere = fixture.millrace(&["check", "--node", "no-such-node"]);
+    assert_eq!((nowhere.status, nowhere.stderr.as_str()), (2, "millrace: there is no node no-such-node\n"));
+    let uncovered = fixture.millrace(&["check", "--node", &node(25), "-o", "json"]);
+    let report = uncovered.json();
+    let of_code = |code: &str| findings_of(&report).filter(|finding| finding["code"] == code).count();
+    assert_eq!(
+        (uncovered.status, of_code("mesh-without-agent"), of_code("no-agents")),
+        (1, 1, 0),
+        "{report}"
+    );
 }
 
 fn list(fixture: &Fixture) {

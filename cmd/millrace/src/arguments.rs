@@ -192,7 +192,7 @@ pub(crate) enum Action {
     },
     /// Print one line for each change
     ///
-    /// Exit status: 0: --for elapsed; 2: no agent answered.
+    /// Exit status: 0: --for elapsed; 2: no agent answered, or one that had did not at the end.
     Watch {
         /// End after this time; default: never
         #[arg(long = "for", value_parser = time_limit, value_name = "TIME")]
@@ -200,7 +200,7 @@ pub(crate) enum Action {
         /// Polling interval
         #[arg(long, default_value = "5s", value_parser = time_limit, value_name = "TIME")]
         interval: Duration,
-        /// Only pods of this namespace
+        /// Only pods of this namespace, and whether agents answer
         #[arg(long, short)]
         namespace: Option<String>,
         /// Ask only the agent of this node

@@ -119,7 +119,7 @@ impl<'a> ClusterSource<'a> {
     /// Reads everything that a check needs; pods and related objects of one namespace, if given.
     ///
     /// # Errors
-    /// The agents cannot be found, or the namespace does not exist.
+    /// The agents cannot be found, or the namespace or the node does not exist.
     pub(crate) async fn read_cluster(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let agents = self.list_agents(node).await?;
         let nodes_of = name_selector("metadata.name", node);
@@ -130,8 +130,12 @@ impl<'a> ClusterSource<'a> {
             self.list_objects("nodes", "/api/v1/nodes", &nodes_of),
             self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", &label),
         );
-        let mut cluster = Cluster { agents, answers, ..read? };
+        let only_node = node.map(str::to_owned);
+        let mut cluster = Cluster { agents, answers, only_node, ..read? };
         cluster.nodes = value_or_default(nodes, &mut cluster.unread);
+        if let Some(name) = node.filter(|_| cluster.nodes.is_empty() && cluster.has_read("nodes")) {
+            bail!("there is no node {name}");
+        }
         cluster.daemon_sets = value_or_default(daemon_sets, &mut cluster.unread);
         if let Some(namespace) = namespace {
             cluster.keep_namespace(namespace);

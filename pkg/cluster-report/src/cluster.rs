@@ -30,6 +30,8 @@ pub struct Cluster {
     pub agents: Vec<Pod>,
     /// Answers of agents, by node.
     pub answers: BTreeMap<String, NodeAnswer>,
+    /// Node to which nodes, agents and pods are restricted; `None`: all were read.
+    pub only_node: Option<String>,
     /// Kinds of objects that could not be read.
     pub unread: Vec<UnreadObjects>,
 }

@@ -50,6 +50,8 @@ model::word_enum! {
         Observations = "observations",
         /// Agents on all nodes with mesh pods.
         MeshNodes = "mesh-nodes",
+        /// Reports about all mesh pods of the nodes that answered.
+        MeshPods = "mesh-pods",
     }
 }
 
@@ -157,32 +159,32 @@ finding_codes! {
     ForeignObjects "foreign-objects" Nodes Warning Check [Agents Answers Observations] "no other component uses what is ours"
         "Remove what the other component created."
     /// A pod bypasses the mesh.
-    PodBypassing "pod-bypassing" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod bypasses the mesh"
+    PodBypassing "pod-bypassing" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "no pod bypasses the mesh"
         "Run millrace explain NAMESPACE/POD."
     /// A pod's traffic is held.
-    PodHeld "pod-held" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod's traffic is held"
+    PodHeld "pod-held" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "no pod's traffic is held"
         "Run millrace explain NAMESPACE/POD."
     /// A captured pod differs from the desired state.
-    PodDiffers "pod-differs" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "every captured pod is as desired"
+    PodDiffers "pod-differs" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "every captured pod is as desired"
         "Run millrace explain NAMESPACE/POD."
     /// A pod is being captured.
-    PodPending "pod-pending" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod waits to be captured"
+    PodPending "pod-pending" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "no pod waits to be captured"
         "Wait; if it lasts, run millrace explain NAMESPACE/POD."
     /// A pod left the mesh, but some of our objects remain.
-    PodLeaving "pod-leaving" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod is leaving the mesh"
+    PodLeaving "pod-leaving" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "no pod is leaving the mesh"
         "Wait; if it lasts, run millrace explain NAMESPACE/POD."
     /// The state of a pod could not be determined.
-    PodUnknown "pod-unknown" Pods Unknown Check [Pods Namespaces Agents Answers Observations MeshNodes] "the state of every pod is known"
+    PodUnknown "pod-unknown" Pods Unknown Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "the state of every pod is known"
         "Run millrace explain NAMESPACE/POD."
     /// An exception requested by annotations of a pod or of its namespace is not applied.
-    ExceptionRefused "exception-refused" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "every exception from capture that pods ask for is applied"
+    ExceptionRefused "exception-refused" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "every exception from capture that pods ask for is applied"
         "Correct or remove the annotation, or let the administrator allow it: docs/in-pod.md#exceptions."
     /// A mesh pod is older than the agent on its node, which has no record of it.
-    PodOlderThanPlugin "pod-older-than-plugin" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod of the mesh is older than the plugin on its node"
+    PodOlderThanPlugin "pod-older-than-plugin" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "no pod of the mesh is older than the plugin on its node"
         "Restart the pod, or let the agent repair such pods: docs/repair.md."
     /// A mesh pod is not reported by its node's agent.
-    PodNotReported "pod-not-reported" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "every pod of the mesh is reported by its node's agent"
-        "Run the check again; if it lasts, the agent's excluded namespaces or selectors leave the pod out."
+    PodNotReported "pod-not-reported" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes MeshPods] "every pod of the mesh is reported by its node's agent"
+        "Run the check again; if it lasts, restart the pod, unless the agent's excluded namespaces or selectors leave it out."
     /// Labels of a pod contradict each other.
     PodLabels "pod-labels" Pods Warning Check [Pods] "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."

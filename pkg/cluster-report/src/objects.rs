@@ -1,15 +1,18 @@
 //! API objects, reduced to what findings need: a tenth of what the API server sends.
 
 pub(crate) use enrolment::{AMBIENT_REDIRECTION as REDIRECTION, STATUS as SIDECAR_STATUS};
-use model::{Node, ObjectMeta, PodStatus, null_is_empty};
+use enrolment::{INJECT, annotations::MODE as INTERCEPTION_MODE};
+use model::{EnvVar, Node, ObjectMeta, PodStatus, null_is_empty};
 use serde::{Deserialize, Deserializer};
 
 use crate::policy::PortName;
 
 /// Annotations that are kept. Others are often large, and not needed.
-const ANNOTATIONS: [&str; 2] = [REDIRECTION, SIDECAR_STATUS];
+const ANNOTATIONS: [&str; 4] = [REDIRECTION, SIDECAR_STATUS, INJECT, INTERCEPTION_MODE];
+/// Maximum length of a value that is kept, in bytes: of a longer one only the presence counts.
+const LONGEST: usize = 64;
 
-/// A pod. Arguments and variables of containers are not kept.
+/// A pod. Of arguments and variables of containers, only those are kept that decide whether a proxy is a sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -24,9 +27,39 @@ pub struct Pod {
 
 fn slim_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut metadata = ObjectMeta::deserialize(deserializer)?;
-    metadata.annotations.retain(|name, _| ANNOTATIONS.contains(&name.as_str()));
+    metadata.annotations.retain(|name, value| {
+        clear_long_value(value);
+        ANNOTATIONS.contains(&name.as_str())
+    });
     metadata.owners = Vec::new();
     Ok(metadata)
+}
+
+fn clear_long_value(value: &mut String) {
+    if value.len() > LONGEST {
+        *value = String::new();
+    }
+}
+
+/// Keeps the first two arguments of a proxy.
+fn keep_proxy_args<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let mut args: Vec<String> = null_is_empty(deserializer)?;
+    if args.first().is_none_or(|first| first != "proxy") {
+        return Ok(Vec::new());
+    }
+    args.truncate(2);
+    args.iter_mut().for_each(clear_long_value);
+    Ok(args)
+}
+
+/// Keeps the variable that turns a proxy off.
+fn keep_proxy_env<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EnvVar>, D::Error> {
+    let mut env: Vec<EnvVar> = null_is_empty(deserializer)?;
+    env.retain_mut(|var| {
+        var.value.iter_mut().for_each(clear_long_value);
+        var.name == "DISABLE_ENVOY"
+    });
+    Ok(env)
 }
 
 /// Desired state of a pod.
@@ -53,6 +86,12 @@ pub struct PodSpec {
 pub struct Container {
     /// Name of the container.
     pub name: String,
+    /// The first two arguments, if the first is `proxy`.
+    #[serde(deserialize_with = "keep_proxy_args")]
+    pub args: Vec<String>,
+    /// The variable `DISABLE_ENVOY`, if set.
+    #[serde(deserialize_with = "keep_proxy_env")]
+    pub env: Vec<EnvVar>,
     /// Ports that it declares.
     #[serde(deserialize_with = "null_is_empty")]
     pub ports: Vec<ContainerPort>,
@@ -115,6 +154,8 @@ impl Pod {
     pub(crate) fn to_decided(&self) -> model::Pod {
         let containers = self.containers().map(|container| model::Container {
             name: container.name.clone(),
+            args: container.args.clone(),
+            env: container.env.clone(),
             ..model::Container::default()
         });
         let spec = model::PodSpec {
@@ -181,10 +222,10 @@ impl Pod {
     }
 }
 
-/// Whether the agent should run on a node: pods can be scheduled on it, and it runs Linux.
-pub(crate) fn is_schedulable_linux(node: &Node) -> bool {
+/// Whether a node runs Linux, so that a DaemonSet of agents has a pod there, even if it is cordoned.
+pub(crate) fn is_linux(node: &Node) -> bool {
     let label = node.metadata.label("kubernetes.io/os").unwrap_or_default();
-    ![node.status.node_info.operating_system.as_str(), label].contains(&"windows") && !node.spec.unschedulable
+    ![node.status.node_info.operating_system.as_str(), label].contains(&"windows")
 }
 
 /// DaemonSet of the agents.

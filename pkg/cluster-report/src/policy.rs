@@ -176,7 +176,7 @@ impl PolicyRule {
     }
 
     /// Whether every peer of `other` is a peer of this rule too. Compared by text: implications between selectors are not detected.
-    fn admits_peers_of(&self, other: &PolicyRule) -> bool {
+    fn includes_peers(&self, other: &PolicyRule) -> bool {
         self.peers.is_empty()
             || (!other.peers.is_empty() && other.peers.iter().all(|peer| self.peers.contains(peer)))
     }
@@ -245,7 +245,7 @@ fn rules_effect<'a, Rules: Iterator<Item = &'a PolicyRule>>(rules: impl Fn() -> 
     let mut others = rules().filter(|rule| !rule.opens_port(HBONE, pod)).filter(matters);
     if opening.is_empty() {
         if others.next().is_some() { Blocked::Hbone } else { Blocked::Everything }
-    } else if others.any(|rule| !opening.iter().any(|opening| opening.admits_peers_of(rule))) {
+    } else if others.any(|rule| !opening.iter().any(|opening| opening.includes_peers(rule))) {
         Blocked::SomePeers
     } else {
         Blocked::No

@@ -19,7 +19,7 @@ use crate::{
     },
     cluster::{Cluster, DATAPLANE_MODE, mesh_membership},
     finding::{Code, Finding, ObjectName, Severity, complete_findings},
-    objects::{Pod, is_schedulable_linux},
+    objects::{Pod, is_linux},
     policy::default_probe_source,
     ztunnel_ports::declared_finding,
 };
@@ -35,6 +35,9 @@ const KERNEL: (u32, u32) = (4, 20);
 
 /// Advice for what a pod could not determine: no agent container exists yet that could.
 const UNKNOWN_YET: &str = "Remove the reason and repeat the check, or run install-cni check in the agent's container after the installation.";
+
+/// Condition that holds if the check of some of the nodes passed.
+const SAMPLED: &str = "every checked node passed the check of what capture needs";
 
 /// Objects of the cluster's network and of the mesh, reduced to what findings need.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +81,7 @@ impl PreflightReport {
 
 /// Returns the nodes on which the agent would run.
 pub fn installation_nodes(cluster: &Cluster) -> Vec<&Node> {
-    cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect()
+    cluster.nodes.iter().filter(|node| is_linux(node)).collect()
 }
 
 /// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read; `None`: node checks by
@@ -112,7 +115,11 @@ pub fn check_before_installation(
         code.belongs_to_preflight() && (**code != Code::NodePreflight || node_checks.is_some())
     };
     let codes = Code::ALL.iter().filter(is_meant);
-    let checks = check_lines(codes, &findings, |code| missing.missing_objects(code));
+    let mut checks = check_lines(codes, &findings, |code| missing.missing_objects(code));
+    if node_checks.is_some_and(|checks| checks.len() < nodes.len()) {
+        let of_nodes = checks.iter_mut().filter(|line| line.code == Code::NodePreflight);
+        of_nodes.for_each(|line| line.title = SAMPLED);
+    }
     PreflightReport {
         schema: "millrace.preflight/v1",
         verdict: overall_verdict(&checks),

@@ -14,7 +14,8 @@ use crate::{
     },
 };
 
-pub(crate) const MODE: &str = "sidecar.istio.io/interceptionMode";
+/// Annotation by which a pod requests TPROXY, or no interception at all.
+pub const MODE: &str = "sidecar.istio.io/interceptionMode";
 const INCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
 const EXCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 const INCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/includeInboundPorts";

@@ -172,6 +172,28 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     view
 }
 
+/// Observes whether sockets receive the DNS queries of the pods whose DNS is redirected to a ztunnel that serves them.
+pub(super) fn observe_dns(
+    chosen: &InPodConfig,
+    enrolled: &BTreeMap<PodUid, EnrolledPodView>,
+    pods: &mut [PodState],
+) {
+    let is_redirected = |enrolled_pod: &&EnrolledPodView| {
+        let options = &enrolled_pod.options;
+        let is_served = enrolled_pod.verified && enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
+        is_served && options.dns && !options.open
+    };
+    let redirected = pods.iter_mut().filter_map(|pod| {
+        let netns = enrolled.get(&pod.uid).filter(is_redirected)?.netns.as_deref()?;
+        Some((netns, pod))
+    });
+    let (places, pods): (Vec<&Netns>, Vec<&mut PodState>) = redirected.unzip();
+    let received = Netns::run_in_each(&places, |_| is_dns_received(&chosen.rules)).unwrap_or_default();
+    for (pod, received) in pods.into_iter().zip(received) {
+        pod.kernel.dns_unanswered = received.is_ok_and(|received| received == Some(false));
+    }
+}
+
 pub(super) fn bypass_view(found: &BypassingConnections) -> BypassView {
     let connections = found.listed.iter().map(|one| format!("{} to {}", one.source, one.dest));
     BypassView { count: found.count, connections: connections.collect() }
@@ -266,13 +288,7 @@ pub(super) fn verify_rules(
                     "its rules and its policy route are in place"
                 };
                 pod.kernel.observed.push(format!("{observed} ({})", names.join(", ")));
-                let has_rules = !enrolled_pod.options.open;
-                let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
-                if has_rules && serves && enrolled_pod.options.dns {
-                    let received = netns.run_in(|| is_dns_received(&chosen.rules));
-                    pod.kernel.dns_unanswered = received.is_ok_and(|received| received == Some(false));
-                }
-                if has_rules {
+                if !enrolled_pod.options.open {
                     pod.kernel.observed.extend(observed_probes(netns, chosen, node));
                 }
             }

@@ -242,6 +242,9 @@ fn observe_ambient(
     state.pods = snapshot.pods.iter().map(|known| context.pod_state(known, &mut redirects)).collect();
     if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.capture {
         state.plan = inpod::plan_steps(&state, enrolled);
+        if let Some(chosen) = settings.capture.in_pod() {
+            inpod::observe_dns(chosen, enrolled, &mut state.pods);
+        }
     }
     let places = sidecar::NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
     sidecar::observe_sidecars(&places, records, &redirects, cache, &mut state.pods);

@@ -7,17 +7,19 @@ use agent::MeshPodMetrics;
 use metrics::{Labelled, gauge_value};
 use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
-use report::{CaptureState, PodState, RedirectionMode, StateReport};
+use report::{CaptureState, PodState, RedirectionMode, StatePart, StateReport};
 
 /// Number of consecutive observations in this state after which a pod is reported: one that starts or ends is observed in
 /// transition.
 const OBSERVATIONS: u32 = 2;
 
 metrics::metric_set! {
-    /// Number of pods with a sidecar that are captured, are not, or could not be observed.
+    /// Number of pods with a sidecar that are captured, are not, or could not be observed; and whether there may be others.
     pub struct SidecarDriftMetrics, fn register_all(mesh_pods: MeshPodMetrics) {
         pods: Labelled<Gauge> = "istio_cni_sidecar_pods",
             "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
+        pods_unrecorded: Gauge = "istio_cni_pods_unrecorded",
+            "Whether pods run on this node of which the agent knows nothing, because their ADD was not recorded";
     }
 }
 
@@ -68,6 +70,9 @@ impl SidecarDriftChecker {
         self.metrics
             .mesh_pods
             .set_pod_counts("sidecar", sidecars.iter().map(|pod| (pod.namespace.as_str(), pod.capture)));
+        let mut unobserved = state.observation.unobserved.iter();
+        let is_unrecorded = unobserved.any(|one| one.part == StatePart::UnrecordedPods);
+        self.metrics.pods_unrecorded.set(i64::from(is_unrecorded));
         let mut before = std::mem::take(&mut self.watched);
         let mut notices = Vec::new();
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
@@ -107,7 +112,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use report::{KernelView, StateReason};
+    use report::{KernelView, StateReason, Unobserved};
 
     fn pod(uid: &str, capture: CaptureState) -> PodState {
         PodState {
@@ -179,7 +184,11 @@ mod tests {
         assert_eq!(checker.due_notices(&state(pods), Instant::now()), Vec::new());
         let number = |state: CaptureState| metrics.pods.get_or_create(&[("state", state.as_str())]).get();
         assert_eq!(STATES.map(number), [2, 1, 1, 0]);
+        let mut unrecorded = state(Vec::new());
+        unrecorded.observation.unobserved = vec![Unobserved::new(StatePart::UnrecordedPods, "1 namespace")];
+        checker.due_notices(&unrecorded, Instant::now());
+        assert_eq!((STATES.map(number), metrics.pods_unrecorded.get()), ([0; 4], 1));
         checker.due_notices(&state(Vec::new()), Instant::now());
-        assert_eq!(STATES.map(number), [0; 4]);
+        assert_eq!(metrics.pods_unrecorded.get(), 0);
     }
 }

@@ -28,9 +28,9 @@ use wire::PodRecord;
 
 use crate::{
     inpod::bypass_view,
-    redirection_mode,
     pods::{SidecarDecision, decide_sidecar, state_reason},
     records::{NetnsOwners, netns_by_record},
+    redirection_mode,
     sidecar::{self, NetnsPaths},
 };
 

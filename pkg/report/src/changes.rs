@@ -14,7 +14,7 @@ use crate::{
 /// One change of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateChange {
-    /// `node`, `agent`, `pod`, `ztunnel`, `difference` or `history`.
+    /// `node`, `agent`, `pod`, `ztunnel`, `difference`, `history`, or of several nodes `cluster`.
     kind: &'static str,
     /// Pod as `NAMESPACE/NAME`; `None`: the node.
     pod: Option<String>,
@@ -27,9 +27,12 @@ impl StateChange {
         StateChange { kind, pod: None, message }
     }
 
-    /// Returns the pod that changed, as `NAMESPACE/NAME`; `None`: the node.
-    pub fn pod_title(&self) -> Option<&str> {
-        self.pod.as_deref()
+    /// Whether the change is one of a pod of this namespace, or of whether its pods are observed at all.
+    pub fn concerns_namespace(&self, namespace: &str) -> bool {
+        match self.pod.as_deref().and_then(|pod| pod.split_once('/')) {
+            Some((of_pod, _)) => of_pod == namespace,
+            None => ["agent", "cluster"].contains(&self.kind),
+        }
     }
 
     fn for_pod(pod: &PodState, message: String) -> StateChange {
@@ -60,6 +63,11 @@ impl NodeWatch {
     /// Whether the agent has answered so far.
     pub fn has_answered(&self) -> bool {
         self.last.is_some()
+    }
+
+    /// Whether the agent did not answer the last time.
+    pub fn is_silent(&self) -> bool {
+        self.silence.is_some()
     }
 
     /// Returns the changes since the previous answer; a reason why the agent does not answer is reported once.

@@ -316,14 +316,6 @@ impl StateReport {
         is_read && !self.observation.unobserved.iter().any(is_of_pods)
     }
 
-    /// Whether the plan is valid. An empty plan means that no action is needed. A command without an agent plans only for the parts
-    /// that it observed.
-    pub fn knows_plan(&self) -> bool {
-        !self.plan.is_empty()
-            || self.observation.observer != Observer::Command
-            || self.observation.unobserved.is_empty()
-    }
-
     /// Returns all differences, as sentences; empty: kernel and files match the desired state.
     pub fn differences(&self) -> Vec<String> {
         let files = self.installation.iter().filter(|file| !file.correct);

@@ -180,15 +180,23 @@ fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) ->
     all.iter().map(|text| to_sentence(text)).collect()
 }
 
-/// Returns why an empty list of pods may be incomplete, as sentences; empty: everything was observed, so it is complete. These are
-/// [`not_known`], without pods whose state is known nevertheless, such as terminating ones, and without lists not received yet,
-/// which [`verification_findings`] reports as an error.
+/// Returns why an empty list of pods, or an empty plan, may be incomplete, as sentences; empty: everything was observed, so it is
+/// complete. These are [`not_known`], without pods whose state is known nevertheless, such as terminating ones, and without lists
+/// not received yet, which [`verification_findings`] reports as an error.
 pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
     let mut doubts = unknown_parts(state, |pod| pod.capture == CaptureState::Unknown);
     if doubts.is_empty() && !state.knows_all_pods() {
         doubts.push(to_sentence(NOT_SYNCED));
     }
     doubts
+}
+
+impl StateReport {
+    /// Whether the plan is valid: not empty, or no action is needed, because everything was observed. Nothing is planned for parts
+    /// that were not.
+    pub fn knows_plan(&self) -> bool {
+        !self.plan.is_empty() || empty_list_doubts(self).is_empty()
+    }
 }
 
 /// Returns mesh pods that bypass the mesh or reach nothing although the kernel matches the desired state, as without a ztunnel.

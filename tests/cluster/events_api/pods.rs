@@ -251,11 +251,8 @@ fn a_pod_whose_rules_are_removed_repeatedly_is_pending_and_has_an_event_until_th
     let told = event(&cluster.fixture, &hostile.pod.uid, "CaptureUnstable", 1);
     assert_eq!(told["type"], "Warning");
     assert!(message(&told).contains("restored 2 times") && message(&told).contains("ISTIO"), "{told}");
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(45) {
-        assert_eq!(mark(), json!("pending"), "{}", daemon.log());
-        thread::sleep(Duration::from_millis(500)); // the measurement itself
-    }
+    let log = std::fmt::from_fn(|f| write!(f, "it is pending\n{}", daemon.log()));
+    kit::holds_for(Duration::from_secs(45), log, || mark() == json!("pending"));
     let repairs = daemon.metric("istio_cni_ambient_repairs_total{place=\"pod\"}").unwrap();
     assert!((3.0..=REPAIRS).contains(&repairs), "{repairs}");
     assert_eq!(daemon.metric("istio_cni_ambient_pods{state=\"pending\"}"), Some(1.0));

@@ -383,7 +383,7 @@ fn pod_state(at: usize) -> PodState {
         message: String::new(),
         namespace: MESH.to_owned(),
         name: format!("pod-{at}"),
-        uid: format!("uid-{at}").into(),
+        uid: Default::default(), // the API server chooses it
         ips: vec![std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(at).unwrap()).into()],
         phase: "Running".to_owned(),
         capture,

@@ -44,10 +44,7 @@ pub(super) async fn run(
             Err(error) => watch.record_api_error(&format!("{error:#}")),
         };
         for (node, change) in &lines {
-            let is_meant = only.namespace.is_none_or(|namespace| {
-                change.pod_title().is_some_and(|pod| pod.starts_with(&format!("{namespace}/")))
-            });
-            if is_meant {
+            if only.namespace.is_none_or(|namespace| change.concerns_namespace(namespace)) {
                 print_change(printer, node, change)?;
             }
         }
@@ -57,7 +54,7 @@ pub(super) async fn run(
         let next = end.map_or(began + interval, |end| end.min(began + interval));
         tokio::time::sleep(next.saturating_duration_since(Instant::now())).await;
     }
-    Ok(if heard { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
+    Ok(if heard && !watch.is_silent() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
 /// Name of a node, empty for the cluster, and a change there.
@@ -77,6 +74,11 @@ impl ClusterWatch {
         }
         self.lost = Some(why.to_owned());
         vec![(String::new(), StateChange::for_node("cluster", why.to_owned()))]
+    }
+
+    /// Whether the API server, or an agent that answered before, did not answer the last time.
+    fn is_silent(&self) -> bool {
+        self.lost.is_some() || self.nodes.values().any(|node| node.has_answered() && node.is_silent())
     }
 
     fn detect_changes(&mut self, cluster: &Cluster) -> Vec<NodeChange> {
@@ -126,6 +128,24 @@ mod tests {
     }
 
     #[test]
+    fn one_namespace_has_its_own_pods_and_whether_they_are_observed() {
+        let mut watch = ClusterWatch::default();
+        let pod = |namespace: &str| report::PodState {
+            namespace: namespace.to_owned(),
+            name: "web".to_owned(),
+            capture: report::CaptureState::Bypassing,
+            ..report::PodState::default()
+        };
+        let pods = vec![pod("shop"), pod("shopping")];
+        let mut lines = watch.detect_changes(&cluster(Ok(StateReport { pods, ..StateReport::default() })));
+        lines.extend(watch.detect_changes(&cluster(Err("no answer".to_owned()))));
+        lines.extend(watch.record_api_error("refused"));
+        lines.retain(|(_, change)| change.concerns_namespace("shop"));
+        let kinds = words(&lines).into_iter().map(|line| line.split_whitespace().nth(2).unwrap().to_owned());
+        assert_eq!(kinds.collect::<Vec<_>>(), ["pod", "agent", "refused"]);
+    }
+
+    #[test]
     fn a_node_is_reported_when_it_falls_silent_and_when_it_answers_again() {
         let mut watch = ClusterWatch::default();
         let well = || cluster(Ok(StateReport::default()));
@@ -137,10 +157,13 @@ mod tests {
             ["n1 T  agent       the agent does not answer: no answer"]
         );
         assert_eq!(watch.detect_changes(&silent()), Vec::new(), "once");
+        assert!(watch.is_silent(), "nothing is known of the node now");
         assert_eq!(words(&watch.detect_changes(&well())), ["n1 T  agent       the agent answers again"]);
+        assert!(!watch.is_silent());
         assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
         assert_eq!(watch.detect_changes(&Cluster::default()), Vec::new());
         assert_eq!(watch.record_api_error("refused").len(), 1);
+        assert!(watch.is_silent());
         assert_eq!(watch.record_api_error("refused"), Vec::new());
         assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
     }

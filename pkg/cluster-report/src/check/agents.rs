@@ -16,7 +16,8 @@ const NAMED: usize = 3;
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let cluster = lookup.cluster;
     let mut all = Vec::new();
-    if cluster.agents.is_empty() && !cluster.unread.iter().any(|unread| unread.what == "agents") {
+    let is_whole = cluster.only_node.is_none() && cluster.has_read("agents");
+    if cluster.agents.is_empty() && is_whole {
         all.push(Finding::new(Code::NoAgents, ObjectName::cluster(), "no pod has the agents' label"));
     }
     all.extend(rollout_findings(lookup));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     cluster::Cluster,
-    finding::{Basis, Code, Finding},
+    finding::{Basis, Code, Finding, Severity},
 };
 
 /// Missing data, according to the cluster and the findings.
@@ -26,8 +26,8 @@ impl<'a> Missing<'a> {
 
     /// Returns reasons like [`Missing::reasons_for`], for checks before agents are installed.
     pub(crate) fn missing_objects(&self, code: Code) -> Vec<String> {
-        use Basis::{Agents, Answers, MeshNodes, Observations};
-        let of_agents = [Agents, Answers, Observations, MeshNodes];
+        use Basis::{Agents, Answers, MeshNodes, MeshPods, Observations};
+        let of_agents = [Agents, Answers, Observations, MeshNodes, MeshPods];
         let objects = code.bases().iter().filter(|basis| !of_agents.contains(basis));
         objects.filter_map(|basis| self.missing_reason(*basis)).collect()
     }
@@ -50,6 +50,9 @@ impl<'a> Missing<'a> {
             Basis::MeshNodes => {
                 self.node_count_reason(Code::MeshWithoutAgent, "nodes with pods of the mesh run no agent")
             }
+            Basis::MeshPods => {
+                self.node_count_reason(Code::PodNotReported, "nodes know nothing about pods of the mesh")
+            }
             objects => self.unread_reason(objects),
         }
     }
@@ -59,9 +62,10 @@ impl<'a> Missing<'a> {
         Some(format!("{kind} could not be read: {}", report::sanitize_text(&unread.why)))
     }
 
-    /// Returns the number of nodes with this finding as a reason.
+    /// Returns the number of nodes with this finding as a reason, unless it is only a warning.
     fn node_count_reason(&self, code: Code, message: &str) -> Option<String> {
         let of_code = self.findings.iter().filter(|finding| finding.code == code);
+        let of_code = of_code.filter(|finding| finding.severity >= Severity::Unknown);
         let nodes: BTreeSet<&str> = of_code.filter_map(|finding| finding.node.as_deref()).collect();
         (!nodes.is_empty()).then(|| format!("{} {message}", nodes.len()))
     }

@@ -1,14 +1,17 @@
 //! Pods: whether each is in its desired state.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use report::{CaptureState, PodState, PodVerdict, StateReport, explain_pod};
+use report::{CaptureState, PodState, PodVerdict, RedirectionMode, StateReport, explain_pod};
 
 use super::lookup::Lookup;
 use crate::{
-    finding::{Code, Finding, ObjectName},
+    finding::{Code, Finding, ObjectName, Severity},
     objects::Pod,
 };
+
+/// Time in seconds after which a captured pod should have its annotation: the agent writes it within a few.
+const ANNOTATED: i64 = 60;
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let reported = lookup.cluster.state_reports().flat_map(|(node, state)| {
@@ -34,7 +37,8 @@ fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<F
         && pod.kernel.unobserved.is_none()
         && !pod.kernel.dns_unanswered
         && pod.problem.is_none();
-    if is_plain && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
+    let is_settled = matches!(pod.capture, CaptureState::Captured | CaptureState::Outside);
+    if is_plain && is_settled && !lacks_annotation(state, pod) {
         return None;
     }
     let explained = explain_pod(state, &pod.namespace, &pod.name);
@@ -57,21 +61,60 @@ fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<F
     Some(finding)
 }
 
-/// Returns findings about mesh pods on nodes whose agent answered without reporting them.
+/// Whether a pod has been captured for [`ANNOTATED`] without the annotation from which the control plane knows.
+fn lacks_annotation(state: &StateReport, pod: &PodState) -> bool {
+    if pod.capture != CaptureState::Captured || pod.mode == Some(RedirectionMode::Sidecar) {
+        return false;
+    }
+    let since = pod.last_transition_time.as_deref().or(state.node.agent_started_at.as_deref());
+    let lasted = since.and_then(parse_seconds).zip(parse_seconds(&state.observation.observed_at));
+    pod.redirection_annotation.as_deref() != Some("enabled")
+        && lasted.is_some_and(|(since, observed)| observed - since > ANNOTATED)
+        && explain_pod(state, &pod.namespace, &pod.name).code == "annotation-missing"
+}
+
+/// Returns findings about mesh pods that their node's agent does not report, or reports as they were before.
 fn unreported_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let reported: BTreeSet<(&str, &str, &str)> = lookup
+    let reported: BTreeMap<(&str, &str, &str), &PodState> = lookup
         .cluster
         .state_reports()
         .flat_map(|(node, state)| {
-            state.pods.iter().map(move |pod| (node, pod.namespace.as_str(), pod.name.as_str()))
+            state.pods.iter().map(move |pod| ((node, pod.namespace.as_str(), pod.name.as_str()), pod))
         })
         .collect();
-    let is_reported = |pod: &Pod| {
+    let running = lookup.mesh_pods().filter(|pod| pod.status.phase == "Running");
+    let found = running.filter_map(|pod| {
         let meta = &pod.metadata;
-        reported.contains(&(pod.spec.node_name.as_str(), meta.namespace.as_str(), meta.name.as_str()))
+        let key = (pod.spec.node_name.as_str(), meta.namespace.as_str(), meta.name.as_str());
+        match reported.get(&key) {
+            Some(reported) => outdated_finding(lookup, pod, reported),
+            None => missing_finding(lookup, pod),
+        }
+    });
+    found.collect()
+}
+
+/// Returns a finding about a pod that the agent of an ambient node reports by an earlier state of the API.
+fn outdated_finding(lookup: &Lookup<'_>, pod: &Pod, reported: &PodState) -> Option<Finding> {
+    let node = pod.spec.node_name.as_str();
+    let state = lookup.cluster.node_state(node).filter(|state| state.node.ambient_enabled)?;
+    let uid = &pod.metadata.uid;
+    let is_other = ![uid, &reported.uid].iter().any(|uid| uid.is_empty()) && *uid != reported.uid;
+    let message = if is_other && is_older_than_observation(pod, state) {
+        format!("the agent of node {node} reports an earlier pod of this name, with the UID {}", reported.uid)
+    } else if reported.capture == CaptureState::Outside && reported.reason.code == "not-labelled" {
+        format!("it is labelled for ambient mode, and by what the agent of node {node} knows it is not")
+    } else {
+        return None;
     };
-    let missing = lookup.mesh_pods().filter(|pod| pod.status.phase == "Running" && !is_reported(pod));
-    missing.filter_map(|pod| missing_finding(lookup, pod)).collect()
+    let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    Some(Finding::new(Code::PodUnknown, object, message).on_node(node))
+}
+
+/// Whether the pod started before the observation of its node.
+fn is_older_than_observation(pod: &Pod, state: &StateReport) -> bool {
+    let began = pod.status.start_time.as_deref();
+    began.is_some_and(|began| truncate_to_second(began) < truncate_to_second(&state.observation.observed_at))
 }
 
 fn missing_finding(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
@@ -80,7 +123,7 @@ fn missing_finding(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     // In ambient mode the agent may not have read its pods yet; otherwise it follows only pods with a sidecar.
     let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
     let began = pod.status.start_time.as_deref()?;
-    if !is_followed || truncate_to_second(began) >= truncate_to_second(&state.observation.observed_at) {
+    if !is_followed || !is_older_than_observation(pod, state) {
         return None;
     }
     let is_older = state
@@ -98,7 +141,10 @@ fn missing_finding(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
         Finding::new(Code::PodOlderThanPlugin, object, message)
     } else {
         let message = format!("the agent of node {node} does not report it");
-        Finding::new(Code::PodNotReported, object, message)
+        let finding = Finding::new(Code::PodNotReported, object, message);
+        // Ambient mode lists every pod, so a missing one is excluded; otherwise perhaps only recorded pods are known.
+        let severity = if state.node.ambient_enabled { finding.severity } else { Severity::Unknown };
+        Finding { severity, ..finding }
     };
     Some(finding.on_node(node))
 }
@@ -106,4 +152,36 @@ fn missing_finding(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
 /// Removes fraction and zone from a time, so that two UTC times compare as text.
 fn truncate_to_second(time: &str) -> &str {
     time.get(..19).unwrap_or(time)
+}
+
+/// Returns a UTC time as seconds since an arbitrary one.
+fn parse_seconds(time: &str) -> Option<i64> {
+    let part = |range: std::ops::Range<usize>| time.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
+    // A year begins in March, so that the leap day is its last one.
+    let (year, month) = (if month < 3 { year - 1 } else { year }, (month + 9) % 12);
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
+    Some(((days * 24 + part(11..13)?) * 60 + part(14..16)?) * 60 + part(17..19)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_between_times_are_counted_over_months_and_leap_days() {
+        for (from, to, expected) in [
+            ("2026-03-01T00:00:00Z", "2026-03-01T00:01:01.5Z", 61),
+            ("2026-02-28T23:59:59.9Z", "2026-03-01T00:00:00Z", 1),
+            ("2028-02-28T00:00:00Z", "2028-03-01T00:00:00Z", 2 * 86400),
+            ("2026-12-31T00:00:00Z", "2027-01-01T00:00:00Z", 86400),
+            ("2000-01-01T00:00:00Z", "2100-01-01T00:00:00Z", 36525 * 86400),
+        ] {
+            assert_eq!(parse_seconds(to).unwrap() - parse_seconds(from).unwrap(), expected, "{from} {to}");
+        }
+        assert_eq!(
+            [parse_seconds(""), parse_seconds("2026-03-01"), parse_seconds("yesterday, at eight")],
+            [None; 3]
+        );
+    }
 }

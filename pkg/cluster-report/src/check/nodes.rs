@@ -9,7 +9,7 @@ use super::lookup::{Lookup, shorten_list};
 use crate::{
     cluster::{Cluster, NodeMessage},
     finding::{Code, Finding, Severity},
-    objects::{Pod, is_schedulable_linux},
+    objects::{Pod, is_linux},
 };
 
 /// Taints of nodes whose agent is not ready: that of Istio up to 1.17 (`istio-cni-taint`), and that of istiod's untaint controller.
@@ -47,7 +47,7 @@ fn uncovered_message(pods: &[String]) -> String {
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let (with_agent, mesh) = (agents_by_node(lookup.cluster), mesh_by_node(lookup));
     let mut all: Vec<Finding> = Vec::new();
-    if !lookup.cluster.agents.is_empty() {
+    if !lookup.cluster.agents.is_empty() || lookup.cluster.only_node.is_some() {
         let without =
             lookup.cluster.nodes.iter().filter(|node| !with_agent.contains_key(node.metadata.name.as_str()));
         all.extend(without.filter_map(|node| without_agent(node, &mesh)));
@@ -64,7 +64,7 @@ fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Find
     let name = &node.metadata.name;
     match mesh.get(name.as_str()) {
         Some(pods) => Some(Finding::for_node(Code::MeshWithoutAgent, name, uncovered_message(pods))),
-        None if is_schedulable_linux(node) => {
+        None if is_linux(node) && !node.spec.unschedulable => {
             Some(Finding::for_node(Code::NodeWithoutAgent, name, "no agent runs here"))
         }
         None => None,

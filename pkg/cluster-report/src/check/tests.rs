@@ -33,7 +33,7 @@ fn pod_state(name: &str, capture: CaptureState) -> PodState {
         mode: Some(RedirectionMode::InPod),
         reason: StateReason { code: "ambient-namespace".into(), message: "its namespace is labelled".into() },
         last_transition_time: None,
-        redirection_annotation: None,
+        redirection_annotation: Some("enabled".into()),
         kernel: KernelView { observed_at: Some("2026-03-01T00:00:00Z".into()), ..KernelView::default() },
         ztunnel: None,
         unconfirmed: None,
@@ -80,6 +80,7 @@ fn healthy() -> Cluster {
             "status": {"phase": "Running", "conditions": ready},
         }))],
         answers: BTreeMap::from([("n1".to_owned(), Ok(state))]),
+        only_node: None,
         unread: Vec::new(),
     }
 }
@@ -271,6 +272,18 @@ fn each_finding_has_its_cause() {
             "pod shop/web",
             "[drifted]",
         ),
+        (
+            Code::PodDiffers,
+            |c| state(c).pods[0].redirection_annotation = None,
+            "pod shop/web",
+            "[annotation-missing]",
+        ),
+        (
+            Code::PodDiffers,
+            |c| state(c).pods[0].kernel.dns_unanswered = true,
+            "pod shop/web",
+            "[dns-unanswered]",
+        ),
         (Code::PodPending, |c| state(c).pods[0].capture = CaptureState::Pending, "pod shop/web", "(node n1)"),
         (
             Code::ExceptionRefused,
@@ -437,7 +450,12 @@ fn no_check_passes_that_rests_on_something_missing() {
 
 #[test]
 fn what_is_no_fault_is_not_reported() {
-    let table: [(&str, Change); 8] = [
+    let table: [(&str, Change); 9] = [
+        ("a pod just captured need not be annotated", |c| {
+            let pod = &mut state(c).pods[0];
+            pod.redirection_annotation = None;
+            pod.last_transition_time = Some("2026-02-28T23:59:30.5Z".into());
+        }),
         ("a Windows node needs no agent", |c| second_node(c, json!({"kubernetes.io/os": "windows"}))),
         ("a node that takes no pods needs none either", |c| {
             second_node(c, json!({}));
@@ -477,6 +495,116 @@ fn what_is_no_fault_is_not_reported() {
         change(&mut cluster);
         assert_eq!(check(&cluster).findings, Vec::new(), "{why}");
     }
+}
+
+#[test]
+fn gateways_and_pods_that_refuse_their_sidecar_are_none_of_the_mesh() {
+    let (status, long) = ("sidecar.istio.io/status", "x".repeat(1 << 16));
+    let plain = json!({status: long});
+    for (why, annotations, proxy, expected) in [
+        ("a sidecar", &plain, json!({"args": ["proxy", "sidecar", long]}), Some(RedirectionMode::Sidecar)),
+        ("without arguments", &plain, json!({"args": null, "env": null}), Some(RedirectionMode::Sidecar)),
+        ("a gateway", &plain, json!({"args": ["proxy", "router"]}), None),
+        ("turned off", &plain, json!({"env": [{"name": "DISABLE_ENVOY", "value": "true"}]}), None),
+        (
+            "not turned off",
+            &plain,
+            json!({"env": [{"name": "DISABLE_ENVOY", "valueFrom": {}}, {"name": "B", "value": long}]}),
+            Some(RedirectionMode::Sidecar),
+        ),
+        ("opted out", &json!({status: "{}", "sidecar.istio.io/inject": "false"}), json!({}), None),
+        (
+            "not intercepted",
+            &json!({status: "{}", "sidecar.istio.io/interceptionMode": "NONE"}),
+            json!({}),
+            None,
+        ),
+    ] {
+        let mut pod = api_pod("web", json!({}), annotations.clone());
+        pod["spec"]["containers"][1] = proxy;
+        pod["spec"]["containers"][1]["name"] = json!("istio-proxy");
+        let pod: crate::Pod = object(pod);
+        assert_eq!(crate::mesh_membership(&pod, None), expected, "{why}");
+        assert!(format!("{pod:?}").len() < 1 << 15, "{why}: what is long is not kept");
+    }
+}
+
+/// The agents of other nodes were not read.
+#[test]
+fn one_node_without_an_agent_is_not_a_cluster_without_agents() {
+    let mut cluster = healthy();
+    cluster.only_node = Some("n1".to_owned());
+    (cluster.agents, cluster.answers) = (Vec::new(), BTreeMap::new());
+    let codes = |cluster: &Cluster| {
+        let findings = check(cluster).findings;
+        findings.into_iter().map(|finding| finding.code).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(&cluster), [Code::MeshWithoutAgent]);
+    cluster.pods.clear();
+    assert_eq!(codes(&cluster), [Code::NodeWithoutAgent]);
+    assert_eq!(check(&cluster).verdict, Verdict::Unknown);
+}
+
+#[test]
+fn a_pod_that_its_agent_knows_as_it_was_before_is_unknown() {
+    let table: [(&str, Change, &[Code]); 4] = [
+        (
+            "its namespace has been labelled since",
+            |c| {
+                let pod = &mut state(c).pods[0];
+                (pod.capture, pod.mode, pod.reason.code) =
+                    (CaptureState::Outside, None, "not-labelled".into());
+            },
+            &[Code::PodUnknown],
+        ),
+        ("it was replaced", |c| c.pods[0].metadata.uid = "v".into(), &[Code::PodUnknown]),
+        (
+            "it was replaced after the node was observed",
+            |c| {
+                c.pods[0].metadata.uid = "v".into();
+                c.pods[0].status.start_time = Some("2026-03-01T00:00:01Z".into());
+            },
+            &[],
+        ),
+        (
+            "its record has the UID of its container",
+            |c| {
+                c.pods[0] = object(api_pod("web", json!({}), json!({"sidecar.istio.io/status": "{}"})));
+                c.pods[0].metadata.uid = "v".into();
+                state(c).node.ambient_enabled = false;
+            },
+            &[],
+        ),
+    ];
+    for (why, change, expected) in table {
+        let mut cluster = healthy();
+        change(&mut cluster);
+        let report = check(&cluster);
+        let codes: Vec<Code> = report.findings.iter().map(|finding| finding.code).collect();
+        assert_eq!(codes, expected, "{why}");
+        assert_eq!(report.status(Severity::Unknown), if expected.is_empty() { 0 } else { 2 }, "{why}");
+    }
+}
+
+/// Without ambient mode and without the right to list pods, an agent knows only the pods whose ADD the plugin recorded.
+#[test]
+fn a_pod_with_a_sidecar_of_which_its_agent_knows_nothing_is_unknown() {
+    let mut cluster = healthy();
+    cluster.pods = vec![object(api_pod("web", json!({}), json!({"sidecar.istio.io/status": "{}"})))];
+    cluster.pods[0].status.start_time = Some("2026-02-02T00:00:00Z".into());
+    let agent = state(&mut cluster);
+    (agent.node.ambient_enabled, agent.node.synced) = (false, false);
+    agent.pods.clear();
+    agent.observation.unobserved.push(Unobserved::new(StatePart::UnrecordedPods, "1 namespace"));
+    let report = check(&cluster);
+    assert_eq!((report.verdict, report.status(Severity::Unknown)), (Verdict::Unknown, 2));
+    let pods =
+        report.checks.iter().filter(|line| line.code.bases().contains(&crate::finding::Basis::MeshPods));
+    let passed: Vec<Code> = pods.filter(|line| line.severity.is_none()).map(|line| line.code).collect();
+    assert_eq!(passed, []);
+    let found = report.findings.iter().map(|finding| (finding.code, finding.severity));
+    let expected = [(Code::NoRecords, Severity::Warning), (Code::PodNotReported, Severity::Unknown)];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 #[test]

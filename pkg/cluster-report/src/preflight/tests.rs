@@ -240,6 +240,16 @@ fn checks_that_pods_made_on_nodes_are_findings() {
         ]
     );
     assert_eq!((report.nodes, report.checked, report.verdict), (4, 2, Verdict::Unhealthy));
+    let title = |report: &PreflightReport| {
+        report.checks.iter().find(|line| line.code == Code::NodePreflight).unwrap().title
+    };
+    assert_eq!(title(&report), SAMPLED, "nobody has looked at n4");
+    let whole = [of_pods.clone(), NodeChecks::from([("n4".to_owned(), Ok(Vec::new()))])];
+    let whole: NodeChecks = whole.into_iter().flatten().collect();
+    let report = check_before_installation(&cluster(nodes.clone()), &NetworkObjects::default(), Some(&whole));
+    assert_eq!(title(&report), Code::NodePreflight.check());
+    let report =
+        check_before_installation(&cluster(nodes.clone()), &NetworkObjects::default(), Some(&of_pods));
     // Every format has the advice of each node's own check, its page, and its code, by which results can be filtered.
     let text = preflight_text(&report, false, false);
     for part in [
@@ -270,6 +280,17 @@ fn checks_that_pods_made_on_nodes_are_findings() {
     );
     let without = check_before_installation(&cluster(nodes), &NetworkObjects::default(), None);
     assert!(without.checks.iter().all(|line| line.code != Code::NodePreflight));
+}
+
+/// The pods of a DaemonSet tolerate the taint of a cordoned node.
+#[test]
+fn an_agent_would_run_on_a_cordoned_node_too_and_not_on_windows() {
+    let mut nodes = json!(["n1", "n2", "n3"].map(|name| node(name, "6.1.0", "containerd://2.1.4")));
+    nodes[1]["spec"] = json!({"unschedulable": true});
+    nodes[2]["metadata"]["labels"] = json!({"kubernetes.io/os": "windows"});
+    let cluster = cluster(nodes);
+    let names = installation_nodes(&cluster).into_iter().map(|node| node.metadata.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["n1", "n2"]);
 }
 
 #[test]

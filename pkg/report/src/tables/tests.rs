@@ -195,6 +195,30 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
 }
 
 #[test]
+fn an_empty_plan_of_a_node_that_was_not_observed_is_unknown() {
+    let mut state = StateReport::default();
+    state.node.ambient_enabled = true;
+    let health = PartHealth { component: "agent".to_owned(), healthy: false, message: NOT_SYNCED.to_owned() };
+    state.health = vec![health];
+    assert_eq!(render_plan(&state, false), UNKNOWN, "the agent has not synced");
+    let rows = |state: &StateReport| {
+        let text = render_summary(state, false);
+        let of =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+        ["Pods", "Planned"].map(of)
+    };
+    assert_eq!(rows(&state), ["unknown", "unknown"]);
+    state.node.synced = true;
+    assert_eq!(render_plan(&state, false), "Nothing to do.\n");
+    assert_eq!(rows(&state), ["none", "0 steps"]);
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables")];
+    assert_eq!(render_plan(&state, false), UNKNOWN);
+    state.observation.unobserved.clear();
+    state.pods = vec![pod("web", CaptureState::Unknown)];
+    assert_eq!(render_plan(&state, false), UNKNOWN);
+}
+
+#[test]
 fn a_plan_is_told_in_words_and_operations() {
     let mut state = StateReport::default();
     assert_eq!(render_plan(&state, true), "Nothing to do.\n");
