@@ -379,8 +379,9 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         match answered {
             QueryAnswer::Pod(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
-                let outcome = self.pods.apply_answer(&name, &uid, answer, now);
                 let object = object.filter(|pod| pod.spec.node_name == self.node);
+                let answer = answer.restrict_to_node(&uid, object.is_some());
+                let outcome = self.pods.apply_answer(&name, &uid, answer, now);
                 if matches!(outcome, DoubtOutcome::Gone | DoubtOutcome::Replaced) {
                     (self.send)(Fact::PodGone { name, uid });
                 }

@@ -32,6 +32,17 @@ pub(crate) enum ObjectAnswer {
     Unknown,
 }
 
+impl ObjectAnswer {
+    /// Returns the answer for a node on which the pod with this UID ran. `is_here`: the pod of the response is on it; another one
+    /// elsewhere shows that ours is gone, and is not one of this collection.
+    pub(crate) fn restrict_to_node(self, uid: &PodUid, is_here: bool) -> ObjectAnswer {
+        match self {
+            ObjectAnswer::There(version) if version.uid != *uid && !is_here => ObjectAnswer::Gone,
+            answer => answer,
+        }
+    }
+}
+
 /// Identity of an object under its name, and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectVersion {
@@ -309,6 +320,15 @@ mod tests {
             DoubtOutcome::Replaced
         );
         assert!(unconfirmed(&replaced).is_empty());
+        let mut moved = empty(now);
+        let elsewhere = ObjectAnswer::There(version("2", 9)).restrict_to_node(&"1".into(), false);
+        assert_eq!(moved.apply_answer(&"a", &"1".into(), elsewhere, now), DoubtOutcome::Gone);
+        list_again(&mut moved, &[], now);
+        assert_eq!(unconfirmed(&moved), [""; 0], "no list of this node has the pod of another one");
+        for (uid, is_here) in [("1", true), ("1", false), ("2", true)] {
+            let answer = ObjectAnswer::There(version(uid, 9));
+            assert_eq!(answer.clone().restrict_to_node(&"1".into(), is_here), answer, "{uid} {is_here}");
+        }
         for answer in [ObjectAnswer::There(version("1", 5)), ObjectAnswer::Unknown] {
             let (mut belief, mut at, mut pauses) = (empty(now), now, Vec::new());
             for _ in 0..9 {

@@ -1,4 +1,5 @@
-//! Response bodies: limited to the size that their reader may hold in memory, and with a minimum duration for watches.
+//! Response bodies: limited to the size that their reader may hold in memory, and for watches with a minimum duration and a maximum
+//! silence.
 
 use std::{
     future::Future as _,
@@ -8,13 +9,17 @@ use std::{
 };
 
 use hyper::body::{Body, Bytes, Frame, Incoming};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::{pieces::MAX_OBJECT, transport::BoxError};
 
 /// Minimum duration of a watch: its end is delayed to this time after its start, which bounds the request rate to a server or proxy
 /// that ends each watch immediately.
 const SHORTEST: Duration = Duration::from_secs(1);
+/// Maximum time without data on a watch, after which it ends: one whose connection hangs would otherwise count as working for five
+/// minutes. The API server sends a bookmark about once a minute, except for resources that have not changed since its start, so
+/// silence is no error: whether the server answers is seen when the next watch starts.
+const SILENCE: Duration = Duration::from_secs(95);
 /// Maximum size of an error response, in bytes.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
@@ -76,24 +81,27 @@ impl HeldBytes {
 }
 
 /// A body that ends with an error beyond its limit.
-pub(crate) struct BoundedBody {
-    body: Incoming,
+pub(crate) struct BoundedBody<B = Incoming> {
+    body: B,
     held: HeldBytes,
     /// Timer before whose expiry a watch does not end.
     shortest: Option<Pin<Box<Sleep>>>,
+    /// Timer at whose expiry a silent watch ends.
+    silence: Option<Pin<Box<Sleep>>>,
     /// End of the body once it is reached, with the error unless it was regular.
     end: Option<Option<BoxError>>,
 }
 
-impl BoundedBody {
-    pub(crate) fn new(body: Incoming, bound: BodyBound, is_success: bool) -> BoundedBody {
+impl<B> BoundedBody<B> {
+    pub(crate) fn new(body: B, bound: BodyBound, is_success: bool) -> BoundedBody<B> {
         let bound = bound.for_status(is_success);
-        let shortest = (bound == BodyBound::Line).then(|| Box::pin(sleep(SHORTEST)));
-        BoundedBody { body, held: HeldBytes { bound, held: 0 }, shortest, end: None }
+        let timer = |after| (bound == BodyBound::Line).then(|| Box::pin(sleep(after)));
+        let (shortest, silence) = (timer(SHORTEST), timer(SILENCE));
+        BoundedBody { body, held: HeldBytes { bound, held: 0 }, shortest, silence, end: None }
     }
 }
 
-impl Body for BoundedBody {
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for BoundedBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -103,15 +111,25 @@ impl Body for BoundedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if this.end.is_none() {
-            let end = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
-                Some(Ok(frame)) => {
+            let end = match Pin::new(&mut this.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
                     match frame.data_ref().map_or(Ok(()), |bytes| this.held.add_bytes(bytes)) {
-                        Ok(()) => return Poll::Ready(Some(Ok(frame))),
+                        Ok(()) => {
+                            if let Some(silence) = &mut this.silence {
+                                silence.as_mut().reset(Instant::now() + SILENCE);
+                            }
+                            return Poll::Ready(Some(Ok(frame)));
+                        }
                         Err(why) => Some(why.into()),
                     }
                 }
-                Some(Err(error)) => Some(error.into()),
-                None => None,
+                Poll::Ready(Some(Err(error))) => Some(error.into()),
+                Poll::Ready(None) => None,
+                Poll::Pending => {
+                    let Some(silence) = &mut this.silence else { return Poll::Pending };
+                    ready!(silence.as_mut().poll(context));
+                    None
+                }
             };
             this.end = Some(end);
         }
@@ -136,6 +154,43 @@ mod tests {
             sent += size;
             held.add_bytes(&bytes).is_ok()
         })
+    }
+
+    /// A body with a line after each of these pauses, in seconds, and then nothing.
+    struct SlowBody(Vec<u64>, Option<Pin<Box<Sleep>>>);
+
+    impl Body for SlowBody {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            let Some(pause) = self.0.first().copied() else { return Poll::Pending };
+            let timer = self.1.get_or_insert_with(|| Box::pin(sleep(Duration::from_secs(pause))));
+            ready!(timer.as_mut().poll(context));
+            (self.1, _) = (None, self.0.remove(0));
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"\n")))))
+        }
+    }
+
+    #[test]
+    fn a_watch_that_is_silent_ends_and_one_with_bookmarks_goes_on() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let (begin, mut lines) = (Instant::now(), 0);
+            let mut watch = BoundedBody::new(SlowBody(vec![60, 62, 90, 96], None), BodyBound::Line, true);
+            while let Some(line) =
+                std::future::poll_fn(|context| Pin::new(&mut watch).poll_frame(context)).await
+            {
+                lines += u32::from(line.unwrap().is_data());
+            }
+            assert_eq!((lines, begin.elapsed().as_secs()), (3, 60 + 62 + 90 + SILENCE.as_secs()));
+            let mut list = BoundedBody::new(SlowBody(Vec::new(), None), BodyBound::Pieces, true);
+            let next = std::future::poll_fn(|context| Pin::new(&mut list).poll_frame(context));
+            assert!(tokio::time::timeout(SILENCE * 2, next).await.is_err(), "its reader has its own limit");
+        });
     }
 
     #[test]

@@ -23,8 +23,6 @@ use crate::{
     pieces::ListSplitter,
 };
 
-/// Maximum time without data on a watch: the server ends it before this time, and sends a bookmark each minute.
-const SILENCE: Duration = Duration::from_secs(295);
 /// Maximum time without data within a list.
 const PAUSE: Duration = Duration::from_secs(30);
 
@@ -107,9 +105,7 @@ where
                 }
             }
             ListWatchState::Watching(version, mut changes) => {
-                let Ok(Some(change)) = tokio::time::timeout(SILENCE, changes.next()).await else {
-                    return ListWatchState::Listed(version);
-                };
+                let Some(change) = changes.next().await else { return ListWatchState::Listed(version) };
                 let (event, version) = watch_result(change, version);
                 due.extend(event);
                 version.map_or(ListWatchState::Begin, |version| ListWatchState::Watching(version, changes))

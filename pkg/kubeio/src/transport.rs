@@ -32,8 +32,7 @@ use crate::{
     reread::ReloadedFile,
 };
 
-/// Timeout of connecting, including the handshake, and of sending a request. A watch has data at least once a minute (bookmarks),
-/// which `watch` checks.
+/// Timeout of connecting, including the handshake, and of sending a request. [`BoundedBody`] ends a watch without data.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// Timeout from a request to the head of its response: nothing else ends the wait for a list or watch that the server never begins.
 const HEAD: Duration = Duration::from_secs(30);
