@@ -21,6 +21,11 @@ const MOST_LONG_CLOSURES: usize = 1;
 const PRIVATE_WORDS: [&str; 11] =
     ["blind", "damage", "glance", "mend", "said", "stranger", "tell", "told", "trouble", "turn", "wanted"];
 
+/// Words that no name of a function may have: a verb of the field says more.
+const VAGUE_WORDS: [&str; 3] = ["look", "out", "settle"];
+/// Terms of the field that have one of these words.
+const TERMS: [&str; 4] = ["_look_up_", "_opted_out_", "_time_out_", "_timed_out_"];
+
 /// Crates with `unsafe` code, and the number of places: those of invariant 15 in ARCHITECTURE.md.
 const UNSAFE_PLACES: [(&str, usize); 4] =
     [("iptables-legacy", 1), ("netlink", 1), ("netns", 6), ("proof", 1)];
@@ -181,11 +186,74 @@ fn names_have_the_words_of_the_field() {
     assert!(private.is_empty(), "the glossary has other words: {private:?}");
 }
 
+/// Whether a function has a name with a vague word, or one that begins or ends with `of`, so that half of it is at the call.
+fn is_vague(name: &str) -> bool {
+    let name = TERMS.iter().fold(format!("_{name}_"), |name, term| name.replace(term, "_"));
+    let mut words = name.trim_matches('_').split('_');
+    name.starts_with("_of_") || name.ends_with("_of_") || words.any(|word| VAGUE_WORDS.contains(&word))
+}
+
+#[test]
+fn functions_are_named_by_verbs_of_the_field() {
+    let sources: Vec<_> = all_product_sources().collect();
+    let names = sources.iter().flat_map(|source| function_names(source));
+    let vague: Vec<_> = names.filter(|name| is_vague(name)).collect();
+    assert!(vague.is_empty(), "name what they do: {vague:?}");
+}
+
+#[test]
+fn only_terms_have_vague_words() {
+    let vague = ["of_pod", "rules_of", "look_at", "print_out", "settle"];
+    let terms = ["has_users_of_node", "look_up", "look_up_limit", "timed_out", "outer"];
+    assert!(vague.into_iter().all(is_vague) && !terms.into_iter().any(is_vague));
+}
+
 #[test]
 fn only_names_have_private_words() {
     let source = "// blind\nlet is_told = WantedNode { turned: \"said \\\" told\" }; // mend\n\
                   const LAST_TURNS: u8 = b'\"';\nlet trouble = 1;\n#[cfg(test)]\nmod tests { fn told() {} }";
     assert_eq!(private_names(source), ["LAST_TURNS", "WantedNode", "is_told", "trouble"]);
+}
+
+/// Tests below a directory: each with its modules, and its code.
+fn tests_below(directory: &Path, modules: &str) -> Vec<(String, String)> {
+    let entries = directory.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let tests = entries.flat_map(|path| {
+        let module = format!("{modules}{}::", path.file_stem().unwrap().display());
+        if path.is_dir() {
+            return tests_below(&path, &module);
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        let tests = source.split("#[test]\n").skip(1).filter_map(|test| {
+            let (name, code) = test.split_once("fn ")?.1.split_once('(')?;
+            Some((format!("{module}{name}"), code.split("\n}\n").next()?.to_owned()))
+        });
+        tests.collect()
+    });
+    tests.collect()
+}
+
+/// Names in a list of a script.
+fn listed<'a>(script: &'a str, list: &str) -> Vec<&'a str> {
+    let (_, names) = script.split_once(&format!("\n{list}=(\n")).unwrap();
+    names.split_once("\n)\n").unwrap().0.split_whitespace().collect()
+}
+
+#[test]
+fn tests_that_choose_their_tables_run_once() {
+    let script = read("hack/test");
+    let once = ["whatever_the_tables", "own_tables"].map(|list| listed(&script, list)).concat();
+    let tests = tests_below(&repository().join("tests/in-pod"), "");
+    let unknown: Vec<_> =
+        once.iter().filter(|start| !tests.iter().any(|(name, _)| name.starts_with(**start))).collect();
+    assert!(unknown.is_empty(), "hack/test lists tests that do not exist: {unknown:?}");
+    let choices = ["&[IPTABLES]", "&[(\"FORCE_IPTABLES_BINARY\","];
+    let choosing = tests.iter().filter(|(_, code)| choices.iter().any(|choice| code.contains(choice)));
+    let unlisted: Vec<_> = choosing
+        .filter(|(name, _)| !once.iter().any(|start| name.starts_with(start)))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(unlisted.is_empty(), "add them to own_tables in hack/test: {unlisted:?}");
 }
 
 #[test]

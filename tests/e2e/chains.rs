@@ -7,7 +7,7 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::footprint;
 use crate::kinds::{self, Expected};
-use crate::network::Network;
+use crate::network::{LIST, Network};
 use crate::pods::{annotated, injected, plain, probed, with_host_port};
 use crate::runs::{Entry, MESH, SHOP, end, renew};
 use crate::runtime::Runtime;
@@ -15,11 +15,17 @@ use crate::scenarios::{self, Pods};
 use crate::ztunnel::{self, CaptureState};
 
 pub(crate) fn entries() -> Vec<Entry> {
-    let networks = [Network::Bridge, Network::Ptp, Network::Macvlan];
-    let entry = |network| {
-        Entry::behind(network, Runtime::Containerd2, Agent::manifest("istio-cni-in-pod.yaml"), behind)
-    };
-    networks.into_iter().map(entry).collect()
+    let ours = || Agent::manifest("istio-cni-in-pod.yaml");
+    let with_tools = Agent::ours(&["profile=ambient", "millrace.image.variant=ambient"]);
+    let by_name = Agent::ours(&["profile=ambient", &format!("cniConfFileName={LIST}")]);
+    vec![
+        Entry::behind(Network::Bridge, Runtime::Containerd2, ours(), behind),
+        Entry::behind(Network::Ptp, Runtime::Containerd2, ours(), behind),
+        Entry::behind(Network::Macvlan, Runtime::Containerd2, ours(), behind),
+        Entry::behind(Network::BridgeLegacy, Runtime::Containerd2, with_tools, behind).extra(),
+        Entry::behind(Network::Bridge, Runtime::Crio, ours(), behind).extra(),
+        Entry::behind(Network::PtpByName, Runtime::Crio, by_name, behind).extra(),
+    ]
 }
 
 fn behind(fixture: &mut Fixture, places: &Places, agent: &Agent) {
@@ -36,8 +42,11 @@ fn behind(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     if network.maps_ports() {
         map_ports(fixture, &pods);
     }
-    if network == Network::Bridge {
+    if network.is_bridge() {
         limits(fixture, &pods);
+    }
+    if network.has_legacy_tables() {
+        shares_tables(fixture);
     }
     scenarios::delete(fixture, &pods, &clear);
     let last = [(injected(SHOP, "last"), Expected::Sidecar), (plain(MESH, "last"), Expected::Ztunnel)];
@@ -82,6 +91,25 @@ fn map_ports(fixture: &mut Fixture, pods: &Pods) {
             "a connection to a port of the node",
         );
     }
+}
+
+/// Checks that the node's rules are in the legacy tables that its other components use, and none in those of nf_tables.
+fn shares_tables(fixture: &mut Fixture) {
+    let network = count_rules(fixture, "legacy", "^-A CNI-");
+    let ours = count_rules(fixture, "legacy", "istio-inpod-probes");
+    let elsewhere = count_rules(fixture, "nft", "^-A");
+    fixture.checks.check(
+        network > 0 && ours > 0 && elsewhere == 0,
+        format!(
+            "legacy tables have {network} rules of the network and {ours} of ours, nf_tables {elsewhere}"
+        ),
+    );
+}
+
+/// Number of the node's IPv4 rules that match a pattern, in the tables of this kind.
+fn count_rules(fixture: &Fixture, kind: &str, pattern: &str) -> usize {
+    let count = fixture.machine.sh(&format!("iptables-{kind}-save | grep -c -e '{pattern}' || true"));
+    count.trim().parse().expect("grep counts")
 }
 
 /// Checks the traffic limits of `bandwidth` and the sysctl of `tuning`.

@@ -1,6 +1,7 @@
 //! The node: a container runtime and a kubelet in their own namespaces, which `hack/e2e.d/node` sets up from inside.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -220,6 +221,11 @@ fn fill(number: u8, disk: &Path, places: &Places, runtime: Runtime, network: Net
     for file in fs::read_dir(&places.images).expect("hack/e2e makes images").flatten() {
         fs::copy(file.path(), disk.join("lib/images").join(file.file_name())).expect("cannot copy an image");
     }
+    if network.has_legacy_tables() {
+        let image = disk.join("lib/images/image-ambient.tar");
+        fs::copy("dist/image-ambient.tar", image).expect("hack/image makes images");
+        use_legacy_tables(&disk.join("etc/alternatives"));
+    }
     for plugin in network.plugins() {
         let from = network.directory(plugin).unwrap_or_else(|| runtime.cni(&places.programs));
         copy_program(&from.join(plugin), &disk.join("opt/cni/bin").join(plugin));
@@ -231,12 +237,23 @@ fn fill(number: u8, disk: &Path, places: &Places, runtime: Runtime, network: Net
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
         ("kubernetes/kubelet.json", kubelet(runtime).to_string()),
     ];
-    files.extend(runtime.settings());
+    files.extend(runtime.settings(network.default_network()));
     files.extend(network.files(number, runtime.cni_version()));
     for (name, text) in files {
         let file = disk.join("etc").join(name);
         fs::create_dir_all(file.parent().expect("it is below etc")).expect("cannot make a directory");
         fs::write(file, text).expect("cannot write a file");
+    }
+}
+
+/// Makes the iptables tools of the node those of legacy tables.
+fn use_legacy_tables(alternatives: &Path) {
+    fs::create_dir_all(alternatives).expect("cannot make a directory");
+    for tool in ["iptables", "ip6tables"] {
+        for verb in ["", "-restore", "-save"] {
+            let program = format!("/usr/sbin/{tool}-legacy{verb}");
+            symlink(program, alternatives.join(format!("{tool}{verb}"))).expect("cannot make a link");
+        }
     }
 }
 

@@ -68,8 +68,17 @@ fn by_name(fixture: &mut Fixture, places: &Places, agent: &Agent) {
             (plain(SHOP, &format!("plain{suffix}")), Expected::Direct),
         ]
     };
-    come_and_go(fixture, &made("-1"));
-    let mut pods = kinds::check(fixture, &made(""));
+    let both = |pod| annotated(pod, NETWORKS, &format!("{ISTIO_CNI},second"));
+    let two = |suffix: &str| {
+        vec![
+            (both(injected(SHOP, &format!("sidecar-two{suffix}"))), Expected::Sidecar),
+            (both(plain(MESH, &format!("mesh-two{suffix}"))), Expected::Ztunnel),
+        ]
+    };
+    come_and_go(fixture, &[made("-1"), two("-1")].concat());
+    let mut pods = kinds::check(fixture, &two(""));
+    second_interface(fixture, &pods);
+    pods.extend(kinds::check(fixture, &made("")));
     pods.extend(kinds::joins(fixture, &plain(MESH, "mesh-not-named")));
     leave(fixture, places, agent, &before, &pods);
 }
@@ -108,7 +117,7 @@ fn second_interface(fixture: &mut Fixture, pods: &Pods) {
     for (pod, expected) in pods {
         let excludes = pod["metadata"]["annotations"][EXCLUDED].is_string();
         let expected = if excludes { Expected::Direct } else { *expected };
-        kinds::towards(fixture, pod, OUTSIDE_OF_SECOND, expected, "a connection over net1");
+        kinds::towards(fixture, pod, OUTSIDE_OF_SECOND, expected, "a connection over its second interface");
         let Some(address) = second_address(fixture, pod) else {
             fixture.checks.check(false, format!("{} has a second interface", place_of(pod)));
             continue;
@@ -118,7 +127,7 @@ fn second_interface(fixture: &mut Fixture, pods: &Pods) {
             pod,
             &format!("{address}:{PORT}"),
             expected,
-            "a connection from outside to net1",
+            "a connection from outside to its second interface",
         );
     }
 }
@@ -126,8 +135,9 @@ fn second_interface(fixture: &mut Fixture, pods: &Pods) {
 fn second_address(fixture: &Fixture, pod: &Value) -> Option<String> {
     let pod = fixture.control.find(&crate::agent::path(pod))?;
     let status: Value = serde_json::from_str(pod["metadata"]["annotations"][STATUS].as_str()?).ok()?;
-    let second = status.as_array()?.iter().find(|network| network["interface"] == "net1")?;
-    Some(second["ips"][0].as_str()?.to_owned())
+    let mut further = status.as_array()?.iter().filter(|network| network["default"] != true);
+    // Our plugin's own network has no interface.
+    further.find_map(|network| network["ips"][0].as_str().map(str::to_owned))
 }
 
 /// The agent is uninstalled while pods run, which then end as with the agent.

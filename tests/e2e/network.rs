@@ -21,6 +21,10 @@ pub(crate) enum Network {
     Ptp,
     /// `bridge`, with all plugins that distributions chain to it.
     Bridge,
+    /// As `Bridge`, on a node whose iptables tools use legacy tables.
+    BridgeLegacy,
+    /// As `Ptp`, beside a network that sorts first, which CRI-O does not use by its setting.
+    PtpByName,
     /// `macvlan` on the node's only link. The node has such an interface, too, because it could not reach its pods otherwise.
     Macvlan,
     /// Multus as on OpenShift: it reads further networks and their plugins from directories of its own.
@@ -34,6 +38,8 @@ impl Network {
         match self {
             Self::Ptp => "ptp, portmap",
             Self::Bridge => "bridge, firewall, bandwidth, portmap, tuning",
+            Self::BridgeLegacy => "bridge, firewall, bandwidth, portmap, tuning in legacy tables",
+            Self::PtpByName => "ptp, portmap by the runtime's choice",
             Self::Macvlan => "macvlan",
             Self::MultusApart => "Multus with directories of its own",
             Self::MultusBeside => "Multus beside its delegate",
@@ -42,6 +48,21 @@ impl Network {
 
     pub(crate) fn is_multus(self) -> bool {
         matches!(self, Self::MultusApart | Self::MultusBeside)
+    }
+
+    /// Whether the node's iptables tools use legacy tables.
+    pub(crate) fn has_legacy_tables(self) -> bool {
+        self == Self::BridgeLegacy
+    }
+
+    /// Whether it is `bridge` with other plugins.
+    pub(crate) fn is_bridge(self) -> bool {
+        matches!(self, Self::Bridge | Self::BridgeLegacy)
+    }
+
+    /// Name of the network that CRI-O is set to use; empty: none.
+    pub(crate) fn default_network(self) -> &'static str {
+        if self == Self::PtpByName { "e2e" } else { "" }
     }
 
     /// Whether a port of the node can be mapped to a pod. `portmap` rewrites the destination on the node, which replies of a pod
@@ -53,8 +74,8 @@ impl Network {
     /// Names of the network's plugins on the node.
     pub(crate) fn plugins(self) -> &'static [&'static str] {
         match self {
-            Self::Ptp => &["loopback", "host-local", "ptp", "portmap"],
-            Self::Bridge => {
+            Self::Ptp | Self::PtpByName => &["loopback", "host-local", "ptp", "portmap"],
+            Self::Bridge | Self::BridgeLegacy => {
                 &["loopback", "host-local", "bridge", "firewall", "bandwidth", "portmap", "tuning"]
             }
             Self::Macvlan => &["loopback", "host-local", "macvlan"],
@@ -77,7 +98,14 @@ impl Network {
         };
         match self {
             Self::Ptp => vec![("cni/net.d/10-e2e.conflist", list(version, ptp(number)))],
-            Self::Bridge => vec![("cni/net.d/10-e2e.conflist", list(version, bridge()))],
+            Self::Bridge | Self::BridgeLegacy => vec![("cni/net.d/10-e2e.conflist", list(version, bridge()))],
+            Self::PtpByName => {
+                let other = json!({"cniVersion": version, "name": "other", "plugins": ptp(9)});
+                vec![
+                    ("cni/net.d/00-other.conflist", other.to_string()),
+                    ("cni/net.d/10-e2e.conflist", list(version, ptp(number))),
+                ]
+            }
             Self::Macvlan => vec![("cni/net.d/10-e2e.conflist", list(version, macvlan()))],
             Self::MultusApart => vec![
                 ("cni/multus/primary/10-e2e.conflist", list(version, ptp(number))),
@@ -103,7 +131,7 @@ impl Network {
         match self {
             Self::Macvlan => vec!["address add 10.244.1.254/24 dev node-1".into()],
             Self::MultusApart | Self::MultusBeside => vec![route, second],
-            Self::Ptp | Self::Bridge => vec![route],
+            Self::Ptp | Self::PtpByName | Self::Bridge | Self::BridgeLegacy => vec![route],
         }
     }
 

@@ -139,8 +139,11 @@ pub(crate) fn in_user_namespace(mut pod: Value) -> Value {
     pod
 }
 
-/// Moves a pod to the node's network, on ports that are free there.
+/// Moves a plain pod to the node's network, on a port that is free there.
 pub(crate) fn on_host(mut pod: Value) -> Value {
+    let script = &mut pod["spec"]["containers"][0]["command"][3];
+    let text = script.as_str().expect("a plain pod has a script");
+    *script = json!(text.replace(&format!("0.0.0.0:{PORT}"), "0.0.0.0:0"));
     pod["spec"]["hostNetwork"] = json!(true);
     pod
 }

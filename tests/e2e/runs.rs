@@ -101,7 +101,7 @@ impl Part {
             Self::Multus => multus::entries(),
             Self::Chains => chains::entries(),
             Self::Runtime(Runtime::Containerd1 | Runtime::CrioInfra) => vec![
-                entry(Agent::manifest("istio-cni.yaml"), sidecars),
+                entry(Agent::manifest("istio-cni.yaml"), sidecars).extra_with_crio(),
                 entry(Agent::manifest("istio-cni-ambient.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::Node);
                 }),
@@ -117,9 +117,11 @@ impl Part {
                     ambient(fixture, places, agent, CaptureState::InPod);
                 }),
                 entry(Agent::chart("1.29.1", "default"), chart_of_sidecars).extra(),
-                entry(Agent::repairing("1.29.1"), repaired),
-                entry(Agent::chart("1.29.1", "ambient"), migrated).called("helm upgrade to our chart"),
-                entry(Agent::manifest("istio-cni.yaml"), tainted).called("istio-cni-taint"),
+                entry(Agent::repairing("1.29.1"), repaired).extra_with_crio(),
+                entry(Agent::chart("1.29.1", "ambient"), migrated)
+                    .called("helm upgrade to our chart")
+                    .extra_with_crio(),
+                entry(Agent::manifest("istio-cni.yaml"), tainted).called("istio-cni-taint").extra_with_crio(),
                 entry(Agent::chart("1.29.1", "ambient"), |fixture, places, agent| {
                     chart(fixture, places, agent, Some(CaptureState::InPod));
                 })
@@ -163,8 +165,13 @@ impl Entry {
         Self { name, node: (runtime, network), agent, play, is_extra: false }
     }
 
-    fn extra(self) -> Self {
+    pub(crate) fn extra(self) -> Self {
         Self { is_extra: true, ..self }
+    }
+
+    /// Leaves it out of the shortest path through CRI-O: the one through containerd has it.
+    fn extra_with_crio(self) -> Self {
+        Self { is_extra: self.is_extra || self.node.0.is_crio(), ..self }
     }
 
     fn called(mut self, what: &str) -> Self {
@@ -379,8 +386,9 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// The container runtime restarts: right after the agent has replaced Istio's plugin, while it runs, while it is unavailable, while
-/// the API server is, too, and after its uninstallation.
+/// The container runtime restarts: while the agent runs, with the plugin's records of all pods; then without them: right after the
+/// agent has replaced Istio's plugin, while it runs, while it is unavailable, while the API server is, too, and after its
+/// uninstallation.
 fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: restarts of {}", agent.name, fixture.machine.runtime.name()));
     let before = scenarios::install(fixture, agent);
@@ -394,17 +402,28 @@ fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
             &|name| (plain(MESH, &format!("mesh-{name}")), Expected::Ztunnel),
             &|name| (labelled(plain(MESH, &format!("none-{name}")), MODE, "none"), Expected::Direct),
             &|name| (in_user_namespace(plain(MESH, &format!("userns-{name}"))), Expected::Ztunnel),
+            &|name| {
+                let pod = injected_at_once(SHOP, &format!("sidecar-userns-{name}"));
+                (in_user_namespace(pod), Expected::Sidecar)
+            },
+            &|name| (injected_at_once(MESH, &format!("sidecar-in-mesh-{name}")), Expected::Sidecar),
+            &|name| (injected_at_once("kube-system", &format!("excluded-{name}")), Expected::Direct),
+            &|name| (on_host(plain(MESH, &format!("host-{name}"))), Expected::Direct),
         ],
     );
+    let ours: Vec<_> = pods.iter().map(|(pod, _)| pod.clone()).collect();
+    runtime_restart::check_records(fixture, &pods);
+    runtime_restart::restart(fixture, &ours, "with the agent and its records");
+    runtime_restart::check_traffic(fixture, &pods, "with the agent and its records");
     let image = runtime_restart::withdraw(fixture, agent);
     let theirs = runtime_restart::start_pods_of_istio(fixture, SHOP);
-    let all: Vec<_> = pods.iter().map(|(pod, _)| pod).chain(&theirs).cloned().collect();
+    pods.extend(theirs);
+    let all: Vec<_> = pods.iter().map(|(pod, _)| pod.clone()).collect();
     runtime_restart::readmit(fixture, agent, &image);
     runtime_restart::restart(fixture, &all, "just upgraded from Istio's plugin");
-    pods.extend(theirs.into_iter().map(|pod| (pod, Expected::Sidecar)));
     runtime_restart::check_traffic(fixture, &pods, "just upgraded from Istio's plugin");
-    runtime_restart::restart(fixture, &all, "with the agent");
-    runtime_restart::check_traffic(fixture, &pods, "with the agent");
+    runtime_restart::restart(fixture, &all, "with the agent, without records");
+    runtime_restart::check_traffic(fixture, &pods, "with the agent, without records");
     runtime_restart::withdraw(fixture, agent);
     runtime_restart::restart_without_agent(fixture, &all, "without the agent");
     runtime_restart::check_traffic(fixture, &pods, "without the agent");

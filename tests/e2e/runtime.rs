@@ -34,7 +34,7 @@ impl Runtime {
         if self.is_crio() { "crio" } else { "containerd" }
     }
 
-    fn is_crio(self) -> bool {
+    pub(crate) fn is_crio(self) -> bool {
         matches!(self, Self::Crio | Self::CrioInfra)
     }
 
@@ -83,8 +83,8 @@ impl Runtime {
         if self.is_crio() { CRIO_SOCKET } else { "unix:///run/containerd/containerd.sock" }
     }
 
-    /// Settings files below `/etc`, with their content.
-    pub(crate) fn settings(self) -> Vec<(&'static str, String)> {
+    /// Settings files below `/etc`, with their content. CRI-O gives pods the network of this name; without a name, the first one.
+    pub(crate) fn settings(self, network: &str) -> Vec<(&'static str, String)> {
         // Without CAP_SYS_RESOURCE, which virtual machines may lack, no OOM score can be lowered.
         let containerd = "containerd/e2e.toml";
         match self {
@@ -104,8 +104,8 @@ impl Runtime {
                      [plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
                 ),
             )],
-            Self::Crio => crio(true, &crio_programs().join("runc")),
-            Self::CrioInfra => crio(false, Path::new("/usr/bin/runc")),
+            Self::Crio => crio(true, &crio_programs().join("runc"), network),
+            Self::CrioInfra => crio(false, Path::new("/usr/bin/runc"), network),
         }
     }
 
@@ -145,7 +145,7 @@ fn crictl() -> String {
 
 /// CRI-O's settings. On a machine without `CAP_SYS_RESOURCE` (bit 24), such as a virtual machine, it would still lower OOM scores
 /// and give that capability to privileged containers, and has no setting to disable this: a script replaces runc.
-fn crio(drop_infra: bool, runc: &Path) -> Vec<(&'static str, String)> {
+fn crio(drop_infra: bool, runc: &Path, network: &str) -> Vec<(&'static str, String)> {
     let runc = format!(
         r#"#!/bin/sh
 bounding=$(sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status)
@@ -182,6 +182,7 @@ pause_image = "{IMAGE}"
 pause_command = "/bin/pause"
 signature_policy = "/etc/crio/policy.json"
 [crio.network]
+cni_default_network = "{network}"
 plugin_dirs = ["/opt/cni/bin"]
 [crio.nri]
 enable_nri = false

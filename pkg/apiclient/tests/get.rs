@@ -150,7 +150,7 @@ fn an_authority_that_rotates_is_read_again() {
     dir.write("ca.crt", &Tls::new().ca_pem());
     let (path, pem) = (dir.path("ca.crt"), tls.ca_pem());
     let writer = std::thread::spawn(move || {
-        sleep(millis(80));
+        sleep(millis(80)); // a client that refuses the server's certificate sends no request
         stub::replace(&path, &pem);
     });
     assert!(get(&dir).is_ok());
@@ -187,13 +187,17 @@ fn a_token_that_rotates_is_read_again_after_a_401() {
     });
     let dir = Dir::new(&stub.url("127.0.0.1"), &tls.ca_line(), "tokenFile: token");
     dir.write("token", "s3cret-old\n");
-    let path = dir.path("token");
-    let writer = std::thread::spawn(move || {
-        sleep(millis(80));
-        stub::replace(&path, "new\n");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            while stub.requests() == 0 {
+                assert!(start.elapsed() < millis(5000), "no request");
+                sleep(millis(1)); // between two polls
+            }
+            stub::replace(&dir.path("token"), "new\n");
+        });
+        assert!(get(&dir).is_ok());
     });
-    assert!(get(&dir).is_ok());
-    writer.join().unwrap();
     assert!(stub.requests() > 1);
 
     dir.write("token", "s3cret-old\n");

@@ -228,7 +228,7 @@ fn connections_survive_capture_release_and_capture_and_new_ones_are_redirected()
         let deadline = Instant::now() + Duration::from_secs(5); // for the servers to close their ends
         while fixture.outside() != 40 {
             assert!(Instant::now() < deadline, "{}", fixture.outside());
-            thread::yield_now();
+            thread::sleep(Duration::from_millis(1)); // between two polls
         }
         streams.iter().for_each(|stream| exchange(stream).unwrap());
     });
@@ -259,7 +259,7 @@ fn none_that_opens_or_closes_meanwhile_breaks() {
                 let deadline = Instant::now() + Duration::from_secs(10);
                 while opened.load(Ordering::Relaxed) < before + 20 {
                     assert!(Instant::now() < deadline, "connections break");
-                    thread::yield_now();
+                    thread::sleep(Duration::from_millis(1)); // between two polls
                 }
                 let report = fixture.capture(ExistingConnections::Keep).connections;
                 let Some(ConnectionsReport::Kept(kept)) = report else { panic!("{report:?}") };

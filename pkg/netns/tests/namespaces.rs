@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use netns::{BindMount, Error, MountSandbox, Netns};
 
@@ -235,8 +236,10 @@ impl Sleeper {
         let child = Command::new("unshare").args(arguments).args(["sleep", "600"]).spawn().unwrap();
         let sleeper = Sleeper(child);
         let program = || fs::read_to_string(format!("/proc/{}/comm", sleeper.0.id())).unwrap();
+        let start = Instant::now();
         while program() != "sleep\n" {
-            thread::yield_now(); // its exec is pending
+            assert!(start.elapsed() < Duration::from_secs(10), "its exec is still pending");
+            thread::sleep(Duration::from_millis(1)); // between two polls
         }
         Some(sleeper)
     }
