@@ -19,14 +19,10 @@ pub(crate) fn read_flags(
     arguments: impl IntoIterator<Item = OsString>,
     out: &mut impl Write,
 ) -> Result<Option<FlagValues>> {
-    let link = |name: &str| env::var(name).ok().filter(|text| is_service_link(name, text));
-    let variable = |name: &str| env::var(name).ok().filter(|text| !is_service_link(name, text));
-    match flags::parse(table, STYLE, arguments, variable)? {
+    match flags::parse(table, STYLE, arguments, |name| env::var(name).ok())? {
         ParseOutcome::Run(mut values) => {
-            for name in table.iter().flat_map(|flag| flag.env) {
-                if let Some(text) = link(name) {
-                    writeln!(out, "warning: {name} is {text:?}, which is an address of a Service: ignored")?;
-                }
+            for (name, text) in values.service_links() {
+                writeln!(out, "warning: {name} is {text:?}, which is an address of a Service: ignored")?;
             }
             // As in Istio: a container's variable for another program must not keep a pod from starting.
             for (name, text) in values.reset_switches(table, |text| parse_go_bool(text).is_some()) {
@@ -39,9 +35,4 @@ pub(crate) fn read_flags(
             Ok(None)
         }
     }
-}
-
-/// Returns whether Kubernetes sets this variable for a Service: `ENVOY_PORT=tcp://10.96.0.9:80` for one named `envoy`.
-fn is_service_link(name: &str, text: &str) -> bool {
-    name.ends_with("_PORT") && text.contains("://")
 }

@@ -412,6 +412,10 @@ impl SettingsReader<'_> {
                         --ambient-reconcile-pod-rules-on-startup=false has no effect";
             self.warnings.push(what.to_owned());
         }
+        let links = self.values.service_links();
+        self.warnings.extend(
+            links.map(|(name, text)| format!("{name} is {text:?}, an address of a Service: it is ignored")),
+        );
         let ignored = self.values.ignored_flags();
         self.warnings
             .extend(ignored.map(|flag| format!("--{flag} was removed with Istio 1.19 and has no effect")));

@@ -311,6 +311,20 @@ fn a_port_of_nothing_or_less_is_none() {
     }
 }
 
+/// Kubernetes sets them in a namespace with Services `monitoring` and `ctrlz`.
+#[test]
+fn port_variables_of_services_count_as_unset() {
+    let links = [("MONITORING_PORT", "tcp://10.96.0.9:80"), ("CTRLZ_PORT", "udp://10.96.0.10:53")];
+    for arguments in [&[][..], &["--ambient-enabled"]] {
+        let (linked, plain) = (read(arguments, &links).unwrap(), read(arguments, &[]).unwrap());
+        assert_eq!(linked.listening_ports(), plain.listening_ports(), "{arguments:?}");
+        assert_eq!(linked.warnings.len(), plain.warnings.len() + links.len(), "{:?}", linked.warnings);
+        assert_eq!(linked.config, plain.config, "{arguments:?}");
+    }
+    assert_eq!(read(&["--monitoring-port=9"], &links).unwrap().monitoring_port, Some(9));
+    assert!(read(&["--monitoring-port=tcp://10.96.0.9:80"], &[]).is_err());
+}
+
 #[test]
 fn the_api_server_is_named_as_in_a_kubeconfig() {
     let server = |env: &[(&str, &str)]| read(&[], env).map(|settings| settings.api.unwrap().server);

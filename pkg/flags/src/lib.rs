@@ -82,6 +82,7 @@ pub struct FlagValues {
     values: BTreeMap<&'static str, (String, ValueSource)>,
     ignored: BTreeSet<&'static str>,
     operands: Vec<String>,
+    service_links: Vec<(&'static str, String)>,
 }
 
 impl FlagValues {
@@ -140,6 +141,11 @@ impl FlagValues {
         self.ignored.iter().copied()
     }
 
+    /// Returns the variables of flags that Kubernetes set for a Service, with their values; they count as unset.
+    pub fn service_links(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.service_links.iter().map(|(name, text)| (*name, text.as_str()))
+    }
+
     /// The operands, which are no flags, in their order; see [`FlagStyle::takes_operands`].
     pub fn positionals(&self) -> &[String] {
         &self.operands
@@ -149,7 +155,7 @@ impl FlagValues {
 /// Parses `arguments` (without the program's name) over the environment over the defaults.
 ///
 /// An empty variable counts as unset: Helm renders an unset value as `NAME: ""`, meaning the default. A flag can be set to the
-/// empty text.
+/// empty text. A variable that Kubernetes sets for a Service counts as unset, too: [`FlagValues::service_links`].
 ///
 /// # Errors
 /// All errors together.
@@ -180,7 +186,8 @@ fn from_environment(
     ignored: &'static [Flag],
     env: impl Fn(&str) -> Option<String>,
 ) -> FlagValues {
-    let variable = |name: &str| env(name).filter(|value| !value.is_empty());
+    let variable =
+        |name: &str| env(name).filter(|value| !value.is_empty() && !is_service_link(name, value));
     let found = |flag: &Flag| {
         flag.env.iter().find_map(|name| variable(name).map(|value| (value, ValueSource::Variable(name))))
     };
@@ -188,11 +195,19 @@ fn from_environment(
         (flag.long, found(flag).unwrap_or_else(|| (flag.default.to_owned(), ValueSource::Default)))
     };
     let ignored = ignored.iter().filter(|flag| found(flag).is_some());
+    let names = table.iter().flat_map(|flag| flag.env.iter().copied());
+    let links = names.filter_map(|name| Some((name, env(name).filter(|text| is_service_link(name, text))?)));
     FlagValues {
         values: table.iter().map(value).collect(),
         ignored: ignored.map(|flag| flag.long).collect(),
         operands: Vec::new(),
+        service_links: links.collect(),
     }
+}
+
+/// Returns whether Kubernetes sets this variable for a Service: `ENVOY_PORT=tcp://10.96.0.9:80` for one named `envoy`.
+fn is_service_link(name: &str, text: &str) -> bool {
+    name.ends_with("_PORT") && text.contains("://")
 }
 
 /// Returns the name that was probably meant; `None`: none is similar.
@@ -301,6 +316,18 @@ mod tests {
         assert_eq!(read.flag_text(&REDIRECT_DNS), "true");
         assert_eq!(read.flag_text(&ENVOY_PORT), "15001", "--envoy-port has no variable");
         assert_eq!(values(&[], &env).unwrap().flag_text(&PROXY_UID), "1");
+    }
+
+    #[test]
+    fn a_port_variable_of_a_service_counts_as_unset_and_is_reported() {
+        const ADMIN_PORT: Flag = Flag::with_value("9", "").long("admin-port").env(&["ADMIN_PORT"]);
+        const TEXT: Flag = Flag::with_value("", "").long("text").env(&["TEXT"]);
+        const LINK: &str = "tcp://10.96.0.9:80";
+        let parsed = parse(&[ADMIN_PORT, TEXT], FlagStyle::default(), [], |_| Some(LINK.to_owned()));
+        let Ok(ParseOutcome::Run(values)) = parsed else { panic!("it is valid") };
+        assert_eq!(values.get(&ADMIN_PORT), ("9", ValueSource::Default));
+        assert_eq!(values.flag_text(&TEXT), LINK, "no port");
+        assert_eq!(values.service_links().collect::<Vec<_>>(), [("ADMIN_PORT", LINK)]);
     }
 
     #[test]
