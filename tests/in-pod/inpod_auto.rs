@@ -311,3 +311,35 @@ fn check_accepts_a_pod_that_the_node_path_captures_until_its_own_rules_are_in_pl
     fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
     peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// A firewall reload, for example, while the network namespace of a pod cannot be determined.
+#[test]
+fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let old = fixture.ambient_ztunnel("ztunnel-old");
+    let (early, late) = (fixture.running_pod(MESH, "early"), fixture.pod(MESH, "late"));
+    [&early, &late].into_iter().for_each(|peer| fixture.wait_enrolled(peer, true));
+    // Nothing shows the network namespace of one of them without a record and a process.
+    std::fs::remove_dir_all(fixture.node.run_dir().join(wire::RECORDS)).unwrap();
+    let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_served(&new, &early);
+    fixture.eventually("one is handed over", |fixture| !fixture.has_member(early.ip(false)));
+    fixture.wait_quiet();
+    let before = fixture.state(&[&old]);
+    for damage in [
+        "nft flush chain ip mangle ztunnel-PREROUTING",
+        "ip rule del pref 103",
+        "ipset flush ztunnel-pods-ips",
+        "ip route flush table 101",
+        "ip link del istioout0",
+    ] {
+        fixture.node.netns().sh(damage);
+        let limit = std::time::Duration::from_secs(20);
+        fixture.within(limit, &format!("{damage}\n{before}"), |fixture| fixture.state(&[&old]) == before);
+        assert!(fixture.is_captured(&late) && !fixture.has_member(early.ip(false)), "{damage}");
+    }
+    fixture.processes.add(&late.sandbox.pod.uid, &late.sandbox.netns);
+    fixture.wait_served(&new, &late);
+    fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
+}

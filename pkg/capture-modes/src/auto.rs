@@ -156,9 +156,9 @@ impl AutoCapture {
         self.is_cleared = true;
     }
 
-    /// Removes from the node path the pods whose own rules are in place, and finally the node path itself. Returns the
-    /// remaining error, if any.
-    fn hand_over(&mut self, state: &mut AgentState) -> Option<Reason> {
+    /// Removes from the node path the pods whose own rules are in place, and finally the node path itself; until then,
+    /// keeps it in place for the others. Returns the remaining error, if any.
+    fn hand_over(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Option<Reason> {
         let (Some(in_pod), Some(node), Some(handing)) =
             (&mut self.in_pod, &mut self.node, &mut self.handing_over)
         else {
@@ -183,10 +183,12 @@ impl AutoCapture {
             record_mode_change(state, true, began.elapsed());
             return None;
         }
+        let unrestored = node.restore_remaining(state, &handing.done, scope).err();
         let is_late = handing.began.elapsed() > LATE;
-        left.filter(|_| is_late).map(|left| {
+        let late = left.filter(|_| is_late).map(|left| {
             format!("{left} pods have no rules of their own yet: their traffic stays on the node path, and is held there without its ztunnel").into()
-        })
+        });
+        unrestored.or(late)
     }
 
     /// Returns whether the node's ztunnel supports in-pod redirection. A connected ztunnel is the best evidence, and so
@@ -253,7 +255,7 @@ impl CaptureMode for AutoCapture {
         {
             self.clear_pods(); // an earlier agent may have left rules there
         }
-        Ok(self.hand_over(state).or(followed.err()).or(problem))
+        Ok(self.hand_over(state, scope).or(followed.err()).or(problem))
     }
 
     fn is_awaited(&self) -> bool {
@@ -353,11 +355,12 @@ impl CaptureMode for AutoCapture {
         // When an earlier connection no longer counts, the mode must be selected again.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > self.reconciled);
-        in_pod.next_wakeup().into_iter().chain(again).min()
+        in_pod.next_wakeup().into_iter().chain(again).chain(self.next_drift_pass()).min()
     }
 
     fn next_drift_pass(&self) -> Option<Instant> {
-        self.node.as_ref().filter(|_| !self.is_in_pod).and_then(CaptureMode::next_drift_pass)
+        let is_used = !self.is_in_pod || self.handing_over.is_some();
+        self.node.as_ref().filter(|_| is_used).and_then(CaptureMode::next_drift_pass)
     }
 }
 

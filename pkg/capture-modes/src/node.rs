@@ -3,6 +3,7 @@
 
 mod enrol;
 mod pass;
+mod remaining;
 mod shared;
 mod uninstall;
 
@@ -130,7 +131,11 @@ impl NodeCapture {
     /// Removes a pod's addresses from the node path, which keeps other pods: the pod is captured by its own rules by
     /// now, or has ended.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
-        self.members.release_pod(&pod.ips, &pod.uid).map(drop)
+        self.members.release_pod(&pod.ips, &pod.uid)?;
+        if let Some(verified) = &mut self.verified {
+            verified.desired.members.retain(|ip, uid| *uid != pod.uid || !pod.ips.contains(ip));
+        }
+        Ok(())
     }
 
     /// Checks that all of these addresses are in the node's sets.

@@ -146,7 +146,7 @@ impl NodeCapture {
 
     /// Returns the located ztunnels, and the error of one that could not be located. Fails if the kernel does not show
     /// where a ztunnel is that serves the node.
-    fn running_ztunnels(
+    pub(super) fn running_ztunnels(
         &mut self,
         state: &AgentState,
         scope: ReconcileScope,
@@ -248,7 +248,7 @@ impl NodeCapture {
     }
 
     /// Applies the steps, up to the first that fails.
-    fn apply_steps(
+    pub(super) fn apply_steps(
         &mut self,
         state: &mut AgentState,
         steps: &[Operation],
@@ -331,7 +331,7 @@ pub(super) fn describe_members(ips: &[String], verb: &str) -> String {
     format!("{verb} the sets of captured addresses: {}", ips.join(", "))
 }
 
-fn report_repair(state: &AgentState, steps: &[Operation]) {
+pub(super) fn report_repair(state: &AgentState, steps: &[Operation]) {
     let messages: Vec<String> = steps.iter().map(ToString::to_string).collect();
     state.metrics.count_repair("node");
     state.notices.report_repair("traffic of the node's pods to ztunnel", &messages);
@@ -346,7 +346,7 @@ fn has_leaked(steps: &[Operation]) -> bool {
     })
 }
 
-fn changed_kind(step: &Operation) -> NodeChange {
+pub(super) fn changed_kind(step: &Operation) -> NodeChange {
     match step {
         Operation::Firewall { .. } | Operation::RemoveChains(_) => NodeChange::Rules,
         Operation::CreateSet(_)

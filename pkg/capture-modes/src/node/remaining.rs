@@ -1,0 +1,94 @@
+//! The node path while its pods are handed over to in-pod redirection: what another component changes is restored for those that
+//! still depend on it.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use model::{PodUid, Reason};
+use node_plan::{DesiredState, ZtunnelSlot, plan_operations};
+
+use super::{
+    NodeCapture,
+    pass::{changed_kind, report_repair},
+    watch_ztunnels,
+};
+use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
+use agent::{AgentState, CaptureResult, ReconcileScope};
+
+impl NodeCapture {
+    /// Restores the node path as it was verified last, without the pods `handed_over`, if the watch has reported a change, and in
+    /// each full pass. A path that this agent has never verified stays as it is. No pod and no ztunnel is added.
+    ///
+    /// # Errors
+    /// The step that failed. After a reported change, it is repeated at the pace of repairs.
+    pub(crate) fn restore_remaining(
+        &mut self,
+        state: &mut AgentState,
+        handed_over: &BTreeSet<PodUid>,
+        scope: ReconcileScope,
+    ) -> CaptureResult {
+        let began = processor_time();
+        let disturbance = self.drift.take_due(Instant::now());
+        if disturbance.is_none() && scope != ReconcileScope::Full {
+            return Ok(());
+        }
+        if scope == ReconcileScope::Full {
+            watch_ztunnels(&mut self.path, &mut self.watch, &self.ztunnels);
+        }
+        if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::drift_cause) {
+            state.history.add_cause(|| cause);
+        }
+        let done = self.restore_verified(state, handed_over);
+        // Otherwise the namespace of a ztunnel that has ended would stay, with the links to it.
+        let closed = self.path.close_ztunnel_netns().map_err(|error| Reason::from(error.to_string()));
+        let done = done.and_then(|repaired| closed.map(|()| repaired));
+        let worked = processor_time().saturating_sub(began);
+        self.drift.end_observation(worked, !matches!(done, Ok(None)), Instant::now());
+        match (disturbance, &done) {
+            (Some(disturbance), Ok(Some(kind))) => {
+                state.metrics.drift_repaired(kind.metric_label(), disturbance.noticed.elapsed());
+            }
+            (Some(disturbance), Err(_)) => self.drift.restore_disturbance(disturbance),
+            _ => {}
+        }
+        done.map(drop)
+    }
+
+    /// Returns the kind of objects that another component had changed and that were restored.
+    fn restore_verified(
+        &mut self,
+        state: &mut AgentState,
+        handed_over: &BTreeSet<PodUid>,
+    ) -> Result<Option<NodeChange>, Reason> {
+        let to_message = |error: nodepath::Error| Reason::from(error.to_string());
+        let Some(verified) = self.verified.as_ref().map(|verified| verified.desired.clone()) else {
+            return Ok(None);
+        };
+        let mut desired = DesiredState { fallback: self.fallback, ..verified.clone() };
+        let (living, _) = self.running_ztunnels(state, ReconcileScope::Full)?;
+        for slot in ZtunnelSlot::BOTH {
+            let part = slot.part_mut(&mut desired.slots);
+            let located = |uid: &PodUid| living.iter().find(|(_, ztunnel)| ztunnel.uid == *uid);
+            *part = part.take().and_then(|before| Some(located(&before.uid)?.1.clone()));
+        }
+        desired.active = desired.active.filter(|slot| desired.ztunnel_in(*slot).is_some());
+        let mut observed = self.path.observe_network().map_err(to_message)?;
+        // A pod that was enrolled just before the handover is in no verified state yet.
+        for (ip, uid) in observed.sets.values().flatten() {
+            if let Some(uid) = uid {
+                desired.members.entry(*ip).or_insert_with(|| uid.clone());
+            }
+        }
+        desired.members.retain(|_, uid| !handed_over.contains(uid));
+        self.path.observe_rest(&mut observed, &desired.slots).map_err(to_message)?;
+        let steps = plan_operations(&self.settings.node, Some(&desired), &observed);
+        if steps.is_empty() {
+            return Ok(None);
+        }
+        self.apply_steps(state, &steps, &desired, &observed)?;
+        let is_repair = (&desired.slots, desired.fallback) == (&verified.slots, verified.fallback);
+        if is_repair {
+            report_repair(state, &steps);
+        }
+        Ok(steps.first().filter(|_| is_repair).map(changed_kind))
+    }
+}
