@@ -84,11 +84,15 @@ impl KubeClient {
 }
 
 /// Whether an error is that of an API server without streaming lists: the request is invalid, or (500, within the stream) its
-/// storage lacks the feature. If the cause was another one, an ordinary list does no harm.
+/// storage lacks the feature. If the cause was another one, an ordinary list does no harm. Also whether the request for a watch is
+/// refused as too old, which kube's watcher would repeat forever.
 fn cannot_stream<K>(event: &watcher::Result<Event<K>>) -> bool {
     use watcher::Error::{WatchError, WatchStartFailed};
-    let Err(WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) = event else { return false };
-    matches!(status.code, 400 | 422 | 500)
+    match event {
+        Err(WatchStartFailed(kube::Error::Api(status))) => matches!(status.code, 400 | 410 | 422 | 500),
+        Err(WatchError(status)) => matches!(status.code, 400 | 422 | 500),
+        _ => false,
+    }
 }
 
 /// The list being received; `None` if it is incomplete, or none is being received.

@@ -99,8 +99,9 @@ where
                 match self.api.watch(&params, &version).await {
                     Ok(changes) => ListWatchState::Watching(version, changes.boxed()),
                     Err(error) => {
+                        let is_lost = matches!(&error, kube::Error::Api(status) if status.code == 410);
                         due.push_back(Err(Error::WatchStartFailed(error)));
-                        ListWatchState::Listed(version)
+                        if is_lost { ListWatchState::Begin } else { ListWatchState::Listed(version) }
                     }
                 }
             }

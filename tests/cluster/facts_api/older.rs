@@ -74,13 +74,20 @@ fn a_server_without_streaming_lists_is_asked_for_an_ordinary_one() {
     );
 }
 
-#[test]
-fn a_watch_that_is_too_old_begins_with_a_new_list() {
+/// Serves a list, a watch that `refuse` ends as too old, and another list.
+fn assert_new_list(streams: bool, refuse: fn() -> FakeReply) {
     let lists = AtomicUsize::new(0);
     let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
+        path if kit::is_streaming_list(path) && streams => {
+            let mark = json!({"resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"}});
+            let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
+            let [a, b] = [pod("a", 3), pod("b", 4)].map(|pod| json!({"type": "ADDED", "object": pod}));
+            lists.fetch_add(1, Ordering::Relaxed);
+            watched(&[a, b, json!({"type": "BOOKMARK", "object": mark})])
+        }
         path if kit::is_streaming_list(path) => FakeReply::Json(422, status(422, "Invalid")),
         path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
-            watched(&[json!({"type": "ERROR", "object": status(410, "Expired")})])
+            refuse()
         }
         path if kit::is_watch(path) => FakeReply::Hang,
         _ if lists.fetch_add(1, Ordering::Relaxed) == 0 => list(5, &[pod("a", 3), pod("b", 4)]),
@@ -89,6 +96,19 @@ fn a_watch_that_is_too_old_begins_with_a_new_list() {
     follower.wait_for_pods("the first list", &["a", "b"]);
     follower.wait_for_pods("the second, with what happened between", &["b", "c"]);
     assert_eq!(follower.lists(), 2);
+}
+
+#[test]
+fn a_watch_that_is_too_old_begins_with_a_new_list() {
+    assert_new_list(false, || watched(&[json!({"type": "ERROR", "object": status(410, "Expired")})]));
+}
+
+/// The API server refuses within the watch; a proxy, or another server of its API, may refuse the request itself.
+#[test]
+fn a_watch_whose_request_is_too_old_begins_with_a_new_list() {
+    for streams in [false, true] {
+        assert_new_list(streams, || FakeReply::Json(410, status(410, "Expired")));
+    }
 }
 
 #[test]
