@@ -319,7 +319,8 @@ fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let old = fixture.ambient_ztunnel("ztunnel-old");
     let (early, late) = (fixture.running_pod(MESH, "early"), fixture.pod(MESH, "late"));
-    [&early, &late].into_iter().for_each(|peer| fixture.wait_enrolled(peer, true));
+    let leaver = fixture.pod(MESH, "leaver");
+    [&early, &late, &leaver].into_iter().for_each(|peer| fixture.wait_enrolled(peer, true));
     // Nothing shows the network namespace of one of them without a record and a process.
     std::fs::remove_dir_all(fixture.node.run_dir().join(wire::RECORDS)).unwrap();
     let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
@@ -339,6 +340,11 @@ fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
         fixture.within(limit, &format!("{damage}\n{before}"), |fixture| fixture.state(&[&old]) == before);
         assert!(fixture.is_captured(&late) && !fixture.has_member(early.ip(false)), "{damage}");
     }
+    // It leaves the mesh before it has rules of its own.
+    let mut manifest = leaver.sandbox.manifest();
+    manifest["metadata"]["labels"]["istio.io/dataplane-mode"] = "none".into();
+    fixture.manifests.put_pod(&manifest);
+    fixture.eventually("it is out", |fixture| !fixture.has_member(leaver.ip(false)));
     fixture.processes.add(&late.sandbox.pod.uid, &late.sandbox.netns);
     fixture.wait_served(&new, &late);
     fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));

@@ -16,7 +16,8 @@ use agent::{AgentState, CaptureResult, ReconcileScope};
 
 impl NodeCapture {
     /// Restores the node path as it was verified last, without the pods `handed_over`, if the watch has reported a change, and in
-    /// each full pass. A path that this agent has never verified stays as it is. No pod and no ztunnel is added.
+    /// each full pass; pods that have left the mesh are removed. No pod and no ztunnel is added. A path that this agent has never
+    /// verified stays as it is.
     ///
     /// # Errors
     /// The step that failed. After a reported change, it is repeated at the pace of repairs.
@@ -78,16 +79,20 @@ impl NodeCapture {
                 desired.members.entry(*ip).or_insert_with(|| uid.clone());
             }
         }
-        desired.members.retain(|_, uid| !handed_over.contains(uid));
+        let current = state.resolve_members(&desired.members);
+        desired.members.retain(|ip, uid| !handed_over.contains(uid) && current.get(ip) == Some(uid));
         self.path.observe_rest(&mut observed, &desired.slots).map_err(to_message)?;
         let steps = plan_operations(&self.settings.node, Some(&desired), &observed);
-        if steps.is_empty() {
-            return Ok(None);
+        if !steps.is_empty() {
+            self.apply_steps(state, &steps, &desired, &observed)?;
         }
-        self.apply_steps(state, &steps, &desired, &observed)?;
-        let is_repair = (&desired.slots, desired.fallback) == (&verified.slots, verified.fallback);
+        let is_repair = desired == verified && !steps.is_empty();
         if is_repair {
             report_repair(state, &steps);
+        }
+        if let Some(known) = &mut self.verified {
+            // A ztunnel that could not be located may be located next time.
+            known.desired = DesiredState { slots: verified.slots, active: verified.active, ..desired };
         }
         Ok(steps.first().filter(|_| is_repair).map(changed_kind))
     }
