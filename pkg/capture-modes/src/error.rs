@@ -15,6 +15,9 @@ pub enum Error {
     /// The socket for ztunnel.
     #[error(transparent)]
     Zds(#[from] zds::Error),
+    /// The watch on pods' network namespaces.
+    #[error("cannot watch network namespaces of pods: {0}")]
+    Changes(#[source] std::io::Error),
     /// A thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),

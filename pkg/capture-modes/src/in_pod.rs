@@ -69,7 +69,7 @@ pub(crate) struct InPodCapture {
     hub: Hub,
     workers: WorkerPool,
     /// Reports changes of pods' namespaces until it is dropped.
-    _changes: Option<ChangeReporter<PodUid>>,
+    changes: ChangeReporter<PodUid>,
     /// Results of workers and of the threads of ztunnels' connections.
     results: Receiver<JobResult>,
     metrics: AgentMetrics,
@@ -123,8 +123,8 @@ impl InPodCapture {
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
         let id = node.id();
-        let changes = report_changes(sender.clone());
-        let watcher = changes.as_ref().map(ChangeReporter::watcher);
+        let changes = report_changes(sender.clone())?;
+        let watcher = changes.watcher();
         let node_watch = watch_node(&probes, settings.drift_attribution, sender.clone())?;
         let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watcher, &sender)
             .map_err(Error::Thread)?;
@@ -133,7 +133,7 @@ impl InPodCapture {
             chosen: chosen.clone(),
             hub,
             workers,
-            _changes: changes,
+            changes,
             results,
             metrics,
             node: id,
@@ -199,17 +199,20 @@ fn connection_addresses(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, 
     peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
-/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`]. Without that thread,
-/// observations are triggered by the clock only.
-fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
-    let warn = |error| {
-        tracing::warn!(target: "ambient", %error, "changes of pods' network namespaces are not reported; observing them at intervals");
-    };
-    let reporter = ChangeReporter::start("netns-changes", move |change| match change {
-        Ok(change) => results.send(JobResult::Changed(change)),
-        Err(error) => warn(error),
-    });
-    reporter.map_err(warn).ok()
+/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`].
+fn report_changes(results: JobResultSender) -> Result<ChangeReporter<PodUid>, Error> {
+    let report = move |change| results.send(JobResult::Changed(change));
+    let mut reporter = ChangeReporter::new("netns-changes", report).map_err(Error::Changes)?;
+    ensure_reporting(&mut reporter);
+    Ok(reporter)
+}
+
+/// Starts that thread again if it has ended. Without it, observations are triggered by the clock only.
+fn ensure_reporting(reporter: &mut ChangeReporter<PodUid>) {
+    if let Some(error) = reporter.ensure_running() {
+        let is_running = reporter.is_running();
+        tracing::warn!(target: "ambient", %error, is_running, "changes of pods' network namespaces were not reported; observed at intervals meanwhile");
+    }
 }
 
 /// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].
@@ -229,6 +232,7 @@ impl CaptureMode for InPodCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         if scope == ReconcileScope::Full {
             self.exemption.watch.ensure_running();
+            ensure_reporting(&mut self.changes);
         }
         self.reconcile_pods(state, scope)
     }

@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::notification::Observed;
 use crate::rest::Rest;
 use crate::sockets::{Sockets, Source};
-use crate::{Change, Error};
+use crate::{Change, ChangeKinds, Error};
 
 /// Maximum number of sockets per wait; the kernel reports the others at the next one.
 const EVENTS: usize = 64;
@@ -145,6 +145,18 @@ impl<K: Clone> ChangeWatcher<K> {
         let mut watched = self.0.lock_watched();
         watched.begin_rests(epoll, &events, Instant::now());
         Ok(Some(watched.read_events(&events)))
+    }
+
+    /// Returns a change of each watched namespace, as after a loss of notifications.
+    pub(crate) fn presume_changes(&self) -> Vec<Change<K>> {
+        let presume = |(id, watched): (&WatchId, &Watched<K>)| Change {
+            key: watched.key.clone(),
+            watch: *id,
+            kinds: ChangeKinds::LOST,
+            generation: None,
+            writer: None,
+        };
+        self.0.lock_watched().namespaces.iter().map(presume).collect()
     }
 }
 

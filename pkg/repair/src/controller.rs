@@ -153,7 +153,10 @@ impl RepairController {
                     let watcher = watch.as_ref().map(SidecarWatch::watcher);
                     self.keep_rules(&mut rules, &sidecars, watcher, false).await;
                     let kept = sidecars.all_pods();
-                    watch.iter_mut().for_each(|watch| watch.retain(|uid| kept.contains_key(uid)));
+                    if let Some(watch) = &mut watch {
+                        watch.retain(|uid| kept.contains_key(uid));
+                        watch.ensure_running();
+                    }
                     pass = Instant::now() + PASS;
                     (search, has_new) = (Instant::now() + SEARCH, false);
                 }

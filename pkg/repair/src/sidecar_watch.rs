@@ -26,17 +26,25 @@ impl SidecarWatch {
     /// Starts the watch, without namespaces.
     ///
     /// # Errors
-    /// There is no descriptor or no thread left.
+    /// There is no descriptor left.
     pub(crate) fn start() -> io::Result<SidecarWatch> {
         let (sender, changed) = mpsc::channel(WAITING);
-        let reporter = ChangeReporter::start("sidecar-changes", move |change| match change {
-            Ok(change) => drop(sender.try_send(change)), // changes beyond the capacity are left to the clock
-            Err(error) => {
-                warn!(target: "repair", %error, "changes of pods' network namespaces are not reported; comparing rules at intervals");
-            }
-        })?;
+        // Changes beyond the capacity are left to the clock.
+        let report = move |change| drop(sender.try_send(change));
+        let reporter = ChangeReporter::new("sidecar-changes", report)?;
         let (paces, due) = (BTreeMap::new(), BTreeMap::new());
-        Ok(SidecarWatch { reporter, changed, started: Instant::now(), paces, due })
+        let mut watch = SidecarWatch { reporter, changed, started: Instant::now(), paces, due };
+        watch.ensure_running();
+        Ok(watch)
+    }
+
+    /// Starts the thread again if it has ended, or could not be started. Without it, comparisons are triggered by the
+    /// clock only.
+    pub(crate) fn ensure_running(&mut self) {
+        if let Some(error) = self.reporter.ensure_running() {
+            let is_running = self.reporter.is_running();
+            warn!(target: "repair", %error, is_running, "changes of pods' network namespaces were not reported; comparing rules at intervals meanwhile");
+        }
     }
 
     pub(crate) fn watcher(&self) -> ChangeWatcher<PodUid> {
@@ -56,7 +64,7 @@ impl SidecarWatch {
             tokio::select! {
                 changed = self.changed.recv() => match changed {
                     Some(change) => self.schedule_change(change),
-                    None => std::future::pending().await, // the thread has ended, after a line in the log
+                    None => std::future::pending().await, // never: the reporter keeps the sender
                 },
                 () = super::controller::wait_until(next) => {}
             }

@@ -293,11 +293,11 @@ impl InPodCapture {
         let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
         let next = round_to_batch(now + OBSERVE);
-        let mut routine = Vec::new();
+        let (mut routine, is_reported) = (Vec::new(), self.changes.is_running());
         for (uid, action) in ready {
             let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
             let observes = action == PodAction::Observe;
-            if observes && enrolled_pod.relies_on_watch() {
+            if observes && enrolled_pod.relies_on_watch(is_reported) {
                 enrolled_pod.lifecycle.postpone_observation(next);
                 continue;
             }

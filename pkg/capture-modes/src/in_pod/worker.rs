@@ -69,7 +69,7 @@ impl WorkerPool {
         chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,
-        watcher: Option<ChangeWatcher<PodUid>>,
+        watcher: ChangeWatcher<PodUid>,
         results: &JobResultSender,
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
@@ -125,8 +125,7 @@ struct WorkerContext {
     finder: NetnsFinder,
     records: PodRecordStore,
     probes: ProbeRules,
-    /// `None`: changes are not reported.
-    watcher: Option<ChangeWatcher<PodUid>>,
+    watcher: ChangeWatcher<PodUid>,
     /// Last error of watching a pod.
     unwatched: Mutex<LastError>,
 }
@@ -145,7 +144,7 @@ impl WorkerContext {
     /// Watches a pod's namespace. `None`, with a log message for the first of a series: observations are triggered by
     /// the clock only.
     fn watch_netns(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
-        let watch = self.watcher.as_ref()?.watch(uid.clone(), netns);
+        let watch = self.watcher.watch(uid.clone(), netns);
         let mut last = self.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
         match watch {
             Ok(watch) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use netlink::{MessageFlags, NetlinkRequest};
 use netns::Netns;
-use netns_changes::{ChangeKinds, ChangeReporter, ChangeWatcher};
+use netns_changes::{Change, ChangeKinds, ChangeReporter, ChangeWatcher};
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::{AddressFamily, SendFlags, SocketType, socket};
 
@@ -95,12 +95,19 @@ fn another_thread_watches_and_closes_while_one_waits() {
     assert_eq!(watcher.wait_for_changes(None).unwrap(), None, "closed for good");
 }
 
+fn start_reporter(
+    report: impl Fn(Change<&'static str>) + Send + Sync + 'static,
+) -> ChangeReporter<&'static str> {
+    let mut reporter = ChangeReporter::new("test", report).unwrap();
+    assert!(reporter.ensure_running().is_none() && reporter.is_running());
+    reporter
+}
+
 #[test]
 fn a_thread_reports_changes_until_its_owner_drops_it() {
     let Some(netns) = fresh_netns() else { return };
     let (sender, changes) = mpsc::channel();
-    let reporter =
-        ChangeReporter::start("test", move |change| sender.send(change.unwrap()).unwrap()).unwrap();
+    let reporter = start_reporter(move |change| sender.send(change).unwrap());
     let watch = reporter.watcher().watch("pod", &netns).unwrap();
     run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
     let change = changes.recv_timeout(LIMIT).unwrap();
@@ -115,13 +122,37 @@ fn a_thread_reports_changes_until_its_owner_drops_it() {
     assert_eq!(end, mpsc::RecvTimeoutError::Disconnected, "the thread has ended");
 }
 
+/// The first change is read and not reported.
+#[test]
+fn a_thread_that_has_ended_is_started_again_and_reports_what_the_last_one_may_have_read() {
+    let Some(netns) = fresh_netns() else { return };
+    let (sender, changes) = mpsc::channel();
+    let is_first = AtomicBool::new(true);
+    let mut reporter = start_reporter(move |change| {
+        assert!(!is_first.swap(false, Ordering::Relaxed), "the first one, as it should");
+        sender.send(change).unwrap();
+    });
+    let watch = reporter.watcher().watch("pod", &netns).unwrap();
+    run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
+    let began = Instant::now();
+    while reporter.is_running() {
+        assert!(began.elapsed() < LIMIT, "the thread has not ended");
+        thread::yield_now();
+    }
+    assert!(reporter.ensure_running().is_some() && reporter.is_running());
+    let change = changes.recv_timeout(LIMIT).unwrap();
+    assert_eq!((change.watch, change.kinds), (watch.id(), ChangeKinds::LOST));
+    assert!(reporter.ensure_running().is_none() && reporter.is_running());
+    run_in(&netns, "ip rule add fwmark 8 lookup 133", "");
+    while !changes.recv_timeout(LIMIT).unwrap().kinds.contains(ChangeKinds::POLICY_RULES) {}
+}
+
 /// A process that makes transactions without a pause; changes of other namespaces are reported immediately meanwhile.
 #[test]
 fn a_thread_reads_a_namespace_that_changes_all_the_time_ever_more_rarely() {
     let (Some(busy), Some(other)) = (fresh_netns(), fresh_netns()) else { return };
     let (sender, changes) = mpsc::channel();
-    let reporter =
-        ChangeReporter::start("test", move |change| sender.send(change.unwrap()).unwrap()).unwrap();
+    let reporter = start_reporter(move |change| sender.send(change).unwrap());
     let _watches = [("busy", &busy), ("other", &other)]
         .map(|(key, netns)| reporter.watcher().watch(key, netns).unwrap());
     let (mut seen, ends) = (Vec::new(), AtomicBool::new(false));
