@@ -1,6 +1,11 @@
 //! In-pod redirection: pods join and leave the mesh, and the agent reports it.
 
-use kit::{Echo, InpodOptions, WorkloadState};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Duration;
+
+use kit::{Echo, InpodOptions, WorkloadState, ZdsMessage};
 use serde_json::json;
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT};
@@ -182,4 +187,44 @@ fn a_ztunnel_that_does_not_answer_keeps_nobody_waiting_for_ever() {
     assert_eq!(error.code(), Some(11), "{error}");
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(fixture.daemon().is_ready());
+}
+
+/// Fails to open a pipe for writing while nobody waits to read it.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// CRI-O removes the network of a sandbox whose pause process still runs, and adds the next one while the agent reads the list of
+/// processes.
+#[test]
+fn a_search_that_began_before_an_add_does_not_override_it() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let first = fixture.running_pod(MESH, "app");
+    fixture.wait_served(&ztunnel, &first);
+    fixture.wait_captured(&first);
+    let conflist = fixture.node.conflist(&[fixture.plugin()]);
+    let (process, cgroup) = fixture.processes.add_held();
+    // Plugins are called in reverse order at a DEL: the address is still there when the agent hears of it.
+    let mut ours = conflist.clone();
+    let _ = ours["plugins"].as_array_mut().unwrap().remove(0);
+    let sandbox = &first.sandbox;
+    let runtime = fixture.node.runtime();
+    let _ = runtime.del(&ours, &sandbox.pod, &sandbox.netns_path(), &sandbox.result).unwrap();
+    let mut held = kit::until("the agent reads the list of processes", || {
+        OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&cgroup).ok()
+    });
+    let pod = kit::Pod { container_id: "b".repeat(64), ..sandbox.pod.clone() };
+    let second = fixture.add(pod, &conflist).unwrap();
+    fixture.manifests.put_pod(&second.sandbox.manifest());
+    let outside = (fixture.node.outside_ip(false), PORT).into();
+    let _ = second.tcp(outside).unwrap();
+    let sent = || ztunnel.messages().iter().filter(|one| matches!(one, ZdsMessage::Add(_))).count();
+    assert_eq!(sent(), 2);
+    fixture.processes.remove(process);
+    held.write_all(b"0::/\n").unwrap();
+    drop(held);
+    kit::holds_for(Duration::from_secs(3), "ztunnel serves the pod in the namespace of its ADD", || {
+        sent() == 2 && second.tcp(outside).is_ok()
+    });
+    assert_eq!(ztunnel.protocol_error(), None);
 }

@@ -260,6 +260,10 @@ impl InPodCapture {
         in_place: Option<Arc<PodRulesSnapshot>>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
+        if enrolled_pod.netns_id() != Some(netns) {
+            // It is captured in its other namespace: a verification there would not make ztunnel serve it.
+            return self.handle_pod_event(&uid, PodEvent::Observed(netns, Ok(false)));
+        }
         // Rules that a release is about to remove must not be repaired.
         let last = enrolled_pod.observed_rules.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
         let Some(observed) = in_place.or(last) else { return self.execute_action(&uid, PodAction::Observe) };

@@ -26,8 +26,8 @@ use agent::AgentState;
 pub(super) struct NetnsDiscovery {
     /// Whether a search is in progress.
     pub(super) is_running: bool,
-    /// Pods whose processes are searched for, by UID.
-    sought: BTreeSet<PodUid>,
+    /// Pods whose processes are searched for, by UID, each with the namespace that was known when the search began.
+    sought: BTreeMap<PodUid, Option<NetnsId>>,
     /// When the next search among processes is due.
     processes: SearchSchedule,
     /// When the next search among the plugin's records is due.
@@ -46,7 +46,7 @@ impl NetnsDiscovery {
     pub(super) fn new(now: Instant) -> NetnsDiscovery {
         NetnsDiscovery {
             is_running: false,
-            sought: BTreeSet::new(),
+            sought: BTreeMap::new(),
             processes: SearchSchedule::new(now),
             records: SearchSchedule::new(now),
             ztunnels: ZtunnelNamespaces::new(now),
@@ -88,7 +88,7 @@ impl InPodCapture {
         if by_processes {
             let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
-                self.discovery.sought.insert(uid.clone());
+                self.discovery.sought.insert(uid.clone(), enrolled_pod.netns_id());
                 processes.insert(
                     uid.clone(),
                     NetnsQuery {
@@ -107,7 +107,7 @@ impl InPodCapture {
                 let query = NetnsQuery { ips: pod.status.ips(), known: None, recorded: None };
                 processes.insert(pod.metadata.uid.clone(), query);
             }
-            let enrolled_pod = self.enrolled.get(uid).filter(|_| self.discovery.sought.contains(uid));
+            let enrolled_pod = self.enrolled.get(uid).filter(|_| self.discovery.sought.contains_key(uid));
             let is_lost = enrolled_pod.is_some_and(|enrolled_pod| enrolled_pod.netns.is_none());
             if is_suspect || is_lost || (by_records && self.discovery.unplaced.contains(uid)) {
                 let ips =
@@ -171,15 +171,16 @@ impl InPodCapture {
         self.discovery.is_complete = true;
         self.discovery.problem = None;
         self.discovery.ztunnels.apply_answers(Some(&mut finds.processes));
-        for uid in std::mem::take(&mut self.discovery.sought) {
-            let answer = finds.processes.get(&uid);
+        let sought = std::mem::take(&mut self.discovery.sought);
+        for uid in sought.keys() {
+            let answer = finds.processes.get(uid);
             let is_empty = matches!(answer, None | Some(NetnsAnswer::Unchanged { runs: false }));
             if !matches!(answer, Some(NetnsAnswer::Ambiguous(_)))
-                && let Some(enrolled_pod) = self.enrolled.get_mut(&uid)
+                && let Some(enrolled_pod) = self.enrolled.get_mut(uid)
             {
                 enrolled_pod.ambiguity = None;
             }
-            self.handle_pod_event(&uid, PodEvent::DiscoveryDone { there: !is_empty });
+            self.handle_pod_event(uid, PodEvent::DiscoveryDone { there: !is_empty });
         }
         // The runtime itself named the namespace in a record, so a record takes precedence over the namespaces of
         // processes.
@@ -189,6 +190,11 @@ impl InPodCapture {
             }
         }
         for (uid, answer) in finds.processes {
+            // An ADD or a DEL during the search takes precedence over what it found.
+            let known = sought.get(&uid).copied().flatten();
+            if self.enrolled.get(&uid).is_some_and(|enrolled_pod| enrolled_pod.netns_id() != known) {
+                continue;
+            }
             match answer {
                 NetnsAnswer::Found(found) => self.found_one(state, &uid, found),
                 NetnsAnswer::Ambiguous(why) => self.note_ambiguity(state, &uid, why),
