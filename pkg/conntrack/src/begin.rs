@@ -50,7 +50,6 @@ impl fmt::Display for ConnectionsReport {
 /// Applies changes of rules. If these send packets into our chains for the first time, existing connections are kept or
 /// closed. `concerns`: returns whether the rules would redirect the connection of a socket if it were opened now.
 /// `None`: there was no such connection, or nothing is newly redirected.
-/// such connection, or nothing new is redirected.
 ///
 /// # Errors
 /// As [`Firewall::apply`]. Errors about connections are reported, and keep no pod from its rules.

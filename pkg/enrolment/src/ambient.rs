@@ -4,7 +4,6 @@
 //! First the request: the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none` (as in newer versions of Istio), else
 //! its namespace's label, which must be exactly `ambient`. Then the conditions against it. A refusal ([`SkipReason::is_refusal`])
 //! therefore always means a pod for which the mesh was requested.
-//! against it. So a refusal ([`SkipReason::is_refusal`]) always means a pod that somebody wants in the mesh.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
