@@ -55,10 +55,10 @@ impl InPodCapture {
                     self.finish_routine_observation(state, uid, netns, in_place);
                 }
             }
-            JobResult::Released { uid, result } => {
+            JobResult::Released { uid, netns, result } => {
                 let done = result.as_ref().map(|_| ()).map_err(Reason::as_str);
                 self.record_pod_change(state, &uid, "left the mesh", "its rules were removed", done);
-                self.finish_release(&uid, result);
+                self.finish_release(&uid, netns, result);
             }
             JobResult::NetnsDiscovered(result) => self.finish_discovery(state, result),
             JobResult::Exempted { .. } if !self.exemption.busy => {} // from before the capture mode changed
@@ -384,7 +384,7 @@ impl InPodCapture {
         }
     }
 
-    fn finish_release(&mut self, uid: &PodUid, result: Result<Vec<String>, Reason>) {
+    fn finish_release(&mut self, uid: &PodUid, netns: NetnsId, result: Result<Vec<String>, Reason>) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         self.metrics.count_operation("release pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -398,7 +398,7 @@ impl InPodCapture {
                 warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be removed");
             }
         }
-        self.handle_pod_event(uid, PodEvent::Released(result.map(drop)));
+        self.handle_pod_event(uid, PodEvent::Released(netns, result.map(drop)));
     }
 
     fn record_refusal(&mut self, uid: &PodUid, netns: NetnsId, error: &str) {

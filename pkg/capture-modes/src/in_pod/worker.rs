@@ -178,7 +178,7 @@ impl WorkerContext {
             CaptureJob::ObserveEach(pods) => JobResult::ObservedEach(self.observe_each(&pods)),
             CaptureJob::Release(pod) => {
                 let result = inpod::release_pod(&pod.netns, &self.config, &self.options).map_err(to_reason);
-                JobResult::Released { uid: pod.uid, result }
+                JobResult::Released { uid: pod.uid, netns: pod.netns.id(), result }
             }
             CaptureJob::Check { pod, reply } => {
                 let observed = self.observe_rules(&pod).map_err(to_reason);
@@ -277,7 +277,7 @@ mod tests {
         let (options, existing) = Default::default();
         let job = CaptureJob::Release(JobPod { uid: "u1".into(), netns, options, existing, before: None });
         let done = catch_job_panic(|| panic!("out of {}", "bounds"), job.job_fallback());
-        let Some(JobResult::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
+        let Some(JobResult::Released { uid, result: Err(why), .. }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));
         let fine = catch_job_panic(|| Some(JobResult::NetnsDiscovered(Ok(DiscoveryResult::default()))), None);
         assert!(matches!(fine, Some(JobResult::NetnsDiscovered(Ok(_)))));

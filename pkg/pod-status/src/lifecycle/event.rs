@@ -48,8 +48,8 @@ pub enum PodEvent<N> {
     /// The kernel reports that another component changed rules, routes, addresses or links of that namespace, and no running action
     /// observes the result.
     Changed(N),
-    /// [`PodAction::Release`] has ended.
-    Released(Result<(), Reason>),
+    /// [`PodAction::Release`] has ended, in that namespace.
+    Released(N, Result<(), Reason>),
     /// ztunnel serves it in that namespace.
     Accepted(N),
     /// ztunnel refuses to serve it in that namespace, for this reason.

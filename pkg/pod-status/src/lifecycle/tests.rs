@@ -194,11 +194,16 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ),
         (
             "its rules are gone",
-            then(&left, PodEvent::Released(Ok(()))),
+            then(&left, PodEvent::Released(HERE, Ok(()))),
             vec![forget("it has left the mesh")],
             Leaving,
         ),
-        ("its rules cannot be removed", then(&left, PodEvent::Released(Err(failure()))), vec![], Leaving),
+        (
+            "its rules cannot be removed",
+            then(&left, PodEvent::Released(HERE, Err(failure()))),
+            vec![],
+            Leaving,
+        ),
         ("it leaves while its ADD waits", then(&applied, leaves.clone()), vec![Answer(no_member())], Leaving),
         (
             "it leaves before its namespace is known",
@@ -273,8 +278,22 @@ fn a_pod_that_comes_back_during_its_release_is_captured_again() {
     assert_eq!(pod.due_action(seconds(1)), Some(PodAction::Release));
     pod.begin_action(&PodAction::Release, AgentTime::ZERO);
     assert_eq!(pod.apply_event(PodEvent::Joined { changed: false }, seconds(1)), []);
-    assert_eq!(pod.apply_event(PodEvent::Released(Ok(())), seconds(2)), [PodAction::Capture]);
+    assert_eq!(pod.apply_event(PodEvent::Released(HERE, Ok(())), seconds(2)), [PodAction::Capture]);
     assert_eq!(state(&pod), CaptureState::Bypassing, "its rules were removed");
+}
+
+#[test]
+fn a_pod_whose_sandbox_is_replaced_during_its_release_is_released_there_too() {
+    let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
+    let _ = pod.apply_event(PodEvent::Left("its label".into()), seconds(1));
+    pod.begin_action(&PodAction::Release, AgentTime::ZERO);
+    let moves = PodEvent::Found { netns: THERE, captured: true };
+    assert_eq!(pod.apply_event(moves, seconds(1)), [PodAction::Moved]);
+    assert_eq!(pod.apply_event(PodEvent::Released(HERE, Ok(())), seconds(2)), []);
+    assert_eq!(pod.due_action(seconds(2)), Some(PodAction::Release));
+    pod.begin_action(&PodAction::Release, AgentTime::ZERO);
+    let ends = pod.apply_event(PodEvent::Released(THERE, Ok(())), seconds(3));
+    assert_eq!(ends, [PodAction::Forget("it has left the mesh".into())]);
 }
 
 #[test]
@@ -285,7 +304,8 @@ fn a_pod_that_comes_back_is_not_captured_by_what_a_failed_release_left() {
         let (mut pod, _) = after(&verified);
         let _ = pod.apply_event(PodEvent::Left("its label".into()), seconds(1));
         pod.begin_action(&PodAction::Release, AgentTime::ZERO);
-        let (returns, fails) = (PodEvent::Joined { changed: false }, PodEvent::Released(Err(failure())));
+        let (returns, fails) =
+            (PodEvent::Joined { changed: false }, PodEvent::Released(HERE, Err(failure())));
         if returns_first {
             assert_eq!(pod.apply_event(returns, seconds(1)), []);
             assert_eq!(pod.apply_event(fails, seconds(1)), [PodAction::Capture]);
@@ -460,11 +480,11 @@ impl World {
             (PodAction::Observe, Some(why)) => PodEvent::Observed(netns, Err(why)),
             (_, None) => {
                 *rules = false;
-                PodEvent::Released(Ok(()))
+                PodEvent::Released(netns, Ok(()))
             }
             (_, Some(why)) => {
                 *rules = false; // several of its steps have succeeded
-                PodEvent::Released(Err(why))
+                PodEvent::Released(netns, Err(why))
             }
         };
         self.event(pod, event, now);

@@ -54,7 +54,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             PodEvent::Observed(netns, result) => self.finish_observation(netns, result, now),
             PodEvent::Contested(netns, restored) => self.continue_conflict(netns, restored, now),
             PodEvent::Changed(netns) => self.netns_changed(netns, now),
-            PodEvent::Released(result) => self.finish_release(result, now),
+            PodEvent::Released(netns, result) => self.finish_release(netns, result, now),
             PodEvent::Accepted(netns) => {
                 self.served = Some(netns);
                 self.announced = false;
@@ -203,12 +203,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         (again || self.netns != Some(netns)).then(|| self.begin_capture())
     }
 
-    fn finish_release(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
+    fn finish_release(&mut self, netns: N, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
         self.busy = false;
         self.again = false;
         // Some steps of a failed release may have succeeded.
         self.rules = RulesState::Absent;
-        let is_released = result.is_ok();
+        // If its namespace has changed, there may be rules in the new one, too.
+        let is_released = result.is_ok() && self.netns == Some(netns);
         result.err().into_iter().for_each(|why| self.record_failure(why, now));
         match self.leaving {
             false => self.begin_capture(), // it joined again meanwhile

@@ -84,8 +84,8 @@ impl CaptureJob {
                 Box::new(move |_| JobResult::ObservedEach(pods))
             }
             CaptureJob::Release(pod) => {
-                let uid = pod.uid.clone();
-                Box::new(move |why| JobResult::Released { uid, result: Err(why) })
+                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
+                Box::new(move |why| JobResult::Released { uid, netns, result: Err(why) })
             }
             CaptureJob::Check { .. } => return None,
             CaptureJob::Exempt => {
@@ -115,7 +115,7 @@ pub(crate) enum JobResult {
     /// The rules of pods, if they are in place; otherwise they have to be verified.
     ObservedEach(Vec<(PodUid, NetnsId, Option<Arc<PodRulesSnapshot>>)>),
     /// The rules of a pod were removed.
-    Released { uid: PodUid, result: Result<Vec<String>, Reason> },
+    Released { uid: PodUid, netns: NetnsId, result: Result<Vec<String>, Reason> },
     /// The result of applying the rules for the node's probes.
     Exempted { took: Duration, result: Result<Vec<String>, Reason> },
     /// The network namespaces that were found, by UID.
