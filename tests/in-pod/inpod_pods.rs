@@ -185,7 +185,7 @@ fn a_ztunnel_that_does_not_answer_keeps_nobody_waiting_for_ever() {
     let error =
         fixture.add(kit::Pod::new(MESH, "app"), &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
     assert_eq!(error.code(), Some(11), "{error}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(fixture.daemon().is_ready());
 }
 
