@@ -126,6 +126,11 @@ impl EnrolledPod {
         changed
     }
 
+    /// Applies options that were deferred like [`Self::choose_options`]; those of a leaving pod wait until it returns.
+    pub(super) fn choose_deferred_options(&mut self, now: AgentTime) -> bool {
+        !self.lifecycle.is_leaving() && self.choose_options(now)
+    }
+
     /// Lets the pod's traffic continue without ztunnel, or captures it again, as its options specify. `is_unavailable`:
     /// ztunnel has been unavailable for longer than pods wait. Returns whether the state changed.
     pub(super) fn open_or_close(&mut self, is_unavailable: bool) -> bool {
@@ -322,6 +327,19 @@ mod tests {
         assert!(pod.is_routine());
         pod.watch = None;
         assert!(!pod.is_routine());
+    }
+
+    #[test]
+    fn deferred_options_bring_no_pod_back_that_leaves() {
+        let (object, options) = Default::default();
+        let mut pod = EnrolledPod::new(&object, options, ExistingConnections::Keep, None, AgentTime::ZERO);
+        let _ = pod.lifecycle.apply_event(PodEvent::Left("its label".into()), AgentTime::ZERO);
+        let mut asked = EffectiveOptions::default();
+        asked.options.dns = true;
+        pod.asked = Some(asked);
+        assert!(!pod.choose_deferred_options(AgentTime::ZERO) && !pod.options.dns);
+        let _ = pod.lifecycle.apply_event(PodEvent::Joined { changed: false }, AgentTime::ZERO);
+        assert!(pod.choose_deferred_options(AgentTime::ZERO) && pod.options.dns);
     }
 
     /// A difference, and its name.

@@ -258,7 +258,7 @@ impl InPodCapture {
         let chosen: Vec<PodUid> = self
             .enrolled
             .iter_mut()
-            .filter_map(|(uid, enrolled_pod)| enrolled_pod.choose_options(now).then(|| uid.clone()))
+            .filter_map(|(uid, enrolled_pod)| enrolled_pod.choose_deferred_options(now).then(|| uid.clone()))
             .collect();
         for uid in chosen {
             self.metrics.count_pod_event("update");
