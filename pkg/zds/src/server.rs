@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -59,7 +60,10 @@ impl ZdsServer {
                 hub.log_suppressed();
             }
             match self.next_connection() {
-                Ok(socket) => start_connection(socket, hub),
+                Ok(socket) => {
+                    // A panic, which the process logs, costs this connection: the hub remains consistent.
+                    let _ = panic::catch_unwind(AssertUnwindSafe(|| start_connection(socket, hub)));
+                }
                 // The connection was already closed, or none arrived.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {

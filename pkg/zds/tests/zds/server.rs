@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::process::Uid;
@@ -45,6 +46,24 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let other = directory.path().join("other");
     let _other = UnixListener::bind(&other).unwrap();
     assert!(ZdsServer::bind(&other).is_err(), "of another type, but somebody's");
+}
+
+#[test]
+fn a_panic_costs_one_connection_and_no_later_one() {
+    let is_first = AtomicBool::new(true);
+    let locate: PeerLocator = Box::new(move |_| {
+        assert!(!is_first.swap(false, Ordering::Relaxed), "the first one, as it should");
+        Ok(std::collections::BTreeSet::new())
+    });
+    let hub = Hub::new(Box::new(|_| ()), locate);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ztunnel.sock");
+    ZdsServer::bind(&path).unwrap().serve(hub.clone()).unwrap();
+    let lost = Ztunnel::dial(&path);
+    lost.is_closed();
+    let ztunnel = Ztunnel::dial(&path);
+    ztunnel.hello();
+    eventually(|| !hub.state().connections.is_empty());
 }
 
 /// Such as by a file descriptor that root left, or a mode that was changed.
