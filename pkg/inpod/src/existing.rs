@@ -27,12 +27,12 @@ impl BypassingConnections {
     pub const LISTED: usize = 20;
     pub(crate) const NONE: BypassingConnections = BypassingConnections { count: 0, listed: Vec::new() };
 
-    /// Observes the current namespace. If connection tracking cannot be queried, there are none: none could be kept.
-    pub(crate) fn observe_netns() -> BypassingConnections {
-        let Ok(mut found) = conntrack::outside_connections() else { return BypassingConnections::NONE };
+    /// Observes the current namespace. `None`: connection tracking cannot be queried.
+    pub(crate) fn observe_netns() -> Option<BypassingConnections> {
+        let mut found = conntrack::outside_connections().ok()?;
         found.sort_by_key(|connection| connection.original);
         let listed = found.iter().take(BypassingConnections::LISTED).map(|connection| connection.original);
-        BypassingConnections { count: found.len(), listed: listed.collect() }
+        Some(BypassingConnections { count: found.len(), listed: listed.collect() })
     }
 
     /// Returns connections that would bypass ztunnel if the pod were captured now.

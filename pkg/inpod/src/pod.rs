@@ -324,7 +324,10 @@ fn observe_netns(
     };
     // New ones can appear only when the pod is captured.
     let known = before.map(|before| &before.outside).filter(|outside| outside.count == 0);
-    let outside = known.cloned().unwrap_or_else(BypassingConnections::observe_netns);
+    // If connection tracking cannot be queried, the last result stays valid; at first there are none, because none could
+    // be kept.
+    let observe = || BypassingConnections::observe_netns().or_else(|| Some(before?.outside.clone()));
+    let outside = known.cloned().or_else(observe).unwrap_or(BypassingConnections::NONE);
     let options = desired.pod.clone();
     Ok(PodRulesSnapshot { rules, options, missing, differing, overruling: overruled, foreign, outside })
 }
