@@ -223,7 +223,7 @@ impl CliCommand {
 /// Prints why the program fails, and where to find help if a flag or word was not understood.
 pub(crate) fn print_error(error: &anyhow::Error) {
     let hint = if error.is::<flags::FlagErrors>() { "; see --help" } else { "" };
-    console::print_message(output::PROGRAM, &format!("{}{hint}", node_status::error_text(error)));
+    console::print_message(output::PROGRAM, &format!("{}{hint}", model::describe_error(&**error)));
 }
 
 /// Runs a command; prints an error to stderr.

@@ -111,7 +111,7 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
 fn lock_node(settings: &DaemonSettings) -> Result<Option<NodeLock>> {
     match NodeLock::acquire(&settings.lock_file()) {
         Err(error) if settings.ambient.is_none() && error.is::<io::Error>() => {
-            warn!(target: "install", error = format!("{error:#}"), "no other agent is kept from this node");
+            warn!(target: "install", error = model::describe_error(&*error), "no other agent is kept from this node");
             Ok(None)
         }
         lock => lock.map(Some),

@@ -33,7 +33,7 @@ pub(crate) fn remove_from_node(options: &AmbientOptions) -> Vec<String> {
     match open_node(options) {
         Ok(None) => remove(),
         Ok(Some(node)) => node.run_in(remove).unwrap_or_else(|error| vec![error.to_string()]),
-        Err(error) => vec![format!("{error:#}")],
+        Err(error) => vec![model::describe_error(&*error)],
     }
 }
 

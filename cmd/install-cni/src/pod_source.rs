@@ -49,7 +49,7 @@ pub(crate) fn pod_fetcher(
     }
     Box::new(move |name, uid, deadline| {
         let fetched = runtime.block_on(fetch_pod(&cluster, name, uid, deadline, is_ambient));
-        fetched.map_err(|error| format!("{error:#}").into())
+        fetched.map_err(|error| model::describe_error(&*error).into())
     })
 }
 

@@ -15,8 +15,6 @@ use telemetry::logging::{self, LogOptions};
 use tokio::{runtime, time::timeout};
 use tracing::{info, warn};
 
-use node_status::error_text;
-
 use crate::{cluster, shutdown::TerminationSignals, supervise};
 
 /// Program name in Istio's manifests.
@@ -69,7 +67,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            console::print_message(PROGRAM, &error_text(&error));
+            console::print_message(PROGRAM, &model::describe_error(&*error));
             ExitCode::FAILURE
         }
     }

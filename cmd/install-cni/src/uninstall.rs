@@ -242,7 +242,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
 /// Logs the pods that stay annotated, because the command does not use the API server.
 fn name_annotated_pods(last: Result<Option<StateReport>>) {
     let last = last.unwrap_or_else(|error| {
-        warn!(target: "install", error = format!("{error:#}"), "cannot use the last agent's settings");
+        warn!(target: "install", error = model::describe_error(&*error), "cannot use the last agent's settings");
         None
     });
     for pod in last.iter().flat_map(|last| &last.pods) {

@@ -40,7 +40,7 @@ impl IptablesTool {
 
     #[expect(clippy::print_stderr, reason = "a command line tool tells its user why it failed")]
     fn print_error(self, error: &anyhow::Error) {
-        eprintln!("{self}: {error:#}");
+        eprintln!("{self}: {}", model::describe_error(&**error));
     }
 }
 

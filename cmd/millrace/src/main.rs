@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Err(error) => Err(anyhow::Error::new(error).context("cannot start")),
     };
     outcome.unwrap_or_else(|error| {
-        output::print_message(&format!("{error:#}"));
+        output::print_message(&model::describe_error(&*error));
         ExitCode::from(output::CANNOT)
     })
 }

@@ -311,10 +311,10 @@ fn a_port_of_nothing_or_less_is_none() {
     }
 }
 
-/// Kubernetes sets them in a namespace with Services `monitoring` and `ctrlz`.
+/// Kubernetes sets it in a namespace with a Service `monitoring`.
 #[test]
-fn port_variables_of_services_count_as_unset() {
-    let links = [("MONITORING_PORT", "tcp://10.96.0.9:80"), ("CTRLZ_PORT", "udp://10.96.0.10:53")];
+fn a_port_variable_of_a_service_counts_as_unset() {
+    let links = [("MONITORING_PORT", "tcp://10.96.0.9:80")];
     for arguments in [&[][..], &["--ambient-enabled"]] {
         let (linked, plain) = (read(arguments, &links).unwrap(), read(arguments, &[]).unwrap());
         assert_eq!(linked.listening_ports(), plain.listening_ports(), "{arguments:?}");

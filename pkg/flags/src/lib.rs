@@ -186,8 +186,7 @@ fn from_environment(
     ignored: &'static [Flag],
     env: impl Fn(&str) -> Option<String>,
 ) -> FlagValues {
-    let variable =
-        |name: &str| env(name).filter(|value| !value.is_empty() && !is_service_link(name, value));
+    let variable = |name: &str| env(name).filter(|value| !value.is_empty() && !is_service_link(name, value));
     let found = |flag: &Flag| {
         flag.env.iter().find_map(|name| variable(name).map(|value| (value, ValueSource::Variable(name))))
     };

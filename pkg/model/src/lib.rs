@@ -35,7 +35,7 @@ pub use pod::{
     PodSpec, SecurityContext, null_is_empty,
 };
 pub use privilege::{Capabilities, NetworkPrivilege};
-pub use reason::Reason;
+pub use reason::{Reason, describe_error};
 pub use status::{
     Condition, ContainerState, ContainerStatus, PodIp, PodStatus, Termination, Waiting, condition_status,
 };

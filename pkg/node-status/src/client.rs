@@ -80,7 +80,7 @@ fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateRe
         return Ok(standalone::observe_without_agent(settings));
     }
     let error = anyhow::Error::new(error);
-    let why = error_text(&error);
+    let why = model::describe_error(&*error);
     let mut state = standalone::observe_without_agent(settings);
     state.observation.unobserved.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
@@ -191,15 +191,6 @@ fn request_on(stream: &mut UnixStream, request: &str, limit: Duration) -> Result
     stream.set_write_timeout(Some(limit))?;
     stream.write_all(request.as_bytes())?;
     http_response::receive::<MAX_DOCUMENT>(stream)
-}
-
-/// Formats an error with its causes, each only if it adds something: many print their cause themselves.
-pub fn error_text(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
-        "" => cause,
-        text_so_far if text_so_far.contains(&cause) => text,
-        text_so_far => format!("{text_so_far}: {cause}"),
-    })
 }
 
 #[cfg(test)]

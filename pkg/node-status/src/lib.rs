@@ -41,8 +41,7 @@ use report::{
 use wire::PodRecord;
 
 pub use client::{
-    FetchError, LIMIT, error_text, explain_pod, fetch, from_agent, obtain_report, prove_pod, send_put,
-    simulate_change,
+    FetchError, LIMIT, explain_pod, fetch, from_agent, obtain_report, prove_pod, send_put, simulate_change,
 };
 pub use local::{complete_report, shared_config};
 pub use preflight::{check_node, preflight_agent, taken_ports};

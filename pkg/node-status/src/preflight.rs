@@ -89,7 +89,7 @@ pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
     let sockets = match &agent {
         Ok(_) => Ok(Vec::new()), // the agent's own listeners
         Err(error) if is_without_agent(error) => served_sockets(settings),
-        Err(error) => Err(client::error_text(error)),
+        Err(error) => Err(model::describe_error(&**error)),
     };
     facts.extend([
         PreflightFact::Found(PreflightCode::NoInotify, Severity::Warning, Ok(unwatched_directories())),
@@ -104,7 +104,7 @@ pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
     let is_own = match &agent {
         Ok(_) => Err("the agent has not checked the node yet".to_owned()),
         Err(error) if is_without_agent(error) => is_container(&settings.installer.conf_dir),
-        Err(error) => Err(client::error_text(error)),
+        Err(error) => Err(model::describe_error(&**error)),
     };
     match is_own {
         Ok(()) => facts.extend(container_facts(taken_ports(ports))),

@@ -83,7 +83,7 @@ pub(crate) fn in_node<T: Send>(
     ambient: &AmbientOptions,
     observe: impl FnOnce() -> Observed<T> + Send,
 ) -> Observed<T> {
-    match open_node(ambient).map_err(|error| format!("{error:#}"))? {
+    match open_node(ambient).map_err(|error| model::describe_error(&*error))? {
         None => observe(),
         Some(node) => node.run_in(observe).map_err(|error| error.to_string())?,
     }

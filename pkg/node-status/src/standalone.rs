@@ -5,7 +5,7 @@ use daemon_settings::{AmbientOptions, DaemonSettings};
 use netns::Netns;
 use report::{MAX_DOCUMENT, NetworkState, Observer, StatePart, StateReport, Unobserved};
 
-use crate::{ObservationStart, alone, client, local, records, sidecar::SidecarCache};
+use crate::{ObservationStart, alone, local, records, sidecar::SidecarCache};
 
 /// Compares the kernel and the files of this node with the last agent's desired state, if it was recorded and can be read. Blocks.
 pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
@@ -23,7 +23,7 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
             (None, why)
         }
         Err(error) => {
-            let error = client::error_text(&error);
+            let error = model::describe_error(&*error);
             let why = format!(
                 "the agent does not answer, and its last record, {}, cannot be used: {error}",
                 path.display()
@@ -73,7 +73,8 @@ fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> State
         Ok(node) => alone::compare_with_last(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(local::empty_report);
-            state.observation.unobserved = vec![Unobserved::new(StatePart::Network, format!("{error:#}"))];
+            state.observation.unobserved =
+                vec![Unobserved::new(StatePart::Network, model::describe_error(&*error))];
             state
         }
     }

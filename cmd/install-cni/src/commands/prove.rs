@@ -73,7 +73,7 @@ fn prove_each(
             Some(RedirectionMode::InPod | RedirectionMode::Sidecar) => {
                 let proof = prove(pod);
                 unanswered = if proof.is_ok() { 0 } else { unanswered + 1 };
-                proof.unwrap_or_else(|error| untested_pod(pod, &format!("{error:#}")))
+                proof.unwrap_or_else(|error| untested_pod(pod, &model::describe_error(&*error)))
             }
         });
         if unanswered == MOST_UNANSWERED {

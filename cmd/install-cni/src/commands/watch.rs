@@ -29,7 +29,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
             node_status::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
         });
         let answer = node_status::from_agent(&call.settings.debug_socket, limit);
-        let changes = watch.record_answer(answer.map_err(|error| node_status::error_text(&error)));
+        let changes = watch.record_answer(answer.map_err(|error| model::describe_error(&*error)));
         let time = wire::rfc3339(SystemTime::now());
         for change in changes {
             call.output.print_event(&change.to_json(&time), &change.to_line(&time))?;

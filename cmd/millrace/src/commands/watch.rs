@@ -41,7 +41,7 @@ pub(super) async fn run(
                 heard |= cluster.state_reports().next().is_some();
                 watch.detect_changes(&cluster)
             }
-            Err(error) => watch.record_api_error(&format!("{error:#}")),
+            Err(error) => watch.record_api_error(&model::describe_error(&*error)),
         };
         for (node, change) in &lines {
             if only.namespace.is_none_or(|namespace| change.concerns_namespace(namespace)) {

@@ -154,7 +154,7 @@ fn agent_log(settings: &DaemonSettings) -> String {
         Ok(lines) => String::from_utf8_lossy(&lines).into_owned(),
         Err(error) => format!(
             "the agent's last lines are unknown: {}\nkubectl logs, or the container runtime's log on the node, has them\n",
-            node_status::error_text(&anyhow::Error::new(error))
+            model::describe_error(&error)
         ),
     }
 }
