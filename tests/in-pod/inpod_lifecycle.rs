@@ -212,6 +212,15 @@ fn a_ztunnel_without_its_snapshot_shows_in_readyz_after_a_while() {
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(fixture.daemon().metric("istio_cni_ambient_unsynced_ztunnels"), Some(1.0));
     fixture.wait_said("istio-system/ztunnel-a has not acknowledged its snapshot");
+    // Full passes are repeated every 5 s now, and delay nothing else.
+    let peer = fixture.running_pod(MESH, "app");
+    kit::until("its probes are exempt", || fixture.is_probed(peer.ip(false)));
+    let flushed = Instant::now();
+    for _ in 0..4 {
+        fixture.node.netns().sh("ipset flush istio-inpod-probes-v4");
+        kit::until("they are exempt again", || fixture.is_probed(peer.ip(false)));
+    }
+    assert!(flushed.elapsed() < Duration::from_secs(5), "{:?}", flushed.elapsed());
     ztunnel.kill();
     fixture.manifests.remove_pod("istio-system", "ztunnel-a");
     let well = fixture.ztunnel("ztunnel-b", options());

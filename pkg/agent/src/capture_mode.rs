@@ -89,12 +89,6 @@ pub trait CaptureMode: Send {
     /// Returns the state of the capture mode, for the debug state.
     fn capture_snapshot(&self) -> CaptureSnapshot;
 
-    /// Returns when a pass is needed even without an event.
+    /// Returns when a pass is needed even without an event. The pass has to postpone this time.
     fn next_wakeup(&self) -> Option<Instant>;
-
-    /// Returns when a pass is needed because another component changed the node, even while a problem persists despite
-    /// which pods can be enrolled. The pass has to observe the change, or to postpone this time.
-    fn next_drift_pass(&self) -> Option<Instant> {
-        None
-    }
 }

@@ -265,21 +265,15 @@ impl Reconciler {
 
     /// Returns when to wake up without a message.
     fn next_wakeup(&self) -> Instant {
-        // After a failure these are delayed.
+        // After an error these are delayed, because the same pass would fail again; a problem delays none.
         let waiting = [self.mode.next_wakeup(), self.core.pace.due].into_iter().flatten();
-        let waiting = waiting.min().filter(|_| self.attempts.failure_count() == 0);
-        let others = [self.next_awaited_pass(), self.next_drift_pass(), self.core.notices.next_wakeup()];
+        let waiting = waiting.min().filter(|_| !self.has_failed);
+        let others = [self.next_awaited_pass(), self.core.notices.next_wakeup()];
         others.into_iter().chain([waiting]).flatten().fold(self.due, Instant::min)
     }
 
-    /// Returns when a change of the node by another component is to be observed. A problem that persists does not delay
-    /// it, but an error does: the same pass would fail again.
-    fn next_drift_pass(&self) -> Option<Instant> {
-        self.mode.next_drift_pass().filter(|_| !self.has_failed)
-    }
-
-    /// Returns when a pass may run despite a failure because a request waits for it: soon, but not without a pause, in
-    /// which the request would keep a processor busy until its end.
+    /// Returns when a full pass may run before it is due because a request waits for it: soon after a failure, but not
+    /// without a pause, in which the request would keep a processor busy until its end.
     fn next_awaited_pass(&self) -> Option<Instant> {
         let failed_at =
             self.failed_at.filter(|_| self.attempts.failure_count() > 0 && self.mode.is_awaited());
@@ -295,14 +289,13 @@ impl Reconciler {
         if self.core.pace.due.is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Membership);
         }
-        if self.due <= now {
+        let is_awaited = self.next_awaited_pass().is_some_and(|due| due <= now);
+        if self.due <= now || is_awaited {
             self.core.mark_dirty(ReconcileScope::Full);
         }
         let Some(scope) = self.core.dirty else { return };
         // After a failure an event shortens the delay, but not to zero.
-        let mut early = [self.next_awaited_pass(), self.next_drift_pass()].into_iter().flatten();
-        let is_early = early.any(|due| due <= now);
-        if self.attempts.failure_count() > 0 && now < self.due && !is_early {
+        if self.has_failed && now < self.due && !is_awaited {
             return;
         }
         self.core.dirty = None;
@@ -317,8 +310,10 @@ impl Reconciler {
                     self.due = Instant::now() + REGULAR;
                 }
             }
+            // A smaller pass does not postpone the full one that is to end the same problem.
+            Err(())
+                if scope < ReconcileScope::Full && !self.has_failed && self.attempts.failure_count() > 0 => {}
             Err(()) => {
-                self.core.mark_dirty(ReconcileScope::Full);
                 let now = Instant::now();
                 (self.due, self.failed_at) = (now + self.attempts.record_failure(), Some(now));
             }

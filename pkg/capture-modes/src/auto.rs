@@ -355,12 +355,9 @@ impl CaptureMode for AutoCapture {
         // When an earlier connection no longer counts, the mode must be selected again.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > self.reconciled);
-        in_pod.next_wakeup().into_iter().chain(again).chain(self.next_drift_pass()).min()
-    }
-
-    fn next_drift_pass(&self) -> Option<Instant> {
-        let is_used = !self.is_in_pod || self.handing_over.is_some();
-        self.node.as_ref().filter(|_| is_used).and_then(CaptureMode::next_drift_pass)
+        let node = self.node.as_ref().filter(|_| self.handing_over.is_some());
+        let drift = node.and_then(NodeCapture::next_observation);
+        in_pod.next_wakeup().into_iter().chain(again).chain(drift).min()
     }
 }
 

@@ -96,7 +96,7 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
     for source in &agent.env_from {
         match &source.config_map_ref {
             Some(reference) => {
-                change.variables.extend(config_map_data(&objects, &reference.name, &source.prefix)?)
+                change.variables.extend(config_map_data(&objects, &reference.name, &source.prefix)?);
             }
             None => left_out.push("variables that come from a Secret".to_owned()),
         }

@@ -150,10 +150,6 @@ impl CaptureMode for NodeCapture {
     fn next_wakeup(&self) -> Option<Instant> {
         [self.verify_at, self.drift.next_observation(), self.recheck_at].into_iter().flatten().min()
     }
-
-    fn next_drift_pass(&self) -> Option<Instant> {
-        self.drift.next_observation()
-    }
 }
 
 impl NodeCapture {
