@@ -23,6 +23,8 @@ pub(crate) enum Network {
     Bridge,
     /// As `Bridge`, on a node whose iptables tools use legacy tables.
     BridgeLegacy,
+    /// As `Bridge`, without `bandwidth`: for a pod without a limit, CHECK of its version 1.8.0 crashes, and CRI-O calls it.
+    BridgeUnlimited,
     /// As `Ptp`, beside a network that sorts first, which CRI-O does not use by its setting.
     PtpByName,
     /// `macvlan` on the node's only link. The node has such an interface, too, because it could not reach its pods otherwise.
@@ -39,6 +41,7 @@ impl Network {
             Self::Ptp => "ptp, portmap",
             Self::Bridge => "bridge, firewall, bandwidth, portmap, tuning",
             Self::BridgeLegacy => "bridge, firewall, bandwidth, portmap, tuning in legacy tables",
+            Self::BridgeUnlimited => "bridge, firewall, portmap, tuning",
             Self::PtpByName => "ptp, portmap by the runtime's choice",
             Self::Macvlan => "macvlan",
             Self::MultusApart => "Multus with directories of its own",
@@ -57,7 +60,12 @@ impl Network {
 
     /// Whether it is `bridge` with other plugins.
     pub(crate) fn is_bridge(self) -> bool {
-        matches!(self, Self::Bridge | Self::BridgeLegacy)
+        matches!(self, Self::Bridge | Self::BridgeLegacy | Self::BridgeUnlimited)
+    }
+
+    /// Whether pods can have limits of bandwidth.
+    pub(crate) fn limits_bandwidth(self) -> bool {
+        self.is_bridge() && self != Self::BridgeUnlimited
     }
 
     /// Name of the network that CRI-O is set to use; empty: none.
@@ -75,7 +83,7 @@ impl Network {
     pub(crate) fn plugins(self) -> &'static [&'static str] {
         match self {
             Self::Ptp | Self::PtpByName => &["loopback", "host-local", "ptp", "portmap"],
-            Self::Bridge | Self::BridgeLegacy => {
+            Self::Bridge | Self::BridgeLegacy | Self::BridgeUnlimited => {
                 &["loopback", "host-local", "bridge", "firewall", "bandwidth", "portmap", "tuning"]
             }
             Self::Macvlan => &["loopback", "host-local", "macvlan"],
@@ -98,7 +106,9 @@ impl Network {
         };
         match self {
             Self::Ptp => vec![("cni/net.d/10-e2e.conflist", list(version, ptp(number)))],
-            Self::Bridge | Self::BridgeLegacy => vec![("cni/net.d/10-e2e.conflist", list(version, bridge()))],
+            Self::Bridge | Self::BridgeLegacy | Self::BridgeUnlimited => {
+                vec![("cni/net.d/10-e2e.conflist", list(version, bridge(self.limits_bandwidth())))]
+            }
             Self::PtpByName => {
                 let other = json!({"cniVersion": version, "name": "other", "plugins": ptp(9)});
                 vec![
@@ -131,7 +141,9 @@ impl Network {
         match self {
             Self::Macvlan => vec!["address add 10.244.1.254/24 dev node-1".into()],
             Self::MultusApart | Self::MultusBeside => vec![route, second],
-            Self::Ptp | Self::PtpByName | Self::Bridge | Self::BridgeLegacy => vec![route],
+            Self::Ptp | Self::PtpByName | Self::Bridge | Self::BridgeLegacy | Self::BridgeUnlimited => {
+                vec![route]
+            }
         }
     }
 
@@ -162,14 +174,16 @@ fn ptp(number: u8) -> Value {
     ])
 }
 
-fn bridge() -> Value {
-    json!([
-        {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": addresses(&json!({"subnet": PODS}))},
-        {"type": "firewall", "backend": "iptables"},
-        {"type": "bandwidth", "capabilities": {"bandwidth": true}},
-        {"type": "portmap", "capabilities": {"portMappings": true}},
-        {"type": "tuning", "sysctl": {"net.core.somaxconn": "512"}},
-    ])
+fn bridge(has_bandwidth: bool) -> Value {
+    let bandwidth = json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
+    let plugins = [
+        json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": addresses(&json!({"subnet": PODS}))}),
+        json!({"type": "firewall", "backend": "iptables"}),
+        json!({"type": "portmap", "capabilities": {"portMappings": true}}),
+        json!({"type": "tuning", "sysctl": {"net.core.somaxconn": "512"}}),
+    ];
+    let (first, last) = plugins.split_at(2);
+    [first, if has_bandwidth { std::slice::from_ref(&bandwidth) } else { &[] }, last].concat().into()
 }
 
 fn macvlan() -> Value {
