@@ -149,14 +149,10 @@ impl<K: Clone> ChangeWatcher<K> {
 
     /// Returns a change of each watched namespace, as after a loss of notifications.
     pub(crate) fn presume_changes(&self) -> Vec<Change<K>> {
-        let presume = |(id, watched): (&WatchId, &Watched<K>)| Change {
-            key: watched.key.clone(),
-            watch: *id,
-            kinds: ChangeKinds::LOST,
-            generation: None,
-            writer: None,
-        };
-        self.0.lock_watched().namespaces.iter().map(presume).collect()
+        let watched = self.0.lock_watched();
+        let keys = watched.namespaces.iter().map(|(id, watched)| (*id, watched.key.clone()));
+        let kinds = ChangeKinds::LOST;
+        keys.map(|(watch, key)| Change { key, watch, kinds, generation: None, writer: None }).collect()
     }
 }
 

@@ -178,13 +178,9 @@ pub(super) fn observe_dns(
     enrolled: &BTreeMap<PodUid, EnrolledPodView>,
     pods: &mut [PodState],
 ) {
-    let is_redirected = |enrolled_pod: &&EnrolledPodView| {
-        let options = &enrolled_pod.options;
-        let is_served = enrolled_pod.verified && enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
-        is_served && options.dns && !options.open
-    };
     let redirected = pods.iter_mut().filter_map(|pod| {
-        let netns = enrolled.get(&pod.uid).filter(is_redirected)?.netns.as_deref()?;
+        let enrolled_pod = enrolled.get(&pod.uid).filter(|enrolled_pod| is_dns_redirected(enrolled_pod));
+        let netns = enrolled_pod?.netns.as_deref()?;
         Some((netns, pod))
     });
     let (places, pods): (Vec<&Netns>, Vec<&mut PodState>) = redirected.unzip();
@@ -192,6 +188,12 @@ pub(super) fn observe_dns(
     for (pod, received) in pods.into_iter().zip(received) {
         pod.kernel.dns_unanswered = received.is_ok_and(|received| received == Some(false));
     }
+}
+
+fn is_dns_redirected(enrolled_pod: &EnrolledPodView) -> bool {
+    let options = &enrolled_pod.options;
+    let is_served = enrolled_pod.verified && enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
+    is_served && options.dns && !options.open
 }
 
 pub(super) fn bypass_view(found: &BypassingConnections) -> BypassView {
