@@ -92,7 +92,8 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
             && what.contains("ISTIO_OUTPUT")
             && what.contains("; changed by nft (process ")
     };
-    kit::until("the history names the process", || changes().iter().any(is_known));
+    let what = std::fmt::from_fn(|f| write!(f, "the history names the process: {:#?}", changes()));
+    kit::until(what, || changes().iter().any(is_known));
     flush(of_legacy, "legacy");
     wait_for_pass(&daemon, "both are redirected again", |daemon| rules(daemon, "success") == 4.0);
     for (kind, sandbox, _) in &pods {

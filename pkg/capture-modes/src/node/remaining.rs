@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Instant};
 
 use model::{PodUid, Reason};
 use node_plan::{DesiredState, ZtunnelSlot, plan_operations};
+use rules::{ChainSet, SavedRule, Target};
 
 use super::{
     NodeCapture,
@@ -87,6 +88,9 @@ impl NodeCapture {
         let current = state.resolve_members(&desired.members);
         desired.members.retain(|ip, uid| !handed_over.contains(uid) && current.get(ip) == Some(uid));
         self.path.observe_rest(&mut observed, &desired.slots).map_err(to_message)?;
+        for table in observed.firewall.values_mut().flat_map(|found| found.tables.values_mut()) {
+            table.rules.retain(|rule| !leads_to_probes(rule));
+        }
         let steps = plan_operations(&self.settings.node, Some(&desired), &observed);
         if !steps.is_empty() {
             self.apply_steps(state, &steps, &desired, &observed)?;
@@ -101,4 +105,11 @@ impl NodeCapture {
         }
         Ok(steps.first().filter(|_| is_repair).map(changed_kind))
     }
+}
+
+/// Whether a rule is a jump of in-pod capture, which is to be the first of its chain as ours is: neither may give way to the other
+/// in turn, and their traffic differs.
+fn leads_to_probes(rule: &SavedRule) -> bool {
+    let target = rule.rule.as_ref().map(|rule| &rule.target);
+    matches!(target, Some(Target::Jump(chain)) if ChainSet::PROBES.contains(&chain.0))
 }
