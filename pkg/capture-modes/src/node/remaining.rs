@@ -107,8 +107,8 @@ impl NodeCapture {
     }
 }
 
-/// Whether a rule is a jump of in-pod capture, which is to be the first of its chain as ours is: neither may give way to the other
-/// in turn, and their traffic differs.
+/// Whether a rule jumps to the chains for probes of in-pod capture. Such a jump has to be the first rule of its chain, as ours has:
+/// each would move ahead of the other again and again. Between the two, the order makes no difference.
 fn leads_to_probes(rule: &SavedRule) -> bool {
     let target = rule.rule.as_ref().map(|rule| &rule.target);
     matches!(target, Some(Target::Jump(chain)) if ChainSet::PROBES.contains(&chain.0))
