@@ -10,6 +10,7 @@ mod damage;
 mod lock;
 mod recorded;
 pub(crate) mod state;
+mod unlisted;
 
 use std::{
     panic::resume_unwind,

@@ -70,6 +70,7 @@ pub fn nft_replies(data: &[u8]) {
             assert!(names <= message.payload.len());
         }
         assert_eq!(nft_chain(&message), nft_chain(&message));
+        let _ = nftables::fuzzing::map_jumps(&message);
     }
 }
 

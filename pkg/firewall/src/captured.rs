@@ -22,7 +22,7 @@ use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 use crate::{
     Error,
     foreign::{inactive_chains, is_native_table},
-    presence::has_no_nf_tables,
+    presence::or_empty,
 };
 
 /// Limits for one list of rules of a pod: a caller has at most two seconds in all, and no pod has megabytes of rules.
@@ -231,11 +231,7 @@ fn nf_tables(mut note: impl FnMut(u8, &str, TracedRule)) -> Result<(), Error> {
     // struct nfgenmsg: any family, version 0, resource 0
     let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[0; 4]);
     let opened = Socket::open_with_timeout(NetlinkProtocol::Netfilter, BOUNDS.time);
-    let replies = match opened.and_then(|socket| socket.with_bounds(BOUNDS).dump(&question)) {
-        Ok(replies) => replies,
-        Err(error) if has_no_nf_tables(&error) => return Ok(()),
-        Err(source) => return Err(Error::Presence(source)),
-    };
+    let replies = or_empty(opened.and_then(|socket| socket.with_bounds(BOUNDS).dump(&question)))?;
     for reply in replies.iter() {
         let (table, rule) = parse_rule(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
         note(reply.payload.first().copied().unwrap_or_default(), table, rule);
@@ -263,14 +259,13 @@ fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedR
                 .nested_attributes()
                 .find(IMMEDIATE_DATA)
                 .and_then(|data| data.nested_attributes().find(DATA_VERDICT));
-            let code = verdict.and_then(|verdict| verdict.nested_attributes().find(VERDICT_CODE));
-            let code = code.map(|code| code.read_be32()).transpose()?.map(u32::cast_signed);
-            if is_plain && matches!(code, Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
+            let Some(verdict) = verdict.map(|verdict| verdict.nested_attributes()) else { continue };
+            let code = verdict.find(VERDICT_CODE).map(|code| code.read_be32()).transpose()?;
+            if is_plain && matches!(code.map(u32::cast_signed), Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
                 effect = RuleEffect::Leaves;
             }
-            let target = verdict.and_then(|verdict| verdict.nested_attributes().find(VERDICT_CHAIN));
-            jumps_to = target.map(|target| target.read_name().to_owned()).or(jumps_to);
-            continue;
+            jumps_to = verdict.find(VERDICT_CHAIN).map(|target| target.read_name().to_owned());
+            break; // the kernel accepts further verdicts, and evaluates none of them
         }
         is_plain = false;
         let target = data.nested_attributes().find(XT_NAME).filter(|_| name == "target");
@@ -330,6 +325,8 @@ impl TableChains {
 
 #[cfg(test)]
 mod tests {
+    use nftables::uapi::ELEMENT;
+
     use super::*;
 
     fn captured(lines: &[&str]) -> CapturedTraffic {
@@ -366,6 +363,30 @@ mod tests {
         let mut tables = BTreeMap::new();
         rules.into_iter().for_each(|rule| note_rule(&mut tables, (None, 0, String::new()), rule));
         tables.into_values().next().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_rule_leads_to_its_first_verdict() {
+        let mut request = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[0; 4]);
+        request.put_str(RULE_TABLE, "nat").put_str(RULE_CHAIN, "OUTPUT").put_nested(
+            RULE_EXPRESSIONS,
+            |list| {
+                for chain in ["ELSEWHERE", "ISTIO_OUTPUT"] {
+                    list.put_nested(ELEMENT, |element| {
+                        element.put_str(EXPRESSION_NAME, "immediate").put_nested(EXPRESSION_DATA, |data| {
+                            data.put_nested(IMMEDIATE_DATA, |content| {
+                                content.put_nested(DATA_VERDICT, |verdict| {
+                                    verdict.put_str(VERDICT_CHAIN, chain);
+                                });
+                            });
+                        });
+                    });
+                }
+            },
+        );
+        let bytes = request.finish(0, MessageFlags::NONE).unwrap();
+        let message = netlink::MessageIter::new(bytes).next().unwrap().unwrap();
+        assert_eq!(parse_rule(&message).unwrap().1.jumps_to.as_deref(), Some("ELSEWHERE"));
     }
 
     #[test]

@@ -231,8 +231,8 @@ impl Firewall {
     /// Creates native tables after a failure, if they are allowed and the namespace has no tables yet.
     fn or_native(&self, done: Result<(), Error>, changes: &FamilyChanges) -> Result<Backend, Error> {
         let may = self.backend() == Backend::Nft
-            && !self.is_forced()
-            && self.native_tables() != NativeTables::Never;
+            && self.options.forced.is_none()
+            && self.options.native != NativeTables::Never;
         match (done, changes.instead.as_ref().filter(|_| may)) {
             // The first error is the one to report.
             (Err(error), Some(instead)) => instead.commit().map(|()| Backend::Native).map_err(|_| error),
@@ -273,7 +273,7 @@ impl Firewall {
     fn plan_removals_elsewhere(&self, owner: ChainSet) -> Result<Vec<(Firewall, FamilyChanges)>, Error> {
         let plan = |other: Firewall| {
             let found = other.read_present();
-            let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
+            let observed = if self.options.forced.is_some() { found.unwrap_or_default() } else { found? };
             Ok((other, observed.plan_removal(owner)))
         };
         self.other_backends().map(plan).collect()

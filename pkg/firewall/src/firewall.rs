@@ -128,7 +128,7 @@ fn default_backend(tools: &IptablesTools) -> Result<Backend, Error> {
 pub struct Firewall {
     backend: Backend,
     tools: IptablesTools,
-    options: FirewallOptions,
+    pub(crate) options: FirewallOptions,
     /// The tables that existed when this was opened.
     presence: BackendPresence,
 }
@@ -330,11 +330,6 @@ impl Firewall {
         self.backend
     }
 
-    /// Returns when native tables may be used.
-    pub(crate) fn native_tables(&self) -> NativeTables {
-        self.options.native
-    }
-
     /// Returns whether the engine changes the tables.
     pub(crate) fn is_direct(&self) -> bool {
         match self.backend {
@@ -342,11 +337,6 @@ impl Firewall {
             Backend::Legacy => false,
             Backend::Native => true,
         }
-    }
-
-    /// Returns whether the backend was forced.
-    pub(crate) fn is_forced(&self) -> bool {
-        self.options.forced.is_some()
     }
 
     /// Returns this firewall with each of the other backends that had tables when it was opened.

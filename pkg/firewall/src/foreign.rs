@@ -22,14 +22,14 @@ use netlink::{
 use nftables::{
     native::{has_table_prefix, iptables_table},
     uapi::{
-        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, CHAIN_USE, GET_CHAIN, GET_RULE, GET_TABLE,
-        HOOK_NUMBER, HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE,
-        TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain,
+        CHAIN_BOUND, CHAIN_FLAGS, CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, CHAIN_USE, GET_CHAIN,
+        GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN,
+        RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain,
     },
 };
 use rules::{ChainSet, Hook, Table};
 
-use crate::{Backend, Error, presence::has_no_nf_tables};
+use crate::{Backend, Error, presence::or_empty};
 use effect::{FoundEffect, RuleEffect};
 
 /// `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`, `NF_INET_INGRESS`.
@@ -112,14 +112,6 @@ fn unlisted_tables() -> FoundEffect {
     FoundEffect { place: "nf_tables".to_owned(), effect: RuleEffect::Unlisted }
 }
 
-/// Treats a kernel without nf_tables as one without objects.
-fn or_empty<T: Default>(found: Result<T, netlink::Error>) -> Result<T, Error> {
-    match found {
-        Err(error) if has_no_nf_tables(&error) => Ok(T::default()),
-        found => found.map_err(Error::Presence),
-    }
-}
-
 /// Returns, as text, which tables of iptables and which built-in chains of nf_tables the kernel does not evaluate
 /// although they have rules of `owner`, in the calling thread's network namespace, a pod's. Native tables are compared
 /// as a whole.
@@ -162,6 +154,8 @@ struct TableChains {
     early: BTreeMap<String, String>,
     /// Upper bound of the number of rules outside of our chains: counts jumps to other chains, too.
     rules: u32,
+    /// Number of chains that belong to one rule each.
+    bound: usize,
     /// Whether the table has chains of ours.
     is_shared: bool,
     /// Built-in chains with jumps to ours that the kernel does not evaluate as such, with the reason.
@@ -197,6 +191,8 @@ struct OwnedChains {
 
 struct ForeignTables {
     socket: Socket,
+    /// Generation of the rules when they were read first.
+    generation: u32,
     owned: OwnedChains,
     tables: BTreeMap<TableKey, TableChains>,
 }
@@ -213,6 +209,7 @@ impl ForeignTables {
     fn read_chains(owned: OwnedChains, bounds: ListBounds) -> Result<ForeignTables, netlink::Error> {
         let timeout = bounds.time.min(DEFAULT_TIMEOUT);
         let mut socket = Socket::open_with_timeout(NetlinkProtocol::Netfilter, timeout)?.with_bounds(bounds);
+        let generation = nftables::request_generation(&mut socket)?;
         // struct nfgenmsg: any family, version 0, resource 0
         let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
         let mut tables = BTreeMap::new();
@@ -231,7 +228,7 @@ impl ForeignTables {
             let has_rules_ahead = !chains.early.is_empty() && !chains.is_dormant;
             has_rules_ahead || chains.inactive_parts().next().is_some()
         });
-        Ok(ForeignTables { socket, owned, tables })
+        Ok(ForeignTables { socket, generation, owned, tables })
     }
 
     fn find_effects(mut self, marks: &[Mark]) -> Result<Vec<FoundEffect>, netlink::Error> {
@@ -258,6 +255,9 @@ impl ForeignTables {
                 continue;
             }
             let rules = self.foreign_rules(family, &table, marks)?;
+            if self.has_unlisted_rules((family, &table), &chains, &rules)? {
+                found.push(FoundEffect { place: place.clone(), effect: RuleEffect::Unreadable });
+            }
             let reached = reached_chains(&rules, chains.early.keys().cloned().collect());
             for rule in rules.into_iter().filter(|rule| reached.contains(&rule.chain)) {
                 let hook =
@@ -269,6 +269,28 @@ impl ForeignTables {
             }
         }
         Ok(found)
+    }
+
+    /// Returns whether chains of a table have rules that the kernel does not list, behind one that is too long: more uses
+    /// than their rules and the jumps to them. `false` if rules have changed since the chains were listed.
+    fn has_unlisted_rules(
+        &mut self,
+        (family, table): (u8, &str),
+        chains: &TableChains,
+        rules: &[ForeignRule],
+    ) -> Result<bool, netlink::Error> {
+        let owned = self.owned;
+        let is_foreign = |chain: &str| !owned.contains(family, table, chain);
+        let is_jump =
+            |rule: &&ForeignRule| matches!(&rule.jumps, effect::JumpTarget::To(to) if is_foreign(to));
+        let listed = rules.len() + rules.iter().filter(is_jump).count() + chains.bound;
+        let has_more = |listed: usize| u32::try_from(listed).is_ok_and(|listed| chains.rules > listed);
+        if !has_more(listed) {
+            return Ok(false);
+        }
+        let in_maps = nftables::read_map_jumps(&mut self.socket, family, table)?;
+        let in_maps = in_maps.iter().filter(|to| is_foreign(to)).count();
+        Ok(has_more(listed + in_maps) && nftables::request_generation(&mut self.socket)? == self.generation)
     }
 
     /// Returns the rules of a table outside of our chains.
@@ -390,6 +412,7 @@ fn record_chain(
     };
     let rules = number(CHAIN_USE)?;
     chains.rules = chains.rules.saturating_add(rules);
+    chains.bound += usize::from(number(CHAIN_FLAGS)? & CHAIN_BOUND != 0);
     if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)
         && let Some(effect) = early_hook(family, &hook.nested_attributes())?
     {

@@ -9,7 +9,7 @@ use nftables::uapi::{CHAIN_NAME, GET_CHAIN};
 
 use crate::{
     Error,
-    presence::{all_nft_tables, has_no_nf_tables},
+    presence::{all_nft_tables, or_empty},
 };
 
 /// Returns the names of the chains that have rules in legacy tables of the calling thread's network namespace, in both families.
@@ -33,11 +33,7 @@ pub fn legacy_chains() -> Result<BTreeSet<String>, Error> {
 /// The kernel could not be queried, or its answer is malformed.
 pub fn nft_names() -> Result<BTreeSet<String>, Error> {
     let tables = all_nft_tables()?.into_iter().flatten().map(|(_, name)| name);
-    let chains = match list_nft_chains() {
-        Err(error) if has_no_nf_tables(&error) => BTreeSet::new(),
-        chains => chains.map_err(Error::Presence)?,
-    };
-    Ok(tables.chain(chains).collect())
+    Ok(tables.chain(or_empty(list_nft_chains())?).collect())
 }
 
 fn list_nft_chains() -> Result<BTreeSet<String>, netlink::Error> {

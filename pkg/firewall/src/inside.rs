@@ -17,7 +17,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{Error, FirewallOptions, XtablesLock, may_use_legacy};
 
 /// The namespace's own file, as the lock for a tool that is in a pod's user namespace and can open no files of the
-/// node's root: only the plugin runs such a tool, at an ADD, before the pod has any process that could hold the lock.
+/// node's root. At an ADD the pod has no process yet that could hold it; later, one that does so keeps only its own
+/// pod's rules from being repaired.
 const NETNS_FILE: &str = "/proc/thread-self/ns/net";
 /// Number of lock files for all pods: none has to be cleaned up, and two pods rarely share one.
 const LOCKS: u64 = 256;

@@ -78,13 +78,17 @@ pub(crate) fn has_no_nf_tables(error: &netlink::Error) -> bool {
     }
 }
 
+/// Treats a kernel without nf_tables as one without objects.
+pub(crate) fn or_empty<T: Default>(found: Result<T, netlink::Error>) -> Result<T, Error> {
+    match found {
+        Err(error) if has_no_nf_tables(&error) => Ok(T::default()),
+        found => found.map_err(Error::Presence),
+    }
+}
+
 /// Returns all tables of nf_tables, by family and name; `None` if the kernel has no nf_tables.
 pub(crate) fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
-    match list_tables() {
-        Ok(tables) => Ok(Some(tables)),
-        Err(error) if has_no_nf_tables(&error) => Ok(None),
-        Err(source) => Err(Error::Presence(source)),
-    }
+    or_empty(list_tables().map(Some))
 }
 
 /// Lists the tables. If there are more than are read in a pod, assumes tables of each family of iptables, and native

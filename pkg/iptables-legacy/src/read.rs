@@ -104,14 +104,12 @@ pub fn tables_fingerprint(longest: usize) -> Result<Option<u64>, Error> {
 pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
     let (mut builder, mut decoder) = (SavedTablesBuilder::new(owners), XtablesDecoder::default());
     let layout = EntryLayout::for_family(family);
-    let mut chains = Vec::new();
-    read_each(family, longest, &mut chains, |name, rule| {
-        let Some(table) = Table::from_name(name) else { return Ok(()) };
+    let chains = read_each(family, longest, |name, rule| {
+        let Some(table) = Table::from_name(name) else { return };
         builder.add_table(table);
         let decoded =
             || decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
         builder.add_rule(table, rule.chain, |is_owned| rule.target_chain.is_some_and(is_owned), decoded);
-        Ok(())
     })?;
     for (name, chains) in chains {
         let Some(table) = Table::from_name(&name) else { continue };
@@ -126,24 +124,20 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
 ///
 /// # Errors
 /// As [`tables_fingerprint`].
-pub fn read_rules(family: Family, mut note: impl FnMut(&str, &LegacyRule<'_>)) -> Result<(), Error> {
-    read_each(family, LONGEST, &mut Vec::new(), |table, rule| {
-        note(table, rule);
-        Ok(())
-    })
+pub fn read_rules(family: Family, note: impl FnMut(&str, &LegacyRule<'_>)) -> Result<(), Error> {
+    read_each(family, LONGEST, note).map(drop)
 }
 
-/// Passes on the rules of all legacy tables of a family, each with its table, and collects the names of the tables and
-/// of their chains.
+/// Passes on the rules of all legacy tables of a family, each with its table. Returns the names of the tables and of
+/// their chains.
 fn read_each(
     family: Family,
     longest: usize,
-    found: &mut Vec<(String, Vec<String>)>,
-    mut note: impl FnMut(&str, &LegacyRule<'_>) -> Result<(), &'static str>,
-) -> Result<(), Error> {
-    let names = table_names(family)?;
+    mut note: impl FnMut(&str, &LegacyRule<'_>),
+) -> Result<Vec<(String, Vec<String>)>, Error> {
+    let (names, mut found) = (table_names(family)?, Vec::new());
     if names.is_empty() {
-        return Ok(());
+        return Ok(found);
     }
     let socket = open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in names {
@@ -156,7 +150,7 @@ fn read_each(
         let chains = chains.map_err(|what| LegacyTableError::Malformed(what).in_table(family, &table))?;
         found.push((table, chains));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Parses the rules of a table from the results of both queries, each with its chain and text as in a save. Clears the
@@ -173,7 +167,6 @@ pub(crate) fn parse_table(
         let saved =
             decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
         rules.push((saved.chain, saved.text));
-        Ok(())
     })?;
     Ok(rules)
 }

@@ -55,6 +55,15 @@ pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     done.map_err(Error::Commit)
 }
 
+/// Adds what makes a chain the built-in one of an iptables table.
+pub(crate) fn put_hook(message: &mut NetlinkRequest, table: Table, hook: Hook) {
+    let (kind, number, priority) = base_chain(table, hook);
+    message.put_nested(CHAIN_HOOK, |attributes| {
+        attributes.put_be32(HOOK_NUMBER, number).put_bytes(HOOK_PRIORITY, &priority.to_be_bytes());
+    });
+    message.put_str(CHAIN_TYPE, kind);
+}
+
 #[derive(Default)]
 struct Batch {
     messages: Vec<NetlinkRequest>,
@@ -121,12 +130,8 @@ impl TableWriter<'_> {
         let place = (self.family, self.table, hook);
         if !self.batch.hooks.contains(&place) {
             self.batch.hooks.push(place);
-            let (kind, number, priority) = base_chain(self.table, hook);
             let mut message = self.chain_message(NEW_CHAIN, hook.as_str());
-            message.put_nested(CHAIN_HOOK, |attributes| {
-                attributes.put_be32(HOOK_NUMBER, number).put_bytes(HOOK_PRIORITY, &priority.to_be_bytes());
-            });
-            message.put_str(CHAIN_TYPE, kind);
+            put_hook(&mut message, self.table, hook);
             self.batch.messages.push(message);
         }
     }

@@ -1,10 +1,10 @@
 //! Entry points for fuzz targets and property tests: parsers of foreign bytes.
 
 use model::Family;
-use netlink::{Attributes, MessageFlags, NetlinkRequest};
+use netlink::{Attributes, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 use rules::Rule;
 
-use crate::{decode, encode, native::ListedRule, sets::SetNumbers};
+use crate::{decode, encode, maps::add_target_chains, native::ListedRule, sets::SetNumbers};
 
 /// Name of the only set that exists.
 pub const SET: &str = "a-set";
@@ -24,6 +24,15 @@ impl SetNumbers for OneSet {
 /// Reads the attributes of a rule.
 pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
     decode::read_rule(family, &Attributes::new(attributes), &mut OneSet).rule
+}
+
+/// Returns the target chains of the elements of a map.
+///
+/// # Errors
+/// The message is malformed.
+pub fn map_jumps(message: &ReceivedMessage<'_>) -> Result<Vec<String>, Malformed> {
+    let mut jumps = Vec::new();
+    add_target_chains(message, &mut jumps).map(|()| jumps)
 }
 
 /// Returns whether the attributes of two rules are equal in a native table.

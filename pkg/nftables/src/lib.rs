@@ -22,6 +22,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod listing;
+mod maps;
 pub mod native;
 mod sets;
 pub mod uapi;
@@ -30,5 +31,6 @@ mod xt;
 pub use commit::{Unsupported, commit, transaction_messages};
 pub use decode::{DecodedRule, prefix_length};
 pub use error::Error;
-pub use listing::{generation_request, read_generation, read_tables};
+pub use listing::{generation_request, read_generation, read_tables, request_generation};
+pub use maps::read_map_jumps;
 pub use xt::XtablesDecoder;

@@ -11,6 +11,7 @@ use rules::{ChainSet, Hook, SavedRule, SavedTables, SavedTablesBuilder, Table};
 
 use crate::{
     Error, decode,
+    maps::read_map_jumps,
     sets::KernelSets,
     uapi::{
         CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, GET_TABLE,
@@ -79,7 +80,11 @@ pub fn generation_request() -> NetlinkRequest {
     NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4])
 }
 
-fn request_generation(socket: &mut Socket) -> Result<u32, netlink::Error> {
+/// Like [`read_generation`], by a socket that is open already.
+///
+/// # Errors
+/// As [`Socket::get_first`].
+pub fn request_generation(socket: &mut Socket) -> Result<u32, netlink::Error> {
     let replies = socket.get_first(generation_request())?;
     let number = replies.iter().find_map(|reply| {
         let (_, attributes) = reply.split_header::<4>().ok()?;
@@ -246,6 +251,7 @@ impl ChainReader<'_> {
         // Known references to each of our chains, and the rules that have been read, by handle.
         let mut known: BTreeMap<(Table, String), usize> = BTreeMap::new();
         let mut read: BTreeSet<(Table, u64)> = BTreeSet::new();
+        let mut unread: BTreeSet<(Table, &str)> = BTreeSet::new();
         for chain in chains.iter().filter(|chain| is_ours(&chain.name) || chain.is_built_in()) {
             let mut use_of = |name: &str| *known.entry((chain.table, name.to_owned())).or_default() += 1;
             let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { OWN_CHAIN };
@@ -255,19 +261,30 @@ impl ChainReader<'_> {
                 read.extend(rule.handle.map(|handle| (chain.table, handle)));
             })?;
             if !is_complete {
-                // In a chain of ours this counts as an unexpected rule.
-                let text = "(more rules than are read)".to_owned();
-                let unread = || SavedRule { chain: chain.name.clone(), text, rule: None, handle: None };
-                builder.add_rule(chain.table, &chain.name, |_| false, unread);
+                unread.insert((chain.table, &chain.name));
             }
         }
-        let used_elsewhere = chains.iter().filter(|chain| {
-            let known = known.get(&(chain.table, chain.name.clone())).copied().unwrap_or_default();
-            is_ours(&chain.name) && chain.users > known
-        });
+        let known_uses =
+            |chain: &FoundChain| known.get(&(chain.table, chain.name.clone())).copied().unwrap_or_default();
+        let ours = || chains.iter().copied().filter(|chain| is_ours(&chain.name));
+        let used_elsewhere = ours().filter(|chain| chain.users > known_uses(chain));
         let tables: BTreeSet<Table> = used_elsewhere.map(|chain| chain.table).collect();
         let Some(family) = chains.first().map(|chain| chain.family) else { return Ok(()) };
-        tables.into_iter().try_for_each(|table| self.read_remaining(family, table, &read, builder))
+        for table in tables {
+            let Some(jumps) = self.read_remaining(family, table, &read, builder)? else { continue };
+            let jumps_to = |chain: &FoundChain| jumps.iter().filter(|target| **target == chain.name).count();
+            // The kernel does not list all rules of a chain that has more uses: see `maps`.
+            let unlisted = ours()
+                .filter(|chain| chain.table == table && chain.users > known_uses(chain) + jumps_to(chain));
+            unread.extend(unlisted.map(|chain| (table, chain.name.as_str())));
+        }
+        for (table, chain) in unread {
+            // In a chain of ours this counts as an unexpected rule.
+            let text = "(more rules than are read)".to_owned();
+            let rule = || SavedRule { chain: chain.to_owned(), text, rule: None, handle: None };
+            builder.add_rule(table, chain, |_| false, rule);
+        }
+        Ok(())
     }
 
     /// Reads the beginning of a chain, and returns whether it is complete. `note` is called for each rule.
@@ -296,35 +313,44 @@ impl ChainReader<'_> {
     }
 
     /// Reads all rules of a table for those that jump to our chains and have not been `read`: in foreign chains, or far
-    /// down in a built-in one. Rules beyond the limits are not found.
+    /// down in a built-in one. Returns the targets of these jumps and of those in maps; `None`: there are more than the
+    /// limits allow, and those beyond are not found.
     fn read_remaining(
         &mut self,
         family: Family,
         table: Table,
         read: &BTreeSet<(Table, u64)>,
         builder: &mut SavedTablesBuilder<'_>,
-    ) -> Result<(), netlink::Error> {
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(family));
+    ) -> Result<Option<Vec<String>>, netlink::Error> {
+        let header = nfgenmsg_header(family);
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header);
         question.put_str(RULE_TABLE, table.as_str());
-        let mut failure = Ok(());
+        let (mut jumps, mut failure) = (Vec::new(), Ok(()));
         let is_read =
             |rule: &KernelRule<'_>| rule.handle.is_some_and(|handle| read.contains(&(table, handle)));
         let owners = self.owners;
-        let is_in_ours = |rule: &KernelRule<'_>| owners.iter().any(|owner| owner.contains(rule.chain));
+        let is_ours = |name: &str| owners.iter().any(|owner| owner.contains(name));
         let mut socket = self.objects.open_or_reuse()?;
         let sets = &mut self.sets;
         let done = socket.dump_each(&question, &mut |reply| {
             let rule = KernelRule::from(family, table, reply);
-            match rule.map(|rule| rule.filter(|rule| !is_read(rule) && !is_in_ours(rule))) {
-                Ok(rule) => rule.into_iter().for_each(|rule| rule.add_to(builder, sets)),
+            match rule.map(|rule| rule.filter(|rule| !is_read(rule) && !is_ours(rule.chain))) {
+                Ok(Some(rule)) => {
+                    jumps.extend(rule.target_chain.filter(|name| is_ours(name)).map(str::to_owned));
+                    rule.add_to(builder, sets);
+                }
+                Ok(None) => {}
                 Err(malformed) => failure = Err(malformed),
             }
         });
-        match done {
-            Err(netlink::Error::Bounds(_)) => Ok(()),
-            Ok(()) => {
+        let [number, ..] = header;
+        match done.and_then(|()| read_map_jumps(&mut socket, number, table.as_str())) {
+            Err(netlink::Error::Bounds(_)) => Ok(None),
+            Ok(in_maps) => {
                 self.objects.socket = Some(socket);
-                Ok(failure?)
+                failure?;
+                jumps.extend(in_maps);
+                Ok(Some(jumps))
             }
             Err(error) => Err(error),
         }

@@ -15,9 +15,10 @@ pub use listing::{NativeListing, has_table_prefix, iptables_table};
 
 use crate::{
     Unsupported,
+    commit::put_hook,
     uapi::{
-        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, DELETE_RULE, DELETE_TABLE, HOOK_NUMBER,
-        HOOK_PRIORITY, INET, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN, RULE_TABLE, TABLE_NAME, base_chain,
+        CHAIN_NAME, CHAIN_TABLE, DELETE_RULE, DELETE_TABLE, INET, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN,
+        RULE_TABLE, TABLE_NAME,
     },
 };
 
@@ -86,11 +87,7 @@ fn chain_message(table: &str, chain: &NativeChain) -> NetlinkRequest {
     let mut message = NetlinkRequest::new(NEW_CHAIN, MessageFlags::CREATE, &[INET, 0, 0, 0]);
     message.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, &chain.name);
     if let Some((of, hook)) = chain.hook {
-        let (kind, number, priority) = base_chain(of, hook);
-        message.put_nested(CHAIN_HOOK, |attributes| {
-            attributes.put_be32(HOOK_NUMBER, number).put_bytes(HOOK_PRIORITY, &priority.to_be_bytes());
-        });
-        message.put_str(CHAIN_TYPE, kind);
+        put_hook(&mut message, of, hook);
     }
     message
 }

@@ -23,6 +23,8 @@ pub const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
 pub const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 pub const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 pub const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
+pub const GET_SET: u16 = SUBSYSTEM << 8 | 10;
+pub const GET_ELEMENTS: u16 = SUBSYSTEM << 8 | 13;
 pub const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
 
 /// `NLM_F_NONREC`: a table or chain is only deleted if it is empty.
@@ -49,6 +51,9 @@ pub const CHAIN_HOOK: u16 = 4;
 pub const CHAIN_POLICY: u16 = 5;
 pub const CHAIN_USE: u16 = 6;
 pub const CHAIN_TYPE: u16 = 7;
+pub const CHAIN_FLAGS: u16 = 10;
+/// `NFT_CHAIN_BINDING`: the chain belongs to one rule, which counts as one more use.
+pub const CHAIN_BOUND: u32 = 4;
 pub const HOOK_NUMBER: u16 = 1;
 pub const HOOK_PRIORITY: u16 = 2;
 
@@ -64,6 +69,17 @@ pub const COMPAT_PROTOCOL: u16 = 1;
 pub const COMPAT_FLAGS: u16 = 2;
 /// `NFT_RULE_COMPAT_F_INV`.
 pub const COMPAT_INVERTED: u32 = 2;
+
+/// `NFTA_SET_*`, and `NFT_DATA_VERDICT`.
+pub const SET_TABLE: u16 = 1;
+pub const SET_NAME: u16 = 2;
+pub const SET_DATA_TYPE: u16 = 6;
+pub const VERDICT_DATA: u32 = 0xffff_ff00;
+/// `NFTA_SET_ELEM_LIST_*`, `NFTA_SET_ELEM_DATA`.
+pub const ELEMENTS_TABLE: u16 = 1;
+pub const ELEMENTS_SET: u16 = 2;
+pub const ELEMENTS_LIST: u16 = 3;
+pub const ELEMENT_DATA: u16 = 2;
 
 /// `NFTA_LIST_ELEM`; `NFTA_EXPR_*`.
 pub const ELEMENT: u16 = 1;

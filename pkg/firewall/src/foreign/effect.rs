@@ -187,7 +187,7 @@ impl RuleEvaluation {
                 }
             }
             "lookup" => match number(LOOKUP_REGISTER)? {
-                Some(0) => self.jumps = JumpTarget::Anywhere,
+                Some(0) => self.add_jump(JumpTarget::Anywhere),
                 Some(register) => self.write_register(register, MarkRegister::Unknown),
                 None => {}
             },
@@ -210,6 +210,13 @@ impl RuleEvaluation {
         self.effects.push(RuleEffect::Diverts(how.to_owned()));
     }
 
+    /// Adds a verdict. The first one ends the rule; that of a map, which may have none, leads anywhere.
+    fn add_jump(&mut self, target: JumpTarget) {
+        if self.jumps == JumpTarget::Nowhere {
+            self.jumps = target;
+        }
+    }
+
     fn read_register(&self, number: u32) -> MarkRegister {
         self.registers.get(&register_offset(number)).copied().unwrap_or(MarkRegister::Unknown)
     }
@@ -227,7 +234,7 @@ impl RuleEvaluation {
             data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested_attributes());
         if let Some(verdict) = content.find(DATA_VERDICT) {
             if let Some(chain) = verdict.nested_attributes().find(VERDICT_CHAIN) {
-                self.jumps = JumpTarget::To(chain.read_name().to_owned());
+                self.add_jump(JumpTarget::To(chain.read_name().to_owned()));
             }
         } else if let Some(register) = data.find(IMMEDIATE_REGISTER) {
             let value = content.find(DATA_VALUE).and_then(|value| value.read_u32().ok());

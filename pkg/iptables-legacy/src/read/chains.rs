@@ -52,7 +52,7 @@ pub(super) fn read_chains(
     info: &[u8],
     entries: &[u8],
     layout: &EntryLayout,
-    mut note: impl FnMut(&LegacyRule<'_>) -> Result<(), ParseFailure>,
+    mut note: impl FnMut(&LegacyRule<'_>),
 ) -> Result<Vec<String>, ParseFailure> {
     let list = split_entries(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
@@ -88,7 +88,7 @@ pub(super) fn read_chains(
         let target_chain = jump.map(|at| begins(at).unwrap_or_default());
         let target_data = entry.target.get(TARGET_DATA..).unwrap_or_default();
         let (target, verdict) = (entry.target_name()?, entry.plain_verdict(layout)?);
-        note(&LegacyRule { chain, target_chain, target, target_data, verdict, entry })?;
+        note(&LegacyRule { chain, target_chain, target, target_data, verdict, entry });
     }
     Ok(chains.into_iter().map(|(_, name)| name).collect())
 }
@@ -229,7 +229,6 @@ mod tests {
                 ];
                 let chains = read_chains(&info(), &list.concat(), &layout, |rule| {
                     rules.push((rule.chain.to_owned(), rule.target_chain.map(str::to_owned)));
-                    Ok(())
                 });
                 assert_eq!(chains.unwrap(), ["OUTPUT", "OURS"]);
                 rules
@@ -266,7 +265,6 @@ mod tests {
             let mut rules = Vec::new();
             let chains = read_chains(&info(), &list.concat(), &layout, |rule| {
                 rules.push((rule.chain.to_owned(), rule.target_chain.map(str::to_owned)));
-                Ok(())
             });
             assert_eq!(chains.unwrap(), ["OUTPUT", "OURS", "", ""]);
             let jump = ("OUTPUT".to_owned(), Some("OURS".to_owned()));
@@ -275,7 +273,7 @@ mod tests {
     }
 
     fn read_all(info: &[u8], entries: &[u8], layout: &EntryLayout) -> Result<Vec<String>, ParseFailure> {
-        read_chains(info, entries, layout, |_| Ok(()))
+        read_chains(info, entries, layout, |_| {})
     }
 
     #[test]
@@ -287,10 +285,7 @@ mod tests {
             let middle = i32::try_from(standard(family, 0).len() * 2).unwrap();
             let rules = [middle, -5, -2, -2].map(|verdict| standard(family, verdict)).concat();
             let mut targets = Vec::new();
-            let note = |rule: &LegacyRule<'_>| {
-                targets.push(rule.target_chain.map(str::to_owned));
-                Ok(())
-            };
+            let note = |rule: &LegacyRule<'_>| targets.push(rule.target_chain.map(str::to_owned));
             read_chains(&info(), &[rules, end.clone()].concat(), &layout, note).unwrap();
             assert_eq!(targets, [Some(String::new()), None, None]);
             let whole = [standard(family, -2), standard(family, -2), end].concat();

@@ -10,14 +10,14 @@ use rules::{
 
 use super::encode;
 use crate::{
-    Error, Unsupported,
+    Error, Unsupported, decode,
     listing::{ObjectReader, read_unchanged},
     uapi::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_XOR, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE,
-        CHAIN_TYPE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_CHAIN,
-        GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX, NAT_FLAGS,
-        REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME,
-        TABLE_USE, VERDICT_CHAIN, VERDICT_CODE, base_chain,
+        CHAIN_TYPE, CHAIN_USE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME,
+        GET_CHAIN, GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX,
+        NAT_FLAGS, REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS,
+        TABLE_NAME, TABLE_USE, VERDICT_CHAIN, VERDICT_CODE, base_chain,
     },
 };
 
@@ -257,8 +257,8 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     if listing.is_empty() {
         return Ok(listing);
     }
-    let are_all = read_chains(objects, owners, &mut listing)?;
-    for (table, uses) in listing.tables.iter_mut().zip(uses) {
+    let (chain_uses, are_all) = read_chains(objects, owners, &mut listing)?;
+    for ((table, uses), mut unlisted) in listing.tables.iter_mut().zip(uses).zip(chain_uses) {
         let (replies, is_all) =
             objects.read_head(&inet_request(GET_RULE, &[(RULE_TABLE, &table.name)]), objects.bounds.bytes)?;
         // All objects of our tables are chains.
@@ -267,23 +267,27 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
             let (family, attributes) = reply.split_header::<4>()?;
             // A kernel before Linux 4.12 returns all rules, whatever was requested.
             if family.first() == Some(&INET) && text_or_empty(attributes.find(RULE_TABLE)) == table.name {
+                let listed = 1 + u32::from(decode::target_chain(&attributes).is_some());
+                unlisted = unlisted.saturating_sub(listed);
                 let name = text_or_empty(attributes.find(RULE_CHAIN));
                 let chain = table.chains.iter_mut().find(|chain| chain.name == name);
                 // A chain that was just created belongs to another generation.
                 chain.into_iter().for_each(|chain| chain.rules.push(ListedRule::new(&attributes)));
             }
         }
+        // The kernel does not list all rules of a chain that has more uses: see `maps`.
+        table.has_more |= unlisted > 0;
     }
     Ok(listing)
 }
 
-/// Reads the chains of the tables, or only those with names of ours if there are very many. Returns whether these are
-/// all.
+/// Reads the chains of the tables, or only those with names of ours if there are very many. Returns the sum of their
+/// uses for each table, and whether these are all chains.
 fn read_chains(
     objects: &mut ObjectReader,
     owners: &[ChainSet],
     listing: &mut NativeListing,
-) -> Result<bool, netlink::Error> {
+) -> Result<(Vec<u32>, bool), netlink::Error> {
     let tables: Vec<String> = listing.tables.iter().map(|table| table.name.clone()).collect();
     let names = || {
         let built_in = Hook::ALL.map(|hook| hook.as_str().to_ascii_lowercase());
@@ -293,16 +297,19 @@ fn read_chains(
         names().map(move |name| inet_request(GET_CHAIN, &[(CHAIN_TABLE, table), (CHAIN_NAME, &name)]))
     });
     let (replies, are_all) = objects.list_or_find(&inet_request(GET_CHAIN, &[]), single)?;
+    let mut uses = vec![0_u32; tables.len()];
     for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
         let name = text_or_empty(attributes.find(CHAIN_TABLE));
-        let table = listing.tables.iter_mut().find(|table| table.name == name);
-        if let Some(table) = table.filter(|_| family.first() == Some(&INET)) {
+        let mut found = listing.tables.iter_mut().zip(&mut uses);
+        let found = found.find(|(table, _)| table.name == name && family.first() == Some(&INET));
+        if let Some((table, uses)) = found {
+            *uses = uses.saturating_add(read_number(attributes.find(CHAIN_USE)));
             let name = text_or_empty(attributes.find(CHAIN_NAME)).to_owned();
             table.chains.push(ListedChain { name, base: decode_base_chain(&attributes), rules: Vec::new() });
         }
     }
-    Ok(are_all)
+    Ok((uses, are_all))
 }
 
 fn inet_request(kind: u16, names: &[(u16, &str)]) -> NetlinkRequest {

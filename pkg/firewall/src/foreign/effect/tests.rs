@@ -70,6 +70,42 @@ fn what_a_longer_value_overwrites_is_not_known() {
     assert_eq!(rule(16), [RuleEffect::AnyMark]);
 }
 
+/// The kernel accepts several verdicts in a rule, and evaluates none after the first.
+#[test]
+fn a_rule_leads_to_its_first_verdict() {
+    let immediate = |chain: &str| {
+        let mut request = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
+        put_expression(&mut request, "immediate", &|data| {
+            data.put_be32(IMMEDIATE_REGISTER, 0).put_nested(IMMEDIATE_DATA, |content| {
+                content.put_nested(DATA_VERDICT, |verdict| {
+                    verdict.put_str(VERDICT_CHAIN, chain);
+                });
+            });
+        });
+        request
+    };
+    let (first, second) = (immediate("first"), immediate("second"));
+    let mut map = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
+    put_expression(&mut map, "lookup", &|data| {
+        data.put_be32(LOOKUP_REGISTER, 0);
+    });
+    for (mut rule, expected) in [
+        ([first.clone(), second.clone()], JumpTarget::To("first".to_owned())),
+        ([map.clone(), second], JumpTarget::Anywhere),
+        ([first, map], JumpTarget::To("first".to_owned())),
+    ] {
+        let bytes = rule.iter_mut().flat_map(|one| one.finish(0, MessageFlags::NONE).unwrap()[16..].to_vec());
+        let bytes: Vec<u8> = bytes.collect();
+        assert_eq!(rule_effects(Attributes::new(&bytes), &OURS).unwrap().1, expected);
+    }
+}
+
+fn put_expression(list: &mut NetlinkRequest, name: &str, data: &dyn Fn(&mut NetlinkRequest)) {
+    list.put_nested(1, |element| {
+        element.put_str(EXPRESSION_NAME, name).put_nested(EXPRESSION_DATA, data);
+    });
+}
+
 #[test]
 fn targets_of_iptables_are_known_by_name_and_data() {
     let words = |numbers: &[u32]| numbers.iter().flat_map(|one| one.to_ne_bytes()).collect::<Vec<u8>>();
