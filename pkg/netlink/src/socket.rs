@@ -167,9 +167,13 @@ impl Socket {
 
     /// Receives one datagram of the kernel itself into the buffer; datagrams of other processes are dropped.
     fn receive_datagram(&mut self) -> Result<usize, Error> {
+        self.receive_datagram_with(RecvFlags::TRUNC)
+    }
+
+    fn receive_datagram_with(&mut self, flags: RecvFlags) -> Result<usize, Error> {
         loop {
             let received = rustix::io::retry_on_intr(|| {
-                rustix::net::recvfrom(&self.fd, self.buffer.as_mut_slice(), RecvFlags::TRUNC)
+                rustix::net::recvfrom(&self.fd, self.buffer.as_mut_slice(), flags)
             });
             let (received, length, sender) = match received {
                 Err(Errno::AGAIN) => return Err(Error::Timeout(self.timeout)),

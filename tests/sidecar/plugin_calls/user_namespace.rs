@@ -13,6 +13,7 @@ use proof::ProxyIdentity;
 use report::ProofResult;
 
 use crate::fixtures::plugin::PluginFixture;
+use crate::iptables_cli::tool::tempdir;
 use crate::sidecar_proof::spec;
 
 const PORT: u16 = 15001;
@@ -71,6 +72,34 @@ fn refuses_from_outside(pod: &UserPod, backend: &str) {
     let output =
         Command::new("ip").args(["netns", "exec", pod.0.name()]).args(rule.split(' ')).output().unwrap();
     assert!(!output.status.success(), "{rule} is accepted");
+}
+
+/// As an init container of such a pod: no process in it may exceed the node's limits of socket buffers. Its network namespace
+/// exists only after the users are mapped.
+#[test]
+fn very_many_rules_are_made_from_within() {
+    if !kit::has_other_users() {
+        return kit::skip("the machine lends us no users to map");
+    }
+    let (pod, directory) = (UserPod::new("many"), tempdir());
+    let tool = directory.path().join("istio-iptables");
+    kit::copy_program(&kit::binary("istio-iptables"), &tool);
+    let ports: Vec<String> = (20_000..20_500).map(|port| port.to_string()).collect();
+    let script = format!(
+        "exec unshare --net bash -euc 'ip link add eth0 type veth peer name peer0
+        ip link set eth0 up
+        ip link set peer0 up
+        ip link set lo up
+        ip address add 10.244.1.2/24 dev eth0
+        {} -b \"*\" -i \"*\" -d {} >&2
+        nft list chain ip nat ISTIO_INBOUND'",
+        tool.display(),
+        ports.join(",")
+    );
+    let output = pod.run(0, &script).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stdout).unwrap().lines().count();
+    assert!(lines > ports.len(), "{lines} lines");
 }
 
 fn is_redirected(backend: &str) {

@@ -1,8 +1,9 @@
 //! Many changes with one system call: independent of each other, or as one transaction.
 
-use rustix::net::sockopt;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
 
-use super::{Socket, io_error};
+use super::Socket;
 use crate::exchange::{Batch, ExchangeProgress};
 use crate::{Error, MessageFlags, NetlinkRequest};
 
@@ -60,19 +61,31 @@ impl Socket {
         self.append_request(begin, MessageFlags::NONE, &mut bytes)?;
         self.put_group(changes, &mut bytes)?;
         self.append_request(end, MessageFlags::NONE, &mut bytes)?;
+        // Beyond `net.core.wmem_max` and `rmem_max` outside of user namespaces only. Inside, sending more than twice the
+        // former fails (EMSGSIZE), and `receive_transaction` handles refusals that do not fit.
         if bytes.len() > SEND_BUFFER {
-            // Beyond `net.core.wmem_max` if needed, which processes that may change rules are allowed to do
-            // (`CAP_NET_ADMIN`).
-            sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
-                .map_err(io_error("make room for a netlink request"))?;
+            let _ = sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
+                .or_else(|_| sockopt::set_socket_send_buffer_size(&self.fd, bytes.len()));
         }
         if count > BATCH {
-            // Permitted outside of user namespaces only; the default suffices unless most of them are refused.
             let _ = sockopt::set_socket_recv_buffer_size_force(&self.fd, count * REFUSAL);
         }
         self.send_bytes(&bytes)?;
-        self.receive_outcomes(&mut batch)?;
+        self.receive_transaction(&mut batch)?;
         batch.outcomes.into_iter().collect()
+    }
+
+    /// Receives the replies to a transaction. If the receive buffer did not hold all of them, the first ones suffice:
+    /// one refusal refuses the transaction, and the kernel queues all replies before sending returns.
+    fn receive_transaction(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        match self.receive_outcomes(batch, RecvFlags::TRUNC) {
+            Err(overflow) if is_overflow(&overflow) => {
+                let held = self.receive_outcomes(batch, RecvFlags::TRUNC | RecvFlags::DONTWAIT);
+                let is_refused = batch.outcomes.iter().any(Result::is_err);
+                if matches!(held, Err(Error::Timeout(_))) && is_refused { Ok(()) } else { Err(overflow) }
+            }
+            received => received,
+        }
     }
 
     fn send_group(&mut self, group: Vec<NetlinkRequest>) -> Result<Vec<Result<(), Error>>, Error> {
@@ -80,7 +93,7 @@ impl Socket {
         let mut bytes = Vec::new();
         self.put_group(group, &mut bytes)?;
         self.send_bytes(&bytes)?;
-        self.receive_outcomes(&mut batch)?;
+        self.receive_outcomes(&mut batch, RecvFlags::TRUNC)?;
         Ok(batch.outcomes)
     }
 
@@ -94,9 +107,9 @@ impl Socket {
         })
     }
 
-    fn receive_outcomes(&mut self, batch: &mut Batch) -> Result<(), Error> {
+    fn receive_outcomes(&mut self, batch: &mut Batch, flags: RecvFlags) -> Result<(), Error> {
         loop {
-            let length = self.receive_datagram()?;
+            let length = self.receive_datagram_with(flags)?;
             if batch.process_datagram(self.buffer.get(..length).unwrap_or_default())?
                 == ExchangeProgress::Ended
             {
@@ -104,4 +117,9 @@ impl Socket {
             }
         }
     }
+}
+
+/// Returns whether replies are lost because the receive buffer was full.
+fn is_overflow(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()))
 }

@@ -28,7 +28,7 @@ pub struct ChangedReplies {
 
 impl RepeatedRequests {
     /// Opens a socket in the calling thread's netns for requests to which the kernel replies in this order: `first`
-    /// with one message, and `list` with a list of messages of at most 4 KiB.
+    /// with one message, and `list` with a list of messages of at most 4 KiB each.
     ///
     /// # Errors
     ///
@@ -81,8 +81,9 @@ impl RepeatedRequests {
     }
 }
 
-/// Size of the receive buffer. The kernel allocates as much for each datagram of a list, which is cheap up to here.
-const BUFFER: usize = 4096;
+/// Size of the receive buffer. The kernel allocates as much for each datagram of a list, which is cheap up to here. Where
+/// pages have more than 4 KiB, which x86 does not support, it fills 8 KiB whatever the size (`NLMSG_GOODSIZE`).
+const BUFFER: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 8192 };
 /// Sequence numbers of the requests. They are constant, so that equal replies have equal bytes.
 const FIRST: u32 = 1;
 const LIST: u32 = 2;

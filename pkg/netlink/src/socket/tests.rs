@@ -65,6 +65,19 @@ fn a_transaction_can_be_refused_a_thousand_times() {
     assert!(!socket.dump(&links()).unwrap().is_empty());
 }
 
+/// As in a user namespace, where the receive buffer cannot be enlarged.
+#[test]
+fn the_first_refusal_of_a_transaction_is_known_although_the_last_do_not_fit() {
+    let nothing = || NetlinkRequest::new(1, MessageFlags::NONE, &[]); // NLMSG_NOOP, which has no reply
+    let refused = || NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, 1, 0, 1, 0, 0, 0]);
+    let mut socket = Socket::open(NetlinkProtocol::Route).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket.fd, 1).unwrap(); // the kernel's minimum
+    let changes = (0..60).map(|_| refused()).collect();
+    let error = socket.send_transaction(nothing(), changes, nothing()).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::INVAL), "{error}");
+    assert!(!socket.dump(&links()).unwrap().is_empty());
+}
+
 #[test]
 fn a_repeated_request_has_the_same_replies_until_something_changes() {
     const GET_NETNS_ID: u16 = 90;
