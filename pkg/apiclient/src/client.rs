@@ -61,7 +61,6 @@ impl ApiClient {
     ///
     /// # Errors
     /// The reason why the last attempt failed.
-    /// Why the last try failed.
     pub fn get<T: DeserializeOwned>(
         &self,
         segments: &[&str],
@@ -79,7 +78,6 @@ impl ApiClient {
     ///
     /// # Errors
     /// The reason why the last attempt failed.
-    /// Why the last try failed.
     pub fn get_interruptible<T: DeserializeOwned>(
         &self,
         segments: &[&str],

@@ -307,9 +307,11 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             }
             ListEvent::Deleted(slim) => {
                 let meta = slim.object.metadata;
-                self.namespaces.apply_delete(&meta.name, &meta.uid);
+                let is_gone = self.namespaces.apply_delete(&meta.name, &meta.uid);
                 others = self.report_unconfirmed();
-                (self.send)(Fact::NamespaceGone(meta.name));
+                if is_gone {
+                    (self.send)(Fact::NamespaceGone(meta.name));
+                }
             }
         }
         others

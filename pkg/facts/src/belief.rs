@@ -127,11 +127,13 @@ impl<K: Ord + Clone> CollectionCache<K> {
         }
     }
 
-    /// Applies a deletion from a watch.
-    pub(crate) fn apply_delete(&mut self, name: &K, uid: &PodUid) {
-        if self.known.get(name).is_some_and(|known| known.version.uid == *uid) {
+    /// Applies a deletion from a watch. Returns false if another object has the name by now.
+    pub(crate) fn apply_delete(&mut self, name: &K, uid: &PodUid) -> bool {
+        let is_other = self.known.get(name).is_some_and(|known| known.version.uid != *uid);
+        if !is_other {
             self.known.remove(name);
         }
+        !is_other
     }
 
     /// Returns the names of unconfirmed objects.
@@ -295,10 +297,9 @@ mod tests {
             belief.apply_event("a", version("1", 6), now) && unconfirmed(&belief).is_empty(),
             "it is caught up"
         );
-        belief.apply_delete(&"a", &"0".into());
+        assert!(!belief.apply_delete(&"a", &"0".into()), "another one has its name");
         assert!(belief.is_known(&"a"));
-        belief.apply_delete(&"a", &"1".into());
-        assert!(!belief.is_known(&"a"));
+        assert!(belief.apply_delete(&"a", &"1".into()) && !belief.is_known(&"a"));
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{Method, Request};
 use kube::client::middleware::BaseUriLayer;
-use model::ApiServerTrust;
+use model::{ApiServerTrust, describe_error};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tower::Layer as _;
 
 use crate::{
-    Error, error,
+    Error,
     transport::{AsNobody, Transport},
 };
 
@@ -155,7 +155,7 @@ pub(crate) fn make_request(
     path: &str,
 ) -> Result<Request<Vec<u8>>, Error> {
     let request = Request::builder().method(method).uri(path).header("content-type", kind);
-    request.body(body).map_err(|cause| Error::unavailable(doing, error::with_causes(&cause)))
+    request.body(body).map_err(|cause| Error::unavailable(doing, describe_error(&cause)))
 }
 
 /// Waits for the response to a request, at most `limit`.

@@ -74,7 +74,7 @@ impl KubeClient {
         config.initial_list_strategy = InitialListStrategy::StreamingList;
         let streamed = watcher(api.clone(), config).default_backoff();
         let streamed = streamed.take_while(|event| future::ready(!cannot_stream(event)));
-        let mut gathered = GatheredList::default();
+        let mut gathered = GatheredList(None);
         let followed =
             FollowedCollection { client: self.kube.clone(), api, resource, collection: collection.clone() };
         let listed = StreamBackoff::new(followed.events(), DefaultBackoff::default());
@@ -97,12 +97,6 @@ fn cannot_stream<K>(event: &watcher::Result<Event<K>>) -> bool {
 
 /// The list being received; `None` if it is incomplete, or none is being received.
 struct GatheredList<T>(Option<Vec<T>>);
-
-impl<T> Default for GatheredList<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
 
 impl<T> GatheredList<T> {
     fn handle_event<O>(
@@ -144,7 +138,7 @@ mod tests {
     }
 
     fn told(events: Vec<watcher::Result<Event<SlimObject<Pod, Pod>>>>) -> Vec<String> {
-        let mut gathered = GatheredList::default();
+        let mut gathered = GatheredList(None);
         let told = events.into_iter().filter_map(|event| gathered.handle_event(event, "watch"));
         let words = told.map(|told| match told {
             Ok(ListEvent::Reset(list)) => {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use model::describe_error;
+
 /// Class of an error, as far as a caller acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiErrorKind {
@@ -58,7 +60,7 @@ impl Error {
     }
 
     pub(crate) fn connection(server: &str, cause: &(dyn std::error::Error + 'static)) -> Error {
-        Error::Connection { server: server.to_owned(), cause: with_causes(cause) }
+        Error::Connection { server: server.to_owned(), cause: describe_error(cause) }
     }
 
     pub(crate) fn unavailable(doing: impl Into<String>, cause: impl Into<String>) -> Error {
@@ -71,7 +73,7 @@ impl Error {
                 let cause = format!("{} ({})", status.message, status.code);
                 Error::Request { doing, cause, kind: kind_from_code(status.code) }
             }
-            other => Error::unavailable(doing, with_causes(other)),
+            other => Error::unavailable(doing, describe_error(other)),
         }
     }
 }
@@ -84,18 +86,4 @@ fn kind_from_code(code: u16) -> ApiErrorKind {
         410 => ApiErrorKind::Expired,
         _ => ApiErrorKind::Unavailable,
     }
-}
-
-/// Formats an error with its causes, omitting those that add nothing.
-pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let message = cause.to_string();
-        if !text.contains(&message) {
-            text = format!("{text}: {message}");
-        }
-        next = cause.source();
-    }
-    text
 }

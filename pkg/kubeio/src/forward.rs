@@ -4,9 +4,10 @@ use std::{io, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::Portforwarder};
+use model::describe_error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::{Error, KubeClient, error};
+use crate::{Error, KubeClient};
 
 /// Wait for the kubelet's error after a connection ended without a response: the error follows immediately or never.
 pub(crate) const REASON: Duration = Duration::from_millis(200);
@@ -68,7 +69,7 @@ impl ForwardedPort {
         }
         drop(self.stream);
         match tokio::time::timeout(REASON, self.forwarder.join()).await {
-            Ok(Err(cause)) => Some(error::with_causes(&cause)),
+            Ok(Err(cause)) => Some(describe_error(&cause)),
             Ok(Ok(())) | Err(_) => None,
         }
     }

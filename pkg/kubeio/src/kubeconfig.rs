@@ -7,9 +7,10 @@ use kube::{
     client::AuthError,
     config::{ExecAuthCluster, InClusterError, Kubeconfig, KubeconfigError},
 };
+use model::describe_error;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
-use crate::{Error, KubeClient, error, proxy::proxy_by_environment};
+use crate::{Error, KubeClient, proxy::proxy_by_environment};
 
 /// Name of the API server in errors before its URL is known.
 const KUBECONFIG: &str = "of the kubeconfig";
@@ -61,7 +62,7 @@ impl KubeClient {
             Config::incluster().map_err(|cause| {
                 kubeconfig_cause(match cause {
                     InClusterError::ReadEnvironmentVariable(_) => NO_KUBECONFIG.to_owned(),
-                    other => format!("{NO_KUBECONFIG}; as in a pod: {}", error::with_causes(&other)),
+                    other => format!("{NO_KUBECONFIG}; as in a pod: {}", describe_error(&other)),
                 })
             })?
         } else {
@@ -98,7 +99,7 @@ fn client_cause(cause: &kube::Error, program: &str) -> String {
         kube::Error::Auth(AuthError::AuthExecStart(cause)) => {
             format!("cannot run the credential program {program:?} of the kubeconfig: {cause}")
         }
-        other => error::with_causes(other),
+        other => describe_error(other),
     }
 }
 

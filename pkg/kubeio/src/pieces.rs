@@ -147,7 +147,8 @@ mod tests {
             assert!(cut(text, 5).is_err(), "{text}");
         }
         let endless = format!(r#"{{"items":[{{"a":"{}"#, "x".repeat(MAX_OBJECT + 1));
-        assert!(cut(&endless, 65536).unwrap_err().contains("an object has more than"));
+        let why = cut(&endless, 65536).unwrap_err();
+        assert_eq!(why, format!("an object has more than {MAX_OBJECT} bytes"));
         assert!(cut(&"x".repeat(MAX_REST + 1), 65536).is_err());
     }
 }

@@ -101,7 +101,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
         let missing = ReloadedFile::new(&path, parse).unwrap_err();
-        assert!(missing.contains("token") && missing.contains("No such file"), "{missing}");
+        assert_eq!(
+            missing,
+            format!("cannot read {}: No such file or directory (os error 2)", path.display())
+        );
         fs::write(&path, "one").unwrap();
         let file = ReloadedFile::new(&path, parse).unwrap();
         assert_eq!(file.current_value(), "one");

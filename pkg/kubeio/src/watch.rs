@@ -1,14 +1,18 @@
 //! Watches of single objects.
 
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
 use kube::{
     Api,
     core::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::{WatchStreamExt as _, watcher},
 };
+use model::describe_error;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, KubeClient, error};
+use crate::{Error, KubeClient};
 
 /// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,13 +37,35 @@ impl KubeClient {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(object.group, "v1", object.kind));
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), &object.namespace, &resource);
         let doing = format!("watch {} {}/{}", object.kind, object.namespace, object.name);
-        watcher::watch_object(api, &object.name).default_backoff().map(move |event| match event {
+        follow_object(api, object.name.clone()).default_backoff().map(move |event| match event {
             Ok(event) => {
                 event.map(parse_object).transpose().map_err(|cause| unreadable_error(&doing, &cause))
             }
             Err(cause) => Err(watch_error(&doing, cause)),
         })
     }
+}
+
+/// Follows an object as kube does, but with a new list after a refusal of the watch as too old: kube's watcher would repeat
+/// that request forever. Within a watch, it begins with a new list itself.
+fn follow_object(
+    api: Api<DynamicObject>,
+    name: String,
+) -> impl Stream<Item = watcher::Result<Option<DynamicObject>>> + Send {
+    type Events = BoxStream<'static, watcher::Result<Option<DynamicObject>>>;
+    stream::unfold(None, move |open: Option<Events>| {
+        let mut events = open.unwrap_or_else(|| watcher::watch_object(api.clone(), &name).boxed());
+        async move {
+            let event = events.next().await?;
+            let is_refused = event.as_ref().is_err_and(is_refused_as_too_old);
+            Some((event, (!is_refused).then_some(events)))
+        }
+    })
+}
+
+/// Returns whether the API server refused the request for a watch as too old.
+fn is_refused_as_too_old(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 fn parse_object<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, serde_json::Error> {
@@ -58,6 +84,6 @@ pub(crate) fn watch_error(doing: &str, cause: watcher::Error) -> Error {
             Error::request(doing.to_owned(), &cause)
         }
         WatchError(status) => Error::request(doing.to_owned(), &kube::Error::Api(status)),
-        other => Error::unavailable(doing, error::with_causes(&other)),
+        other => Error::unavailable(doing, describe_error(&other)),
     }
 }

@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::StreamExt as _;
 use kit::{FakeApi, FakeReply, FakeRequest, Node, NodeOptions, Pki};
+use kubeio::{KubeClient, ObjectRef};
 use serde_json::{Value, json};
 
-use super::fixture::{Credential, Follower};
+use super::fixture::{Credential, Follower, LIMIT, run};
 
 fn pod(name: &str, version: u32) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": version.to_string()}})
@@ -109,6 +111,32 @@ fn a_watch_whose_request_is_too_old_begins_with_a_new_list() {
     for streams in [false, true] {
         assert_new_list(streams, || FakeReply::Json(410, status(410, "Expired")));
     }
+}
+
+#[test]
+fn a_watch_of_one_object_whose_request_is_too_old_begins_with_a_new_list() {
+    let (node, lists) = (Node::new(NodeOptions::default()), AtomicUsize::new(0));
+    let address = SocketAddr::from((node.outside_ip(false), 6443));
+    let api = FakeApi::start(node.outside(), address, move |request| match request.path.as_str() {
+        path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
+            FakeReply::Json(410, status(410, "Expired"))
+        }
+        path if kit::is_watch(path) => FakeReply::Hang,
+        _ if lists.fetch_add(1, Ordering::Relaxed) == 0 => list(5, &[pod("a", 3)]),
+        _ => list(9, &[pod("a", 8)]),
+    });
+    let credential = Credential::new("token", Pki::shared().server_ca_pem());
+    let connection = credential.connection(&api.url());
+    let object =
+        ObjectRef { group: "", kind: "ConfigMap", namespace: "shop".to_owned(), name: "a".to_owned() };
+    let versions = async {
+        let client = KubeClient::new(&connection).unwrap();
+        let changes = client.watch_object::<Value>(&object);
+        let versions =
+            changes.filter_map(async |change| Some(change.ok()??["metadata"]["resourceVersion"].take()));
+        tokio::time::timeout(LIMIT, versions.take(2).collect::<Vec<_>>()).await.expect("a new list")
+    };
+    assert_eq!(node.netns().run(|| run(versions)), ["3", "8"]);
 }
 
 #[test]

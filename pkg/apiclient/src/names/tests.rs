@@ -44,8 +44,7 @@ fn names_come_from_hosts_then_from_dns() {
     assert_eq!(find("api.x").unwrap(), ["127.0.0.9".parse::<IpAddr>().unwrap()]);
     assert_eq!(find("api").unwrap(), ["127.0.0.9".parse::<IpAddr>().unwrap()]);
     assert_eq!(find("localhost").unwrap().len(), 2);
-    let error = find("other.name").unwrap_err().to_string();
-    assert!(error.contains("other.name"), "{error}");
+    assert_eq!(find("other.name").unwrap_err().to_string(), "no name server knows other.name");
     std::fs::remove_dir_all(directory).unwrap();
 }
 
