@@ -133,7 +133,7 @@ fn write_only(
     redirect: &SidecarRedirect,
     file: &Path,
 ) -> Result<Option<RedirectResult>, CniError> {
-    let (families, _) = in_pod(call, |_| Ok(redirect::redirected_families(family_choice(redirect))?))?;
+    let (families, _) = in_pod(call, |_| Ok(family_choice(redirect).choose_in_netns()?))?;
     let text: String =
         families.iter().map(|family| sidecar::restore_text(&redirect.config, *family)).collect();
     let failed = |error| CniError::new(ErrorCode::Io, format!("cannot write {}: {error}", file.display()));

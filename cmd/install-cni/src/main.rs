@@ -92,6 +92,11 @@ fn main() -> ExitCode {
     if taint::is_meant(&program) {
         return taint::main(arguments.collect());
     }
+    // Repair in place starts this program once more in the user namespace of a pod, which no thread can enter.
+    if let Some(error) = firewall::become_tool(env::args_os()) {
+        commands::print_error(&anyhow::Error::msg(error));
+        return ExitCode::FAILURE;
+    }
     match run_subcommand(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {

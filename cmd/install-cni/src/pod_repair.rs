@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use cni_types::run_dir;
 use daemon_settings::DaemonSettings;
 use firewall::{FirewallOptions, NativeTables};
 use model::PodUid;
@@ -25,7 +26,8 @@ pub(crate) fn start(
         return;
     };
     let native = NativeTables::by_setting(settings.native_nftables);
-    let firewall = FirewallOptions { native, ..FirewallOptions::default() };
+    let lock_directory = Some(settings.debug_socket.with_file_name(run_dir::LOCKS));
+    let firewall = FirewallOptions { native, lock_directory, ..FirewallOptions::default() };
     let (index, proc) = (Arc::clone(&settings.records), settings.host_proc.clone());
     let (policy, existing) = (options.policy.clone(), options.existing);
     let records = Arc::new(move || index.read_records());

@@ -24,7 +24,6 @@ pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 ///
 /// If the newer Istio has another key for the same setting, it is used if the older one is absent. Files in `cni_agent_run_dir`
 /// have the names of [`run_dir`].
-/// `cni_agent_run_dir` has the names of [`run_dir`].
 #[derive(Debug)]
 pub struct NetConf {
     /// `cniVersion`; missing means 0.1.0.

@@ -74,8 +74,6 @@ pub struct CniEnvironment {
     pub netns: Option<NetnsPath>,
     /// `CNI_IFNAME`: set at `ADD`, `DEL`, `CHECK`.
     pub ifname: Option<CniIfName>,
-    /// `CNI_PATH`: directories of plugin binaries, separated by `:`.
-    pub path: Option<OsString>,
     /// `CNI_ARGS`, unparsed: see [`CniEnvironment::parse_args`]. Empty if unset.
     pub raw_args: String,
 }
@@ -109,7 +107,6 @@ impl CniEnvironment {
             )?,
             netns: parse_variable("CNI_NETNS", of_container("CNI_NETNS"), NetnsPath::new)?,
             ifname: parse_variable("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(CniIfName::new))?,
-            path: nonempty_variable(&lookup, "CNI_PATH"),
             raw_args: parse_variable("CNI_ARGS", of_container("CNI_ARGS"), as_text(bounded_args))?
                 .unwrap_or_default(),
         })

@@ -97,7 +97,8 @@ mod tests {
         let json = "{\n    \"cniVersion\": \"1.0.0\",\n    \"code\": 11,\n    \"msg\": \"the \\\"agent\\\" is away\"\n}";
         assert_eq!(error.to_json(), json);
         let error = error.with_details("start it");
-        assert!(error.to_json().contains("\n    \"details\": \"start it\"\n"));
+        let json = json.replace("\n}", ",\n    \"details\": \"start it\"\n}");
+        assert_eq!(error.to_json(), json);
         assert_eq!(error.to_string(), "the \"agent\" is away; start it (CNI code 11)");
     }
 }

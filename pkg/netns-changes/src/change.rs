@@ -53,6 +53,11 @@ impl ChangeKinds {
         self.0 == 0
     }
 
+    /// Returns the set without the kinds of `other`.
+    pub(crate) const fn without_kinds(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Returns whether every kind of `other` is in the set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

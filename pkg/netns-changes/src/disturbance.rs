@@ -38,6 +38,16 @@ impl NetnsDisturbance {
         self.kinds == ChangeKinds::FIREWALL && generation.is_some() && self.generation == generation
     }
 
+    /// Returns the part that was not observed, without the writer of firewall rules that were read since. `None`: all of
+    /// it was, as with [`NetnsDisturbance::was_observed`].
+    pub fn without_observed(self, generation: Option<u32>) -> Option<NetnsDisturbance> {
+        if generation.is_none() || self.generation != generation {
+            return Some(self);
+        }
+        let kinds = self.kinds.without_kinds(ChangeKinds::FIREWALL);
+        (!kinds.is_empty()).then_some(NetnsDisturbance { kinds, generation: None, writer: None, ..self })
+    }
+
     /// Returns the kind of objects that changed, as a label of metrics.
     pub fn metric_label(&self) -> &'static str {
         const LABELS: [(ChangeKinds, &str); 5] = [

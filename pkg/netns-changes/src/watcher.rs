@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::notification::Observed;
 use crate::rest::Rest;
 use crate::sockets::{Sockets, Source};
-use crate::{Change, ChangeKinds, Error};
+use crate::{Change, ChangeKinds, Error, NetnsDisturbance};
 
 /// Maximum number of sockets per wait; the kernel reports the others at the next one.
 const EVENTS: usize = 64;
@@ -65,6 +65,8 @@ struct WatchedNamespaces<K> {
 struct Watched<K> {
     key: K,
     sockets: Sockets,
+    /// The last transaction of nf_tables that was read; `None`: there was none, or notifications were lost.
+    last_transaction: Option<NetnsDisturbance>,
     rest: Rest,
     /// Whether the sockets are out of the epoll set until the rest ends.
     is_resting: bool,
@@ -116,7 +118,8 @@ impl<K: Clone> ChangeWatcher<K> {
         let id = WatchId(watched.next_id);
         watched.next_id += 1;
         sockets.register(self.0.epoll.as_fd(), |source| event_data(id, source))?;
-        watched.namespaces.insert(id, Watched { key, sockets, rest: Rest::default(), is_resting: false });
+        let (last_transaction, rest) = (None, Rest::default());
+        watched.namespaces.insert(id, Watched { key, sockets, last_transaction, rest, is_resting: false });
         drop(watched);
         Ok(NetnsWatch { set: Arc::clone(&self.0), id })
     }
@@ -186,6 +189,21 @@ impl<K> NetnsWatch<K> {
     }
 }
 
+impl<K: Clone> NetnsWatch<K> {
+    /// Returns the last transaction of nf_tables in the namespace, whether its change was reported or not; `None`: there
+    /// was none since the watch began, or notifications were lost. Reads what the kernel has queued, whose changes are
+    /// not reported any more, so observe the rules afterwards.
+    pub fn last_transaction(&self) -> Option<NetnsDisturbance> {
+        let mut watched = self.set.lock_watched();
+        let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
+        let watched = namespaces.get_mut(&self.id)?;
+        let mut observed = Observed::default();
+        watched.sockets.read_notifications(Source::Firewall, buffer, &mut observed);
+        let _ = watched.record_notifications(self.id, observed);
+        watched.last_transaction.clone()
+    }
+}
+
 impl<K> Drop for NetnsWatch<K> {
     fn drop(&mut self) {
         let removed = self.set.lock_watched().namespaces.remove(&self.id);
@@ -224,7 +242,7 @@ impl<K: Clone> WatchedNamespaces<K> {
             }
         }
         let change = |(id, observed): (WatchId, Observed)| {
-            self.namespaces.get(&id).and_then(|watched| observed.into_change(watched.key.clone(), id))
+            self.namespaces.get_mut(&id).and_then(|watched| watched.record_notifications(id, observed))
         };
         observed.into_iter().filter_map(change).collect()
     }
@@ -255,6 +273,20 @@ impl<K: Clone> WatchedNamespaces<K> {
         }
         let resting = self.namespaces.values().filter(|watched| watched.is_resting);
         resting.filter_map(|watched| watched.rest.ends).min()
+    }
+}
+
+impl<K: Clone> Watched<K> {
+    /// Returns the change that these notifications are about, and remembers its transaction.
+    fn record_notifications(&mut self, id: WatchId, observed: Observed) -> Option<Change<K>> {
+        let change = observed.into_change(self.key.clone(), id)?;
+        if change.kinds.contains(ChangeKinds::LOST) {
+            self.last_transaction = None;
+        } else if change.kinds.contains(ChangeKinds::FIREWALL) {
+            let transaction = Change { kinds: ChangeKinds::FIREWALL, ..change.clone() };
+            self.last_transaction = Some(NetnsDisturbance::new(transaction));
+        }
+        Some(change)
     }
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "../../netns/tests/named/bind.rs"]
 mod bind;
+#[path = "../../netns/tests/fresh/create.rs"]
+mod create;
 #[path = "kernel/kinds.rs"]
 mod kinds;
 #[path = "kernel/life.rs"]
@@ -26,14 +28,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Creates a namespace with lo and a veth pair `va`–`vb`, all up. Without permission to create one the test is skipped, with the
 /// reason on stderr; CI must have it.
 fn fresh_netns() -> Option<Netns> {
-    let netns = match Netns::create() {
-        Ok(netns) => netns,
-        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-    };
+    let netns = create::create_or_skip()?;
     run_in(&netns, "ip link set lo up", "");
     run_in(&netns, "ip link add va type veth peer name vb", "");
     for link in ["va", "vb"] {

@@ -1,13 +1,17 @@
 //! Memory and descriptors of watches, and behaviour without them: one test at a time in its own process, whose figures it reads.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+#[path = "../../netns/tests/fresh/create.rs"]
+mod create;
+
 use std::fs::{self, File};
 use std::iter;
 use std::sync::{Mutex, PoisonError};
 
-use netns::Netns;
 use netns_changes::ChangeWatcher;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use create::create_or_skip;
 
 const NAMESPACES: usize = 250;
 
@@ -24,21 +28,10 @@ fn descriptors() -> usize {
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn fresh_netns() -> Option<Netns> {
-    match Netns::create() {
-        Ok(netns) => Some(netns),
-        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            None
-        }
-    }
-}
-
 #[test]
 fn two_hundred_and_fifty_namespaces_cost_little() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(all) = (0..NAMESPACES).map(|_| fresh_netns()).collect::<Option<Vec<_>>>() else { return };
+    let Some(all) = (0..NAMESPACES).map(|_| create_or_skip()).collect::<Option<Vec<_>>>() else { return };
     let watcher = ChangeWatcher::new().unwrap();
     let key = |number: usize| format!("7b1d1a52-6ffe-4f6c-9e0c-{number:012}");
     let (memory, open) = (anonymous_memory(), descriptors());
@@ -56,7 +49,7 @@ fn two_hundred_and_fifty_namespaces_cost_little() {
 #[test]
 fn a_namespace_that_cannot_be_watched_is_an_error_with_its_cause() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(first), Some(second)) = (fresh_netns(), fresh_netns()) else { return };
+    let (Some(first), Some(second)) = (create_or_skip(), create_or_skip()) else { return };
     let watcher = ChangeWatcher::new().unwrap();
     let _watch = watcher.watch("pod", &first).unwrap();
     let (limits, open) = (getrlimit(Resource::Nofile), descriptors());
@@ -66,16 +59,17 @@ fn a_namespace_that_cannot_be_watched_is_an_error_with_its_cause() {
     let failed = watcher.watch("pod", &second);
     drop(others);
     setrlimit(Resource::Nofile, limits).unwrap();
-    let expected = "cannot listen for changes of links, addresses and routes: cannot open a netlink socket: ";
-    let message = failed.unwrap_err().to_string();
-    assert!(message.starts_with(expected) && message.contains("Too many open files"), "{message}");
+    assert_eq!(
+        failed.unwrap_err().to_string(),
+        "cannot listen for changes of links, addresses and routes: cannot open a netlink socket: Too many open files (os error 24)"
+    );
     assert_eq!((descriptors(), watcher.len()), (open, 1));
 }
 
 #[test]
 fn watches_leave_descriptors_for_other_work() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(netns) = fresh_netns() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let watchers = [(); 2].map(|()| ChangeWatcher::new().unwrap());
     let limits = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limits }).unwrap();

@@ -26,20 +26,6 @@ pub struct ReadinessPod {
     pub is_ready: bool,
 }
 
-impl ObservedNode {
-    /// Creates an observed node.
-    pub fn new(name: &str, is_ready: bool, is_tainted: bool) -> ObservedNode {
-        ObservedNode { name: name.to_owned(), is_ready, is_tainted }
-    }
-}
-
-impl ReadinessPod {
-    /// Creates an observed pod.
-    pub fn new(name: PodName, node: &str, is_ready: bool) -> ReadinessPod {
-        ReadinessPod { name, node: node.to_owned(), is_ready }
-    }
-}
-
 impl From<Node> for ObservedNode {
     fn from(node: Node) -> ObservedNode {
         let is_ours = |taint: &Taint| taint.key == TAINT.key && taint.effect == TAINT.effect;
@@ -115,7 +101,8 @@ mod tests {
             ReadinessPod::from(serde_json::from_value::<Pod>(pod).unwrap())
         };
         let name = PodName { namespace: "s".to_owned(), name: "p".to_owned() };
-        assert_eq!(pod(&json!(null), "True"), ReadinessPod::new(name, "n", true));
+        let expected = ReadinessPod { name, node: "n".to_owned(), is_ready: true };
+        assert_eq!(pod(&json!(null), "True"), expected);
         assert!(!pod(&json!(null), "False").is_ready);
         assert!(!pod(&json!("2026-01-01T00:00:00Z"), "True").is_ready);
     }

@@ -199,14 +199,6 @@ pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
     Ok(if found.native.is_some() { None } else { rules() })
 }
 
-/// Returns the families that [`apply`] would redirect in this namespace.
-///
-/// # Errors
-/// The kernel could not be queried, or there is no address.
-pub fn redirected_families(families: FamilyChoice) -> Result<Vec<Family>, Error> {
-    Ok(families.choose_families(&families::netns_addresses()?)?)
-}
-
 /// Removes every rule, route and address that [`apply`] adds with any configuration, and returns them as text;
 /// `tproxy_mark` identifies our policy rules. Both backends are cleaned unless one is forced, since an earlier run may
 /// have used either.

@@ -9,7 +9,7 @@ use enrolment::{
 use firewall::FirewallOptions;
 use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
 use model::{ExistingConnections, Family, Pod, PodName, PodUid};
-use netns::Netns;
+use netns::{Netns, UserNamespace};
 use pod_identity::{Ambiguity, KnownPods, PodIds, newest_by_pod};
 use redirect::{FamilyChoice, PreparedNetns};
 use rules::{ChainSet, RecordedRules, inpod::InPodRulesConfig};
@@ -137,8 +137,11 @@ impl InPlaceRepair {
     ) -> Result<Vec<String>, InPlaceError> {
         let existing = existing.unwrap_or(self.existing);
         let user_namespace = netns.foreign_owner()?.map(Arc::new);
+        let proxies = self.proxy_users(redirect, user_namespace.as_deref());
         let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
-        let act = |options: &FirewallOptions| restore_rules(redirect, families, recorded, existing, options);
+        let act = |options: &FirewallOptions| {
+            restore_rules(redirect, families, recorded, (existing, proxies.as_slice()), options)
+        };
         let ((missing, connections), warning) = firewall::run_inside(netns, &options, act)?;
         if let Some(warning) = warning {
             warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
@@ -147,6 +150,15 @@ impl InPlaceRepair {
             info!(target: "repair", namespace = %name.namespace, pod = %name.name, %connections, "repaired a pod with open connections");
         }
         Ok(missing)
+    }
+
+    /// Returns the users of a pod's proxy, as the kernel shows the owners of sockets to this process.
+    fn proxy_users(&self, redirect: &SidecarRedirect, within: Option<&UserNamespace>) -> Vec<u32> {
+        let config = &redirect.config;
+        let Some(users) = within else { return config.proxy_uids.clone() };
+        let owners = config.proxy_uids.iter().zip(&config.proxy_gids);
+        let on_node = owners.filter_map(|(uid, gid)| users.owner_on_node(&self.proc, *uid, *gid));
+        on_node.map(|(uid, _)| uid).collect()
     }
 
     /// Searches for the namespaces of pods; see [`NetnsFinder::find_netns`].
@@ -189,15 +201,14 @@ pub(crate) fn family_choice(redirect: &SidecarRedirect, recorded: Option<&Record
     }
 }
 
-/// Restores rules, and verifies that the kernel shows them.
+/// Restores rules, and verifies that the kernel shows them. `proxies`: users whose connections are not concerned.
 fn restore_rules(
     redirect: &SidecarRedirect,
     families: FamilyChoice,
     recorded: Option<&RecordedRules>,
-    existing: ExistingConnections,
+    (existing, proxies): (ExistingConnections, &[u32]),
     options: &FirewallOptions,
 ) -> Result<(Vec<String>, Option<ConnectionsReport>), InPlaceError> {
-    let proxies = &redirect.config.proxy_uids;
     let concerns = |socket: &TcpSocket| !socket.is_local() && !proxies.contains(&socket.user);
     let (done, connections) = PreparedNetns::observe(options)?.apply_by(
         &redirect.config,

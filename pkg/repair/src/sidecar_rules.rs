@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -78,6 +79,9 @@ const COMPARISONS: usize = 4;
 const SLOW_COMPARISONS: usize = 2;
 const SLOW: Duration = Duration::from_millis(500);
 
+/// Maximum wait for the notification of a transaction whose generation the kernel already shows (`nf_tables_commit`).
+const NOTIFIED: Duration = Duration::from_millis(20);
+
 /// Comparison of a pod's rules, which restores missing ones.
 pub(crate) struct Comparison {
     pub(crate) uid: PodUid,
@@ -122,18 +126,16 @@ impl SidecarRuleReconciler {
         dry_run: bool,
         watcher: Option<ChangeWatcher<PodUid>>,
     ) -> SidecarRuleReconciler {
-        let (known, ambiguous, started) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
-        let (waiting, running, unwatched) = (VecDeque::new(), BTreeMap::new(), 0);
         SidecarRuleReconciler {
             in_place,
             dry_run,
-            started,
+            started: Instant::now(),
             watcher,
-            known,
-            waiting,
-            running,
-            unwatched,
-            ambiguous,
+            known: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            unwatched: 0,
+            ambiguous: BTreeMap::new(),
         }
     }
 
@@ -165,12 +167,7 @@ impl SidecarRuleReconciler {
     /// Queues a comparison of a pod's rules.
     fn compare_pod(&mut self, uid: PodUid, disturbance: Option<NetnsDisturbance>) {
         match self.waiting.iter_mut().find(|(waiting, _)| *waiting == uid) {
-            Some((_, earlier)) => {
-                *earlier = match (earlier.take(), disturbance) {
-                    (Some(earlier), Some(later)) => Some(earlier.merge_with(later)),
-                    (earlier, later) => earlier.or(later),
-                };
-            }
+            Some((_, earlier)) => *earlier = merge_disturbances(earlier.take(), disturbance),
             None => self.waiting.push_back((uid, disturbance)),
         }
     }
@@ -183,8 +180,10 @@ impl SidecarRuleReconciler {
             let (uid, disturbance) = self.waiting.remove(at)?;
             // Otherwise the pod has ended, or its namespace is not known.
             if let (Some(pod), Some(known)) = (pods.pod(&uid), self.known.get(&uid).cloned()) {
-                let verified = known.verified.as_ref().and_then(RulesFingerprint::generation);
-                if disturbance.as_ref().is_some_and(|changes| changes.was_observed(verified)) {
+                let changed = disturbance.is_some();
+                let disturbance =
+                    disturbance.and_then(|changes| changes.without_observed(known.verified_generation()));
+                if changed && disturbance.is_none() {
                     continue; // a repair of ours, or a change before an observation
                 }
                 self.running.insert(uid.clone(), known.is_slow);
@@ -312,18 +311,8 @@ impl SidecarRuleReconciler {
                     let netns = Arc::new(found.netns);
                     let watch =
                         self.watcher.as_ref().and_then(|watcher| watcher.watch(uid.clone(), &netns).ok());
-                    let known = KnownPod {
-                        netns,
-                        watch: watch.map(Arc::new),
-                        baseline: baseline.map(Arc::new),
-                        redirect,
-                        verified: None,
-                        reported: None,
-                        stability: Stability::default(),
-                        recheck: None,
-                        next_conflict: AgentTime::ZERO,
-                        is_slow: false,
-                    };
+                    let (watch, baseline) = (watch.map(Arc::new), baseline.map(Arc::new));
+                    let known = KnownPod { watch, baseline, redirect, ..KnownPod::new(netns) };
                     self.known.insert(uid.clone(), known);
                     new.push(uid);
                 }
@@ -342,10 +331,10 @@ impl Comparison {
     /// Compares, and restores missing rules. Blocks for some milliseconds, for some tens if it repairs, and for seconds
     /// if the pod keeps the kernel busy.
     pub(crate) fn run(self) -> Compared {
-        let Comparison { uid, pod, mut known, repair, started, disturbance } = self;
+        let Comparison { uid, pod, mut known, repair, started, mut disturbance } = self;
         let was_unstable = known.stability.is_unstable();
         let now = started.elapsed();
-        let compared = known.compare_rules(&pod, repair.as_ref(), now);
+        let compared = known.compare_rules(&pod, repair.as_ref(), now, &mut disturbance);
         known.is_slow = started.elapsed() - now > SLOW;
         known.recheck = known.stability.recheck_delay().map(|delay| now + delay);
         let is_unstable = known.stability.is_unstable();
@@ -367,19 +356,40 @@ impl Comparison {
 }
 
 impl KnownPod {
+    /// Creates a pod of which nothing but its namespace is known.
+    fn new(netns: Arc<Netns>) -> KnownPod {
+        KnownPod {
+            netns,
+            watch: None,
+            baseline: None,
+            redirect: None,
+            verified: None,
+            reported: None,
+            stability: Stability::default(),
+            recheck: None,
+            next_conflict: AgentTime::ZERO,
+            is_slow: false,
+        }
+    }
+
     /// Returns the result, and whether another component has removed restored rules again. `None`: all rules are in
-    /// place, or the difference was reported before. `repair`: `None` in a dry run.
+    /// place, or the difference was reported before. `repair`: `None` in a dry run. Adds the last change of rules to
+    /// `disturbance`.
     fn compare_rules(
         &mut self,
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
         now: AgentTime,
+        disturbance: &mut Option<NetnsDisturbance>,
     ) -> Option<(Result<Vec<String>, String>, bool)> {
         let fingerprint = self.rules_fingerprint();
         if fingerprint.is_some() && fingerprint == self.verified && self.has_routes(pod) {
             self.stability.record_observation(false, now);
             return None;
         }
+        // The clock or an earlier change may have triggered this before the notification was read or due.
+        let generation = fingerprint.as_ref().and_then(RulesFingerprint::generation);
+        *disturbance = merge_disturbances(disturbance.take(), self.find_transaction(generation));
         let (result, is_contested) = match self.restore_rules(pod, repair) {
             // The pod has no traffic: its sandbox is being replaced, or the pod is about to end.
             Err(InPlaceError::Redirect(redirect::Error::NoAddress(_))) => return None,
@@ -436,11 +446,30 @@ impl KnownPod {
         let restored =
             repair.restore_pod(&self.netns, &pod.ids.name, &redirect, families, own, pod.existing)?;
         if own.is_none() {
-            let families = self.netns.run_in(|| redirect::redirected_families(families))??;
+            let families = self.netns.run_in(|| families.choose_in_netns())??;
             self.baseline = Some(Arc::new(DesiredRules::for_families(&redirect.config, &families).rules));
             self.redirect = Some(redirect);
         }
         Ok(restored)
+    }
+
+    /// Returns the last transaction of nf_tables since the rules were in place, if it is known; `generation`: the present
+    /// one. Called before the rules are read, which covers the changes that are not reported any more.
+    fn find_transaction(&self, generation: Option<u32>) -> Option<NetnsDisturbance> {
+        let (watch, verified) = (self.watch.as_ref()?, self.verified_generation());
+        let deadline = Instant::now() + NOTIFIED;
+        loop {
+            let last = watch.last_transaction().and_then(|last| last.without_observed(verified));
+            let is_expected = verified.is_some() && generation != verified;
+            if last.is_some() || !is_expected || Instant::now() >= deadline {
+                return last;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn verified_generation(&self) -> Option<u32> {
+        self.verified.as_ref().and_then(RulesFingerprint::generation)
     }
 
     /// Returns the decision that the pod's rules shall match.
@@ -466,6 +495,13 @@ impl KnownPod {
     }
 }
 
+fn merge_disturbances(
+    earlier: Option<NetnsDisturbance>,
+    later: Option<NetnsDisturbance>,
+) -> Option<NetnsDisturbance> {
+    [earlier, later].into_iter().flatten().reduce(NetnsDisturbance::merge_with)
+}
+
 /// Returns what is missing in this namespace; `redirect`: `None` if an annotation is invalid, and its ADD recorded
 /// nothing. Needs no tool.
 fn missing_rules(
@@ -488,6 +524,7 @@ mod tests {
     use firewall::FirewallOptions;
     use kubeio::ListEvent;
     use model::{ExistingConnections, Pod};
+    use netns_changes::{Change, ChangeKinds, Writer};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use serde_json::json;
 
@@ -513,18 +550,8 @@ mod tests {
         all.observe_event(&mut ListEvent::Reset(pods.collect()));
         let netns = Arc::new(Netns::open("/proc/self/ns/net").unwrap());
         for uid in all.all_pods().keys() {
-            let known = KnownPod {
-                netns: Arc::clone(&netns),
-                watch: None,
-                baseline: None,
-                redirect: None,
-                verified: None,
-                reported: None,
-                stability: Stability::default(),
-                recheck: None,
-                next_conflict: AgentTime::ZERO,
-                is_slow: uid.as_str().chars().all(char::is_uppercase),
-            };
+            let is_slow = uid.as_str().chars().all(char::is_uppercase);
+            let known = KnownPod { is_slow, ..KnownPod::new(Arc::clone(&netns)) };
             reconciler.known.insert(uid.clone(), known);
         }
         uids.chars().for_each(|uid| reconciler.compare_pod(uid.to_string().into(), None));
@@ -564,6 +591,31 @@ mod tests {
         assert!(reconciler.known.values().all(|known| known.is_slow), "the result is kept");
         assert_eq!(begin_all(&mut reconciler, &pods).len(), 1);
         assert!(reconciler.waiting.is_empty());
+    }
+
+    /// The first repair of a pod with IPv6 adds rules and an address.
+    #[test]
+    fn a_repair_of_ours_is_not_the_writer_of_a_later_change() {
+        let (mut reconciler, pods) = reconciler_of("a");
+        let begun = begin_all(&mut reconciler, &pods).remove("a").unwrap();
+        finish(&mut reconciler, begun, false);
+        let watcher = ChangeWatcher::<PodUid>::new().unwrap();
+        let known = reconciler.known.values_mut().next().unwrap();
+        let watch = watcher.watch("a".into(), &known.netns).unwrap();
+        known.verified = known.rules_fingerprint();
+        let generation = known.verified_generation();
+        assert!(generation.is_some());
+        let writer = Some(Writer { pid: 1, name: "install-cni".into() });
+        let change = |kinds| {
+            let (key, watch) = (PodUid::from("a"), watch.id());
+            NetnsDisturbance::new(Change { key, watch, kinds, generation, writer: writer.clone() })
+        };
+        reconciler.compare_pod("a".into(), Some(change(ChangeKinds::FIREWALL)));
+        assert!(begin_all(&mut reconciler, &pods).is_empty());
+        reconciler.compare_pod("a".into(), Some(change(ChangeKinds::FIREWALL | ChangeKinds::ADDRESSES)));
+        let begun = begin_all(&mut reconciler, &pods).remove("a").unwrap();
+        let disturbance = begun.disturbance.unwrap();
+        assert_eq!((disturbance.metric_label(), disturbance.writer_name()), ("addresses", None));
     }
 
     #[test]

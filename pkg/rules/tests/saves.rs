@@ -83,14 +83,15 @@ fn a_removal_from_a_real_save_names_every_chain_and_jump() {
     for save in SAVES.iter() {
         let saved = SavedTables::parse(&save.text).unwrap();
         let text = plan::remove(&saved).restore_text();
+        let has = |edit: String| text.lines().any(|line| line == edit);
         for table in saved.tables.values() {
             for chain in table.chains.iter().filter(|chain| ChainSet::SIDECAR.contains(chain)) {
-                assert!(text.contains(&format!("-X {chain}\n")), "{}: {chain}", save.name);
+                assert!(has(format!("-X {chain}")), "{}: {chain}", save.name);
             }
             let hooks =
                 table.rules.iter().filter(|rule| Hook::ALL.iter().any(|hook| hook.as_str() == rule.chain));
             for rule in hooks {
-                assert!(text.contains(&format!("-D {} {}\n", rule.chain, rule.text)), "{}", save.name);
+                assert!(has(format!("-D {} {}", rule.chain, rule.text)), "{}", save.name);
             }
         }
     }

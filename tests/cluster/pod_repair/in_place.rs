@@ -1,6 +1,6 @@
 //! Broken pods whose rules are applied in place.
 
-use std::{net::SocketAddr, path::Path};
+use std::{fs, net::SocketAddr, path::Path};
 
 use kit::{Echo, Pod, PodSandbox, ProcessTable, Proto, Serve};
 
@@ -122,6 +122,8 @@ fn both_families_are_repaired_in_tables_of_either_kind() {
             _ => assert!(kit::plugin_rules::is_bare(&sandbox.netns, "iptables-legacy-save"), "{kind}"),
         }
     }
+    let locks = fs::read_dir(node.0.node.run_dir().join("locks"));
+    assert!(locks.unwrap().count() > 0, "the plugin and the agent share the locks of legacy tables");
 }
 
 #[test]

@@ -3,12 +3,15 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
-use kit::{Echo, Live, LiveConnections, Pod, PodSandbox, Proto, Serve};
+use kit::{Echo, Live, LiveConnections, Pod, PodSandbox, Proto, Serve, UserNetns};
 
 use super::{
     in_place::{ProcessNode, answered_by, dual_stack, rules_of},
@@ -540,6 +543,65 @@ fn rules_of_another_version_stay_until_somebody_removes_them() {
     flush(&sandbox, "nft");
     wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 2.0);
     assert_eq!(rules_of(&sandbox), rules_of(&late));
+}
+
+/// Adds the only process of a pod with `hostUsers: false` and this address, and a link from the pod to the node.
+fn add_users_pod(own: &ProcessNode, inside: &UserNetns, name: &str) {
+    let (netns, node) = (inside.name(), own.node.0.node.netns());
+    let _ =
+        inside.ip(&format!("link add eth0 netns {netns} type veth peer name users0 netns {}", node.name()));
+    for line in ["link set lo up", "address add 10.77.0.2/24 dev eth0", "link set eth0 up"] {
+        let _ = inside.ip(&format!("-n {netns} {line}"));
+    }
+    node.sh("ip address add 10.77.0.1/24 dev users0");
+    node.sh("ip link set users0 up");
+    let pod = own.node.create(name, |pod| {
+        pod["metadata"]["annotations"]["cni.istio.io/existing-connections"] = "reset".into();
+    });
+    let status = json!({"phase": "Running", "podIP": "10.77.0.2", "podIPs": [{"ip": "10.77.0.2"}]});
+    own.node.0.api.admin().patch_status(&own.node.path(name), &status);
+    let (process, uid) = (own.processes.path().join("11"), pod["metadata"]["uid"].as_str().unwrap());
+    fs::create_dir_all(process.join("ns")).unwrap();
+    fs::write(process.join("cgroup"), format!("0::/kubepods/burstable/pod{uid}/0123\n")).unwrap();
+    let real = PathBuf::from(format!("/proc/{}", inside.pid()));
+    for file in ["stat", "uid_map", "gid_map"] {
+        fs::write(process.join(file), fs::read(real.join(file)).unwrap()).unwrap();
+    }
+    symlink(Path::new("/var/run/netns").join(netns), process.join("ns/net")).unwrap();
+    symlink(real.join("ns/user"), process.join("ns/user")).unwrap();
+}
+
+/// The kernel accepts rules about users only from within their namespace, and shows the owner of a socket as the node's user.
+#[test]
+fn a_pod_with_users_of_its_own_is_repaired_and_its_proxy_keeps_its_connections() {
+    if !kit::has_other_users() {
+        return kit::skip("the machine lends us no users to map");
+    }
+    let Some(own) = ProcessNode::start("repair-users") else { return };
+    let inside = UserNetns::new("repair-users");
+    add_users_pod(&own, &inside, "web");
+    let service = own.node.0.node.netns().run(|| TcpListener::bind("10.77.0.1:8080")).unwrap();
+    service.set_nonblocking(true).unwrap();
+    let mut accepted = Vec::new();
+    let mut clients = ["1337", "1000"].map(|user| {
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--net", "--target", &inside.pid().to_string(), "--setuid", user]);
+        command.args(["--setgid", user, "bash", "-c", "exec 3<>/dev/tcp/10.77.0.1/8080; cat <&3"]);
+        let client = command.stdin(Stdio::null()).spawn().unwrap();
+        kit::until("it is connected", || service.accept().map(|(stream, _)| accepted.push(stream)).is_ok());
+        client
+    });
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    let saved = inside.ip(&format!("netns exec {} iptables-save -t nat", inside.name()));
+    let is_exempt = saved.lines().any(|line| line == "-A ISTIO_OUTPUT -m owner --uid-owner 1337 -j RETURN");
+    assert!(is_exempt, "{saved}");
+    let [proxy, app] = &mut clients;
+    kit::until("the application's connection is closed", || app.try_wait().unwrap().is_some());
+    assert!(proxy.try_wait().unwrap().is_none(), "{}", daemon.log());
+    assert_eq!(rules(&daemon, "fail"), 0.0, "{}", daemon.log());
+    drop(accepted);
+    clients.iter_mut().for_each(|client| drop(client.wait()));
 }
 
 /// A plaintext connection continues outside the mesh, unless the pod's annotation requests otherwise.

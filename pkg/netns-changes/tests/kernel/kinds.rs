@@ -77,6 +77,25 @@ fn changes_of_the_firewall_name_their_writer_and_the_generation() {
     }
 }
 
+/// For an observation that something else than its notification triggered.
+#[test]
+fn the_last_writer_is_known_before_and_after_its_change_was_reported() {
+    let Some((watcher, netns)) = watched_netns() else { return };
+    let writer = || watcher.watch.last_transaction().and_then(|last| last.writer_name()).unwrap_or_default();
+    assert_eq!(writer(), "");
+    run_in(&netns, "iptables-nft-restore", "*nat\n-A OUTPUT -p tcp -j ACCEPT\nCOMMIT\n");
+    assert!(writer().starts_with("iptables-nft-re (process "), "{}", writer());
+    assert_eq!(pending(&watcher), [], "it was read");
+    run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
+    assert_eq!(first_of(&watcher, ChangeKinds::POLICY_RULES).kinds, ChangeKinds::POLICY_RULES);
+    assert!(writer().starts_with("iptables-nft-re (process "), "{}", writer());
+    run_in(&netns, "nft delete table ip nat", "");
+    let change = first_of(&watcher, ChangeKinds::FIREWALL);
+    assert!(writer().starts_with("nft (process "), "{}", writer());
+    let last = watcher.watch.last_transaction().unwrap();
+    assert!(last.was_observed(change.generation) && last.without_observed(change.generation).is_none());
+}
+
 /// Three transactions, with two hundred rules each.
 #[test]
 fn changes_that_are_pending_are_reported_as_one() {

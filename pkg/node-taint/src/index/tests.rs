@@ -12,7 +12,11 @@ fn name(pod: &str) -> PodName {
 }
 
 fn pod(pod: &str, node: &str, is_ready: bool) -> ReadinessPod {
-    ReadinessPod::new(name(pod), node, is_ready)
+    ReadinessPod { name: name(pod), node: node.to_owned(), is_ready }
+}
+
+fn node(name: &str, is_ready: bool, is_tainted: bool) -> ObservedNode {
+    ObservedNode { name: name.to_owned(), is_ready, is_tainted }
 }
 
 /// An index after both lists, with one requirement.
@@ -41,7 +45,7 @@ fn a_node_passes_when_it_and_a_pod_on_it_are_ready() {
         (false, vec![pod("p", "n", true)], true, None),
         (false, vec![pod("p", "n", true)], false, Some(TaintChange::Add)),
     ] {
-        let index = listed(&[ObservedNode::new("n", node_ready, tainted)], &pods);
+        let index = listed(&[node("n", node_ready, tainted)], &pods);
         assert_eq!(index.needed_change("n"), expected, "{node_ready} {tainted} {pods:?}");
     }
 }
@@ -50,8 +54,8 @@ fn a_node_passes_when_it_and_a_pod_on_it_are_ready() {
 fn without_requirements_a_ready_node_passes() {
     let mut index = NodeIndex::new(&config(0));
     index.observe(NodeObservation::Nodes(ListEvent::Reset(vec![
-        ObservedNode::new("n", true, true),
-        ObservedNode::new("m", false, true),
+        node("n", true, true),
+        node("m", false, true),
     ])));
     assert_eq!(
         (index.verdict("n"), index.needed_change("n")),
@@ -63,7 +67,7 @@ fn without_requirements_a_ready_node_passes() {
 #[test]
 fn every_requirement_must_have_its_pod() {
     let mut index = NodeIndex::new(&config(2));
-    index.observe(NodeObservation::Nodes(ListEvent::Reset(vec![ObservedNode::new("n", true, true)])));
+    index.observe(NodeObservation::Nodes(ListEvent::Reset(vec![node("n", true, true)])));
     for number in [0, 1] {
         index.observe(NodeObservation::Pods(number, ListEvent::Reset(Vec::new())));
     }
@@ -78,7 +82,7 @@ fn every_requirement_must_have_its_pod() {
 #[test]
 fn nothing_is_said_before_everything_was_listed_and_then_of_all_nodes() {
     let mut index = NodeIndex::new(&config(2));
-    let nodes = vec![ObservedNode::new("m", true, false), ObservedNode::new("n", true, true)];
+    let nodes = vec![node("m", true, false), node("n", true, true)];
     index.observe(NodeObservation::Pods(0, ListEvent::Applied(pod("p", "n", true))));
     index.observe(NodeObservation::Nodes(ListEvent::Reset(nodes)));
     index.observe(NodeObservation::Pods(0, ListEvent::Reset(vec![pod("p", "n", true)])));
@@ -94,7 +98,7 @@ fn nothing_is_said_before_everything_was_listed_and_then_of_all_nodes() {
 
 #[test]
 fn an_event_concerns_the_nodes_of_the_pod_before_and_after_it() {
-    let mut index = listed(&[ObservedNode::new("n", true, false)], &[pod("p", "n", true)]);
+    let mut index = listed(&[node("n", true, false)], &[pod("p", "n", true)]);
     assert_eq!(applied(&mut index, pod("p", "m", true)), ["m", "n"]);
     assert_eq!(applied(&mut index, pod("p", "m", false)), ["m"]);
     assert_eq!(applied(&mut index, pod("p", "m", false)), [""; 0], "it was not ready before");
@@ -109,13 +113,13 @@ fn an_event_concerns_the_nodes_of_the_pod_before_and_after_it() {
 
 #[test]
 fn a_node_needs_no_change_when_a_watch_shows_the_last_one_or_when_it_is_gone() {
-    let mut index = listed(&[ObservedNode::new("n", true, false)], &[]);
+    let mut index = listed(&[node("n", true, false)], &[]);
     assert_eq!(index.needed_change("n"), Some(TaintChange::Add));
-    index.observe(NodeObservation::Nodes(ListEvent::Applied(ObservedNode::new("n", true, true))));
+    index.observe(NodeObservation::Nodes(ListEvent::Applied(node("n", true, true))));
     assert_eq!((index.needed_change("n"), index.node_counts()), (None, (1, 1)));
-    index.observe(NodeObservation::Nodes(ListEvent::Applied(ObservedNode::new("n", true, false))));
+    index.observe(NodeObservation::Nodes(ListEvent::Applied(node("n", true, false))));
     assert_eq!(index.needed_change("n"), Some(TaintChange::Add), "someone removed it");
-    index.observe(NodeObservation::Nodes(ListEvent::Deleted(ObservedNode::new("n", true, false))));
+    index.observe(NodeObservation::Nodes(ListEvent::Deleted(node("n", true, false))));
     assert_eq!(index.needed_change("n"), None);
 }
 
@@ -148,8 +152,7 @@ fn history<T: Clone + std::fmt::Debug + 'static>(
 }
 
 fn any_node() -> impl Strategy<Value = ObservedNode> + Clone {
-    ("[a-c]", any::<bool>(), any::<bool>())
-        .prop_map(|(name, ready, tainted)| ObservedNode::new(&name, ready, tainted))
+    ("[a-c]", any::<bool>(), any::<bool>()).prop_map(|(name, ready, tainted)| node(&name, ready, tainted))
 }
 
 fn any_pod() -> impl Strategy<Value = ReadinessPod> + Clone {

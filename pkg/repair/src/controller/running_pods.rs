@@ -70,43 +70,9 @@ impl RepairController {
     ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
         let new = || SidecarRuleReconciler::new(self.in_place.clone(), self.options.dry_run, watcher);
-        let reconciler = rules.reconciler.take().unwrap_or_else(new);
-        self.run_pass(rules, reconciler, move |reconciler| {
-            reconciler.pass(&all, &pods, only_new).map_err(|error| error.to_string())
-        })
-        .await;
-    }
-
-    /// Handles the result of a comparison.
-    pub(super) async fn finish_comparison(
-        &self,
-        rules: &mut KeptRules,
-        (uid, compared): (PodUid, Result<Compared, JoinError>),
-    ) {
-        let Some(reconciler) = &mut rules.reconciler else { return };
-        if let Err(error) = &compared {
-            warn!(target: "repair", %uid, %error, "defect: cannot compare the rules of a running pod");
-        }
-        let report = reconciler.finish_comparison(&uid, compared.ok());
-        let now = reconciler.unstable_pods();
-        self.unstable.send_if_modified(|unstable| {
-            let is_other = *unstable != now;
-            *unstable = now;
-            is_other
-        });
-        if let Some(report) = report {
-            self.report_rules(report).await;
-        }
-    }
-
-    async fn run_pass(
-        &self,
-        rules: &mut KeptRules,
-        mut reconciler: SidecarRuleReconciler,
-        pass: impl FnOnce(&mut SidecarRuleReconciler) -> Result<Vec<RulesReport>, String> + Send + 'static,
-    ) {
+        let mut reconciler = rules.reconciler.take().unwrap_or_else(new);
         let pass = tokio::task::spawn_blocking(move || {
-            let reports = pass(&mut reconciler);
+            let reports = reconciler.pass(&all, &pods, only_new).map_err(|error| error.to_string());
             (reconciler, reports)
         });
         let reports = match pass.await {
@@ -128,6 +94,28 @@ impl RepairController {
                 warn!(target: "repair", error, "cannot compare the rules of running pods");
             }
             Err(_) => {}
+        }
+    }
+
+    /// Handles the result of a comparison.
+    pub(super) async fn finish_comparison(
+        &self,
+        rules: &mut KeptRules,
+        (uid, compared): (PodUid, Result<Compared, JoinError>),
+    ) {
+        let Some(reconciler) = &mut rules.reconciler else { return };
+        if let Err(error) = &compared {
+            warn!(target: "repair", %uid, %error, "defect: cannot compare the rules of a running pod");
+        }
+        let report = reconciler.finish_comparison(&uid, compared.ok());
+        let now = reconciler.unstable_pods();
+        self.unstable.send_if_modified(|unstable| {
+            let is_other = *unstable != now;
+            *unstable = now;
+            is_other
+        });
+        if let Some(report) = report {
+            self.report_rules(report).await;
         }
     }
 
