@@ -7,6 +7,7 @@ mod settings;
 
 use std::{
     env,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Mutex,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -26,8 +27,8 @@ const FIXED_SEED: u64 = 0x6d69_6c6c_7261_6365;
 const PACKETS: usize = 150;
 /// Timeout of a packet that is not answered.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Timeout of a repeated packet whose results differed: a busy machine is no difference.
-const SECOND_PATIENCE: Duration = Duration::from_secs(2);
+/// Timeouts of the repetitions of a packet whose results differed: a busy machine or a lost datagram is no difference.
+const REPETITIONS: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
 
 /// Tables that both tools are forced to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +96,10 @@ fn compare_setting(setting: &Setting, tables: Tables, packets: &[Packet], tools:
     let mut surprises = Vec::new();
     let mut seen: Vec<&Difference> = Vec::new();
     for packet in suspects {
-        let [theirs, ours]: [Fate; 2] =
-            pods.each_ref().map(|pod| send(pod, std::slice::from_ref(packet), SECOND_PATIENCE).remove(0));
-        if theirs == ours {
-            continue;
-        }
-        match setting.differences.iter().find(|difference| (difference.covers)(packet)) {
+        let listed = setting.differences.iter().find(|difference| (difference.covers)(packet));
+        let repetitions = &REPETITIONS[..if listed.is_some() { 1 } else { REPETITIONS.len() }];
+        let Some([theirs, ours]) = repeat_packet(&pods, packet, repetitions) else { continue };
+        match listed {
             Some(difference) => seen.push(difference),
             None => {
                 surprises.push(format!("{}: {packet}\n    Istio: {theirs}\n    ours:  {ours}", setting.name));
@@ -113,6 +112,24 @@ fn compare_setting(setting: &Setting, tables: Tables, packets: &[Packet], tools:
         format!("{}: no packet shows this difference: {}", setting.name, difference.description)
     }));
     surprises
+}
+
+/// Sends a packet again, and returns the results if they still differ. Only a timeout is repeated more than once.
+fn repeat_packet(pods: &[PodNetwork; 2], packet: &Packet, timeouts: &[Duration]) -> Option<[Fate; 2]> {
+    let mut fates = None;
+    for timeout in timeouts {
+        let [theirs, ours] =
+            pods.each_ref().map(|pod| send(pod, std::slice::from_ref(packet), *timeout).remove(0));
+        if theirs == ours {
+            return None;
+        }
+        let is_final = ![&theirs, &ours].contains(&&Fate::Failed(ErrorKind::TimedOut));
+        fates = Some([theirs, ours]);
+        if is_final {
+            break;
+        }
+    }
+    fates
 }
 
 /// Contents of a pod's namespace, for the message of a failure.

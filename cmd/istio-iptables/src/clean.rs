@@ -34,11 +34,11 @@ flags::flag_table!(
 );
 
 const USAGE: &str = "istio-clean-iptables removes from this network namespace everything that istio-iptables made, with whatever
-flags it ran: rules of both backends, policy rules and routes of TPROXY, the address ::6 on lo.
+flags it ran: rules of both backends, policy rules with the mark of TPROXY and their routes, the address ::6 on lo.
 
 Usage: istio-clean-iptables [flags]
 
-Exit status: 0 no rule or route of istio-iptables remains; 1 usage error, or something could not be removed";
+Exit status: 0 no rule of istio-iptables remains, and no policy rule with the mark; 1 usage error, or something could not be removed";
 
 /// Runs the tool with these arguments; messages are written to `out`.
 ///

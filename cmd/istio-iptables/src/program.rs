@@ -12,7 +12,7 @@ use rules::{ChainSet, sidecar};
 use crate::{
     EXIT_VALIDATION, arguments, clean, dry_run,
     settings::{FLAGS, IptablesSettings, LOOPBACK, SettingSources, tproxy_mark},
-    validation,
+    validation::{self, ValidationError},
 };
 
 const USAGE: &str =
@@ -52,6 +52,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) 
             writeln!(out, "validation passed: a connection to port {port} arrived at the proxy's port")?;
             Ok(ExitCode::SUCCESS)
         }
+        // Nothing was tried: with the other status, repair would delete or label the pod.
+        Err(error @ ValidationError::Families(_)) => Err(error.into()),
         Err(error) => {
             writeln!(out, "validation failed: {error}\n{}", validation::HINT)?;
             Ok(ExitCode::from(EXIT_VALIDATION))
@@ -59,32 +61,23 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) 
     }
 }
 
-fn env_variable(name: &str) -> Option<String> {
-    env::var(name).ok()
-}
-
 fn read_settings(values: &FlagValues) -> Result<IptablesSettings> {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));
-    let resolv_conf = fs::read_to_string("/etc/resolv.conf").ok();
-    let envoy_user = env_variable("ENVOY_USER");
-    let owner_groups = env_variable("ISTIO_OUTBOUND_OWNER_GROUPS");
-    let owner_groups_exclude = env_variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
-    let loopback = env_variable(LOOPBACK);
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let variable = |name: &str| env::var(name).ok();
     let sources = SettingSources {
-        passwd: &passwd,
-        group: &group,
-        resolv_conf: resolv_conf.as_deref(),
-        envoy_user: envoy_user.as_deref(),
-        owner_groups: owner_groups.as_deref(),
-        owner_groups_exclude: owner_groups_exclude.as_deref(),
-        loopback: loopback.as_deref(),
+        passwd: read("/etc/passwd").unwrap_or_default(),
+        group: read("/etc/group").unwrap_or_default(),
+        resolv_conf: read("/etc/resolv.conf"),
+        envoy_user: variable("ENVOY_USER"),
+        owner_groups: variable("ISTIO_OUTBOUND_OWNER_GROUPS"),
+        owner_groups_exclude: variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE"),
+        loopback: variable(LOOPBACK),
     };
     Ok(IptablesSettings::new(values, &sources)?)
 }
 
 fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
-    let families = redirect::redirected_families(settings.families)?;
+    let families = settings.families.choose_in_netns()?;
     write!(out, "{}", dry_run::shell_commands(settings, &families))?;
     if let Some(path) = env::var_os("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()) {
         let text: String =

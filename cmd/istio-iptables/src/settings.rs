@@ -24,22 +24,22 @@ pub(crate) use value::parse_boolean;
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 
 /// Sources other than flags: environment variables, and host files that some flags refer to.
-#[derive(Clone, Copy, Debug)]
-pub struct SettingSources<'a> {
+#[derive(Clone, Debug)]
+pub struct SettingSources {
     /// `/etc/passwd`
-    pub passwd: &'a str,
+    pub passwd: String,
     /// `/etc/group`
-    pub group: &'a str,
+    pub group: String,
     /// `/etc/resolv.conf`; `None` if unreadable.
-    pub resolv_conf: Option<&'a str>,
+    pub resolv_conf: Option<String>,
     /// `$ENVOY_USER`
-    pub envoy_user: Option<&'a str>,
+    pub envoy_user: Option<String>,
     /// `$ISTIO_OUTBOUND_OWNER_GROUPS`
-    pub owner_groups: Option<&'a str>,
+    pub owner_groups: Option<String>,
     /// `$ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE`
-    pub owner_groups_exclude: Option<&'a str>,
+    pub owner_groups_exclude: Option<String>,
     /// `$ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`
-    pub loopback: Option<&'a str>,
+    pub loopback: Option<String>,
 }
 
 /// Settings of one run.
@@ -72,7 +72,7 @@ impl IptablesSettings {
     ///
     /// # Errors
     /// The first invalid value, with its flag.
-    pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
+    pub fn new(values: &FlagValues, sources: &SettingSources) -> Result<IptablesSettings, InvalidValue> {
         let native = NativeTables::by_setting(parse_boolean(values, &options::NATIVE_NFTABLES)?);
         let mut warnings = flag_warnings(values)?;
         Ok(IptablesSettings {

@@ -11,7 +11,7 @@ type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
 #[test]
 fn wrong_values_are_refused_by_flag_and_value() {
     let many = (1..=65).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(",");
-    let cases: [Refusal<'_>; 32] = [
+    let cases: [Refusal<'_>; 34] = [
         (&[], &["-x", "*"], &["istio-service-exclude-cidr", "*"]),
         (&[], &["-x", "10.0.0.0/8,*"], &["istio-service-exclude-cidr", "10.0.0.0/8,*"]),
         (&[], &["-x", "10.0.0.0/33"], &["istio-service-exclude-cidr", "10.0.0.0/33"]),
@@ -36,6 +36,8 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (&[], &["-g", "1337,x y"], &["proxy-gid", "1337,x y"]),
         (&[(LOOPBACK, "10.0.0.0/8")], &[], &[LOOPBACK, "10.0.0.0/8", "127.0.0.0/8"]),
         (&[], &["-m", "TPROXY", "-t", "0"], &["istio-inbound-tproxy-mark", "0"]),
+        (&[], &["-m", "TPROXY", "-t", "4294967295"], &["istio-inbound-tproxy-mark", "4294967295"]),
+        (&[], &["-m", "TPROXY", "-r", "0"], &["istio-inbound-tproxy-route-table", "0"]),
         (&[], &["-m", "TPROXY", "-t", "0x539"], &["istio-inbound-tproxy-mark", "0x539"]),
         (&[], &["-m", "TPROXY", "-r", "x"], &["istio-inbound-tproxy-route-table", "x"]),
         (&[], &["--drop-invalid=maybe"], &["drop-invalid", "maybe"]),

@@ -20,7 +20,7 @@ fn tool() -> PathBuf {
 
 fn validate(netns: &Netns, user: u32, arguments: &[&str]) -> Ended {
     let mut command = Command::new(tool());
-    command.uid(user).gid(user).args(["--run-validation", "--probe-timeout", "1500ms"]).args(arguments);
+    command.uid(user).gid(user).args(["--run-validation", "--probe-timeout", "1.5s"]).args(arguments);
     ended(netns, command, &[])
 }
 
@@ -62,6 +62,14 @@ fn the_redirection_is_proved_or_missed() {
             assert_eq!((proved.code, proved.stdout), (0, passed(15002)), "{}", proved.stderr);
         }
     }
+}
+
+/// As in Istio: with exit status 126, repair would delete or label the pod.
+#[test]
+fn a_pod_without_an_address_is_not_validated() {
+    let ended = validate(&Netns::new("bare"), 0, &["--skip-rule-apply"]);
+    let why = "istio-iptables: the network namespace has no address beyond loopback and link-local ones\n";
+    assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (1, "", why));
 }
 
 /// For another user than the proxy's, no connection within the pod is redirected, so that nothing is proved.

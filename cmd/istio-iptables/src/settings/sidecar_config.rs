@@ -22,7 +22,7 @@ const PROXY_ID: u32 = 1337;
 
 pub(super) fn read_config(
     values: &FlagValues,
-    sources: &SettingSources<'_>,
+    sources: &SettingSources,
     warnings: &mut Vec<String>,
 ) -> Result<SidecarConfig, InvalidValue> {
     let (proxy_uids, proxy_gids) = proxy_owners(values, sources)?;
@@ -50,17 +50,14 @@ pub(super) fn read_config(
 }
 
 /// Returns users and groups of the proxy. Names are looked up in the local files.
-fn proxy_owners(
-    values: &FlagValues,
-    sources: &SettingSources<'_>,
-) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
-    let default =
-        host::numeric_id(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
-    let mut uids = parse_ids(options::PROXY_UID.long, values.flag_text(&options::PROXY_UID), sources.passwd)?;
+fn proxy_owners(values: &FlagValues, sources: &SettingSources) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
+    let default = host::numeric_id(sources.envoy_user.as_deref().unwrap_or("istio-proxy"), &sources.passwd);
+    let mut uids =
+        parse_ids(options::PROXY_UID.long, values.flag_text(&options::PROXY_UID), &sources.passwd)?;
     if uids.is_empty() {
-        uids.push(default);
+        uids.push(default.unwrap_or(PROXY_ID));
     }
-    let mut gids = parse_ids(options::PROXY_GID.long, values.flag_text(&options::PROXY_GID), sources.group)?;
+    let mut gids = parse_ids(options::PROXY_GID.long, values.flag_text(&options::PROXY_GID), &sources.group)?;
     if gids.is_empty() {
         gids.clone_from(&uids);
     }
@@ -76,22 +73,26 @@ fn parse_ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValu
 
 fn inbound_mode(values: &FlagValues) -> Result<InboundMode, InvalidValue> {
     match values.flag_text(&options::ISTIO_INBOUND_INTERCEPTION_MODE) {
-        "TPROXY" => Ok(InboundMode::Tproxy {
-            mark: tproxy_mark(values)?,
-            table: TableId(parse_value(values, &options::ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
-        }),
+        "TPROXY" => Ok(InboundMode::Tproxy { mark: tproxy_mark(values)?, table: tproxy_table(values)? }),
         _ => Ok(InboundMode::Redirect),
     }
 }
 
 pub(crate) fn tproxy_mark(values: &FlagValues) -> Result<Mark, InvalidValue> {
-    match parse_value(values, &options::ISTIO_INBOUND_TPROXY_MARK)? {
-        0 => Err(invalid_value(
-            options::ISTIO_INBOUND_TPROXY_MARK.long,
-            "0",
-            "unmarked packets have the mark 0",
-        )),
+    let flag = &options::ISTIO_INBOUND_TPROXY_MARK;
+    match parse_value(values, flag)? {
+        // Unmarked packets have the mark 0, and the rules also set the mark that follows this one.
+        0 | u32::MAX => Err(invalid_value(flag.long, values.flag_text(flag), "allowed: 1 to 4294967294")),
         mark => Ok(Mark::with_full_mask(mark)),
+    }
+}
+
+/// Returns the routing table. The kernel has none with the number 0.
+fn tproxy_table(values: &FlagValues) -> Result<TableId, InvalidValue> {
+    let flag = &options::ISTIO_INBOUND_TPROXY_ROUTE_TABLE;
+    match parse_value(values, flag)? {
+        0 => Err(invalid_value(flag.long, "0", "allowed: 1 to 4294967295")),
+        table => Ok(TableId(table)),
     }
 }
 
@@ -116,22 +117,22 @@ fn parse_interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, Inv
 }
 
 /// Returns the groups to capture: `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
-fn owner_groups(sources: &SettingSources<'_>) -> Result<OwnerGroups, InvalidValue> {
+fn owner_groups(sources: &SettingSources) -> Result<OwnerGroups, InvalidValue> {
     let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
-    let included = sources.owner_groups.unwrap_or("*");
+    let included = sources.owner_groups.as_deref().unwrap_or("*");
     if list_elements(included).any(|group| group == "*") {
-        let excluded = sources.owner_groups_exclude.unwrap_or_default();
-        return Ok(OwnerGroups::Except(parse_ids(exclude, excluded, sources.group)?));
+        let excluded = sources.owner_groups_exclude.as_deref().unwrap_or_default();
+        return Ok(OwnerGroups::Except(parse_ids(exclude, excluded, &sources.group)?));
     }
-    let list = parse_ids(include, included, sources.group)?;
+    let list = parse_ids(include, included, &sources.group)?;
     if list.len() > MAX_GROUPS {
         return Err(invalid_value(include, included, format!("{} groups; at most {MAX_GROUPS}", list.len())));
     }
     Ok(OwnerGroups::Only(list))
 }
 
-fn loopback_net(sources: &SettingSources<'_>) -> Result<LoopbackNet, InvalidValue> {
-    let text = sources.loopback.filter(|text| !text.is_empty());
+fn loopback_net(sources: &SettingSources) -> Result<LoopbackNet, InvalidValue> {
+    let text = sources.loopback.as_deref().filter(|text| !text.is_empty());
     text.map_or_else(
         || Ok(LoopbackNet::default()),
         |text| {
@@ -143,7 +144,7 @@ fn loopback_net(sources: &SettingSources<'_>) -> Result<LoopbackNet, InvalidValu
 /// Returns the DNS capture. Without a server there is nothing to capture, and no rule (as in Istio since 1.25).
 fn dns_capture(
     values: &FlagValues,
-    sources: &SettingSources<'_>,
+    sources: &SettingSources,
     warnings: &mut Vec<String>,
 ) -> Result<DnsCapture, InvalidValue> {
     if !parse_boolean(values, &options::REDIRECT_DNS)? {
@@ -152,7 +153,7 @@ fn dns_capture(
     if parse_boolean(values, &options::CAPTURE_ALL_DNS)? {
         return Ok(DnsCapture::All);
     }
-    let Some(resolv_conf) = sources.resolv_conf else {
+    let Some(resolv_conf) = &sources.resolv_conf else {
         let why = "cannot read /etc/resolv.conf, whose servers are to be captured";
         return Err(invalid_value(options::REDIRECT_DNS.long, "true", why));
     };
