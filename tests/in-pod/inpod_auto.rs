@@ -217,6 +217,76 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     kit::holds_for(std::time::Duration::from_millis(500), what, || fixture.is_bare(&peer));
 }
 
+/// Its network plugin attaches it to a bridge, for example.
+#[test]
+fn pods_keep_their_rules_while_the_node_path_cannot_reach_its_ztunnel() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.wait_served(&new, &peer);
+    new.kill();
+    fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+    fixture.manifests.put_pod(&json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "istio-system", "name": "ztunnel-old", "uid": "uid-of-ztunnel-old",
+            "creationTimestamp": "2026-06-02T00:00:00Z", "labels": {"app": "ztunnel"},
+        },
+        "spec": {"serviceAccountName": "ztunnel", "containers": [{"name": "istio-proxy"}]},
+        "status": {
+            "phase": "Running", "podIPs": [{"ip": "10.250.0.9"}],
+            "containerStatuses": [{"name": "istio-proxy", "ready": true}],
+        },
+    }));
+    fixture.wait_enrolled(&peer, true); // the node path is there, but leads nowhere
+    let daemon = fixture.daemon();
+    kit::holds_for(std::time::Duration::from_secs(1), "its rules stay", || {
+        daemon.logged("capture mode changed", "mode=node-level") == 0 && ours(&peer) != [0, 0, 0]
+    });
+}
+
+/// Wraps the tool: it fails in one pod while the file `broken` exists.
+const BREAKABLE: &str = r#"#!/bin/bash
+if [ -e /gate/broken ] && [ "$(readlink /proc/self/ns/net)" = "$(cat /gate/pod)" ]; then
+  echo it is broken >&2; exit 4
+fi
+exec "/usr/sbin/${0##*/}" "$@"
+"#;
+
+/// They would cut the pod off until the agent restarts.
+#[test]
+fn rules_that_cannot_be_removed_when_the_node_takes_over_are_removed_later() {
+    let gate = kit::TempDir::new().unwrap();
+    let at = |name: &str| gate.path().join(name);
+    // Legacy tables, because only tools can be made to fail.
+    kit::write_script(&at("iptables-legacy-restore"), BREAKABLE);
+    let env = [IPTABLES, ("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
+    let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
+    fixture.mount(gate.path(), "/gate");
+    fixture.start();
+    let _old = fixture.ambient_ztunnel("ztunnel-old");
+    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    let peer = Peer::new(fixture.node.pod(kit::Pod::new(MESH, "app"), &[]));
+    let netns = &peer.sandbox.netns;
+    netns.sh("iptables-legacy -w -A INPUT -j ACCEPT"); // these tables are in use
+    std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
+    fixture.processes.add(&peer.sandbox.pod.uid, netns);
+    fixture.manifests.put_pod(&peer.sandbox.manifest());
+    fixture.wait_served(&new, &peer);
+    std::fs::write(at("broken"), "").unwrap();
+    new.kill();
+    fixture.manifests.remove_pod("istio-system", "ztunnel-new");
+    fixture.wait_logged("capture mode changed", "mode=node-level");
+    fixture.wait_enrolled(&peer, true);
+    let limit = std::time::Duration::from_secs(10);
+    fixture.within(limit, "it is not ready", |fixture| !fixture.daemon().is_ready());
+    assert!(!fixture.is_bare(&peer));
+    std::fs::remove_file(at("broken")).unwrap();
+    fixture.eventually("they are removed", |_| fixture.is_bare(&peer));
+}
+
 #[test]
 fn selectors_mean_capture_from_within_before_any_ztunnel_is_there() {
     let selector = "- namespaceSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}";
@@ -312,6 +382,24 @@ fn check_accepts_a_pod_that_the_node_path_captures_until_its_own_rules_are_in_pl
     peer.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Damages the node path, on which one pod still depends, and asserts each time that it is restored for that pod alone.
+fn assert_repaired_for(fixture: &mut InPod, old: &kit::Ztunnel, early: &Peer, late: &Peer) {
+    fixture.wait_quiet();
+    let before = fixture.state(&[old]);
+    for damage in [
+        "nft flush chain ip mangle ztunnel-PREROUTING",
+        "ip rule del pref 103",
+        "ipset flush ztunnel-pods-ips",
+        "ip route flush table 101",
+        "ip link del istioout0",
+    ] {
+        fixture.node.netns().sh(damage);
+        let limit = std::time::Duration::from_secs(20);
+        fixture.within(limit, &format!("{damage}\n{before}"), |fixture| fixture.state(&[old]) == before);
+        assert!(fixture.is_captured(late) && !fixture.has_member(early.ip(false)), "{damage}");
+    }
+}
+
 /// A firewall reload, for example, while the network namespace of a pod cannot be determined.
 #[test]
 fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
@@ -326,19 +414,17 @@ fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
     let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_served(&new, &early);
     fixture.eventually("one is handed over", |fixture| !fixture.has_member(early.ip(false)));
-    fixture.wait_quiet();
-    let before = fixture.state(&[&old]);
-    for damage in [
-        "nft flush chain ip mangle ztunnel-PREROUTING",
-        "ip rule del pref 103",
-        "ipset flush ztunnel-pods-ips",
-        "ip route flush table 101",
-        "ip link del istioout0",
-    ] {
-        fixture.node.netns().sh(damage);
-        let limit = std::time::Duration::from_secs(20);
-        fixture.within(limit, &format!("{damage}\n{before}"), |fixture| fixture.state(&[&old]) == before);
-        assert!(fixture.is_captured(&late) && !fixture.has_member(early.ip(false)), "{damage}");
+    for restarts in [false, true] {
+        if restarts {
+            // Otherwise it would serve the node again until the other one has connected.
+            let mut manifest = old.pod_manifest(true, "2026-01-01T00:00:01Z");
+            manifest["metadata"]["deletionTimestamp"] = "2026-06-01T00:01:00Z".into();
+            fixture.manifests.put_pod(&manifest);
+            fixture.restart();
+            fixture.wait_logged("capture mode changed", "mode=in-pod");
+            new.wait_for_snapshots(2);
+        }
+        assert_repaired_for(&mut fixture, &old, &early, &late);
     }
     // It leaves the mesh before it has rules of its own.
     let mut manifest = leaver.sandbox.manifest();
@@ -348,4 +434,23 @@ fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
     fixture.processes.add(&late.sandbox.pod.uid, &late.sandbox.netns);
     fixture.wait_served(&new, &late);
     fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
+}
+
+/// A set of another component has the name of one of ours, for example.
+#[test]
+fn drift_on_the_node_is_repaired_while_no_pod_can_be_handed_over() {
+    let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let old = fixture.ambient_ztunnel("ztunnel-old");
+    let peer = fixture.running_pod(MESH, "app");
+    fixture.wait_enrolled(&peer, true);
+    fixture.node.netns().sh("ipset create istio-inpod-probes-v4 hash:net");
+    let _new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    fixture.wait_logged("capture mode changed", "mode=in-pod");
+    fixture.wait_quiet();
+    let before = fixture.state(&[&old]);
+    fixture.node.netns().sh("ip rule del pref 103");
+    let limit = std::time::Duration::from_secs(20);
+    fixture.within(limit, &before, |fixture| fixture.state(&[&old]) == before);
+    assert!(fixture.is_captured(&peer) && fixture.is_bare(&peer));
 }

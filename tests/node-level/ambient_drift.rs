@@ -61,6 +61,8 @@ fn assert_repaired(tool: &str) {
         });
         println!("{damage}: after {:?}", began.elapsed());
     }
+    let failed = "istio_cni_ambient_plan_steps_total{kind=\"create-links\",result=\"failure\"}";
+    assert_eq!(fixture.daemon().metric(failed), None, "{}", fixture.log());
     let kinds = ["firewall", "sets", "network"].map(|kind| {
         let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
         fixture.daemon().metric(&count).unwrap_or_default()
@@ -190,6 +192,28 @@ fn policy_rules_that_were_all_removed_are_restored_beside_a_foreign_one() {
     fixture.within(SOON, &before, |fixture| fixture.state(&[&ztunnel]) == before);
 }
 
+/// Its connections would be routed over the links of another slot.
+#[test]
+fn a_ztunnel_keeps_its_slot_although_the_routes_that_show_it_were_removed() {
+    let mut fixture = Ambient::new(&[]);
+    let first = fixture.ztunnel("ztunnel-a");
+    let second = fixture.ztunnel("ztunnel-b");
+    first.delete();
+    fixture.manifests.remove_pod("istio-system", "ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    fixture.wait_quiet();
+    let before = fixture.state(&[&second]);
+    // The agent observes nothing before the routes of both families are gone.
+    stop_agent(&mut fixture);
+    for family in ["-4", "-6"] {
+        let _ = fixture.node.netns().sh(&format!("ip {family} route flush table 131"));
+    }
+    assert_ne!(fixture.state(&[&second]), before);
+    fixture.daemon().signal(rustix::process::Signal::CONT);
+    fixture.within(SOON, &before, |fixture| fixture.state(&[&second]) == before);
+}
+
 /// Puts a directory in the place of a file, so that no file can replace it, even by root.
 fn block_file(file: &Path) {
     std::fs::rename(file, file.with_extension("aside")).unwrap();
@@ -244,10 +268,11 @@ fn priorities_of_another_component_are_refused() {
     let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
     let node = fixture.node.netns().clone();
     let _ = node.sh("ip rule add pref 100 fwmark 0x1 lookup 77");
+    let _ = node.sh("ip rule add pref 100 lookup local"); // no conflict
     fixture.daemon = Some(fixture.container.start_with(&fixture.arguments, &[]));
     fixture.wait_said("other components use what the node path needs (1 objects, the first: rule 100:");
     assert!(!fixture.daemon().is_ready());
-    let _ = node.sh("ip rule del pref 100");
+    let _ = node.sh("ip rule del pref 100 fwmark 0x1");
     fixture.daemon().wait_for("it is applied", |daemon| daemon.is_ready());
 }
 

@@ -120,8 +120,8 @@ fn pods_of_the_mesh_talk_through_ztunnel_whatever_the_firewall() {
 
 #[test]
 fn the_strict_check_of_sources_changes_nothing() {
-    every(&[Backend::Nft, Backend::Legacy], |backend| {
-        let fixture = Fixture::strict(*backend);
+    every(&[(Backend::Nft, "0"), (Backend::Legacy, "0"), (Backend::Nft, "1")], |(backend, by_mark)| {
+        let fixture = Fixture::strict(*backend, by_mark);
         every_way(&fixture, *backend);
         undisturbed(&fixture);
         oneself(&fixture, *backend);

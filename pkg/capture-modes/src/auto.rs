@@ -24,7 +24,7 @@ use crate::{
 };
 use agent::{
     AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
-    HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope,
+    HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope, summarize_steps,
 };
 
 /// Time for which an earlier connection takes precedence over what ztunnel pods declare.
@@ -58,9 +58,13 @@ pub(crate) struct AutoCapture {
     is_in_pod: bool,
     /// The transition from node-level capture to in-pod redirection.
     handing_over: Option<HandOver>,
+    /// Why the last attempt to change the mode failed; `None`: it succeeded, or the mode is the right one.
+    unswitched: Option<Reason>,
     fallback: ZtunnelFallback,
     /// Whether rules that in-pod redirection may have left in pods were removed since the node path came into use.
     is_cleared: bool,
+    /// The rules that could not be removed.
+    uncleared: Option<Reason>,
     /// When the last pass that decided on the mode began.
     reconciled: Instant,
 }
@@ -83,8 +87,10 @@ impl AutoCapture {
             metrics,
             is_in_pod: settings.starts_in_pod && !node::is_installed(settings),
             handing_over: None,
+            unswitched: None,
             fallback: settings.fallback,
             is_cleared: false,
+            uncleared: None,
             reconciled: Instant::now(),
         };
         auto.open_current()?;
@@ -118,8 +124,12 @@ impl AutoCapture {
             if let Some(in_pod) = &mut self.in_pod {
                 in_pod.take_over(true);
             }
+            if let Some(node) = &mut self.node {
+                // Their pods are not on the node path yet; at the next attempt they are captured in the new mode.
+                node.answer_requests(Some(&"the capture mode has changed to in-pod redirection".into()));
+            }
             self.handing_over = Some(HandOver::new());
-            self.is_cleared = false;
+            (self.is_cleared, self.uncleared) = (false, None);
             log_mode_change(is_in_pod);
         } else {
             self.take_over_on_node(state)?;
@@ -137,7 +147,11 @@ impl AutoCapture {
             self.open_node().map_err(|error| error.to_string())?;
         }
         if let Some(node) = &mut self.node {
-            drop(node.reconcile(state, ReconcileScope::Full)?);
+            let problem = node.reconcile(state, ReconcileScope::Full)?;
+            if !node.has_ztunnel() {
+                // Pods keep their own rules.
+                return Err(problem.unwrap_or_else(|| "the node path leads to no ztunnel".into()));
+            }
         }
         log_mode_change(false);
         if let Some(in_pod) = &mut self.in_pod {
@@ -152,8 +166,19 @@ impl AutoCapture {
 
     /// Removes the rules in pods, because they would cut a pod off without a ztunnel that supports in-pod redirection.
     fn clear_pods(&mut self) {
-        uninstall::log_errors(&in_pod::uninstall(&self.settings));
-        self.is_cleared = true;
+        let left = in_pod::uninstall(&self.settings);
+        self.is_cleared = left.is_empty();
+        self.uncleared = (!self.is_cleared).then(|| {
+            format!("rules of in-pod redirection are left in pods: {}", summarize_steps(&left)).into()
+        });
+    }
+
+    /// Whether rules in pods are to be removed now: an earlier agent may have left them. Those that could not be removed are
+    /// tried again in each full pass.
+    fn must_clear(&self, state: &AgentState, scope: ReconcileScope) -> bool {
+        let is_due = scope == ReconcileScope::Full || self.uncleared.is_none();
+        let is_pending = !self.is_in_pod && !self.is_cleared && is_due;
+        is_pending && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel)
     }
 
     /// Removes from the node path the pods whose own rules are in place, and finally the node path itself; until then,
@@ -217,15 +242,21 @@ impl AutoCapture {
     ) -> Result<ReconcileScope, Reason> {
         match self.ztunnel_speaks_in_pod(state)? {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
-                self.switch_mode(state, is_in_pod)?;
-                Ok(ReconcileScope::Full)
+                // An attempt observes the whole node: one that failed is repeated in full passes only.
+                if scope == ReconcileScope::Full || self.unswitched.is_none() {
+                    self.unswitched = self.switch_mode(state, is_in_pod).err();
+                }
+                self.unswitched.clone().map_or(Ok(ReconcileScope::Full), Err)
             }
             // An earlier switch to the node path failed half-way.
             Some(true) if self.node.is_some() && self.handing_over.is_none() => {
-                self.handing_over = Some(HandOver::new());
+                (self.handing_over, self.unswitched) = (Some(HandOver::new()), None);
                 Ok(ReconcileScope::Full)
             }
-            _ => Ok(scope),
+            _ => {
+                self.unswitched = None;
+                Ok(scope)
+            }
         }
     }
 
@@ -248,14 +279,17 @@ impl CaptureMode for AutoCapture {
         if self.current_mode().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
-        let problem = self.current_mode()?.reconcile(state, scope)?;
-        if !self.is_in_pod
-            && !self.is_cleared
-            && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel)
+        let done = self.current_mode()?.reconcile(state, scope);
+        if done.is_err()
+            && let (Some(node), Some(handing)) = (&mut self.node, &self.handing_over)
         {
-            self.clear_pods(); // an earlier agent may have left rules there
+            let _ = node.restore_remaining(state, &handing.done, scope); // the other error is reported
         }
-        Ok(self.hand_over(state, scope).or(followed.err()).or(problem))
+        let problem = done?;
+        if self.must_clear(state, scope) {
+            self.clear_pods();
+        }
+        Ok(self.hand_over(state, scope).or(followed.err()).or(self.uncleared.clone()).or(problem))
     }
 
     fn is_awaited(&self) -> bool {

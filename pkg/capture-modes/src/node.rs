@@ -125,9 +125,7 @@ impl NodeCapture {
             unreported: 0,
         })
     }
-}
 
-impl NodeCapture {
     /// Removes a pod's addresses from the node path, which keeps other pods: the pod is captured by its own rules by
     /// now, or has ended.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
@@ -136,6 +134,11 @@ impl NodeCapture {
             verified.desired.members.retain(|ip, uid| *uid != pod.uid || !pod.ips.contains(ip));
         }
         Ok(())
+    }
+
+    /// Returns whether the node path led new connections to a ztunnel at the last verification.
+    pub(crate) fn has_ztunnel(&self) -> bool {
+        self.verified.as_ref().is_some_and(|verified| verified.desired.active.is_some())
     }
 
     /// Checks that all of these addresses are in the node's sets.

@@ -3,6 +3,8 @@
 
 #[path = "kernel/bulk.rs"]
 mod bulk;
+#[path = "../../netns/tests/fresh/create.rs"]
+mod create;
 #[path = "kernel/links.rs"]
 mod links;
 #[path = "kernel/new_links.rs"]
@@ -19,17 +21,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hostnet::{IpNet, LinkIndex, RtnetlinkHandle};
-use netns::Netns;
 use serde_json::Value;
 
 /// Runs a test inside a new network namespace with lo up and a veth pair `va`–`vb`. Without permission to create one it is skipped,
 /// with the reason on stderr; CI must have it.
 fn in_fresh_netns(test: impl FnOnce(&mut RtnetlinkHandle) + Send) {
-    let netns = match Netns::create() {
-        Ok(netns) => netns,
-        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+    let Some(netns) = create::create_or_skip() else { return };
     let run = || {
         ip("link set lo up");
         ip("link add va type veth peer name vb");

@@ -3,6 +3,8 @@
 
 #[path = "kernel/bulk.rs"]
 mod bulk;
+#[path = "../../netns/tests/fresh/create.rs"]
+mod create;
 #[path = "kernel/members.rs"]
 mod members;
 #[path = "kernel/rules.rs"]
@@ -17,7 +19,6 @@ use std::process::{Command, Output};
 use ipset::{Error, Family, IpsetCause, IpsetHandle, SetName, SetSpec};
 use model::PodUid;
 use netlink::Errno;
-use netns::Netns;
 
 type Owners = BTreeMap<IpAddr, Option<PodUid>>;
 
@@ -46,11 +47,7 @@ fn is_full(error: &Error) -> bool {
 /// Runs a test inside a new network namespace. Without permission to create one it is skipped, with the reason on stderr; CI must
 /// have it.
 fn in_fresh_netns(test: impl FnOnce(&mut IpsetHandle) + Send) {
-    let netns = match Netns::create() {
-        Ok(netns) => netns,
-        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+    let Some(netns) = create::create_or_skip() else { return };
     netns.run_in(|| test(&mut IpsetHandle::open().unwrap())).unwrap();
 }
 

@@ -89,7 +89,7 @@ fn slot_steps(
     steps.extend(
         diff::missing_elements(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)),
     );
-    steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Replace));
+    steps.extend(route_step(place, diff::missing_elements(&routes, &inside.routes), RouteEdit::Replace));
     let desired = |family| inside_rules(config, ztunnel, family);
     // Packets that a ztunnel does not accept leave it again: without these rules all packets do.
     steps.extend(firewall_step(place, desired, &inside.firewall));
@@ -147,7 +147,7 @@ fn route_changes(
 ) -> (Vec<PathRoute>, Vec<PathRoute>) {
     // A route over a link that this plan recreates is removed with the old link.
     let changed =
-        diff::changed_routes(&want::node_routes(config, desired), &surviving_routes(desired, observed));
+        diff::missing_elements(&want::node_routes(config, desired), &surviving_routes(desired, observed));
     let enrolled = |net: IpNet| {
         observed
             .sets

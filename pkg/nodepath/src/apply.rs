@@ -82,12 +82,10 @@ impl NodePath {
 
     /// Creates a veth pair. A peer that is left from another slot would conflict, and is deleted.
     fn create_pair(&mut self, pair: &LinkPair) -> Result<(), Error> {
-        let uid = pair.slot.select_from(&self.slots).as_ref().map(|generation| generation.uid.clone());
-        let located = uid.and_then(|uid| self.located.get_mut(&uid)).ok_or(Error::NoZtunnel(pair.slot))?;
-        if let Some(old) = located.net.link_by_name(&pair.ztunnel)? {
-            let _ = located.net.delete_link(old.index)?;
-        }
-        let netns = std::os::fd::AsFd::as_fd(&located.netns);
+        self.delete_link(NetnsPlace::Ztunnel(pair.slot), &pair.ztunnel)?;
+        let ztunnel = pair.slot.select_from(&self.slots).as_ref();
+        let located = ztunnel.and_then(|ztunnel| self.located.get(&ztunnel.uid));
+        let netns = std::os::fd::AsFd::as_fd(&located.ok_or(Error::NoZtunnel(pair.slot))?.netns);
         let veth = NewVeth { name: &pair.node, peer_name: &pair.ztunnel, peer_netns: Some(netns) };
         let _ = self.net.create_veth(&veth)?;
         Ok(())

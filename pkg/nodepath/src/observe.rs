@@ -7,7 +7,7 @@ use std::{
 };
 
 use firewall::{Firewall, FirewallOptions, NativeTables};
-use hostnet::{IpNet, Link, PolicyRule, Route, RtnetlinkHandle};
+use hostnet::{IpNet, Link, PolicyRule, Route, RtnetlinkHandle, RuleAction, TableId};
 use journal::{Journal, JournalSection};
 use model::{Family, PodUid};
 use node_plan::{
@@ -149,12 +149,15 @@ impl NodePath {
     }
 
     fn sort_rules(&self, found: &[PolicyRule], observed: &mut ObservedState) {
+        // Cilium moves the rule of the local table there, which precedes ours anyway.
+        let local = (Some(self.config.priorities.first), RuleAction::Lookup(TableId::LOCAL));
         for rule in found {
             match convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule)) {
                 Some(rule) => observed.rules.push(rule),
                 // A rule for a certain source or destination does not match marked packets, or does so on purpose.
                 None if !rule.unmodelled
                     && rule.dest.is_none()
+                    && (rule.priority, rule.action) != local
                     && self.config.has_priority_conflict(rule.priority) =>
                 {
                     observed.foreign.push(format!("rule {rule}"));

@@ -1,23 +1,21 @@
 //! With the kernel, each test in its own network namespace.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+#[path = "../../netns/tests/fresh/create.rs"]
+mod create;
+
 use std::{
     io::{ErrorKind, Read as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
 };
 
-use netns::Netns;
 use sockdiag::{TcpSockets, TcpState};
 
 /// Runs a test inside a new network namespace with a loopback. Without permission to create one it is skipped, with the reason on
 /// stderr; CI must have it.
 fn in_fresh_netns(test: impl FnOnce() + Send) {
-    let netns = match Netns::create() {
-        Ok(netns) => netns,
-        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+    let Some(netns) = create::create_or_skip() else { return };
     let with_loopback = || {
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
         test();

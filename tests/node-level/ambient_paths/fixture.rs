@@ -100,27 +100,28 @@ pub(crate) fn every<T: Sync>(cases: &[T], test: impl Fn(&T) + Sync) {
 
 impl Fixture {
     pub(super) fn new(backend: Backend) -> Self {
-        Self::made(backend, &[], false, false)
+        Self::made(backend, &[], None, false)
     }
 
-    /// Every present and future link on the node and in ztunnel's namespace has strict reverse-path filtering.
-    pub(super) fn strict(backend: Backend) -> Self {
-        Self::made(backend, &[], true, false)
+    /// Every present and future link on the node and in ztunnel's namespace has strict reverse-path filtering; `by_mark`: 1 if it
+    /// uses the packets' marks.
+    pub(super) fn strict(backend: Backend, by_mark: &str) -> Self {
+        Self::made(backend, &[], Some(by_mark), false)
     }
 
     pub(super) fn with_env(env: &[(&str, &str)]) -> Self {
-        Self::made(Backend::Nft, env, false, false)
+        Self::made(Backend::Nft, env, None, false)
     }
 
     pub(super) fn with_dns(backend: Backend) -> Self {
-        Self::made(backend, &[], false, true)
+        Self::made(backend, &[], None, true)
     }
 
-    fn made(backend: Backend, env: &[(&str, &str)], strict: bool, dns_capture: bool) -> Self {
+    fn made(backend: Backend, env: &[(&str, &str)], strict: Option<&str>, dns_capture: bool) -> Self {
         let env: Vec<_> = env.iter().copied().chain(backend.forced()).collect();
         let mut base = Ambient::stopped(NodeOptions::default(), &env);
-        if strict {
-            check_sources(base.node.netns());
+        if let Some(by_mark) = strict {
+            check_sources(base.node.netns(), by_mark);
         }
         // kube-proxy was set up before the agent.
         put(&base, backend, false, 99, (base.node.outside_ip(false), OUTSIDE).into(), false);
@@ -137,8 +138,8 @@ impl Fixture {
             "ztunnel-a",
             ZtunnelOptions { dns_capture, ..ZtunnelOptions::default() },
         );
-        if strict {
-            check_sources(&ztunnel.pod().netns);
+        if let Some(by_mark) = strict {
+            check_sources(&ztunnel.pod().netns, by_mark);
         }
         base.announce(&ztunnel, true);
         base.wait_active(&ztunnel);
@@ -223,7 +224,8 @@ fn put(base: &Ambient, backend: Backend, v6: bool, last: u8, to: SocketAddr, mas
     base.node.service(&service.by(backend.kube_proxy()));
 }
 
-fn check_sources(netns: &Netns) {
+fn check_sources(netns: &Netns, by_mark: &str) {
+    netns.sysctl("net/ipv4/conf/all/src_valid_mark", by_mark);
     for line in netns.sh("ip -oneline link show").lines() {
         let name = line.split(": ").nth(1).unwrap().split('@').next().unwrap();
         netns.sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "1");

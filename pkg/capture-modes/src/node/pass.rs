@@ -57,8 +57,10 @@ impl NodeCapture {
         if self.applied.is_none() {
             refuse_to_share(&observed)?;
         }
-        let (living, lost) = self.running_ztunnels(state, scope)?;
-        let desired = self.desired_state(state, &observed, &living);
+        let scope = if self.has_same_links(&observed) { scope } else { ReconcileScope::Full };
+        let known = self.known_slots(&observed);
+        let (living, lost) = self.running_ztunnels(state, scope, &known)?;
+        let desired = self.desired_state(state, &observed, &known, &living);
         self.desired = Some(desired.clone());
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete_observation(scope, &mut observed, &desired)?;
@@ -144,12 +146,28 @@ impl NodeCapture {
         }
     }
 
+    /// Returns the ztunnels' slots: those that the routes show, or else, if another component has removed the routes, those of
+    /// the last verification.
+    pub(super) fn known_slots(&self, observed: &ObservedState) -> KernelSlots {
+        let mut known = KernelSlots::from(&self.settings.node, observed);
+        let Some(VerifiedState { desired: verified, .. }) = &self.verified else { return known };
+        for slot in ZtunnelSlot::BOTH {
+            let ips = slot.part_mut(&mut known.ips);
+            if ips.is_empty() {
+                ips.extend(verified.ztunnel_in(slot).into_iter().flat_map(|ztunnel| &ztunnel.ips));
+            }
+        }
+        known.active = known.active.or(verified.active);
+        known
+    }
+
     /// Returns the located ztunnels, and the error of one that could not be located. Fails if the kernel does not show
-    /// where a ztunnel is that serves the node.
+    /// where a ztunnel is that has a slot, because without it the slot would be removed, with its connections.
     pub(super) fn running_ztunnels(
         &mut self,
         state: &AgentState,
         scope: ReconcileScope,
+        known: &KernelSlots,
     ) -> Result<RunningZtunnels, Reason> {
         let mut candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
         for candidate in &mut candidates {
@@ -158,12 +176,13 @@ impl NodeCapture {
         let chosen = ztunnel::active_candidate(&candidates).map(|active| active.uid.clone());
         let (mut living, mut problem) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
+            let has_slot = known.ips.iter().flatten().any(|ip| candidate.ips.contains(ip));
             match self.locate_candidate(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
+                Err(error) if has_slot && !error.is_absence() => {
+                    return Err(format!("cannot locate ztunnel {}: {error}", candidate.name).into());
+                }
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
-                    if !error.is_absence() && self.served_by(&candidate.uid) {
-                        return Err(format!("cannot locate ztunnel {}: {error}", candidate.name).into());
-                    }
                     problem = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
                 }
                 // A ztunnel that starts or ends has no network yet, or none any longer.
@@ -175,12 +194,6 @@ impl NodeCapture {
         Ok((living, problem))
     }
 
-    /// Returns whether the node path led to this ztunnel at the last verification.
-    fn served_by(&self, uid: &PodUid) -> bool {
-        let active = self.verified.as_ref().and_then(|verified| verified.desired.active_ztunnel());
-        active.is_some_and(|active| active.uid == *uid)
-    }
-
     fn locate_candidate(
         &mut self,
         scope: ReconcileScope,
@@ -189,7 +202,7 @@ impl NodeCapture {
         let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
         let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
         match before {
-            Some(before) if scope != ReconcileScope::Full => {
+            Some(before) if scope != ReconcileScope::Full && before.ips == candidate.ips => {
                 Ok(ZtunnelInstance { dns: candidate.dns_capture, ..before.clone() })
             }
             _ => self.path.locate_ztunnel(&candidate.uid, &candidate.ips, candidate.dns_capture),
@@ -200,6 +213,7 @@ impl NodeCapture {
         &mut self,
         state: &mut AgentState,
         observed: &ObservedState,
+        known: &KernelSlots,
         living: &[(ZtunnelCandidate, ZtunnelInstance)],
     ) -> DesiredState {
         let candidates: Vec<ZtunnelCandidate> =
@@ -207,8 +221,7 @@ impl NodeCapture {
         let generations: Vec<ZtunnelInstance> =
             living.iter().map(|(_, generation)| generation.clone()).collect();
         let active = ztunnel::active_candidate(&candidates).map(|active| &active.uid);
-        let known = KernelSlots::from(&self.settings.node, observed);
-        let assigned = assign_slots(&known, &generations, active);
+        let assigned = assign_slots(known, &generations, active);
         let coming = ztunnel::next_candidate(&candidates).map(|coming| &coming.uid);
         let SlotAssignment { slots, active } = prepare_slot(assigned, &generations, coming);
         let found = observed.sets.values().flatten();
@@ -223,6 +236,13 @@ impl NodeCapture {
             && before.active == desired.active
             && before.fallback == desired.fallback
             && before.families() == desired.families()
+    }
+
+    /// Returns whether none of our links was deleted. Only a full pass locates their ztunnel, in whose namespace they are created
+    /// again unless it has ended.
+    fn has_same_links(&self, observed: &ObservedState) -> bool {
+        let verified = self.verified.as_ref().map(|verified| &verified.observed.links);
+        verified.is_some_and(|verified| verified.keys().eq(observed.links.keys()))
     }
 
     /// Adds the state of rules and of other namespaces, observed now or when everything was last as desired.

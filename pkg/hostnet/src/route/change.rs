@@ -40,10 +40,11 @@ impl RouteVerb {
 impl RtnetlinkHandle {
     pub(super) fn change_route(&mut self, verb: RouteVerb, route: &Route) -> Result<ChangeOutcome, Error> {
         let changed = self.send_change(verb.to_request(route), verb.ignored_errors());
-        changed.map_err(|error| {
-            let step = format_args!("{} route {}", verb.as_str(), self.describe_route(route));
-            kernel_error(step, error)
-        })
+        changed.map_err(|error| kernel_error(self.describe_change(verb, route), error))
+    }
+
+    pub(super) fn describe_change(&mut self, verb: RouteVerb, route: &Route) -> String {
+        format!("{} route {}", verb.as_str(), self.describe_route(route))
     }
 
     /// Returns the route as `ip` prints it, with the name of its link.

@@ -145,7 +145,10 @@ impl Netns {
             rules: Vec::new(),
             routes: Vec::new(),
             firewall: Family::BOTH.map(|family| (family, Firewall::of(firewall))).into(),
-            sysctls: BTreeMap::from([(PORTS.to_owned(), "32768\t60999".to_owned())]),
+            sysctls: BTreeMap::from([
+                (PORTS.to_owned(), "32768\t60999".to_owned()),
+                ("net/ipv4/conf/all/src_valid_mark".to_owned(), "0".to_owned()),
+            ]),
             journal: BTreeMap::new(),
             chains_noted: false,
         };
