@@ -15,7 +15,7 @@ use kit::{
 use report::PodVerdict;
 use serde_json::{Value, json};
 
-use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, starting};
 use crate::fixtures::inpod::{InPod, relayed};
 use crate::inpod_modern;
 
@@ -338,6 +338,44 @@ fn a_first_list_without_our_own_pod_is_not_used() {
     store.tell_the_truth();
     fixture.daemon().wait_until_ready();
     assert!(fixture.is_captured(&one));
+}
+
+/// On a node that was just booted: without a list there was no pass yet, and there are no sets for the node's probes.
+#[test]
+fn a_pod_that_starts_before_the_first_list_waits_for_it() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut fixture);
+    store.lie("Pod", Vec::new());
+    fixture.daemon = Some(fixture.container.start());
+    let _ztunnel =
+        InpodZtunnel::start(&fixture.node, "ztunnel-a", &fixture.socket(), InpodOptions::default());
+    let (pod, conflist) = (Pod::new(MESH, "web"), fixture.node.conflist(&[fixture.plugin()]));
+    fixture.manifests.put_pod(&starting(&pod));
+    let node = &fixture.node;
+    let added = std::thread::scope(|scope| {
+        let adding = scope.spawn(|| node.add_pod(&node.runtime(), &conflist, pod));
+        kit::until("it is fetched", || store.asked_for("/pods/web") > 0);
+        store.tell_the_truth();
+        adding.join().unwrap()
+    });
+    let web = Peer::new(added.unwrap_or_else(|error| panic!("{error}\n{}", fixture.log())));
+    assert!(fixture.is_ruled(&web) && fixture.is_probed(web.ip(false)), "{}", fixture.log());
+}
+
+/// The sandbox of a pod that was deleted by force starts late; another node may run its successor.
+#[test]
+fn a_successor_does_not_get_the_namespace_of_its_predecessor() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, _store) = serve(&mut fixture);
+    fixture.start();
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let [old, new] = [(); 2].map(|()| Pod::new(MESH, "web"));
+    assert_ne!(old.uid, new.uid);
+    fixture.manifests.put_pod(&starting(&new));
+    let conflist = fixture.node.conflist(&[fixture.plugin()]);
+    let refused = fixture.node.add_pod(&fixture.node.runtime(), &conflist, old);
+    assert_eq!(refused.err().and_then(|error| error.code()), Some(11), "{}", fixture.log());
+    assert_eq!(ztunnel.workload(&new.uid), None);
 }
 
 /// Istio's own plugin sends no UID, and the list may contain a predecessor that still runs.

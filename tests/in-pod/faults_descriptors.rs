@@ -38,8 +38,10 @@ fn limit_files(daemon: &Daemon, most: usize) {
 fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let mut fixture = InPod::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
-    let first = fixture.mesh_pod("first");
-    fixture.wait_captured(&first);
+    let [first, mut ended] = ["first", "ended"].map(|name| fixture.mesh_pod(name));
+    for peer in [&first, &ended] {
+        fixture.wait_captured(peer);
+    }
     let daemon = fixture.daemon.as_ref().unwrap();
     let usual = open_files_at_rest(daemon);
     limit_files(daemon, usual);
@@ -57,6 +59,9 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
         assert!(!printed.contains("another version"), "{printed}");
         refusals.push((began.elapsed(), printed));
     }
+    // A DEL ends its pod without the descriptor.
+    let _ = ended.sandbox.delete().unwrap();
+    let _ = ztunnel.wait_for_state(&ended.sandbox.pod.uid, kit::WorkloadState::Gone);
     let daemon = fixture.daemon.as_ref().unwrap();
     let (before, began) = (daemon.cpu_time(), Instant::now());
     let connecting = kit::HalfOpen::start(fixture.node.netns(), ([127, 0, 0, 1], 8000).into(), 8);

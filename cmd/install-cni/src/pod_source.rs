@@ -9,7 +9,7 @@ use std::{
 };
 
 use agent::{AgentHandle, FetchedPod, PodFetcher};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use daemon_settings::{DaemonSettings, PodSource};
 use enrolment::Fact;
 use facts::{find_in_dir, follow_api, follow_dir, follow_pods};
@@ -73,13 +73,22 @@ async fn fetch_pod(
             _ => {}
         }
     }
-    let pod = client.get(&what, &path, limit()).await?;
+    let pod: Pod = client.get(&what, &path, limit()).await?;
     if !is_ambient {
         return Ok((pod, None));
     }
+    ensure_same_pod(&pod, uid)?;
     let (what, path) =
         (format!("namespace {}", name.namespace), format!("/api/v1/namespaces/{}", name.namespace));
     Ok((pod, Some(client.get(&what, &path, limit()).await?)))
+}
+
+/// Ensures that a pod is the one that the runtime starts, not a successor with the same name, whose identity its network namespace
+/// must not get.
+fn ensure_same_pod(pod: &Pod, uid: &PodUid) -> Result<()> {
+    let is_same = uid.is_empty() || pod.has_runtime_uid(uid);
+    ensure!(is_same, "cannot use pod {}: its UID is {}, not {uid}", pod.name(), pod.metadata.uid);
+    Ok(())
 }
 
 /// Follows pods, and in ambient mode namespaces, until it is dropped.
@@ -167,4 +176,18 @@ pub(crate) fn follow_fallback(file: &Path, handle: &AgentHandle) {
 fn read_fallback(file: &Path) -> Result<ZtunnelFallback, String> {
     let bytes = hostfs::read(file, MAX_WORD).map_err(|error| error.to_string())?;
     String::from_utf8_lossy(&bytes).trim().parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_with_the_same_name_is_not_the_pod_that_starts() {
+        let mut pod = Pod::default();
+        pod.metadata.uid = "new".into();
+        for (uid, is_same) in [("new", true), ("old", false), ("", true)] {
+            assert_eq!(ensure_same_pod(&pod, &uid.into()).is_ok(), is_same, "{uid:?}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub trait CaptureMode: Send {
     fn is_awaited(&self) -> bool;
 
     /// Answers the requests that wait for a pass; `problem`: the reason why no pod can be enrolled.
-    fn answer_requests(&mut self, problem: Option<&Reason>);
+    fn answer_requests(&mut self, _problem: Option<&Reason>) {}
 
     /// Enrols a pod.
     fn enrol_pod(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply);
@@ -76,10 +76,12 @@ pub trait CaptureMode: Send {
 
     /// Completes pending work: once it returns, the kernel is not changed any more. Afterwards the mode is only dropped, or told to
     /// forget all pods.
-    fn finish_work(&mut self);
+    fn finish_work(&mut self) {}
 
     /// Sets the policy that applies while no ztunnel is ready. Returns whether it changed.
-    fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool;
+    fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {
+        false // only node-level capture depends on it
+    }
 
     /// Handles one result of work on another thread, announced by [`AgentHandle::work_completed`].
     ///

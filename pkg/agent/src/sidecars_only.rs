@@ -3,7 +3,6 @@
 use std::{net::IpAddr, time::Instant};
 
 use model::{ContainerId, PodUid, Reason};
-use node_plan::ZtunnelFallback;
 
 use crate::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
@@ -25,8 +24,6 @@ impl CaptureMode for SidecarsOnly {
         false
     }
 
-    fn answer_requests(&mut self, _: Option<&Reason>) {}
-
     fn enrol_pod(&mut self, _: &mut AgentState, _: PodEnrolment, reply: CaptureReply) {
         drop(reply.send(Err(OFF.into()))); // the caller may have given up
     }
@@ -47,12 +44,6 @@ impl CaptureMode for SidecarsOnly {
 
     fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], reply: CaptureReply) {
         drop(reply.send(Err(OFF.into())));
-    }
-
-    fn finish_work(&mut self) {}
-
-    fn set_fallback(&mut self, _: ZtunnelFallback) -> bool {
-        false
     }
 
     fn work_completed(&mut self, _: &mut AgentState) {}

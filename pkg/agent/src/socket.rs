@@ -222,14 +222,17 @@ fn serve_connection(client: &UnixStream, shared: &ConnectionContext) -> io::Resu
         ));
     }
     let (line, accompanying) = read_line(client, Instant::now() + REQUEST)?;
+    let request = serde_json::from_slice::<AgentRequest>(&line);
+    let is_add = request.as_ref().is_ok_and(|request| request.verb == CniVerb::Add);
     let netns = match accompanying {
         Accompanying::Descriptor(descriptor) => {
             Ok(Some(Netns::from_fd(descriptor).map_err(io::Error::other)?))
         }
-        Accompanying::Nothing => Ok(None),
-        Accompanying::Undeliverable => Err(UNDELIVERABLE),
+        Accompanying::Undeliverable if is_add => Err(UNDELIVERABLE),
+        // A known container is released without it, which makes descriptors available.
+        Accompanying::Nothing | Accompanying::Undeliverable => Ok(None),
     };
-    let (answer, failure) = match (serde_json::from_slice(&line), netns) {
+    let (answer, failure) = match (request, netns) {
         (Err(error), _) => (AgentAnswer::from_error(format!("the request cannot be read: {error}")), 400),
         (Ok(_), Err(error)) => (AgentAnswer::from_error(error), 500),
         (Ok(request), Ok(netns)) => {

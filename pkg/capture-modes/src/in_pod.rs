@@ -35,7 +35,6 @@ use inpod::{NodeProbes, peer_addresses};
 use model::{ContainerId, Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::ChangeReporter;
-use node_plan::ZtunnelFallback;
 use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
 use rules::ChainSet;
@@ -78,7 +77,6 @@ pub(crate) struct InPodCapture {
     enrolled: BTreeMap<PodUid, EnrolledPod>,
     /// The search for namespaces of running pods.
     discovery: NetnsDiscovery,
-    open: bool,
     presence: ZtunnelPresence,
     started: Instant,
     exemption: ProbeExemption,
@@ -120,7 +118,6 @@ impl InPodCapture {
         }
         let hub = Hub::new(Box::new(send_event), Box::new(connection_addresses));
         let server = ZdsServer::bind(&chosen.socket)?;
-        server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
         let id = node.id();
         let changes = report_changes(sender.clone())?;
@@ -128,6 +125,8 @@ impl InPodCapture {
         let node_watch = watch_node(&probes, settings.drift_attribution, sender.clone())?;
         let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watcher, &sender)
             .map_err(Error::Thread)?;
+        // After everything that may fail: a server cannot be stopped, and would keep the next attempt from its socket.
+        server.serve(hub.clone()).map_err(Error::Thread)?;
         let now = Instant::now();
         Ok(InPodCapture {
             chosen: chosen.clone(),
@@ -139,7 +138,6 @@ impl InPodCapture {
             node: id,
             enrolled: BTreeMap::new(),
             discovery: NetnsDiscovery::new(now),
-            open: false,
             presence: ZtunnelPresence::new(now),
             started: now,
             exemption: ProbeExemption::new(probes, node_watch, now),
@@ -241,8 +239,6 @@ impl CaptureMode for InPodCapture {
         self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_awaited())
     }
 
-    fn answer_requests(&mut self, _problem: Option<&Reason>) {}
-
     fn enrol_pod(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
         if let Err(why) = self.validate_enrolment(&enrolment) {
             drop(reply.send(Err(why)));
@@ -250,7 +246,13 @@ impl CaptureMode for InPodCapture {
         }
         // A probe that arrives before its exemption would be treated as traffic of the mesh.
         let PodAttachment { uid, ips, .. } = enrolment.attachment.clone();
-        if let Err(error) = self.exemption.probes.add_addresses(&ips, &uid) {
+        let probes = &mut self.exemption.probes;
+        let exempted = probes.add_addresses(&ips, &uid).or_else(|_| {
+            // On a node that was just booted, a pod may arrive before the first pass.
+            probes.ensure_sets()?;
+            probes.add_addresses(&ips, &uid)
+        });
+        if let Err(error) = exempted {
             drop(reply.send(Err(error.to_string().into())));
             return;
         }
@@ -286,6 +288,11 @@ impl CaptureMode for InPodCapture {
         let uid = attachment.uid.clone();
         state.ledger.record_skip(container, attachment);
         state.mark_pod(&uid, &[]);
+        // Rules that an earlier agent made ended with the previous sandbox.
+        self.discovery.suspects.remove(&uid);
+        if self.enrolled.get(&uid).is_some_and(|pod| pod.lifecycle.is_leaving() && pod.netns.is_none()) {
+            self.forget_pod(&uid, "it has a new sandbox");
+        }
         drop(reply.send(Ok(())));
     }
 
@@ -332,10 +339,6 @@ impl CaptureMode for InPodCapture {
         self.exemption.busy = false;
     }
 
-    fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {
-        false // a pod's own rules hold its traffic while ztunnel is unavailable
-    }
-
     fn work_completed(&mut self, state: &mut AgentState) {
         if let Ok(result) = self.results.try_recv() {
             self.handle_result(state, result);
@@ -350,7 +353,7 @@ impl CaptureMode for InPodCapture {
                 .iter()
                 .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.to_view(self.hub.is_served(uid))))
                 .collect(),
-            ztunnels: self.hub.state().connections,
+            ztunnels: self.hub.list_connections(),
         }
     }
 

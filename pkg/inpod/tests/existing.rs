@@ -1,15 +1,12 @@
 //! Existing connections of a pod when it is captured, with real traffic between two network namespaces.
 #![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
 
-#[path = "../../netns/tests/named/bind.rs"]
-mod bind;
+#[path = "named/netns.rs"]
+mod named_netns;
 
 use std::{
-    fs,
     io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
-    process::Command,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
@@ -19,36 +16,16 @@ use conntrack::{ConnectionsReport, KeptConnections};
 use firewall::{Backend, FirewallOptions};
 use inpod::{CaptureReport, PodRulesSpec, capture_pod, release_pod};
 use model::{ExistingConnections, Family};
-use netns::Netns;
 use rules::inpod::{InPodRulesConfig, PodOptions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, socket_with, sockopt};
 
-use bind::{bind_new_netns, unbind_netns};
+use named_netns::Named;
 
 const POD: [&str; 2] = ["10.9.1.2", "fd00:9::2"];
 const PEER: [&str; 2] = ["10.9.1.1", "fd00:9::1"];
 const PORT: u16 = 8080;
 
-/// A named network namespace; drop removes it.
-struct Named(PathBuf, Netns);
-
 impl Named {
-    fn new(what: &str) -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/run/netns/{what}-{}-{number}", std::process::id()));
-        fs::create_dir_all("/run/netns").unwrap();
-        let netns = bind_new_netns(&path);
-        Self(path, netns)
-    }
-
-    fn sh(&self, line: &str) {
-        let words: Vec<&str> = line.split(' ').collect();
-        let (program, arguments) = words.split_first().unwrap();
-        let output = self.1.run_in(|| Command::new(program).args(arguments).output()).unwrap().unwrap();
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
     /// Echoes every byte, on all addresses, as long as the process runs.
     fn serve(&self) {
         let listener = self.1.run_in(|| TcpListener::bind(("::", PORT)).unwrap()).unwrap();
@@ -99,12 +76,6 @@ fn abort(stream: TcpStream) {
     drop(stream);
 }
 
-impl Drop for Named {
-    fn drop(&mut self) {
-        unbind_netns(&self.0);
-    }
-}
-
 /// Sends one byte and receives it back.
 fn exchange(mut stream: &TcpStream) -> Result<(), ErrorKind> {
     let mut byte = [7];
@@ -122,11 +93,9 @@ struct Fixture {
 impl Fixture {
     fn new(backend: Backend) -> Fixture {
         let (pod, peer) = (Named::new("pod"), Named::new("peer"));
-        let name = pod.0.file_name().unwrap().to_str().unwrap();
-        peer.sh(&format!("ip link add veth0 type veth peer name eth0 netns {name}"));
+        peer.sh(&format!("ip link add veth0 type veth peer name eth0 netns {}", pod.name()));
         for (side, device, addresses) in [(&pod, "eth0", POD), (&peer, "veth0", PEER)] {
             let [v4, v6] = addresses;
-            side.sh("ip link set lo up");
             side.sh(&format!("ip address add {v4}/24 dev {device}"));
             side.sh(&format!("ip address add {v6}/64 dev {device} nodad"));
             side.sh(&format!("ip link set {device} up"));

@@ -1,16 +1,14 @@
 //! Network namespaces of running pods, with real namespaces and a simulated process list.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
-#[path = "../../netns/tests/named/bind.rs"]
-mod bind;
+#[path = "named/netns.rs"]
+mod named_netns;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use firewall::{Backend, FirewallOptions};
@@ -22,46 +20,10 @@ use netns::Netns;
 use pod_identity::{KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 
-use bind::{bind_new_netns, unbind_netns};
+use named_netns::Named;
 
 const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
 const IP: &str = "10.9.0.2";
-
-/// A named network namespace; drop removes it.
-struct Named(PathBuf, Netns);
-
-impl Named {
-    fn new(what: &str) -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/run/netns/{what}-{}-{number}", std::process::id()));
-        std::fs::create_dir_all("/run/netns").unwrap();
-        let netns = bind_new_netns(&path);
-        Self(path, netns)
-    }
-
-    fn name(&self) -> &str {
-        self.0.file_name().unwrap().to_str().unwrap()
-    }
-
-    fn sh(&self, line: &str) {
-        let _ = self.shown(line);
-    }
-
-    /// Output of a command, which must succeed.
-    fn shown(&self, line: &str) -> String {
-        let words: Vec<&str> = line.split(' ').collect();
-        let output = self.1.run_in(|| Command::new(words[0]).args(&words[1..]).output()).unwrap().unwrap();
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        unbind_netns(&self.0);
-    }
-}
 
 /// Node, pod, and processes.
 struct Fixture {
@@ -74,7 +36,6 @@ impl Fixture {
     fn new() -> Self {
         let (node, pod) = (Named::new("node"), Named::new("pod"));
         node.sh(&format!("ip link add veth0 type veth peer name eth0 netns {}", pod.name()));
-        pod.sh("ip link set lo up");
         pod.sh(&format!("ip address add {IP}/32 dev eth0"));
         let proc = std::env::temp_dir().join(format!("proc-{}", node.name()));
         std::fs::create_dir_all(&proc).unwrap();
@@ -178,14 +139,10 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     let plain = PodOptions::default();
     let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
     let changed = capture_pod(&fixture.pod.1, &narrower, &options).unwrap().differences;
-    assert!(
-        changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT should not exist")),
-        "{changed:?}"
-    );
-    assert!(
-        changed.iter().any(|why| why.contains("IPv6 raw: chain ISTIO_OUTPUT should not exist")),
-        "{changed:?}"
-    );
+    for place in ["IPv4 nat", "IPv6 raw"] {
+        let expected = format!("{place}: chain ISTIO_OUTPUT should not exist");
+        assert!(changed.contains(&expected), "{changed:?}");
+    }
     assert!(is_captured(&fixture.pod.1, &config).unwrap());
     assert!(!release_pod(&fixture.pod.1, &config, &options).unwrap().is_empty());
     assert_eq!(release_pod(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
@@ -284,7 +241,7 @@ fn a_release_takes_the_rules_of_both_backends() {
         let taken = release_pod(&fixture.pod.1, &config, &forced(released)).unwrap();
         assert!(taken.iter().any(|what| what.starts_with(&format!("{made}: "))), "{taken:?}");
         for tool in ["iptables", "ip6tables"] {
-            let left = fixture.pod.shown(&format!("{tool}-{made}-save"));
+            let left = fixture.pod.sh(&format!("{tool}-{made}-save"));
             assert!(!left.contains("ISTIO"), "{left}");
         }
     }
@@ -311,7 +268,7 @@ fn traffic_is_no_change() {
         }
         let observe = || inpod::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap();
         let counters =
-            || ["iptables", "ip6tables"].map(|tool| fixture.pod.shown(&format!("{tool}-{backend}-save -c")));
+            || ["iptables", "ip6tables"].map(|tool| fixture.pod.sh(&format!("{tool}-{backend}-save -c")));
         let (first, before) = (observe(), counters());
         for target in ["127.0.0.1:9", "[::1]:9"] {
             let refused = fixture.pod.1.run_in(|| std::net::TcpStream::connect(target)).unwrap().unwrap_err();
@@ -342,7 +299,7 @@ fn an_observation_leaves_no_trace() {
     };
     fixture.pod.sh("iptables-legacy -t nat -L");
     let names =
-        || ["ip", "ip6"].map(|family| fixture.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
+        || ["ip", "ip6"].map(|family| fixture.pod.sh(&format!("cat /proc/net/{family}_tables_names")));
     let before = names();
     assert_eq!(before, ["nat\n", ""]);
     let _ = inpod::observe_pod(&fixture.pod.1, &wanted, None, &FirewallOptions::default()).unwrap();
@@ -430,10 +387,6 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     does_damage();
     bury_output(pod); // it is there when everything is removed
     assert!(!release_pod(&pod.1, &config, &options).unwrap().is_empty());
-    assert!(
-        !pod.shown("iptables-nft-save").contains("ISTIO"),
-        "{}",
-        pod.shown("iptables-nft-save -t mangle")
-    );
-    assert!(!pod.shown("ip6tables-nft-save").contains("ISTIO"));
+    assert!(!pod.sh("iptables-nft-save").contains("ISTIO"), "{}", pod.sh("iptables-nft-save -t mangle"));
+    assert!(!pod.sh("ip6tables-nft-save").contains("ISTIO"));
 }

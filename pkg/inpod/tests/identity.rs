@@ -2,8 +2,8 @@
 //! result for the victim must not depend on any action of the attacker.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
-#[path = "../../netns/tests/named/bind.rs"]
-mod bind;
+#[path = "named/netns.rs"]
+mod named_netns;
 
 use std::{
     collections::BTreeMap,
@@ -23,42 +23,12 @@ use netns::{Netns, NetnsId};
 use pod_identity::{Ambiguity, KnownPods, PodIds, Witness};
 use rules::inpod::InPodRulesConfig;
 
-use bind::{bind_new_netns, unbind_netns};
+use named_netns::Named;
 
 const IP: &str = "10.9.0.2";
 const IP6: &str = "fd00:9::2";
 
 static LAST: AtomicU32 = AtomicU32::new(0);
-
-/// A named network namespace; drop removes it.
-struct Named(PathBuf, Netns);
-
-impl Named {
-    fn new(what: &str) -> Self {
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/run/netns/id-{what}-{number}"));
-        let netns = bind_new_netns(&path);
-        let named = Self(path, netns);
-        named.sh("ip link set lo up");
-        named
-    }
-
-    fn name(&self) -> &str {
-        self.0.file_name().unwrap().to_str().unwrap()
-    }
-
-    fn sh(&self, line: &str) {
-        let words: Vec<&str> = line.split(' ').collect();
-        let output = self.1.run_in(|| Command::new(words[0]).args(&words[1..]).output()).unwrap().unwrap();
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        unbind_netns(&self.0);
-    }
-}
 
 /// A hierarchy of real control groups, which no other test uses.
 struct Groups(PathBuf);
@@ -161,7 +131,9 @@ impl Node {
         let name = PodName { namespace: "shop".to_owned(), name: format!("pod-{}", netns.name()) };
         let (link, own) = (format!("v{}", LAST.fetch_add(1, Ordering::Relaxed)), netns.name().to_owned());
         match self.network {
-            Network::Hardware => netns.sh("ip link add eth0 type veth peer name eth1"),
+            Network::Hardware => {
+                netns.sh("ip link add eth0 type veth peer name eth1");
+            }
             _ => {
                 self.netns.sh(&format!("ip link add {link} type veth peer name eth0 netns {own}"));
                 self.netns.sh(&format!("ip link set {link} up"));

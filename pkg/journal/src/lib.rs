@@ -29,7 +29,7 @@ static CHANGES: Mutex<()> = Mutex::new(());
 /// Reason why a value could not be recorded or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file could not be written.
+    /// The file could not be read or written.
     #[error("cannot keep the journal of kernel settings and built-in chains: {0}")]
     File(#[source] hostfs::Error),
     /// The kernel refused.
@@ -80,7 +80,7 @@ impl Journal {
 
     /// Returns all entries at this moment, for several queries after one read of the file.
     pub fn read_snapshot(&self) -> JournalSnapshot {
-        JournalSnapshot(self.read_contents().entries)
+        JournalSnapshot(self.read_contents().unwrap_or_default().entries)
     }
 
     /// Records old values by name, except where an older one is recorded: the first is the value before us.
@@ -134,9 +134,9 @@ impl Journal {
     /// node's other capture mode apply as well: its chains are ours, too.
     ///
     /// # Errors
-    /// The kernel's query fails, or the file cannot be written.
+    /// The kernel's query fails, or the file cannot be read or written.
     pub fn note_chains(&self, section: JournalSection, tables: &[(Family, &str)]) -> Result<(), Error> {
-        let all = self.read_snapshot();
+        let all = JournalSnapshot(self.read_contents()?.entries);
         let (noted, earlier) = (
             all.section_entries(section),
             counterpart_section(section).map(|other| all.section_entries(other)).unwrap_or_default(),
@@ -161,9 +161,8 @@ impl Journal {
     ///
     /// # Errors
     /// The kernel refuses, or the file cannot be written.
-    /// The kernel refuses, or the file cannot be written.
     pub fn remove_chains(&self, section: JournalSection) -> Result<(), Error> {
-        for (name, before) in self.read_snapshot().section_entries(section) {
+        for (name, before) in JournalSnapshot(self.read_contents()?.entries).section_entries(section) {
             if let Some((family, table)) = parse_entry(&name) {
                 BuiltIn::parse(&before).restore_chains(family, table)?;
             }
@@ -174,8 +173,16 @@ impl Journal {
 
     /// Reads the file. A missing or unreadable one is empty, because its content does not justify a failure. An unreadable one,
     /// which a newer version may have written before a downgrade, is kept.
-    fn read_contents(&self) -> JournalContents {
-        let text = hostfs::read(&self.path, MAX).unwrap_or_default();
+    ///
+    /// # Errors
+    /// The kernel refuses, as without file descriptors: the old values in the file must not be replaced by present ones.
+    fn read_contents(&self) -> Result<JournalContents, Error> {
+        let text = match hostfs::read(&self.path, MAX) {
+            Err(error) if error.io_error().raw_os_error().is_some() && !error.is_missing() => {
+                return Err(Error::File(error));
+            }
+            read => read.unwrap_or_default(),
+        };
         let all: Option<BTreeMap<String, Value>> = serde_json::from_slice(&text).ok();
         let mut contents =
             JournalContents { unread: all.is_none() && !text.is_empty(), ..JournalContents::default() };
@@ -185,12 +192,12 @@ impl Journal {
                 Err(_) => drop(contents.foreign.insert(key, value)),
             }
         }
-        contents
+        Ok(contents)
     }
 
     fn update_entries(&self, change: impl FnOnce(&mut JournalEntries)) -> Result<(), Error> {
         let _lock = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is always complete
-        let JournalContents { entries: before, foreign, unread } = self.read_contents();
+        let JournalContents { entries: before, foreign, unread } = self.read_contents()?;
         let mut entries = before.clone();
         change(&mut entries);
         entries.retain(|_, noted| !noted.is_empty());
@@ -291,6 +298,20 @@ mod tests {
             journal.forget_value(NODES, name).unwrap();
         }
         assert!(!path.exists());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn old_values_that_the_kernel_does_not_let_us_read_are_not_taken_for_none() {
+        let directory = directory("unreadable");
+        let path = directory.join("settings");
+        let journal = Journal::for_file(&path);
+        assert_eq!(journal.read_contents().unwrap(), JournalContents::default(), "no file");
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert!(matches!(journal.read_contents(), Err(Error::File(_))), "a link to itself");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(journal.read_contents().unwrap(), JournalContents::default(), "no file of ours");
         std::fs::remove_dir_all(directory).unwrap();
     }
 

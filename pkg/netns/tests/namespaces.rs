@@ -3,6 +3,8 @@
 
 #[path = "named/bind.rs"]
 mod bind;
+#[path = "fresh/create.rs"]
+mod create;
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,18 +18,7 @@ use std::time::{Duration, Instant};
 use netns::{BindMount, Error, MountSandbox, Netns};
 
 use bind::{bind_new_netns, unbind_netns};
-
-/// Creates a network namespace, or `None` (with the reason on stderr) without permission. CI must have it.
-fn fresh() -> Option<Netns> {
-    match Netns::create() {
-        Ok(netns) => Some(netns),
-        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            None
-        }
-    }
-}
+use create::create_or_skip;
 
 /// A temporary directory; drop removes it.
 struct Scratch(PathBuf);
@@ -64,7 +55,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn a_closure_runs_inside_and_the_caller_stays_outside() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let outside = link("ns/net");
     let inside = netns.run_in(|| link("ns/net")).unwrap();
     assert_eq!(inside, Path::new(&format!("net:[{}]", netns.id().ino)));
@@ -76,7 +67,7 @@ fn a_closure_runs_inside_and_the_caller_stays_outside() {
 
 #[test]
 fn one_thread_visits_namespaces_one_after_the_other() {
-    let (Some(one), Some(two)) = (fresh(), fresh()) else { return };
+    let (Some(one), Some(two)) = (create_or_skip(), create_or_skip()) else { return };
     let outside = link("ns/net");
     let visited = Netns::run_in_each(&[&one, &two, &one], |place| (place, Netns::current().unwrap().id()));
     let visited: Vec<_> = visited.unwrap().into_iter().map(Result::unwrap).collect();
@@ -86,7 +77,7 @@ fn one_thread_visits_namespaces_one_after_the_other() {
 
 #[test]
 fn identity_does_not_depend_on_the_path() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let current = Netns::current().unwrap();
     assert_eq!(current.id(), Netns::open("/proc/self/ns/net").unwrap().id());
     assert_ne!(current.id(), netns.id());
@@ -95,7 +86,7 @@ fn identity_does_not_depend_on_the_path() {
 
 #[test]
 fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
-    if fresh().is_none() {
+    if create_or_skip().is_none() {
         return;
     }
     let scratch = Scratch::new("list");
@@ -127,23 +118,24 @@ fn what_is_no_network_namespace_is_named() {
     let scratch = Scratch::new("kinds");
     let file = scratch.file("plain", "");
     let words = |path: &Path| Netns::open(path).unwrap_err().to_string();
-    assert!(words(&file).ends_with("is an ordinary file or directory, not a network namespace"));
-    assert!(words(&scratch.0).contains("ordinary file or directory"));
-    assert_eq!(
-        words("/proc/self/ns/mnt".as_ref()),
-        "/proc/self/ns/mnt is a mount namespace, not a network namespace"
-    );
-    assert!(words("/proc/self/ns/uts".as_ref()).contains("UTS namespace"));
-    assert_eq!(words("/proc/0/ns/net".as_ref()), "no network namespace at /proc/0/ns/net");
     let pipe = scratch.0.join("pipe");
     run("mkfifo", &[pipe.to_str().unwrap()]);
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
-    assert!(words(&pipe).contains("not a network namespace"), "and opening it does not wait for a writer");
+    for (path, kind) in [
+        (file.as_path(), "an ordinary file or directory"),
+        (&scratch.0, "an ordinary file or directory"),
+        (&pipe, "an ordinary file or directory"), // opening it does not wait for a writer
+        ("/proc/self/ns/mnt".as_ref(), "a mount namespace"),
+        ("/proc/self/ns/uts".as_ref(), "a UTS namespace"),
+    ] {
+        assert_eq!(words(path), format!("{} is {kind}, not a network namespace", path.display()));
+    }
+    assert_eq!(words("/proc/0/ns/net".as_ref()), "no network namespace at /proc/0/ns/net");
 }
 
 #[test]
 fn a_panic_goes_on_in_the_caller() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let outside = link("ns/net");
     let panicked = std::panic::catch_unwind(|| netns.run_in(|| -> () { panic!("inside") })).unwrap_err();
     assert_eq!(panicked.downcast_ref::<&str>(), Some(&"inside"));
@@ -153,7 +145,7 @@ fn a_panic_goes_on_in_the_caller() {
 
 #[test]
 fn mounts_of_a_sandbox_are_seen_by_the_children_of_its_closure() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let scratch = Scratch::new("sandbox");
     let (source, target) = (scratch.file("source", "private"), scratch.file("target", "host"));
     let sandbox = MountSandbox { binds: vec![BindMount { source, target: target.clone(), read_only: true }] };
@@ -170,7 +162,7 @@ fn mounts_of_a_sandbox_are_seen_by_the_children_of_its_closure() {
 
 #[test]
 fn other_threads_keep_their_mounts_and_directory_while_a_sandbox_is_open() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let scratch = Scratch::new("open");
     let (source, target) = (scratch.file("source", "private"), scratch.file("target", "host"));
     let sandbox =
@@ -202,7 +194,7 @@ fn other_threads_keep_their_mounts_and_directory_while_a_sandbox_is_open() {
 
 #[test]
 fn a_sandbox_that_cannot_be_made_is_told_apart_and_runs_nothing() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let missing = PathBuf::from("/nowhere/file");
     let sandbox = MountSandbox {
         binds: vec![BindMount { source: "/dev/null".into(), target: missing, read_only: false }],
@@ -218,7 +210,7 @@ fn a_sandbox_that_cannot_be_made_is_told_apart_and_runs_nothing() {
 
 #[test]
 fn dev_null_hides_a_file() {
-    let Some(netns) = fresh() else { return };
+    let Some(netns) = create_or_skip() else { return };
     let scratch = Scratch::new("null");
     let target = scratch.file("nsswitch.conf", "hosts: dns");
     let bind = BindMount { source: "/dev/null".into(), target: target.clone(), read_only: true };
@@ -232,7 +224,7 @@ struct Sleeper(std::process::Child);
 
 impl Sleeper {
     fn start(arguments: &[&str]) -> Option<Sleeper> {
-        let _ = fresh()?; // without permission to create namespaces, it could not either
+        let _ = create_or_skip()?; // without permission to create namespaces, it could not either
         let child = Command::new("unshare").args(arguments).args(["sleep", "600"]).spawn().unwrap();
         let sleeper = Sleeper(child);
         let program = || fs::read_to_string(format!("/proc/{}/comm", sleeper.0.id())).unwrap();
@@ -258,7 +250,7 @@ impl Drop for Sleeper {
 
 #[test]
 fn the_owner_is_told_where_it_is_another_user_namespace() {
-    let Some(own) = fresh() else { return };
+    let Some(own) = create_or_skip() else { return };
     assert!(own.foreign_owner().unwrap().is_none());
     let Some(sleeper) = Sleeper::start(&["--user", "--net"]) else { return };
     let owner = sleeper.netns().foreign_owner().unwrap().unwrap();
@@ -269,7 +261,7 @@ fn the_owner_is_told_where_it_is_another_user_namespace() {
 /// The agent uses this to find the pod of a ztunnel that connects to its socket.
 #[test]
 fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
-    let Some(client) = fresh() else { return };
+    let Some(client) = create_or_skip() else { return };
     let scratch = Scratch::new("of-socket");
     let path = scratch.0.join("listener.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -285,7 +277,7 @@ fn an_accepted_connection_belongs_to_the_netns_of_who_connected() {
 /// `node-status` tests that a successor with its number is not the same instance.
 #[test]
 fn an_instance_is_the_same_by_every_path() {
-    let (Some(first), Some(second)) = (fresh(), fresh()) else { return };
+    let (Some(first), Some(second)) = (create_or_skip(), create_or_skip()) else { return };
     let file = format!("/proc/self/fd/{}", first.as_fd().as_raw_fd());
     assert_eq!(Netns::open(file).unwrap().instance(), first.instance());
     assert_ne!(second.instance(), first.instance());

@@ -246,7 +246,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// Whether a ztunnel that is older than this agent may serve it already.
     pub fn is_inherited(&self) -> bool {
-        !self.leaving && if self.netns.is_some() { self.adopted } else { self.marked }
+        if self.netns.is_some() { self.adopted } else { self.marked }
     }
 
     /// Whether it has had no process for long, and no ADD is waiting: it has ended, unless the API shows it.

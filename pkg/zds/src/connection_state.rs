@@ -37,8 +37,6 @@ pub(crate) struct AckedWorkload {
     /// Number of acknowledgements of this network namespace.
     pub(crate) attempts: u32,
     pub(crate) refusal: Option<WorkloadRefusal>,
-    /// Time at which it was accepted, kept or refused.
-    pub(crate) since: SystemTime,
 }
 
 /// Answer of a ztunnel that it cannot serve the workload (yet).
@@ -98,8 +96,7 @@ impl ZtunnelConnection {
             // If the ztunnel refuses one of these, nothing more can be done.
             RequestStep::Del { uid } => drop(self.acked.remove(&uid)),
             RequestStep::Keep { uid, revision } => {
-                let since = SystemTime::now();
-                let kept = AckedWorkload { revision, netns: None, attempts: 0, refusal: None, since };
+                let kept = AckedWorkload { revision, netns: None, attempts: 0, refusal: None };
                 self.acked.insert(uid, kept);
             }
             RequestStep::Add { uid, revision, netns } => {
@@ -123,14 +120,12 @@ impl ZtunnelConnection {
             error: error.to_owned(),
             again: Instant::now() + retry(attempts),
         });
-        let is_news = before.as_ref().is_none_or(|acked| {
+        let is_news = before.is_none_or(|acked| {
             error.is_none()
                 || acked.revision != revision
                 || acked.refusal.as_ref().map(|r| &*r.error) != error
         });
-        let unchanged = before.filter(|acked| acked.refusal.is_some() == refusal.is_some());
-        let since = unchanged.map_or_else(SystemTime::now, |acked| acked.since);
-        self.acked.insert(uid, AckedWorkload { revision, netns: Some(netns), attempts, refusal, since });
+        self.acked.insert(uid, AckedWorkload { revision, netns: Some(netns), attempts, refusal });
         is_news
     }
 }

@@ -21,7 +21,7 @@ pub enum Error {
 pub(crate) enum ConversationEnd {
     #[error("it closed the connection")]
     Closed,
-    #[error("cannot tell who it is: {0}")]
+    #[error("cannot determine its user: {0}")]
     Peer(io::Error),
     #[error("it runs as user {0}, not as root")]
     NotRoot(u32),
@@ -31,13 +31,13 @@ pub(crate) enum ConversationEnd {
     Hello(DecodeError),
     #[error("its hello names no version")]
     NoVersion,
-    #[error("cannot make an event to wake its thread by: {0}")]
+    #[error("cannot create the event that wakes its thread: {0}")]
     Event(Errno),
     #[error("cannot wait for it: {0}")]
     Wait(io::Error),
     #[error("cannot send: {0}")]
     Send(Errno),
-    #[error("a request was not taken within {0:?}")]
+    #[error("it accepted no request within {0:?}")]
     NotAccepted(Duration),
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),

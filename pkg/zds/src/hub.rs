@@ -15,7 +15,7 @@ use crate::notices::{Notice, NoticeBudget};
 use crate::peer::{PeerNetns, PeerStanding, ZtunnelPeer, ZtunnelPod};
 use crate::place_holders::PlaceHolders;
 use crate::plan::{NextAction, RequestStep};
-use crate::{Workload, ZdsDeadlines, ZdsState};
+use crate::{ConnectionState, Workload, ZdsDeadlines};
 
 /// Event for the agent. Events do not follow the order of the agent's own calls: the desired state may have changed
 /// meanwhile.
@@ -135,15 +135,20 @@ impl Hub {
         self.lock_ledger().start_snapshots();
     }
 
+    /// Returns whether ztunnels are sent snapshots.
+    pub fn is_open(&self) -> bool {
+        self.lock_ledger().open
+    }
+
     /// Returns whether a connected ztunnel serves a workload in the workload's present network namespace.
     pub fn is_served(&self, uid: &PodUid) -> bool {
         let ledger = self.lock_ledger();
         ledger.desired.get(uid).is_some_and(|desired| ledger.is_served(desired))
     }
 
-    /// Returns the state of ZDS.
-    pub fn state(&self) -> ZdsState {
-        self.lock_ledger().state()
+    /// Returns the connected ztunnels in the order of their hellos.
+    pub fn list_connections(&self) -> Vec<ConnectionState> {
+        self.lock_ledger().connection_states()
     }
 
     pub(crate) fn deadlines(&self) -> &ZdsDeadlines {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use model::PodUid;
 
@@ -37,7 +37,6 @@ pub(crate) struct WorkloadLedger {
 pub(crate) struct DesiredWorkload {
     pub(crate) workload: Workload,
     pub(crate) revision: u64,
-    pub(crate) since: SystemTime,
 }
 
 impl DesiredWorkload {
@@ -54,7 +53,7 @@ impl WorkloadLedger {
             return;
         }
         self.revision += 1;
-        let desired = DesiredWorkload { revision: self.revision, since: SystemTime::now(), workload };
+        let desired = DesiredWorkload { revision: self.revision, workload };
         self.desired.insert(desired.workload.uid.clone(), desired);
         self.wake_all();
     }

@@ -41,5 +41,5 @@ pub use hub::{Hub, PeerLocator, ZdsEvent};
 pub use peer::{PeerStanding, ZtunnelPod};
 pub use places::{MAX_CONNECTIONS, MAX_PER_POD, MAX_UNKNOWN_PEERS};
 pub use server::ZdsServer;
-pub use state::{ConnectionState, WorkloadProgress, WorkloadState, ZdsState};
+pub use state::ConnectionState;
 pub use workload::Workload;

@@ -32,6 +32,7 @@ mod ztunnel;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use netns::{Netns, NetnsId};
 use tempfile::TempDir;
-use zds::{Hub, PeerLocator, Workload, WorkloadProgress, ZdsDeadlines, ZdsEvent, ZdsServer, ZtunnelPod};
+use zds::{Hub, PeerLocator, Workload, ZdsDeadlines, ZdsEvent, ZdsServer, ZtunnelPod};
 
 use ztunnel::{Asked, Ztunnel};
 
@@ -84,10 +85,10 @@ impl Agent {
 
     /// Connects and sends the hello; returns when the agent has received it.
     fn ztunnel(&self) -> Ztunnel {
-        let before = self.hub.state().connections.len();
+        let before = self.hub.list_connections().len();
         let ztunnel = Ztunnel::dial(&self.socket());
         ztunnel.hello();
-        eventually(|| self.hub.state().connections.len() == before + 1);
+        eventually(|| self.hub.list_connections().len() == before + 1);
         ztunnel
     }
 
@@ -104,7 +105,7 @@ impl Agent {
 
     /// Waits until the agent has recorded that the last connection has its snapshot.
     fn wait_synced(&self) {
-        eventually(|| self.hub.state().connections.last().is_some_and(|last| last.in_sync));
+        eventually(|| self.hub.list_connections().last().is_some_and(|last| last.in_sync));
     }
 
     /// A ztunnel that connects from the pod with this address.
@@ -113,8 +114,8 @@ impl Agent {
         self.ztunnel()
     }
 
-    fn progress(&self, uid: &str) -> WorkloadProgress {
-        self.hub.state().workloads[uid].progress.clone()
+    fn is_served(&self, uid: &str) -> bool {
+        self.hub.is_served(&uid.into())
     }
 
     /// Number of connections from outside the node's ztunnel pods, by the last event about it.
@@ -145,6 +146,20 @@ fn eventually(holds: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "it never came to that");
         thread::sleep(Duration::from_millis(1)); // between two polls
     }
+}
+
+/// Runs a test in a process of its own and returns true; in that process, returns false.
+fn has_run_alone(test: &str) -> bool {
+    const ALONE: &str = "ZDS_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let has_passed = text.lines().any(|line| line.starts_with("test result: ok. 1 passed;"));
+    assert!(output.status.success() && has_passed, "{text}{output:?}");
+    true
 }
 
 /// One of several network namespaces, which all tests share.

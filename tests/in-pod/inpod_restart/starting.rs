@@ -137,6 +137,32 @@ fn the_del_of_such_a_pod_is_the_end_of_it() {
     assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
 }
 
+/// The pod has no record, as after the ADD of Istio's own plugin, and no process until its container is started again.
+#[test]
+fn a_pod_that_left_the_mesh_between_two_agents_is_released_once_it_has_a_process() {
+    for (annotation, state) in [("", WorkloadState::Gone), ("enabled", WorkloadState::Up)] {
+        let mut fixture = Fixture::new();
+        let file = fixture.record();
+        fixture.restart(|fixture| {
+            fs::remove_file(&file).unwrap();
+            let mut manifest = fixture.late.sandbox.manifest();
+            manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+            manifest["metadata"]["annotations"] = json!({"ambient.istio.io/redirection": annotation});
+            fixture.base.manifests.put_pod(&manifest);
+        });
+        assert_eq!(fixture.state(), Some(state), "{annotation}: {:?}", fixture.ztunnel.messages());
+        assert!(fixture.base.is_ruled(&fixture.late), "its namespace is not known");
+        // The annotation of an earlier agent shows that there may be rules, so everything else stays until they are removed.
+        assert_eq!(fixture.base.is_probed(fixture.late.ip(false)), state == WorkloadState::Up);
+        fixture.base.processes.add(&fixture.late.sandbox.pod.uid, &fixture.late.sandbox.netns);
+        fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
+        let _ = fixture.ztunnel.wait_for_state(&fixture.late.sandbox.pod.uid, WorkloadState::Gone);
+        fixture
+            .base
+            .eventually("nothing of it is exempt", |_| !fixture.base.is_probed(fixture.late.ip(false)));
+    }
+}
+
 /// The agent is killed after its answer; the next one reads records before the plugin has written this one.
 #[test]
 fn a_record_that_comes_after_the_snapshot_counts_too() {
@@ -194,7 +220,7 @@ fn a_record_overrules_neither_facts_nor_other_pods() {
         fixture.base.manifests.put_pod(&manifest);
     });
     fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
-    assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
+    let _ = fixture.ztunnel.wait_for_state(&late.uid, WorkloadState::Gone);
     // The pod was deleted, and its record was not.
     fixture.restart(|fixture| fixture.base.manifests.remove_pod(MESH, &late.name));
     assert!(file.exists() && fixture.state() == Some(WorkloadState::Gone));

@@ -23,8 +23,6 @@ impl CaptureMode for TroubledMode {
         self.2
     }
 
-    fn answer_requests(&mut self, _: Option<&Reason>) {}
-
     fn enrol_pod(&mut self, _: &mut AgentState, _: PodEnrolment, _: CaptureReply) {}
 
     fn skip_pod(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, _: CaptureReply) {}
@@ -40,12 +38,6 @@ impl CaptureMode for TroubledMode {
     }
 
     fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], _: CaptureReply) {}
-
-    fn finish_work(&mut self) {}
-
-    fn set_fallback(&mut self, _: ZtunnelFallback) -> bool {
-        false
-    }
 
     fn work_completed(&mut self, _: &mut AgentState) {}
 

@@ -28,7 +28,6 @@ impl InPodCapture {
                 None => state.mark_dirty(ReconcileScope::Membership),
             }
         }
-        self.report_notices(state, &done);
         match done {
             JobResult::Captured { uid, netns, result } => {
                 self.note_captured(state, &uid, &result);
@@ -73,6 +72,8 @@ impl InPodCapture {
                     note_ztunnel(state, None, &what, Ok(()));
                 }
                 state.status.record_change();
+                let meanwhile = "new connections of captured pods fail until one is there";
+                state.notices.observe_ztunnel(connected > 0, meanwhile, Instant::now());
                 state.notices.unknown_ztunnels(unknown, Instant::now());
                 self.metrics.unknown_ztunnels(unknown);
                 self.presence.set_connections(connected, synced);
@@ -206,13 +207,6 @@ impl InPodCapture {
             JobResult::ObservedEach(_) => true, // each pod's result is handled separately
             JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
             _ => false,
-        }
-    }
-
-    fn report_notices(&self, state: &mut AgentState, done: &JobResult) {
-        if let JobResult::Zds(ZdsEvent::Connections { connected, .. }) = done {
-            let meanwhile = "new connections of captured pods fail until one is there";
-            state.notices.observe_ztunnel(*connected > 0, meanwhile, Instant::now());
         }
     }
 

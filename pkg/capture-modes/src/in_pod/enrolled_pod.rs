@@ -223,12 +223,9 @@ impl EnrolledPod {
     pub(super) fn record_disturbance(&mut self, change: Change<PodUid>) -> bool {
         // While a watch is being started, the result of the observation decides.
         let is_own = self.watch.as_ref().is_none_or(|watch| watch.id() == change.watch);
-        let disturbance = NetnsDisturbance::new(change);
-        if !is_own
-            || disturbance.was_observed(self.observed_rules.as_ref().and_then(|rules| rules.generation()))
-        {
-            return false;
-        }
+        let observed = self.observed_rules.as_ref().and_then(|rules| rules.generation());
+        let disturbance = NetnsDisturbance::new(change).without_observed(observed);
+        let Some(disturbance) = disturbance.filter(|_| is_own) else { return false };
         self.disturbance = Some(match self.disturbance.take() {
             Some(earlier) => earlier.merge_with(disturbance),
             None => disturbance,

@@ -95,7 +95,7 @@ impl InPodCapture {
         let what = format!("applied: {}", summarize_steps(missing));
         let writer = disturbance.and_then(|changes| changes.writer.as_deref());
         state.history.record_change(HistoryEntry { cause, what, pod: None, took, error: None });
-        if self.open {
+        if self.hub.is_open() {
             warn!(target: "ambient", rules = missing.join("; "), writer, "probe rules of the node restored");
             self.metrics.count_repair("node");
             state.notices.report_repair(PROBES, missing);

@@ -26,8 +26,9 @@ use agent::AgentState;
 pub(super) struct NetnsDiscovery {
     /// Whether a search is in progress.
     pub(super) is_running: bool,
-    /// Pods whose processes are searched for, by UID, each with the namespace that was known when the search began.
-    sought: BTreeMap<PodUid, Option<NetnsId>>,
+    /// Pods whose processes are searched for, by UID, each with the namespace that was known when the search began;
+    /// `None`: the search is not among the processes of pods.
+    sought: Option<BTreeMap<PodUid, Option<NetnsId>>>,
     /// When the next search among processes is due.
     processes: SearchSchedule,
     /// When the next search among the plugin's records is due.
@@ -36,6 +37,8 @@ pub(super) struct NetnsDiscovery {
     pub(super) ztunnels: ZtunnelNamespaces,
     /// Pods of the mesh whose addresses and namespace are unknown, by UID.
     pub(super) unplaced: BTreeSet<PodUid>,
+    /// Pods outside of the mesh that may have left it while no agent ran, by UID, until their namespace is found.
+    pub(super) suspects: BTreeSet<PodUid>,
     /// Whether the first search has ended: ztunnels can be sent all pods.
     pub(super) is_complete: bool,
     /// Error of the last search, if it failed.
@@ -46,11 +49,12 @@ impl NetnsDiscovery {
     pub(super) fn new(now: Instant) -> NetnsDiscovery {
         NetnsDiscovery {
             is_running: false,
-            sought: BTreeMap::new(),
+            sought: None,
             processes: SearchSchedule::new(now),
             records: SearchSchedule::new(now),
             ztunnels: ZtunnelNamespaces::new(now),
             unplaced: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             is_complete: false,
             problem: None,
         }
@@ -60,8 +64,9 @@ impl NetnsDiscovery {
 impl InPodCapture {
     /// Returns when the next search is due, if there is anything to search for.
     pub(super) fn discovery_due(&self) -> Option<Instant> {
-        let processes = (!self.discovery.is_complete || !self.enrolled.is_empty())
-            .then_some(self.discovery.processes.next);
+        let is_sought =
+            !self.discovery.is_complete || !self.enrolled.is_empty() || !self.discovery.suspects.is_empty();
+        let processes = is_sought.then_some(self.discovery.processes.next);
         let records = (self.discovery.is_complete && !self.discovery.unplaced.is_empty())
             .then_some(self.discovery.records.next);
         processes
@@ -73,41 +78,33 @@ impl InPodCapture {
     }
 
     pub(super) fn discover_if_due(&mut self, state: &AgentState) {
-        let by_processes = self.discovery.processes.is_due();
-        // The first search covers all pods.
-        let by_records =
-            if self.discovery.is_complete { self.discovery.records.is_due() } else { by_processes };
+        let (is_first, for_ztunnels) = (!self.discovery.is_complete, self.discovery.ztunnels.is_due());
+        // The first search covers all pods, whatever made it due.
+        let by_processes = self.discovery.processes.is_due() || (is_first && for_ztunnels);
+        let by_records = if is_first { by_processes } else { self.discovery.records.is_due() };
         let by_records = by_records && !self.discovery.unplaced.is_empty();
-        // A search among processes reads all of them anyway.
-        let for_ztunnels = by_processes || self.discovery.ztunnels.is_due();
         if self.discovery.is_running || !(by_processes || by_records || for_ztunnels) {
             return;
         }
-        let (mut processes, mut records) = (BTreeMap::new(), Vec::new());
-        self.discovery.sought.clear();
+        let (mut processes, mut records, mut sought) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         if by_processes {
             let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
-                self.discovery.sought.insert(uid.clone(), enrolled_pod.netns_id());
-                processes.insert(
-                    uid.clone(),
-                    NetnsQuery {
-                        ips: enrolled_pod.ips.clone(),
-                        known: enrolled_pod.netns.clone(),
-                        recorded: None,
-                    },
-                );
+                sought.insert(uid.clone(), enrolled_pod.netns_id());
+                let (ips, known) = (enrolled_pod.ips.clone(), enrolled_pod.netns.clone());
+                processes.insert(uid.clone(), NetnsQuery { ips, known, recorded: None });
             }
             self.discovery.processes.schedule_regular();
+            self.update_suspects(state);
         }
         for pod in state.index.pods() {
             let uid = &pod.metadata.uid;
-            let is_suspect = !self.discovery.is_complete && is_suspect(state, pod);
+            let is_suspect = by_processes && self.discovery.suspects.contains(uid);
             if is_suspect && !pod.status.ips().is_empty() {
                 let query = NetnsQuery { ips: pod.status.ips(), known: None, recorded: None };
                 processes.insert(pod.metadata.uid.clone(), query);
             }
-            let enrolled_pod = self.enrolled.get(uid).filter(|_| self.discovery.sought.contains_key(uid));
+            let enrolled_pod = self.enrolled.get(uid).filter(|_| sought.contains_key(uid));
             let is_lost = enrolled_pod.is_some_and(|enrolled_pod| enrolled_pod.netns.is_none());
             if is_suspect || is_lost || (by_records && self.discovery.unplaced.contains(uid)) {
                 let ips =
@@ -118,7 +115,8 @@ impl InPodCapture {
         if by_records {
             self.discovery.records.schedule_retry();
         }
-        if for_ztunnels {
+        // A search among processes reads all of them anyway.
+        if by_processes || for_ztunnels {
             processes.extend(self.discovery.ztunnels.netns_queries());
         }
         if processes.is_empty() && records.is_empty() {
@@ -127,9 +125,20 @@ impl InPodCapture {
             return;
         }
         self.discovery.is_running = true;
+        self.discovery.sought = by_processes.then_some(sought);
         let pods = KnownPods::new(state.index.pods().map(PodIds::from));
         self.workers
             .send_job(CaptureJob::DiscoverNetns { pods, processes, records }, !self.discovery.is_complete);
+    }
+
+    /// Updates the suspects: for the first search all pods outside of the mesh, afterwards those that were not found.
+    fn update_suspects(&mut self, state: &AgentState) {
+        let NetnsDiscovery { suspects, is_complete, .. } = &self.discovery;
+        let is_open = |pod: &&Pod| !*is_complete || suspects.contains(&pod.metadata.uid);
+        let outside = state.index.pods().filter(is_open).filter(|pod| is_suspect(state, pod));
+        let uids = outside.map(|pod| &pod.metadata.uid);
+        let is_placed = |uid: &&PodUid| self.enrolled.get(*uid).is_some_and(|pod| pod.netns.is_some());
+        self.discovery.suspects = uids.filter(|uid| !is_placed(uid)).cloned().collect();
     }
 
     /// Schedules an immediate search for a pod that has no namespace, or lost it.
@@ -154,8 +163,9 @@ impl InPodCapture {
         if !std::mem::take(&mut self.discovery.is_running) {
             return; // the results are no longer needed
         }
+        let sought = self.discovery.sought.take();
         // A search among records only must not postpone the next one among processes.
-        let by_processes = !self.discovery.sought.is_empty() || !self.discovery.is_complete;
+        let by_processes = sought.is_some();
         let mut finds = match result {
             Ok(finds) => finds,
             Err(error) => {
@@ -171,7 +181,7 @@ impl InPodCapture {
         self.discovery.is_complete = true;
         self.discovery.problem = None;
         self.discovery.ztunnels.apply_answers(Some(&mut finds.processes));
-        let sought = std::mem::take(&mut self.discovery.sought);
+        let sought = sought.unwrap_or_default();
         for uid in sought.keys() {
             let answer = finds.processes.get(uid);
             let is_empty = matches!(answer, None | Some(NetnsAnswer::Unchanged { runs: false }));
@@ -185,8 +195,13 @@ impl InPodCapture {
         // The runtime itself named the namespace in a record, so a record takes precedence over the namespaces of
         // processes.
         for (uid, recorded) in finds.records {
-            if self.inherit_pod(state, &uid, recorded) {
+            let is_bare = !recorded.found.captured;
+            let is_known = self.inherit_pod(state, &uid, recorded);
+            if is_known {
                 finds.processes.remove(&uid);
+            }
+            if is_known || is_bare {
+                self.discovery.suspects.remove(&uid);
             }
         }
         for (uid, answer) in finds.processes {
@@ -201,7 +216,9 @@ impl InPodCapture {
                 NetnsAnswer::Unchanged { .. } => {}
             }
         }
-        if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
+        let is_missing = !self.discovery.suspects.is_empty()
+            || self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none());
+        if by_processes && is_missing {
             self.discovery.processes.schedule_retry();
         }
         self.discovery.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
@@ -213,8 +230,9 @@ impl InPodCapture {
             self.note_ambiguity(state, uid, Ambiguity::SharedNetns);
             return;
         }
-        if captured && !self.enrolled.contains_key(uid) {
-            self.left_meanwhile(state, uid);
+        self.discovery.suspects.remove(uid);
+        if captured && let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) {
+            self.left_meanwhile(state, pod);
         }
         let Some(enrolled_pod) =
             self.enrolled.get_mut(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_awaited())
@@ -248,13 +266,11 @@ impl InPodCapture {
 }
 
 /// Returns whether the pod is outside of the mesh, and may have left it while no agent ran.
-fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
-    match state.pod_standing(pod) {
-        AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {
-            false
-        }
-        AmbientStanding::Out(SkipReason::NamespaceUnknown) => false, // its labels may arrive later
-        AmbientStanding::Out(_) => true,
-        _ => false,
-    }
+pub(super) fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
+    use SkipReason::{HasSidecar, NamespaceUnknown, Terminated};
+    // Others have no namespace of their own, or no longer, or are never captured: their labels may hide that in the reason.
+    let has_netns = !pod.spec.host_network && !pod.status.has_ended() && !state.policy.ztunnel.matches(pod);
+    // Labels of an unknown namespace may arrive later.
+    let is_other = |reason| matches!(reason, HasSidecar | NamespaceUnknown | Terminated);
+    has_netns && matches!(state.pod_standing(pod), AmbientStanding::Out(reason) if !is_other(reason))
 }

@@ -5,12 +5,16 @@ use std::{net::IpAddr, time::Instant};
 use enrolment::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use model::{ContainerId, ExistingConnections, Pod, PodName, PodUid};
 use netns::NetnsId;
-use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
+use pod_status::{
+    Redirection,
+    lifecycle::{AgentTime, PodAction, PodEvent},
+};
 use tracing::{info, warn};
 
 use super::{
     InPodCapture,
     enrolled_pod::{EnrolledPod, JOINED},
+    netns_discovery::is_suspect,
     worker::CaptureJob,
 };
 use agent::AgentState;
@@ -133,6 +137,12 @@ impl InPodCapture {
     /// Handles a pod that does not belong to the mesh, or no longer does.
     pub(super) fn pod_left(&mut self, state: &AgentState, pod: &Pod, why: &str) {
         let uid = &pod.metadata.uid;
+        let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION);
+        let is_marked = shown.is_some_and(|value| Redirection::VALUES.contains(&value.as_str()));
+        // Until its namespace is found, ztunnel serves it, its probes are exempt, and it keeps its annotation.
+        if is_marked && !self.discovery.is_complete && is_suspect(state, pod) {
+            self.left_meanwhile(state, pod);
+        }
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
             return;
         }
@@ -144,10 +154,10 @@ impl InPodCapture {
         }
     }
 
-    /// Handles a pod outside of the mesh that has rules of ours: it left while no agent ran.
-    pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
-        let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
-        if let Some(pod) = pod.filter(|pod| matches!(state.pod_standing(pod), AmbientStanding::Out(_))) {
+    /// Handles a pod outside of the mesh that has rules of ours, or may have some: it left while no agent ran.
+    pub(super) fn left_meanwhile(&mut self, state: &AgentState, pod: &Pod) {
+        let uid = &pod.metadata.uid;
+        if !self.enrolled.contains_key(uid) && matches!(state.pod_standing(pod), AmbientStanding::Out(_)) {
             self.enrolled_pod_mut(state, pod);
             self.handle_pod_event(uid, PodEvent::LeftMeanwhile);
         }

@@ -238,7 +238,7 @@ impl InPodCapture {
 
     /// Starts the snapshots for ztunnels once all pods that they may serve are known.
     fn open_if_discovered(&mut self) {
-        if self.open || !self.discovery.is_complete {
+        if self.hub.is_open() || !self.discovery.is_complete {
             return;
         }
         for (uid, enrolled_pod) in
@@ -248,7 +248,6 @@ impl InPodCapture {
         }
         // Not earlier: ztunnel would conclude from a snapshot without these pods that they have ended.
         self.hub.start_snapshots();
-        self.open = true;
         info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
     }
 
@@ -346,7 +345,7 @@ impl InPodCapture {
             _ if self.presence.connections == 0 => {
                 "no ztunnel is connected to the agent on this node".to_owned()
             }
-            _ if !self.open => "the agent does not know the node's pods yet".to_owned(),
+            _ if !self.hub.is_open() => "the agent does not know the node's pods yet".to_owned(),
             _ => "ztunnel did not answer in time".to_owned(),
         }
     }

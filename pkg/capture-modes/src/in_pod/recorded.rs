@@ -35,7 +35,7 @@ impl InPodCapture {
         match standing {
             AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return false,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
-            AmbientStanding::Out(_) if found.captured => self.left_meanwhile(state, uid),
+            AmbientStanding::Out(_) if found.captured => self.left_meanwhile(state, &pod),
             AmbientStanding::Out(_) => return false,
             // Other pods have its addresses by now, or it has another container.
             AmbientStanding::Pending(_) if addresses.is_empty() => return false,

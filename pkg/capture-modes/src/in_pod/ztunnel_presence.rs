@@ -6,6 +6,8 @@ use tracing::warn;
 
 /// Time without ztunnel after which pods that request it are opened: longer than a ztunnel takes to reconnect.
 const OPEN_AFTER: Duration = Duration::from_secs(5);
+/// The same after the agent's start: a ztunnel that could not connect meanwhile dials again after up to 15 s.
+const OPEN_AFTER_START: Duration = Duration::from_secs(20);
 
 /// The connections of ztunnels.
 #[derive(Debug)]
@@ -14,13 +16,13 @@ pub(super) struct ZtunnelPresence {
     pub(super) connections: usize,
     /// When the last one disconnected.
     disconnected: Option<Instant>,
-    /// Time since which no ztunnel has acknowledged its snapshot; `None`: one has.
-    unavailable_since: Option<Instant>,
+    /// When pods that request it are opened unless a ztunnel acknowledges its snapshot; `None`: one has.
+    opening: Option<Instant>,
 }
 
 impl ZtunnelPresence {
     pub(super) fn new(now: Instant) -> ZtunnelPresence {
-        ZtunnelPresence { connections: 0, disconnected: None, unavailable_since: Some(now) }
+        ZtunnelPresence { connections: 0, disconnected: None, opening: Some(now + OPEN_AFTER_START) }
     }
 
     /// Records how many ztunnels are connected, and how many of these have acknowledged their snapshot.
@@ -30,8 +32,8 @@ impl ZtunnelPresence {
             warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
         }
         // A ztunnel without its snapshot serves no pod: a connection alone is not enough.
-        self.unavailable_since =
-            if synced > 0 { None } else { self.unavailable_since.or_else(|| Some(Instant::now())) };
+        self.opening =
+            if synced > 0 { None } else { self.opening.or_else(|| Some(Instant::now() + OPEN_AFTER)) };
         self.connections = number;
     }
 
@@ -42,11 +44,31 @@ impl ZtunnelPresence {
 
     /// Returns whether ztunnel has been unavailable for longer than pods wait for it.
     pub(super) fn is_unavailable(&self) -> bool {
-        self.unavailable_since.is_some_and(|since| since.elapsed() >= OPEN_AFTER)
+        self.opening.is_some_and(|opening| opening <= Instant::now())
     }
 
     /// Returns when pods that request it are opened; `None`: a ztunnel is available, or they were opened already.
     pub(super) fn next_opening(&self) -> Option<Instant> {
-        self.unavailable_since.map(|since| since + OPEN_AFTER).filter(|due| *due > Instant::now())
+        self.opening.filter(|opening| *opening > Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ztunnel_that_is_there_at_the_start_of_the_agent_has_time_to_dial_again() {
+        let now = Instant::now();
+        let is_unavailable = |age| ZtunnelPresence::new(now - Duration::from_secs(age)).is_unavailable();
+        assert_eq!([10, 15, 20].map(is_unavailable), [false, false, true]);
+        let mut presence = ZtunnelPresence::new(now);
+        presence.set_connections(1, 0);
+        let is_late = |opening: Instant| opening > now + Duration::from_secs(15);
+        assert!(presence.next_opening().is_some_and(is_late), "it serves no pod yet");
+        presence.set_connections(1, 1);
+        assert_eq!(presence.next_opening(), None);
+        presence.set_connections(0, 0);
+        assert!(presence.next_opening().is_some_and(|opening| !is_late(opening)), "it dials at once");
     }
 }

@@ -23,7 +23,8 @@ pub enum PodEvent<N> {
     Opened(bool),
     /// The pod no longer belongs to the mesh, for this reason.
     Left(Reason),
-    /// The pod is outside of the mesh, but has our rules in its namespace: it left while no agent ran.
+    /// The pod is outside of the mesh, but has our rules in its namespace, or the annotation of an earlier agent: it left while no
+    /// agent ran.
     LeftMeanwhile,
     /// The pod's namespace was found. `captured`: with our rules in it.
     Found {

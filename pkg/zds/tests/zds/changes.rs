@@ -16,7 +16,7 @@ fn put_and_remove() {
     agent.hub.remove_workload(&"never-put".into());
     ztunnel.acks(&del("a"));
     ztunnel.hears_nothing();
-    assert!(agent.hub.state().workloads.is_empty());
+    assert!(!agent.is_served("a"));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_netns_that_is_forgotten_changes_nothing() {
     agent.hub.set_workload(workload("a", None));
     ztunnel.hears_nothing();
     drop(ztunnel);
-    eventually(|| agent.hub.state().connections.is_empty());
+    eventually(|| agent.hub.list_connections().is_empty());
     let ztunnel = agent.ztunnel();
     ztunnel.acks(&keep("a"));
     ztunnel.acks(&Asked::SnapshotSent);

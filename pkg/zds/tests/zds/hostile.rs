@@ -27,7 +27,7 @@ fn impatient() -> Agent {
 
 /// Asserts that the agent still serves.
 fn serves(agent: &Agent) {
-    eventually(|| agent.hub.state().connections.is_empty());
+    eventually(|| agent.hub.list_connections().is_empty());
     drop(agent.ztunnel_with(&["a"]));
 }
 
@@ -67,7 +67,7 @@ fn a_later_version_is_fine() {
     ztunnel.send(b"\x08\x02\x12\x01x");
     ztunnel.acks(&add("a", 0));
     ztunnel.acks(&Asked::SnapshotSent);
-    assert_eq!(agent.hub.state().connections[0].version, 2);
+    assert_eq!(agent.hub.list_connections()[0].version, 2);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn answers_that_are_none() {
         assert_eq!(ztunnel.asked(), add("a", 0));
         ztunnel.send(bad);
         assert!(ztunnel.is_closed() < Duration::from_secs(4), "{bad:x?}: only its time was up");
-        eventually(|| agent.hub.state().connections.is_empty());
+        eventually(|| agent.hub.list_connections().is_empty());
     }
     serves(&agent);
 }
@@ -156,7 +156,7 @@ fn ends_at_every_point() {
         }
         // Half-closed it could never answer, so it is as useless as a closed one.
         rustix::net::shutdown(&ztunnel.socket, how).unwrap();
-        let gone = || agent.hub.state().connections.is_empty();
+        let gone = || agent.hub.list_connections().is_empty();
         let began = Instant::now();
         eventually(gone);
         assert!(began.elapsed() < Duration::from_secs(1), "it is noticed at once");
@@ -186,7 +186,7 @@ fn too_many() {
     let mut all: Vec<Ztunnel> = (0..zds::MAX_UNKNOWN_PEERS).map(|_| agent.ztunnel()).collect();
     let refused = Ztunnel::dial(&agent.socket()).is_closed();
     assert!(refused < Duration::from_secs(4), "only its time was up");
-    assert_eq!(agent.hub.state().connections.len(), zds::MAX_UNKNOWN_PEERS);
+    assert_eq!(agent.hub.list_connections().len(), zds::MAX_UNKNOWN_PEERS);
     drop(all.pop());
     agent.hub.set_workload(workload("a", 0));
     // A place is free when the thread of the closed connection has ended, a moment after its last event.

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -32,7 +31,7 @@ fn served_from(agent: &Agent, number: usize, uids: &[&str]) -> Ztunnel {
     ztunnel.acks(&Asked::SnapshotSent);
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     let is_synced = || {
-        let all = agent.hub.state().connections;
+        let all = agent.hub.list_connections();
         all.iter().any(|one| one.standing == PeerStanding::Namespace && one.in_sync)
     };
     eventually(is_synced);
@@ -54,14 +53,8 @@ fn mute(socket: &Path) -> io::Result<()> {
 /// Enough of them to fill all places permanently: the node's ztunnel connects, serves, and reconnects meanwhile.
 #[test]
 fn mute_strangers_keep_no_ztunnel_from_its_place() {
-    if std::env::var_os(ALONE).is_none() {
-        // Log lines are counted, and the subscriber is global to the process.
-        let name = "identity::mute_strangers_keep_no_ztunnel_from_its_place";
-        let program = std::env::current_exe().unwrap();
-        let output =
-            Command::new(program).args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && text.contains("1 passed"), "{text}{output:?}");
+    // Log lines are counted, and the subscriber is global to the process.
+    if has_run_alone("identity::mute_strangers_keep_no_ztunnel_from_its_place") {
         return;
     }
     tracing::subscriber::set_global_default(LineCount).unwrap();
@@ -98,8 +91,6 @@ fn mute_strangers_keep_no_ztunnel_from_its_place() {
     assert!((1..40).contains(&lines), "{lines} lines");
 }
 
-/// Set in the process that runs a single test.
-const ALONE: &str = "ZDS_TEST_ALONE";
 /// Number of lines logged.
 static LINES: AtomicUsize = AtomicUsize::new(0);
 
@@ -146,13 +137,12 @@ fn the_address_of_a_ztunnel_pod_makes_no_ztunnel() {
     fake.hello();
     fake.acks(&Asked::SnapshotSent);
     eventually(|| {
-        agent.hub.state().connections.iter().all(|one| one.in_sync)
-            && agent.hub.state().connections.len() == 2
+        agent.hub.list_connections().iter().all(|one| one.in_sync) && agent.hub.list_connections().len() == 2
     });
     agent.hub.set_workload(workload("a", 0));
     real.acks(&add("a", 0));
     fake.hears_nothing();
-    let found: Vec<_> = agent.hub.state().connections.iter().map(|one| (one.standing, one.newest)).collect();
+    let found: Vec<_> = agent.hub.list_connections().iter().map(|one| (one.standing, one.newest)).collect();
     assert_eq!(found, [(PeerStanding::Namespace, true), (PeerStanding::Unknown, false)]);
     assert_eq!(agent.unknown(), 1, "it is counted");
 }
@@ -167,17 +157,17 @@ fn without_a_known_namespace_the_address_counts_least() {
     fake.hello();
     fake.acks(&Asked::SnapshotSent);
     agent.wait_synced();
-    assert_eq!(agent.hub.state().connections[0].standing, PeerStanding::Address);
+    assert_eq!(agent.hub.list_connections()[0].standing, PeerStanding::Address);
     *agent.next.lock().unwrap() = Some(address(1));
     let real = dial_from(&agent, 1);
     real.hello();
     real.acks(&Asked::SnapshotSent);
-    eventually(|| agent.hub.state().connections.iter().filter(|one| one.in_sync).count() == 2);
+    eventually(|| agent.hub.list_connections().iter().filter(|one| one.in_sync).count() == 2);
     agent.hub.set_ztunnels(vec![known(1, 1, 1)]);
     agent.hub.set_workload(workload("a", 0));
     real.acks(&add("a", 0));
     fake.hears_nothing();
-    let found: Vec<_> = agent.hub.state().connections.iter().map(|one| (one.standing, one.newest)).collect();
+    let found: Vec<_> = agent.hub.list_connections().iter().map(|one| (one.standing, one.newest)).collect();
     assert_eq!(found, [(PeerStanding::Unknown, false), (PeerStanding::Namespace, true)]);
 }
 

@@ -2,12 +2,8 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
-use std::process::Command;
 
 use super::*;
-
-/// Set in the process that runs a single test.
-const ALONE: &str = "ZDS_TEST_ALONE";
 
 fn count(directory: &str) -> usize {
     fs::read_dir(directory).unwrap().count()
@@ -15,12 +11,7 @@ fn count(directory: &str) -> usize {
 
 #[test]
 fn nothing_is_left_of_those_who_leave() {
-    if std::env::var_os(ALONE).is_none() {
-        let program = std::env::current_exe().unwrap();
-        let arguments = ["--exact", "leaks::nothing_is_left_of_those_who_leave", "--nocapture"];
-        let output = Command::new(program).args(arguments).env(ALONE, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && text.contains("1 passed"), "{text}{output:?}");
+    if has_run_alone("leaks::nothing_is_left_of_those_who_leave") {
         return;
     }
     let agent = Agent::open();
@@ -43,7 +34,7 @@ fn nothing_is_left_of_those_who_leave() {
             }
             _ => drop(agent.ztunnel_with(&["a"])),
         }
-        eventually(|| agent.hub.state().connections.is_empty());
+        eventually(|| agent.hub.list_connections().is_empty());
     }
     // The last thread ends a moment after its last event.
     eventually(|| counts().iter().zip(before).all(|(now, before)| *now <= before));

@@ -114,7 +114,7 @@ impl World {
             return;
         }
         // Once the agent has detected which one left, the order of the following ones is determined.
-        eventually(|| self.agent.hub.state().connections.len() == self.order.len());
+        eventually(|| self.agent.hub.list_connections().len() == self.order.len());
         // The previous connection's thread may still act on the previous state.
         let proxies = self.process(slot).proxies.clone();
         let process = Arc::new(Mutex::new(Process { proxies, ..Process::default() }));
@@ -130,7 +130,7 @@ impl World {
         });
         ztunnel.hello();
         self.order.push(slot);
-        eventually(|| self.agent.hub.state().connections.len() == self.order.len());
+        eventually(|| self.agent.hub.list_connections().len() == self.order.len());
         self.slots[slot] = Slot { process, connection: Some(ztunnel) };
     }
 
@@ -197,7 +197,7 @@ impl World {
         if process.names.iter().any(|uid| !self.wanted.contains_key(uid)) {
             return wrong("it was not told of a removal");
         }
-        if !process.has_snapshot && self.agent.hub.state().open {
+        if !process.has_snapshot {
             return wrong("it has no snapshot, so it is not ready");
         }
         if self.order.last() != Some(&slot) {
@@ -211,7 +211,7 @@ impl World {
             if process.proxies.get(uid) != Some(&id(*number)) {
                 return wrong("it does not serve what is wanted");
             }
-            if self.agent.progress(uid) != WorkloadProgress::Accepted {
+            if !self.agent.is_served(uid) {
                 return wrong("the agent does not know what it serves");
             }
         }

@@ -37,7 +37,7 @@ fn a_survivor_gets_what_it_missed() {
     agent.hub.set_workload(workload("d", 2));
     old.acks(&add("d", 2));
     old.hears_nothing();
-    eventually(|| agent.hub.state().connections[0].acknowledged == 3);
+    eventually(|| agent.hub.list_connections()[0].acknowledged == 3);
 }
 
 /// ztunnel is not ready before the end of its snapshot, whichever other one has connected meanwhile.
@@ -77,12 +77,12 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
         ztunnel.acks(&add("a", 0));
         ztunnel.acks(&Asked::SnapshotSent);
     }
-    eventually(|| agent.hub.state().connections.iter().all(|one| one.in_sync));
+    eventually(|| agent.hub.list_connections().iter().all(|one| one.in_sync));
     agent.hub.set_workload(workload("b", 1));
     new.acks(&add("b", 1));
     old.hears_nothing();
     assert_eq!(agent.unknown(), 0);
-    let known = agent.hub.state().connections;
+    let known = agent.hub.list_connections();
     let known: Vec<_> =
         known.iter().map(|one| (one.pod.as_ref().map(|pod| pod.as_str()), one.newest, one.in_sync)).collect();
     assert_eq!(known, [(Some("ztunnel-2"), true, true), (Some("ztunnel-1"), false, true)]);
@@ -123,7 +123,7 @@ fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
     agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     stranger.hears_nothing();
-    let known = agent.hub.state().connections;
+    let known = agent.hub.list_connections();
     let known: Vec<_> =
         known.iter().map(|one| (one.pod.as_ref().map(|pod| pod.as_str()), one.newest)).collect();
     assert_eq!(known, [(Some("ztunnel-1"), true), (None, false)]);
@@ -159,11 +159,11 @@ fn what_the_newest_refuses_an_older_one_is_asked_for() {
     new.refuses(&add("a", 0), "no");
     old.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
-    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
+    assert!(agent.is_served("a"));
     // When that ends, no ztunnel serves the pod.
     drop(old);
     assert_eq!(agent.event(), refused("a", 0, "no"));
-    assert!(matches!(agent.progress("a"), WorkloadProgress::Refused(_)));
+    assert!(!agent.is_served("a"));
     new.hears_nothing();
 }
 
@@ -188,8 +188,8 @@ fn a_refusal_is_no_news_while_another_one_serves() {
     let new = agent.ztunnel();
     new.refuses(&add("a", 0), "not yet");
     new.acks(&Asked::SnapshotSent);
-    eventually(|| agent.hub.state().connections[1].in_sync);
-    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
+    eventually(|| agent.hub.list_connections()[1].in_sync);
+    assert!(agent.is_served("a"));
     assert!(agent.events.try_iter().all(|event| matches!(event, ZdsEvent::Connections { .. })));
 }
 
@@ -202,7 +202,7 @@ fn how_long_one_waits_for_its_snapshot_is_known() {
     assert_eq!(ztunnel.asked(), Asked::SnapshotSent);
     let (since, _) = agent.hub.longest_unsynced().unwrap();
     drop(ztunnel); // and reconnects
-    eventually(|| agent.hub.state().connections.is_empty());
+    eventually(|| agent.hub.list_connections().is_empty());
     let ztunnel = agent.ztunnel();
     assert_eq!(agent.hub.longest_unsynced(), Some((since, None)));
     ztunnel.acks(&Asked::SnapshotSent);
@@ -215,7 +215,7 @@ fn an_older_one_that_goes_is_not_missed() {
     let old = agent.ztunnel_with(&[]);
     let new = agent.ztunnel_with(&[]);
     drop(old);
-    eventually(|| agent.hub.state().connections.len() == 1);
+    eventually(|| agent.hub.list_connections().len() == 1);
     agent.hub.set_workload(workload("a", 0));
     new.acks(&add("a", 0));
     new.hears_nothing();
@@ -247,8 +247,8 @@ fn only_what_the_newest_says_counts() {
     new.acks(&add("a", 0));
     new.acks(&Asked::SnapshotSent);
     assert_eq!(agent.event(), accepted("a", 0));
-    eventually(|| agent.hub.state().connections[1].in_sync);
-    assert_eq!(agent.progress("a"), WorkloadProgress::Accepted);
+    eventually(|| agent.hub.list_connections()[1].in_sync);
+    assert!(agent.is_served("a"));
     assert_eq!(
         agent.events.try_iter().filter(|event| !matches!(event, ZdsEvent::Connections { .. })).count(),
         0

@@ -42,7 +42,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(ZdsServer::bind(&path).is_err());
     let ztunnel = Ztunnel::dial(&path);
     ztunnel.hello();
-    eventually(|| !hub.state().connections.is_empty());
+    eventually(|| !hub.list_connections().is_empty());
     let other = directory.path().join("other");
     let _other = UnixListener::bind(&other).unwrap();
     assert!(ZdsServer::bind(&other).is_err(), "of another type, but somebody's");
@@ -63,7 +63,7 @@ fn a_panic_costs_one_connection_and_no_later_one() {
     lost.is_closed();
     let ztunnel = Ztunnel::dial(&path);
     ztunnel.hello();
-    eventually(|| !hub.state().connections.is_empty());
+    eventually(|| !hub.list_connections().is_empty());
 }
 
 /// Such as by a file descriptor that root left, or a mode that was changed.
