@@ -127,6 +127,19 @@ fn a_sigterm_during_the_first_moments_of_a_start_counts() {
     assert!(daemon.logged("shutting down", "SIGTERM") > 0, "{log}");
 }
 
+/// The kubelet restarts the container.
+#[test]
+fn an_agent_whose_socket_is_removed_ends_and_keeps_the_plugin() {
+    let fixture = InstallFixture::new(&[]);
+    let mut daemon = fixture.start_ready();
+    let installed = fixture.files();
+    fs::remove_file(fixture.node.run_dir().join("agent.sock")).unwrap();
+    assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.log());
+    assert_eq!(fixture.files(), installed);
+    let _next = fixture.start_ready();
+    assert!(fixture.node.run_dir().join("agent.sock").exists());
+}
+
 /// Wraps the tools, which block until the gate is opened.
 const GATE: &str = "#!/bin/bash
 while [ -e /gate/shut ]; do sleep 0.01; done
@@ -203,10 +216,16 @@ fn the_command_removes_an_orphaned_entry_after_a_reboot() {
 /// Neither the mode nor the names of its files are settings that outlive a reboot.
 #[test]
 fn the_command_removes_what_another_mode_left_before_a_reboot() {
-    for mode in [
-        &[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "istio-cni.conf")][..],
-        &[("ISTIO_OWNED_CNI_CONFIG", "true"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "00-istio.conflist")],
-        &[("KUBECFG_FILE_NAME", "chosen-kubeconfig")],
+    for (mode, listed) in [
+        (
+            &[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "istio-cni.conf")][..],
+            "network /host/etc/cni/net.d/istio-cni.conf: all of it is ours",
+        ),
+        (
+            &[("ISTIO_OWNED_CNI_CONFIG", "true"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "00-istio.conflist")],
+            "network /host/etc/cni/net.d/00-istio.conflist: all of it is ours",
+        ),
+        (&[("KUBECFG_FILE_NAME", "chosen-kubeconfig")], "kubeconfig /host/etc/cni/net.d/chosen-kubeconfig"),
     ] {
         let fixture = InstallFixture::new(&[]);
         let before = fixture.files();
@@ -220,6 +239,9 @@ fn the_command_removes_what_another_mode_left_before_a_reboot() {
         }
         let nothing = mode.iter().map(|(name, _)| (*name, "")).collect::<Vec<_>>();
         let fixture = fixture.again(&nothing);
+        let shown = fixture.container.exec(&["uninstall", "--dry-run", "-o", "json"]);
+        let plan: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        assert!(plan["files"].as_array().unwrap().iter().any(|file| file == listed), "{plan}");
         let mut command = fixture.container.start_with(&["uninstall"], &[]);
         let (status, log) = (command.wait(), command.log());
         assert!(status.success(), "{mode:?}: {log}");

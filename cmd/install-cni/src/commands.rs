@@ -153,7 +153,7 @@ Examples:
   install-cni watch
   install-cni watch --for 5m -o json
 
-Exit status 0: --for elapsed; 2: the agent never answered, or usage error.";
+Exit status 0: --for elapsed; 2: the agent never answered, or not at the end, or usage error.";
 const HISTORY: &str = "install-cni history shows what was changed on the node and in its pods, the newest last: pods that joined or left
 the mesh, drift with what was changed and by whom, repaired sidecar pods, and ztunnels that came or went; also by earlier
 agents. It reads the file history.jsonl in the agent's run directory, and needs no agent.

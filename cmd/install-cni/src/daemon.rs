@@ -1,7 +1,15 @@
 //! Assembly of the daemon's parts: one thread for the installer, one runtime for everything asynchronous.
 
 use std::{
-    collections::BTreeMap, fs, future::Future, io, net::TcpListener, process::ExitCode, sync::Arc, thread,
+    collections::BTreeMap,
+    fs,
+    future::Future,
+    io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -19,8 +27,8 @@ use retry::LastError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::{
     debug, http,
-    local::RootServer,
-    log_server::{LogMetrics, LogServer, LogServerError},
+    local::{RootServer, SocketError},
+    log_server::{self, LogMetrics},
     logging::{self, LogOptions, Logger},
     metrics,
 };
@@ -119,9 +127,9 @@ fn lock_node(settings: &DaemonSettings) -> Result<Option<NodeLock>> {
 }
 
 /// Starts to listen for the plugin's log lines, if configured. Without ambient mode, a directory that cannot be created is no error.
-fn bind_log_server(settings: &DaemonSettings) -> Result<Option<LogServer>> {
-    match settings.log_socket.as_deref().map(LogServer::bind).transpose() {
-        Err(error @ LogServerError::System { .. }) if settings.ambient.is_none() => {
+fn bind_log_server(settings: &DaemonSettings) -> Result<Option<RootServer>> {
+    match settings.log_socket.as_deref().map(RootServer::bind).transpose() {
+        Err(error @ SocketError::System { .. }) if settings.ambient.is_none() => {
             warn!(target: "install", %error, "cannot serve the plugin's log lines");
             Ok(None)
         }
@@ -185,7 +193,7 @@ struct DaemonParts {
     repair: Option<RepairMetrics>,
     /// Interval of the sampled proofs, and their metrics.
     proofs: Option<(Duration, ProofMetrics)>,
-    log_server: Option<(LogServer, LogMetrics)>,
+    log_server: Option<(RootServer, LogMetrics)>,
     /// Reports panics of what the process cannot do without, and receives them.
     vital: (VitalTasks, mpsc::Receiver<String>),
 }
@@ -263,7 +271,12 @@ impl Daemon {
             tokio::spawn(vital.clone().watch_task("the server of /metrics", metrics));
         }
         let logs = log_server.map(|(server, metrics)| {
-            let run = server.run(self.logger.clone(), metrics, shutdown_signal(stopped.clone()));
+            let run = log_server::serve_log_lines(
+                server,
+                self.logger.clone(),
+                metrics,
+                shutdown_signal(stopped.clone()),
+            );
             tokio::spawn(vital.clone().watch_task("the log server", async { drop(run.await) }))
         });
         let events = events.map(|events| events.run(shutdown_signal(stopped.clone())));
@@ -283,6 +296,7 @@ impl Daemon {
         tokio::spawn(pod_source::follow_facts(Arc::clone(&self.settings), handle.clone()));
         let marker = tokio::spawn(annotations::write_annotations(Arc::clone(&self.settings), marks));
 
+        tokio::spawn(watch_sockets(served_sockets(&self.settings), vital));
         let name = wait_for_shutdown(&mut signals, &mut work.ended, &mut ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
         watch_node.abort(); // it would write the state that is about to be removed
@@ -429,6 +443,31 @@ struct AgentThread {
     handle: agent::AgentHandle,
     ended: oneshot::Receiver<agent::Reconciler>,
     marker: JoinHandle<()>,
+}
+
+/// Interval at which the agent's sockets are looked for: without them, no plugin reaches the agent.
+const SOCKET_CHECK: Duration = Duration::from_secs(5);
+
+/// Returns the paths of the sockets on which this agent listens.
+fn served_sockets(settings: &DaemonSettings) -> Vec<PathBuf> {
+    let events = settings.ambient.as_ref().and_then(|ambient| ambient.events.as_ref());
+    let all = [&settings.agent_socket, &settings.debug_socket].into_iter().chain(&settings.log_socket);
+    let all = all.chain(events.map(|events| &events.socket)).cloned();
+    all.filter(|path| !is_missing(path)).collect()
+}
+
+/// Ends the process once another program has removed one of the sockets: the next agent creates them again.
+async fn watch_sockets(sockets: Vec<PathBuf>, vital: VitalTasks) {
+    loop {
+        sleep(SOCKET_CHECK).await;
+        if let Some(path) = sockets.iter().find(|path| is_missing(path)) {
+            return vital.end_process(format!("{} was removed", path.display())).await;
+        }
+    }
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Completes at shutdown.

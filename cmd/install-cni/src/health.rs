@@ -27,7 +27,7 @@ impl HealthProbe {
 
     /// Returns `Ok` if the node's network matches the desired state and the agent is running; `None` without ambient mode.
     pub(crate) fn agent_health(&self) -> Option<Result<(), Reason>> {
-        self.is_ambient.then(|| self.agent.check_liveness().and_then(|()| self.agent_ready()))
+        self.is_ambient.then(|| self.agent_ready())
     }
 
     fn agent_ready(&self) -> Result<(), Reason> {

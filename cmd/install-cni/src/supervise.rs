@@ -87,8 +87,13 @@ impl VitalTasks {
     /// Runs a vital task.
     pub(crate) async fn watch_task(self, name: &'static str, task: impl Future<Output = ()>) {
         if let Err(why) = catch_panic(task).await {
-            drop(self.0.send(format!("{name} has panicked: {why}")).await); // the receiver may be dropped during shutdown
+            self.end_process(format!("{name} has panicked: {why}")).await;
         }
+    }
+
+    /// Ends the process, for this reason.
+    pub(crate) async fn end_process(&self, why: String) {
+        drop(self.0.send(why).await); // the receiver may be dropped during shutdown
     }
 
     /// Runs the body of a vital thread.

@@ -72,27 +72,27 @@ impl Uninstallation {
         if !errors.is_empty() {
             return errors;
         }
-        let remove = |path: &Path| removal_failure(path, fs::remove_file(path));
-        errors.extend(
-            self.daemon_sockets().into_iter().filter_map(|path| removal_failure(path, remove_socket(path))),
-        );
-        errors.extend(self.settings.plugin_logs().iter().filter_map(|path| remove(path)));
+        errors
+            .extend(self.evidence_paths().iter().filter_map(|path| removal_failure(path, remove_path(path))));
+        let unlocked = lock.map(NodeLock::remove_file);
+        errors.extend(unlocked.and_then(Result::err).map(|error| format!("agent.lock: {error}")));
+        errors
+    }
+
+    /// Returns the paths of the files and directories that agent and plugin wrote for each other and for commands, but of the lock.
+    fn evidence_paths(&self) -> Vec<PathBuf> {
+        let sockets = self.daemon_sockets().into_iter().filter(|path| !is_other_file(path));
         let (state, records) = (self.settings.last_state(), self.settings.records.directory());
-        let locks = state.with_file_name(cni_types::run_dir::LOCKS);
-        let files = [
+        let others = [
+            records.to_owned(),
+            state.with_file_name(cni_types::run_dir::LOCKS),
             self.settings.refused_credential(),
             self.settings.ambient_traces.agent.journal.clone(),
             self.settings.history_path(),
             state_collector::staging_path(&state),
             state,
         ];
-        errors.extend(
-            [records, &locks].into_iter().filter_map(|path| removal_failure(path, fs::remove_dir_all(path))),
-        );
-        errors.extend(files.iter().filter_map(|path| remove(path)));
-        let unlocked = lock.map(NodeLock::remove_file);
-        errors.extend(unlocked.and_then(Result::err).map(|error| format!("agent.lock: {error}")));
-        errors
+        sockets.map(Path::to_owned).chain(self.settings.plugin_logs()).chain(others).collect()
     }
 
     /// Returns the daemon's sockets. Those served by a thread until the process ends still exist.
@@ -125,9 +125,14 @@ fn removal_failure(path: &Path, removed: io::Result<()>) -> Option<String> {
     Some(format!("{}: {error}", path.display()))
 }
 
-/// Removes a path if it is a socket.
-fn remove_socket(path: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.file_type().is_socket() { fs::remove_file(path) } else { Ok(()) }
+/// Whether something else than a socket is at a socket's path.
+fn is_other_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
+}
+
+/// Removes a file, or a directory with everything in it.
+fn remove_path(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
 /// Returns the directories that are not mounted here, in which nothing could therefore be found.
@@ -163,7 +168,25 @@ pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
     if settings.ambient.is_none() && finds_ambient(&settings) {
         settings.ambient = Some(settings.ambient_traces.clone());
     }
-    commands::show_removal(&node_status::obtain_report(&settings)?, output)
+    let state = node_status::obtain_report(&settings)?;
+    // A shell on the node has other paths than the agent's container, whose files only the document has.
+    let files = settings.installer.conf_dir.is_dir().then(|| list_files(settings, &state));
+    commands::show_removal(&state, files, output)
+}
+
+/// Lists the files that an uninstallation would remove, and those of which that could not be determined.
+fn list_files(settings: DaemonSettings, state: &StateReport) -> (Vec<String>, Vec<String>) {
+    let (mut files, errors) = installer::list_removals(&settings.installer);
+    let mut unknown: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    unknown.extend(missing_directories(&settings.installer));
+    let lock = settings.lock_file();
+    let mut evidence = Uninstallation::new(Arc::new(settings)).evidence_paths();
+    evidence.push(lock);
+    evidence.retain(|path| fs::symlink_metadata(path).is_ok());
+    let shared = state.installation.iter().filter(|file| file.kind == "shared-config");
+    files.extend(shared.map(|file| format!("{} {}", file.kind, file.path)));
+    files.extend(evidence.iter().map(|path| format!("state {}", path.display())));
+    (files, unknown)
 }
 
 /// Settings of the command's invocation.

@@ -6,7 +6,7 @@ use flags::Flag;
 use installer::{Chaining, KubeconfigSettings};
 use model::ApiServerTrust;
 
-use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader, parse_switch};
+use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader};
 use crate::options;
 
 /// Source directory in the image.
@@ -105,17 +105,16 @@ impl SettingsReader<'_> {
     fn read_chaining(&mut self) -> Chaining {
         let name = self.optional_text(&options::CNI_CONF_NAME);
         let name = name.map(|_| self.file_name(&options::CNI_CONF_NAME));
-        let chained = self.parse_flag(&options::CHAINED_CNI_PLUGIN, |text| parse_switch(text).map(Some));
-        let chained = chained.unwrap_or(true); // an invalid value must not cause a second error below
-        match (chained, self.parse_boolean(&options::ISTIO_OWNED_CNI_CONFIG)) {
+        let is_owned = self.parse_boolean(&options::ISTIO_OWNED_CNI_CONFIG);
+        match (self.parse_boolean(&options::CHAINED_CNI_PLUGIN), is_owned) {
             (true, false) => Chaining::Primary { name },
-            (false, false) => Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) },
-            (_, true) => {
-                if !chained {
-                    let what = "a complete copy of the network needs --chained-cni-plugin";
-                    self.add_mistake(&options::ISTIO_OWNED_CNI_CONFIG, what);
+            (true, true) => Chaining::Own { primary: name },
+            (false, _) => {
+                if is_owned {
+                    let what = "there is no network to copy with --chained-cni-plugin=false: --istio-owned-cni-config has no effect";
+                    self.warnings.push(what.to_owned());
                 }
-                Chaining::Own { primary: name }
+                Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) }
             }
         }
     }

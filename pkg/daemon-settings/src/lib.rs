@@ -423,7 +423,10 @@ impl SettingsReader<'_> {
 }
 
 /// Parses a switch; empty counts as false, as in Istio.
-fn parse_switch(text: &str) -> Result<bool, String> {
+///
+/// # Errors
+/// The text is neither true nor false.
+pub fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
         "" => Ok(false),
         _ => parse_go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false")),

@@ -36,6 +36,11 @@ impl FileFingerprint {
         }
     }
 
+    /// Whether the file was last touched before the other one, by the file system's clock.
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        self.ctime < other.ctime
+    }
+
     /// Whether the file system's clock has ticked between the last touch and `now`, when the fingerprint was taken: then any later
     /// touch is detected, also a write in place.
     pub fn is_conclusive(&self, now: SystemTime) -> bool {
@@ -58,24 +63,12 @@ pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
     Ok(read_metadata("stat", path)?.as_ref().map(FileFingerprint::from_metadata))
 }
 
-/// Returns the fingerprint of a file, following symlinks; `None` if there is none.
-///
-/// # Errors
-///
-/// The kernel's error.
-pub fn fingerprint_file(path: &Path) -> Result<Option<FileFingerprint>, Error> {
-    match fs::metadata(path) {
-        Ok(meta) => Ok(Some(FileFingerprint::from_metadata(&meta))),
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(Error::new("stat", path, cause)),
-    }
-}
-
 /// Returns the fingerprint of a file, following symlinks, if it is conclusive. Taken before the file is read, an equal one later
 /// means that the content is unchanged.
 pub fn conclusive_fingerprint(path: &Path) -> Option<FileFingerprint> {
     let now = SystemTime::now();
-    fingerprint_file(path).ok().flatten().filter(|touched| touched.is_conclusive(now))
+    let touched = FileFingerprint::from_metadata(&fs::metadata(path).ok()?);
+    touched.is_conclusive(now).then_some(touched)
 }
 
 /// Returns the metadata of the object at `path`, without following a symlink; `None` if there is none.

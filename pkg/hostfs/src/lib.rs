@@ -25,7 +25,7 @@ pub use child::wait_for_child;
 pub use copy::{copy, is_copy};
 pub use directory::{check_linked, check_writable, list, remove, rename};
 pub use error::Error;
-pub use fingerprint::{FileFingerprint, conclusive_fingerprint, fingerprint, fingerprint_file};
+pub use fingerprint::{FileFingerprint, conclusive_fingerprint, fingerprint};
 pub use read::read;
 pub use resolve::resolve;
 pub use stale::remove_stale;

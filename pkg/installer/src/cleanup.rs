@@ -1,6 +1,6 @@
 //! Uninstallation of the plugin.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use cni_types::{FileForm, check_standalone, without_entry};
 use tracing::{info, warn};
@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use crate::{
     Chaining, Error, InstallerSettings,
     binaries::{self, PLUGIN},
+    conf::{self, ConfChange},
     known_writers, kubeconfig,
     network::{self, NetworkConf, is_owned_copy},
     saved,
@@ -17,16 +18,54 @@ use crate::{
 /// if an entry cannot be removed, both stay. The plugin also stays where it is called for pods that were started with it, whatever
 /// their network is by now. Continues after a failure where that is safe.
 pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
-    let mut errors = remove_entries(settings);
-    let entries_left = !errors.is_empty();
-    if !entries_left {
-        let caller = late_caller(settings);
-        errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target, caller)));
-        let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
-        let kubeconfigs = kubeconfigs.cloned().chain(kubeconfig::find_kubeconfigs(&settings.conf_dir));
-        errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(&path).err()).map(Error::from));
+    let errors = remove_entries(settings);
+    if !errors.is_empty() {
+        return errors;
     }
-    errors
+    let caller = late_caller(settings);
+    if let Some(caller) = caller {
+        for target in settings.targets.iter().filter(|target| fs::exists(target).unwrap_or(true)) {
+            let path = target.join(PLUGIN);
+            info!(target: "install", path = %path.display(), caller, "kept: it is called for pods that started with it");
+        }
+    }
+    let files = installed_binaries(settings, caller).into_iter().chain(kubeconfig_paths(settings));
+    files.filter_map(|path| hostfs::remove(&path).err()).map(Error::from).collect()
+}
+
+/// Lists every file that an uninstallation with these settings would remove, or take our entry out of, one line for each, and the
+/// files of which that cannot be determined. Changes nothing.
+pub fn list_removals(settings: &InstallerSettings) -> (Vec<String>, Vec<Error>) {
+    let names = match configuration_names(settings) {
+        Ok(names) => names,
+        Err(error) => return (Vec::new(), vec![error]),
+    };
+    let (changes, errors) = plan_releases(settings, &names);
+    let originals = saved::original_names(&names).map(|name| settings.conf_dir.join(name));
+    let mut lines: Vec<String> = changes.iter().map(describe_removal).collect();
+    lines.extend(existing_files("original", originals));
+    lines.extend(existing_files("plugin", installed_binaries(settings, late_caller(settings))));
+    lines.extend(existing_files("kubeconfig", kubeconfig_paths(settings)));
+    (lines, errors)
+}
+
+fn describe_removal(change: &ConfChange) -> String {
+    let path = change.target_path().display();
+    match change {
+        ConfChange::Remove { .. } => format!("network {path}: all of it is ours"),
+        _ => format!("entry {path}: our entry is in it"),
+    }
+}
+
+fn existing_files(kind: &str, paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = String> {
+    let there = paths.into_iter().filter(|path| fs::symlink_metadata(path).is_ok());
+    there.map(move |path| format!("{kind} {}", path.display()))
+}
+
+/// Returns the paths of all kubeconfigs of ours: under the present name, former ones, and any other.
+fn kubeconfig_paths(settings: &InstallerSettings) -> BTreeSet<PathBuf> {
+    let named = [&settings.kubeconfig_path].into_iter().chain(&settings.former_kubeconfigs).cloned();
+    named.chain(kubeconfig::find_kubeconfigs(&settings.conf_dir)).collect()
 }
 
 /// Returns the caller of the plugin for pods that were started with it, after our entry was removed; `None`: no caller is known.
@@ -40,19 +79,39 @@ fn late_caller(settings: &InstallerSettings) -> Option<&'static str> {
 }
 
 fn remove_entries(settings: &InstallerSettings) -> Vec<Error> {
-    let names = match network::file_names(&settings.conf_dir) {
+    let names = match configuration_names(settings) {
         Ok(names) => names,
-        Err(_) if !fs::exists(&settings.conf_dir).unwrap_or(true) => return Vec::new(),
         Err(error) => return vec![error],
     };
-    let errors: Vec<_> = names.iter().filter_map(|name| release_entry(settings, name).err()).collect();
+    let (changes, mut errors) = plan_releases(settings, &names);
+    errors.extend(changes.iter().filter_map(|change| conf::apply(change).err()));
     if !errors.is_empty() {
         return errors; // a later attempt may restore the rest
     }
     saved::forget_all(&settings.conf_dir, &names)
 }
 
-fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
+/// Returns the file names in the directory of network configurations; none if it does not exist.
+fn configuration_names(settings: &InstallerSettings) -> Result<Vec<String>, Error> {
+    match network::file_names(&settings.conf_dir) {
+        Err(_) if !fs::exists(&settings.conf_dir).unwrap_or(true) => Ok(Vec::new()),
+        names => names,
+    }
+}
+
+/// Returns the changes after which no file has an entry of ours, and why files cannot be judged.
+pub(crate) fn plan_releases(settings: &InstallerSettings, names: &[String]) -> (Vec<ConfChange>, Vec<Error>) {
+    let (mut changes, mut errors) = (Vec::new(), Vec::new());
+    for name in names {
+        match plan_release(settings, name) {
+            Ok(change) => changes.extend(change),
+            Err(error) => errors.push(error),
+        }
+    }
+    (changes, errors)
+}
+
+fn plan_release(settings: &InstallerSettings, name: &str) -> Result<Option<ConfChange>, Error> {
     let is_named = match &settings.chaining {
         Chaining::Primary { name: named } => named.as_deref() == Some(name),
         Chaining::Standalone { name: named } => named == name,
@@ -60,17 +119,17 @@ fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> 
     };
     let form = FileForm::from_file_name(name);
     if form.is_none() && !is_named {
-        return Ok(());
+        return Ok(None);
     }
     let network = match NetworkConf::read(&settings.conf_dir, name) {
         Ok(Some(network)) => network,
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(None),
         // Not the kernel's: no file, too large, or a link out of the directory. Into none of these an entry is written.
         Err(Error::File(error)) if error.io_error().raw_os_error().is_none() => {
             if !error.is_no_file() {
                 warn!(target: "install", %error, "skipped: it has no entry of ours");
             }
-            return Ok(());
+            return Ok(None);
         }
         Err(error) => return Err(error),
     };
@@ -78,37 +137,23 @@ fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> 
     let is_alone =
         form == Some(FileForm::Conf) || matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
     if is_alone && check_standalone(&network.content).is_ok() {
-        hostfs::remove(&network.path)?;
-        return Ok(());
+        return Ok(Some(ConfChange::Remove { path: network.path }));
     }
-    match without_entry(&network.content) {
+    let is_own = name == settings.own_name || is_owned_copy(name, &network.content);
+    Ok(match without_entry(&network.content) {
         // A foreign file: its content is not ours to remove.
-        Err(_) | Ok(None) => Ok(()),
-        Ok(Some(_)) if name == settings.own_name || is_owned_copy(&network.content) => {
-            hostfs::remove(&network.path)?;
-            Ok(())
-        }
-        Ok(Some(_)) => saved::release_entry(&network.path),
-    }
+        Err(_) | Ok(None) => None,
+        Ok(Some(_)) if is_own => Some(ConfChange::Remove { path: network.path }),
+        Ok(Some(_)) => Some(ConfChange::Release { path: network.path }),
+    })
 }
 
-/// Removes our binaries from one directory: the plugin, and those others that still equal the image's.
-fn remove_binaries(settings: &InstallerSettings, target: &Path, late_caller: Option<&str>) -> Vec<Error> {
+/// Returns the paths of our binaries: the plugin, unless it has a late caller, and those others that still equal the image's.
+fn installed_binaries(settings: &InstallerSettings, late_caller: Option<&str>) -> Vec<PathBuf> {
     let names = hostfs::list(&settings.source).unwrap_or_default();
-    let mut errors = Vec::new();
-    for name in names.iter().filter(|name| *name != PLUGIN) {
-        let path = target.join(name);
-        if binaries::is_copy(&settings.source.join(name), &path) {
-            errors.extend(hostfs::remove(&path).err());
-        }
-    }
-    let plugin = target.join(PLUGIN);
-    match (fs::exists(target), late_caller) {
-        (Ok(false), _) => {}
-        (Ok(true) | Err(_), Some(caller)) => {
-            info!(target: "install", path = %plugin.display(), caller, "kept: it is called for pods that started with it");
-        }
-        (Ok(true) | Err(_), None) => errors.extend(hostfs::remove(&plugin).err()),
-    }
-    errors.into_iter().map(Error::from).collect()
+    let others = names.iter().filter(|name| *name != PLUGIN);
+    let others = others.flat_map(|name| settings.targets.iter().map(move |target| (name, target.join(name))));
+    let copies = others.filter(|(name, path)| binaries::is_copy(&settings.source.join(name), path));
+    let plugins = settings.targets.iter().filter(|_| late_caller.is_none()).map(|target| target.join(PLUGIN));
+    copies.map(|(_, path)| path).chain(plugins).collect()
 }

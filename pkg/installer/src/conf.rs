@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cni_types::{
     ConflistEntry, EditError, EntryStatus, FileForm, Json, check_standalone, entry_status, merge_entry,
-    without_entry,
+    plugin_types, without_entry,
 };
 use hostfs::FileFingerprint;
 
@@ -66,6 +66,16 @@ pub(crate) enum ConfChange {
 }
 
 impl ConfChange {
+    /// Returns the file that the change writes or removes.
+    pub(crate) fn target_path(&self) -> &Path {
+        match self {
+            ConfChange::Convert { to: path, .. }
+            | ConfChange::Write { path, .. }
+            | ConfChange::Release { path }
+            | ConfChange::Remove { path } => path,
+        }
+    }
+
     /// Returns the change as text for the log.
     pub(crate) fn description(&self) -> String {
         match self {
@@ -131,8 +141,15 @@ fn plan_primary(
     let edit = |cause| edit_error(&network.path, cause);
     let mut changes = Vec::new();
     let mut holder = network.path.clone();
-    if let Some(cause) = change_cause(entry_status(&network.content, entry).map_err(edit)?) {
-        let text = merge_entry(&network.content, entry).map_err(edit)?.text;
+    let renewed = saved::changed_source(&settings.conf_dir, &network);
+    let renewed = renewed.and_then(|source| merge_entry(&source, entry).ok());
+    let cause = match renewed {
+        Some(_) => Some(ChangeCause::CopyOutdated),
+        None => change_cause(entry_status(&network.content, entry).map_err(edit)?),
+    };
+    if let Some(cause) = cause {
+        let merged = renewed.map_or_else(|| merge_entry(&network.content, entry), Ok);
+        let text = merged.map_err(edit)?.text;
         let (mode, original, observed) = (network.mode, network.content.clone(), network.fingerprint);
         if network.is_single() {
             let (from, source) = (settings.conf_dir.join(&network.name), network.path.clone());
@@ -199,7 +216,7 @@ fn stale_entry_changes(
         }
         let is_alone = form == FileForm::Conf && check_standalone(&content).is_ok();
         let has_entry = matches!(without_entry(&content), Ok(Some(_)));
-        let change = match has_entry && other != settings.own_name && !is_owned_copy(&content) {
+        let change = match has_entry && other != settings.own_name && !is_owned_copy(&other, &content) {
             true => ConfChange::Release { path },
             false if has_entry || is_alone => ConfChange::Remove { path },
             false => continue,
@@ -250,7 +267,10 @@ fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Resu
         Ok(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
             (None, found.path, None)
         }
-        Ok(found) => (Some(ChangeCause::EntryChanged), found.path, found.fingerprint),
+        Ok(found) => {
+            check_foreign_plugins(&found)?;
+            (Some(ChangeCause::EntryChanged), found.path, found.fingerprint)
+        }
         Err(observed) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), observed),
     };
     let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
@@ -258,6 +278,16 @@ fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Resu
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
     changes.extend(stale_entry_changes(settings, name, &path)?);
     Ok(ConfPlan::Do { holder: path, changes })
+}
+
+/// Checks whether a file may be replaced by a network of our own: it calls no plugin but ours.
+fn check_foreign_plugins(file: &NetworkConf) -> Result<(), Error> {
+    let mut plugins = plugin_types(&file.content);
+    plugins.retain(|plugin| plugin != ConflistEntry::TYPE);
+    match plugins.is_empty() {
+        true => Ok(()),
+        false => Err(Error::ForeignNetwork { path: file.path.clone(), plugins: plugins.join(", ") }),
+    }
 }
 
 /// Returns the template as it is, unless settings add members to the entry or remove some: then the entry, with the version of the

@@ -57,6 +57,16 @@ pub enum Error {
     /// In standalone mode the template is the whole file.
     #[error("the CNI network configuration (template) is not a network of its own: {0}")]
     Standalone(String),
+    /// In standalone mode our file would replace a network of other plugins.
+    #[error(
+        "cannot write a network of istio-cni alone to {path}: it is the network of {plugins}; choose another CNI_CONF_NAME"
+    )]
+    ForeignNetwork {
+        /// The file.
+        path: PathBuf,
+        /// Types of its other plugins.
+        plugins: String,
+    },
     /// The file of own-conflist mode would not sort before the primary network's.
     #[error("{own} sorts after {primary}, so that the runtime would not take it: choose another name")]
     Order {

@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_types::{FileForm, check_standalone, without_entry};
+use cni_types::without_entry;
 use report::InstalledFile;
 
 use crate::{
     Chaining, Error, InstallerSettings,
     binaries::{self, is_copy},
+    cleanup,
     conf::{self, ConfPlan},
     entry::{EntryCache, TemplateUpdate},
-    network::{self, NetworkConf, NetworkSearch},
+    network::{self, NetworkSearch},
     pass::is_good,
 };
 
@@ -50,20 +51,12 @@ pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<Str
 
 fn any_entry(settings: &InstallerSettings) -> InstalledFile {
     let names = network::file_names(&settings.conf_dir).unwrap_or_default();
-    let holders = names.into_iter().filter(|name| {
-        let network = FileForm::from_file_name(name)
-            .and_then(|_| NetworkConf::read(&settings.conf_dir, name).ok().flatten());
-        network.is_some_and(|network| {
-            matches!(without_entry(&network.content), Ok(Some(_)))
-                || check_standalone(&network.content).is_ok()
-        })
-    });
-    let holders: Vec<String> = holders.collect();
-    match holders.first() {
-        Some(name) => {
+    let (with_entry, _) = cleanup::plan_releases(settings, &names);
+    match with_entry.first() {
+        Some(found) => {
             let detail =
                 "there is an entry of ours; whether it is the one of the ConfigMap only an agent knows";
-            installed_file("entry", &settings.conf_dir.join(name), Ok(detail.to_owned()))
+            installed_file("entry", found.target_path(), Ok(detail.to_owned()))
         }
         None => installed_file(
             "entry",

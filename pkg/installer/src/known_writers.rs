@@ -1,6 +1,6 @@
 //! Other writers of network configurations, derived from the directory's content, and the settings that resolve the conflict.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use crate::network;
 
@@ -33,18 +33,14 @@ pub(crate) fn describe_writers(directory: &Path) -> String {
     }
     let types = network::plugin_chains(directory).concat();
     let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|kind| kind == plugin));
-    match known {
-        Some(known) => writer_hint(known),
-        None => {
-            let mut others: Vec<&str> = types
-                .iter()
-                .map(String::as_str)
-                .filter(|plugin| *plugin != cni_types::ConflistEntry::TYPE)
-                .collect();
-            others.sort_unstable();
-            others.dedup();
-            format!("the other plugins there are {}", others.join(", "))
-        }
+    if let Some(known) = known {
+        return writer_hint(known);
+    }
+    let others: BTreeSet<&str> =
+        types.iter().map(String::as_str).filter(|plugin| *plugin != cni_types::ConflistEntry::TYPE).collect();
+    match others.is_empty() {
+        true => "no other plugin is configured there".to_owned(),
+        false => format!("the other plugins there are {}", Vec::from_iter(others).join(", ")),
     }
 }
 

@@ -27,6 +27,7 @@ mod settings;
 mod status;
 mod verify;
 
+pub use cleanup::list_removals;
 pub use cni_types::Json;
 pub use error::{Error, InstallStep};
 pub use inspect::{inspect_installation, inspect_network};

@@ -24,15 +24,18 @@ pub(crate) const MAX_NETWORK: usize = 1024 * 1024;
 /// name.
 pub(crate) const OWNED_COPY: &str = "istio_owned_cni_config";
 
-/// Whether the content is a copy of a primary network that an agent made.
-pub(crate) fn is_owned_copy(content: &[u8]) -> bool {
-    let document = Json::parse(content).unwrap_or(Json::Null);
-    document.get("plugins").and_then(Json::as_list).is_some_and(|plugins| plugins.iter().any(is_marked_entry))
-}
+/// Name of that copy by default. Istio's agent marks its copy by the name alone, and its charts cannot change it: their variable is
+/// not the one that it reads.
+const DEFAULT_COPY: &str = "02-istio-cni.conflist";
 
-fn is_marked_entry(plugin: &Json) -> bool {
-    plugin.get("type").and_then(Json::as_str) == Some(ConflistEntry::TYPE)
-        && plugin.get(OWNED_COPY) == Some(&Json::Bool(true))
+/// Whether the file is a copy of a primary network that an agent made, ours or Istio's.
+pub(crate) fn is_owned_copy(name: &str, content: &[u8]) -> bool {
+    let document = Json::parse(content).unwrap_or(Json::Null);
+    let plugins = document.get("plugins").and_then(Json::as_list).unwrap_or_default();
+    let mut entries = plugins
+        .iter()
+        .filter(|plugin| plugin.get("type").and_then(Json::as_str) == Some(ConflistEntry::TYPE));
+    entries.any(|entry| name == DEFAULT_COPY || entry.get(OWNED_COPY) == Some(&Json::Bool(true)))
 }
 
 /// A network configuration.
@@ -180,7 +183,7 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
         };
         // A network of our plugin alone is a leftover of standalone mode, into which nothing can be chained; a copy is none of its own.
         let is_alone = network.is_single() && check_standalone(&network.content).is_ok();
-        if is_alone || is_owned_copy(&network.content) {
+        if is_alone || is_owned_copy(&network.name, &network.content) {
             continue;
         }
         let (mut accepted, mut refused) = (None, None);
@@ -251,7 +254,7 @@ pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str)
 
 /// Accepts a network that connects pods, ends with the last plugin of its file, and has a CNI version that our plugin supports.
 fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
-    if is_owned_copy(&network.content) {
+    if is_owned_copy(&network.name, &network.content) {
         return Ok(NetworkSearch::None(format!(
             "{} is an agent's copy of the primary network, not that network itself",
             network.path.display()

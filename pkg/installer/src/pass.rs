@@ -143,7 +143,8 @@ impl Installer {
 
     fn write_entry(&mut self, result: &mut PassResult) -> Result<(), Error> {
         let update = self.entries.reload_template(&self.settings)?;
-        let is_new = matches!(update, TemplateUpdate::New);
+        self.has_new_template |= matches!(update, TemplateUpdate::New);
+        let is_new = self.has_new_template;
         if let TemplateUpdate::Refused(error) = update {
             self.report_refusal(&error.to_string());
         }
@@ -167,6 +168,7 @@ impl Installer {
             result.changed = true;
         }
         if is_new {
+            self.has_new_template = false;
             self.metrics.count_update(true);
         }
         // Fingerprints older than the observation that finds no difference, so that any later change is detected, however soon.

@@ -29,6 +29,8 @@ pub struct Installer {
     pub(crate) notify: Box<dyn Fn(Notice) + Send>,
     pub(crate) binaries: BinaryInstaller,
     pub(crate) entries: EntryCache,
+    /// Whether the template has changed since it was last applied.
+    pub(crate) has_new_template: bool,
     pub(crate) conflicts: BTreeMap<InstallStep, ConflictBackoff>,
     /// Hashes of the kubeconfig that was last written or verified, and of its token.
     pub(crate) credential: Option<(u64, u64)>,
@@ -134,6 +136,7 @@ impl Installer {
             notify,
             binaries: BinaryInstaller::default(),
             entries: EntryCache::default(),
+            has_new_template: false,
             conflicts: BTreeMap::new(),
             credential: None,
             left_out: Vec::new(),
@@ -204,21 +207,24 @@ impl Installer {
         self.metrics.set_ready(ready);
         self.ready = ready;
         self.last_message = problems;
-        let failed = result.problems.iter().filter_map(|problem| match problem {
-            InstallProblem::Failed(step, _) => Some(*step),
-            _ => None,
-        });
-        let failed: Vec<InstallStep> = failed.collect();
-        failed.iter().for_each(|step| self.metrics.count_failure(*step));
-        if !failed.is_empty() {
+        let (mut has_failed, mut delay) = (false, REGULAR);
+        for problem in &result.problems {
+            match problem {
+                InstallProblem::Failed(step, _) => {
+                    has_failed = true;
+                    self.metrics.count_failure(*step);
+                }
+                InstallProblem::Fought(_, until) => {
+                    delay = delay.min(until.saturating_duration_since(Instant::now()));
+                }
+                InstallProblem::Waiting(_) => {}
+            }
+        }
+        if has_failed {
             return (self.attempts.record_failure(), false);
         }
         self.attempts.record_success();
-        let until = result.problems.iter().filter_map(|problem| match problem {
-            InstallProblem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
-            _ => None,
-        });
-        (until.min().map_or(REGULAR, |delay| delay.min(REGULAR)), true)
+        (delay, true)
     }
 
     /// Logs a message unless it equals the last one.
@@ -226,10 +232,9 @@ impl Installer {
         if message.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
             let is_ambient = self.settings.defaults.iter().any(|(key, _)| *key == "ambient_enabled");
-            let limit = is_ambient.then(|| known_limits::ambient_limit(&self.settings.conf_dir)).flatten();
-            limit
-                .into_iter()
-                .for_each(|reason| warn!(target: "install", reason, "limited by the node's network"));
+            if is_ambient && let Some(reason) = known_limits::ambient_limit(&self.settings.conf_dir) {
+                warn!(target: "install", reason, "limited by the node's network");
+            }
         } else if !message.is_empty() && message != self.last_message {
             warn!(target: "install", error = message, "the plugin is not installed correctly");
         }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_types::{FileForm, Json, is_converted_from, plugin_types, without_entry};
+use cni_types::{FileForm, Json, Libcni, is_converted_from, plugin_types, read_network, without_entry};
 use hostfs::FileFingerprint;
 
 use crate::{
@@ -40,6 +40,35 @@ pub(crate) fn set_aside(from: &Path) -> Result<(), Error> {
         true => Ok(hostfs::rename(from, &original_path(from))?),
         false => Ok(hostfs::remove(from).map(drop)?),
     }
+}
+
+/// Returns the content of the single configuration to which a link led that was converted to `list`, if it has changed since then,
+/// and the list has not.
+pub(crate) fn changed_source(directory: &Path, list: &NetworkConf) -> Option<Vec<u8>> {
+    let links =
+        single_paths(&list.path).map(|single| original_path(&single)).filter(|path| path.is_symlink());
+    let mut sources =
+        links.filter_map(|link| NetworkConf::read(directory, link.file_name()?.to_str()?).ok()?);
+    sources.find(|source| has_changed_since(source, list)).map(|source| source.content)
+}
+
+fn has_changed_since(source: &NetworkConf, list: &NetworkConf) -> bool {
+    let is_newer =
+        source.fingerprint.zip(list.fingerprint).is_some_and(|(source, list)| !source.is_older_than(&list));
+    is_newer
+        && read_network(FileForm::Conf, &source.content, Libcni::V1_3).is_ok()
+        && is_conversion(&list.content)
+        && !is_converted_from(&list.content, &source.content)
+}
+
+/// Whether the list, without our entry, is the conversion of some single configuration.
+fn is_conversion(list: &[u8]) -> bool {
+    let list_json = Json::parse(list).unwrap_or(Json::Null);
+    let plugin =
+        list_json.get("plugins").and_then(Json::as_list).and_then(|plugins| plugins.first()?.as_object());
+    let Some(mut single) = plugin.cloned() else { return false };
+    single.extend(list_json.get("cniVersion").map(|version| ("cniVersion".to_owned(), version.clone())));
+    is_converted_from(list, Json::Object(single).to_go_text().as_bytes())
 }
 
 /// Returns the list `list` without our entry, unless it is the conversion of `single`, the content of `from`, or of the original of
@@ -134,6 +163,11 @@ fn forget_original(path: &Path) -> Result<(), Error> {
 
 /// Removes originals whose files another program has removed.
 pub(crate) fn forget_all(directory: &Path, names: &[String]) -> Vec<Error> {
-    let left = names.iter().filter(|name| name.ends_with(SUFFIX));
+    let left = original_names(names);
     left.filter_map(|name| hostfs::remove(&directory.join(name)).err()).map(Error::from).collect()
+}
+
+/// Returns those of the names that are of originals.
+pub(crate) fn original_names(names: &[String]) -> impl Iterator<Item = &String> {
+    names.iter().filter(|name| name.ends_with(SUFFIX))
 }

@@ -27,16 +27,14 @@ fn query_version(path: &Path) -> Result<(), String> {
     command.env_clear().env("CNI_COMMAND", "VERSION");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let status = hostfs::wait_for_child(&mut child, Instant::now() + LIMIT);
-    let status = match status {
+    let status = match hostfs::wait_for_child(&mut child, Instant::now() + LIMIT) {
         Ok(Some(status)) => status,
-        Ok(None) => {
-            kill_child(&mut child);
-            return Err(format!("no answer within {} s", LIMIT.as_secs()));
-        }
-        Err(error) => {
-            kill_child(&mut child);
-            return Err(format!("cannot wait for it: {error}"));
+        unfinished => {
+            drop((child.kill(), child.wait()));
+            return Err(unfinished.map_or_else(
+                |error| format!("cannot wait for it: {error}"),
+                |_| format!("no answer within {} s", LIMIT.as_secs()),
+            ));
         }
     };
     let output = read_answer(&mut child);
@@ -59,10 +57,4 @@ fn read_answer(child: &mut Child) -> Result<String, std::io::Error> {
         Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(String::from_utf8_lossy(&bytes).into_owned()),
     }
-}
-
-/// Kills a child; no-op for one that has ended.
-fn kill_child(child: &mut Child) {
-    drop(child.kill());
-    drop(child.wait());
 }

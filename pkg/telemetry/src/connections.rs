@@ -22,7 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -123,14 +123,6 @@ impl Listener for TcpListener {
         let (stream, address) = TcpListener::accept(self).await?;
         let peer = ConnectionPeer::from_stream(&stream, address);
         Ok((stream, peer))
-    }
-}
-
-impl Listener for UnixListener {
-    type Stream = UnixStream;
-
-    async fn accept(&self) -> io::Result<(UnixStream, ConnectionPeer)> {
-        Ok((UnixListener::accept(self).await?.0, ConnectionPeer::Socket))
     }
 }
 

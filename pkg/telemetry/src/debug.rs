@@ -126,7 +126,6 @@ pub fn debug_router(inspect: Arc<dyn StateInspector>, logger: Logger, build: Bui
 ///
 /// # Errors
 /// The listener cannot be registered with the runtime.
-/// When the listener cannot be handed to the runtime.
 pub async fn serve(
     listener: TcpListener,
     router: Router,

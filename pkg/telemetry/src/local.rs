@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use socketfile::{SocketError, SocketFile};
+pub use socketfile::SocketError;
+use socketfile::SocketFile;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::warn;

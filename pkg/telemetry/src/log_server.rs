@@ -14,7 +14,6 @@ mod receive;
 mod tests;
 
 use std::io;
-use std::path::Path;
 
 pub use metrics::LogMetrics;
 pub use receive::MAX_BODY;
@@ -22,35 +21,18 @@ pub use receive::MAX_BODY;
 use crate::local::RootServer;
 use crate::logging::Logger;
 
-pub use socketfile::SocketError as LogServerError;
-
 /// Maximum number of connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 32;
 
-/// Server of the log socket, which listens from its creation and serves when run. Dropping it removes the socket's file.
-#[derive(Debug)]
-pub struct LogServer(RootServer);
-
-impl LogServer {
-    /// Creates the socket at the path. A missing directory is created; a socket without a listener is replaced atomically.
-    ///
-    /// # Errors
-    /// Another process listens there, another object is at the path, or the system refuses.
-    pub fn bind(path: &Path) -> Result<LogServer, LogServerError> {
-        RootServer::bind(path).map(LogServer)
-    }
-
-    /// Serves until `shutdown`; then removes the socket, if it is still ours, and lets requests in flight complete.
-    ///
-    /// # Errors
-    /// The listener cannot be registered with the runtime.
-    pub async fn run(
-        self,
-        logger: Logger,
-        metrics: LogMetrics,
-        shutdown: impl Future<Output = ()>,
-    ) -> io::Result<()> {
-        let router = receive::build_router(logger, metrics);
-        self.0.run(router, MAX_CONNECTIONS, shutdown).await
-    }
+/// Serves the log socket until `shutdown`; then removes it, if it is still ours, and lets requests in flight complete.
+///
+/// # Errors
+/// The listener cannot be registered with the runtime.
+pub async fn serve_log_lines(
+    server: RootServer,
+    logger: Logger,
+    metrics: LogMetrics,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    server.run(receive::build_router(logger, metrics), MAX_CONNECTIONS, shutdown).await
 }

@@ -107,7 +107,7 @@ fn this_machine_reads_over_tcp_and_changes_nothing() {
     assert_eq!((status, state.schema.as_str()), (200, report::SCHEMA));
     assert_eq!(level(port), "info");
     let (status, why) = ask(connect(port), "PUT /debug/log?scope=cni&level=debug", &own);
-    assert!(status == 405 && why.contains("debug.sock"), "{status} {why}");
+    assert_eq!(status, 405, "{why}");
     assert_eq!(ask(connect(port), "GET /debug/state", "evil.example").0, 403);
     assert_eq!(level(port), "info");
 }
@@ -123,7 +123,8 @@ fn root_reads_and_changes_over_a_socket() {
     let ask = |line: &str| ask(UnixStream::connect(&path).unwrap(), line, "agent");
     assert_eq!(ask("PUT /scopej/cni").0, 202, "nobody says which level");
     assert_eq!(ask("PUT /debug/log?scope=cni&level=debug").0, 200);
-    assert!(ask("GET /scopej/cni").1.contains("\"output_level\":\"debug\""));
+    let scope: Value = serde_json::from_str(&ask("GET /scopej/cni").1).unwrap();
+    assert_eq!(scope["output_level"], "debug");
     let explained: Value = serde_json::from_str(&ask("GET /debug/explain?pod=shop/web").1).unwrap();
     assert_eq!(explained, json!({"namespace": "shop", "name": "web"}));
 }
@@ -163,7 +164,8 @@ fn secrets_of_the_environment_and_the_command_line_appear_nowhere() {
         child.env("HTTP_PROXY", format!("http://user:{SECRET}@proxy:3128"));
         let done = child.output().unwrap();
         let text = String::from_utf8_lossy(&done.stdout);
-        assert!(done.status.success() && text.contains("1 passed"), "{text}");
+        let has_run = text.lines().any(|line| line.starts_with("test result: ok. 1 passed;"));
+        assert!(done.status.success() && has_run, "{text}");
         return;
     }
     let port = serve(10);

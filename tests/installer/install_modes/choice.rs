@@ -201,12 +201,15 @@ fn an_entry_that_istio_left_is_replaced_and_its_temporaries_are_removed() {
 /// Runtimes treat a link as a file of its own; it is the same network nevertheless.
 #[test]
 fn a_second_name_of_the_file_with_the_entry_is_no_stale_one() {
-    for env in [&[][..], &[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "20-kit.conf")]] {
+    for (env, other) in [
+        (&[][..], SINGLE),
+        (&[("CHAINED_CNI_PLUGIN", "false"), ("CNI_CONF_NAME", "20-kit.conf")], r#"{"type": "istio-cni"}"#),
+    ] {
         let fixture = InstallFixture::bare(env);
         fixture.write(FILE, NETWORK);
         symlink(FILE, fixture.path("15-again.conflist")).unwrap();
         symlink("20-kit.conf", fixture.path("25-again.conf")).unwrap();
-        fixture.write("20-kit.conf", SINGLE);
+        fixture.write("20-kit.conf", other);
         let daemon = fixture.start_ready();
         let changed = fixture.files();
         let log = fmt::from_fn(|f| f.write_str(&daemon.log()));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kit::NETWORK_CONFIG;
 
-use crate::fixtures::install::{FILE, InstallFixture, replace};
+use crate::fixtures::install::{FILE, InstallFixture, NETWORK, replace};
 
 const PATH: (&str, &str) = ("CNI_NETWORK_CONFIG_FILE", "/config/entry.json");
 
@@ -50,6 +50,27 @@ fn the_file_wins_over_the_text_and_its_changes_are_followed() {
     }
     daemon.wait_until_ready();
     assert_eq!(daemon.metric("istio_cni_config_updates_total{result=\"applied\"}"), Some(2.0));
+}
+
+/// The change is applied, and is no repair.
+#[test]
+fn a_change_while_there_is_no_network_is_applied_to_the_next_one() {
+    let fixture = InstallFixture::new(&[PATH]);
+    let directory = directory(&fixture);
+    swap(&directory, "..1", &with_level("info"));
+    let mut daemon = fixture.start_ready();
+    fs::remove_file(fixture.path(FILE)).unwrap();
+    daemon.wait_for("it waits for a network", |daemon| {
+        daemon.get(8000, "/readyz").is_some_and(|(status, _)| status == 503)
+    });
+    let passes = |daemon: &kit::Daemon| daemon.metric("istio_cni_install_duration_seconds_count");
+    let before = passes(&daemon);
+    swap(&directory, "..2", &with_level("warn"));
+    daemon.wait_for("a pass with the new template", |daemon| passes(daemon) > before);
+    fixture.write(FILE, NETWORK);
+    daemon.wait_until_ready();
+    assert_eq!(level(&fixture), "warn");
+    assert_eq!(daemon.metric("istio_cni_config_updates_total{result=\"applied\"}"), Some(1.0));
 }
 
 #[test]

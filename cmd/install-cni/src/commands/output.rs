@@ -1,9 +1,9 @@
 //! Output format of the commands, from their flags.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use console::{OutputFormat, Printer};
+use daemon_settings::parse_switch;
 use flags::{Flag, FlagValues};
-use model::parse_go_bool;
 
 use super::command_flags::{NO_COLOR, OUTPUT};
 
@@ -38,9 +38,5 @@ pub(crate) fn new_printer(values: &FlagValues, is_check: bool) -> Result<Printer
 /// # Errors
 /// The value is neither true nor false.
 pub(crate) fn is_on(values: &FlagValues, flag: &Flag) -> Result<bool> {
-    let text = values.flag_text(flag);
-    if text.is_empty() {
-        return Ok(false);
-    }
-    parse_go_bool(text).with_context(|| format!("--{flag}: {text:?} is neither true nor false"))
+    parse_switch(values.flag_text(flag)).map_err(|mistake| anyhow!("--{flag}: {mistake}"))
 }

@@ -17,18 +17,22 @@ struct RemovalPlan {
     unknown: Vec<String>,
 }
 
-/// Prints the removal plan.
+/// Prints the removal plan. `files`: those to be removed, and those of which that is unknown; `None`: as the document has them.
 ///
 /// # Errors
 /// The plan cannot be printed.
-pub(crate) fn print_plan(state: &StateReport, output: Printer) -> Result<ExitCode> {
-    let removal = RemovalPlan::from_state(state);
+pub(crate) fn print_plan(
+    state: &StateReport,
+    files: Option<(Vec<String>, Vec<String>)>,
+    output: Printer,
+) -> Result<ExitCode> {
+    let removal = RemovalPlan::new(state, files);
     output.print_value(&removal, |_, _| removal.to_table())?;
     Ok(if removal.unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl RemovalPlan {
-    fn from_state(state: &StateReport) -> RemovalPlan {
+    fn new(state: &StateReport, files: Option<(Vec<String>, Vec<String>)>) -> RemovalPlan {
         let network = &state.network;
         let mut all = observed_objects(&network.firewall);
         all.extend(observed_objects(&network.ipsets));
@@ -40,8 +44,10 @@ impl RemovalPlan {
                 all.push(format!("{setting}, set back to {before}"));
             }
         }
-        let files =
-            state.installation.iter().map(|file| format!("{} {}: {}", file.kind, file.path, file.message));
+        let documented = state.installation.iter();
+        let documented = documented.map(|file| format!("{} {}: {}", file.kind, file.path, file.message));
+        let (files, mut unknown) = files.unwrap_or_else(|| (documented.collect(), Vec::new()));
+        unknown.extend(tables::not_known(state));
         let is_left = |capture| !matches!(capture, CaptureState::Outside | CaptureState::Pending);
         let pods =
             state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::InPod) && is_left(pod.capture));
@@ -49,10 +55,10 @@ impl RemovalPlan {
             pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
         let cleaned = |all: Vec<String>| all.iter().map(|text| sanitize_text(text)).collect();
         RemovalPlan {
-            files: cleaned(files.collect()),
+            files: cleaned(files),
             network: cleaned(all),
             pods: cleaned(pods.collect()),
-            unknown: tables::not_known(state),
+            unknown: cleaned(unknown),
         }
     }
 

@@ -3,7 +3,12 @@ use std::{fs, os::unix::fs::symlink};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{EntryTemplate, cleanup::clean_up, entry::EntryCache, kubeconfig::KubeconfigSettings};
+use crate::{
+    EntryTemplate,
+    cleanup::{clean_up, list_removals},
+    entry::EntryCache,
+    kubeconfig::KubeconfigSettings,
+};
 
 const LIST: &str = r#"{"name":"kit","cniVersion":"1.0.0","plugins":[{"type":"bridge", "mtu": 1500}]}"#;
 const SINGLE: &str = r#"{"name":"kit", "type":"bridge", "mtu": 1500}"#;
@@ -92,6 +97,12 @@ fn an_uninstallation_finds_what_any_mode_left_without_knowing_its_settings() {
         let kubeconfig = KubeconfigSettings { mode: 0o600, server, trust, token: token.clone() };
         write_file(&directory, "chosen-kubeconfig", &kubeconfig.render().unwrap().0);
         fs::remove_file(token).unwrap();
+        let (listed, unknown) = list_removals(&settings(&directory));
+        let changed = files(&directory).into_iter().filter(|file| !before.contains(file));
+        let names = changed.map(|(name, _)| directory.path().join(name).display().to_string());
+        let unlisted = names
+            .filter(|name| !listed.iter().any(|line| line.split([' ', ':']).nth(1) == Some(name.as_str())));
+        assert_eq!((unlisted.collect::<Vec<_>>(), unknown.len()), (Vec::new(), 0), "{listed:?}");
         assert!(clean_up(&settings(&directory)).is_empty());
         assert_eq!(files(&directory), before, "{:?}", mode.chaining);
     }
@@ -103,7 +114,7 @@ fn a_copy_under_another_name_is_never_the_primary_network() {
     write_file(&directory, "10-kit.conflist", LIST);
     let (own, default) = (own_settings(&directory), settings(&directory));
     let copy = install(&own);
-    assert!(is_owned_copy(&fs::read(&copy).unwrap()));
+    assert!(is_owned_copy(OTHER_OWN, &fs::read(&copy).unwrap()));
     let renamed = InstallerSettings { own_name: "01-istio.conflist".to_owned(), ..own.clone() };
     install(&renamed);
     assert!(!copy.exists(), "the copy has another name now");
@@ -114,9 +125,44 @@ fn a_copy_under_another_name_is_never_the_primary_network() {
     assert!(matches!(plan_changes(&named, &entry, TEMPLATE).unwrap(), ConfPlan::Wait(_)));
     assert_eq!(install(&default), directory.path().join("10-kit.conflist"));
     assert!(!copy.exists());
-    assert!(!is_owned_copy(&fs::read(directory.path().join("10-kit.conflist")).unwrap()));
+    let primary = fs::read(directory.path().join("10-kit.conflist")).unwrap();
+    assert!(!is_owned_copy("10-kit.conflist", &primary));
     assert!(clean_up(&default).is_empty());
     assert_eq!(files(&directory), [("10-kit.conflist".to_owned(), LIST.to_owned())]);
+}
+
+/// Istio's charts set the name by a variable that Istio's agent does not read, and ours does.
+#[test]
+fn a_copy_of_istios_agent_is_not_the_primary_network_where_ours_has_another_name() {
+    let directory = TempDir::new().unwrap();
+    write_file(&directory, "10-kit.conflist", &LIST.replace("1500", "1400"));
+    let before = files(&directory);
+    let entry = ConflistEntry::parse(TEMPLATE).unwrap();
+    let istios = merge_entry(LIST.as_bytes(), &entry).unwrap().text;
+    write_file(&directory, "02-istio-cni.conflist", &istios);
+    let copy = fs::read(install(&own_settings(&directory))).unwrap();
+    assert_eq!(
+        without_entry(&copy).unwrap(),
+        without_entry(istios.replace("1500", "1400").as_bytes()).unwrap()
+    );
+    assert!(!directory.path().join("02-istio-cni.conflist").exists());
+    write_file(&directory, "02-istio-cni.conflist", &istios);
+    assert!(clean_up(&own_settings(&directory)).is_empty());
+    assert_eq!(files(&directory), before);
+}
+
+#[test]
+fn a_network_of_its_own_never_replaces_that_of_other_plugins() {
+    let directory = TempDir::new().unwrap();
+    write_file(&directory, "10-kit.conflist", LIST);
+    let standalone = standalone_settings(&directory, "10-kit.conflist");
+    let entry = ConflistEntry::parse(TEMPLATE).unwrap();
+    let refused = || matches!(plan_changes(&standalone, &entry, TEMPLATE), Err(Error::ForeignNetwork { .. }));
+    assert!(refused());
+    install(&settings(&directory));
+    assert!(refused(), "with our entry in it, too");
+    write_file(&directory, "10-kit.conflist", "{");
+    install(&standalone);
 }
 
 /// The primary CNI plugin has written it again since it was converted.
@@ -151,6 +197,29 @@ fn a_link_to_a_single_configuration_is_converted_and_restored_and_its_target_sta
         assert_eq!(files(&directory).first(), Some(&link));
         assert_eq!(fs::read_to_string(target).unwrap(), text);
         assert_eq!(files(&directory).len(), if text == SINGLE { 1 } else { 2 }, "{:?}", files(&directory));
+    }
+}
+
+#[test]
+fn a_converted_link_is_followed_to_its_changed_target_if_that_is_a_network_and_the_list_is_unmodified() {
+    let newer = SINGLE.replace("1500", "1400");
+    for (target, list, expected) in
+        [(newer.as_str(), None, newer.as_str()), ("{", None, SINGLE), (&newer, Some(LIST), LIST)]
+    {
+        let directory = TempDir::new().unwrap();
+        write_file(&directory, "kit.data", SINGLE);
+        symlink("kit.data", directory.path().join("10-kit.conf")).unwrap();
+        let holder = install(&settings(&directory));
+        list.into_iter().for_each(|list| fs::write(&holder, list).unwrap());
+        write_file(&directory, "kit.data", target);
+        assert_eq!(install(&settings(&directory)), holder);
+        let entry = ConflistEntry::parse(TEMPLATE).unwrap();
+        let expected_list = merge_entry(expected.as_bytes(), &entry).unwrap().text;
+        assert_eq!(fs::read_to_string(&holder).unwrap(), expected_list);
+        assert!(clean_up(&settings(&directory)).is_empty());
+        let link = ("10-kit.conf".to_owned(), "->kit.data".to_owned());
+        assert_eq!(files(&directory).first(), Some(&link));
+        assert_eq!(holder.exists(), expected != target, "{target} {list:?}");
     }
 }
 

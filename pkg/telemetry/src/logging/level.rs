@@ -58,7 +58,7 @@ impl Default for ScopeLevels {
 
 impl ScopeLevels {
     /// Parses `scope:level,…`. A level without a scope is that of `default`; of two for one scope the last takes effect, and `all`
-    /// is applied before all others (Istio 1.20). Returns one message for each part that is invalid and ignored.
+    /// overrides all others (Istio 1.20). Returns one message for each part that is invalid and ignored.
     pub(super) fn parse(text: &str) -> (ScopeLevels, Vec<String>) {
         let mut levels = ScopeLevels::default();
         let (mut overall, mut mistakes) = (None, Vec::new());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use flags::{
     Flag, FlagValues, LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_STACKTRACE_LEVEL, LOG_TARGET,
 };
+use model::parse_go_bool;
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, ScopeLevels};
 
@@ -77,8 +78,7 @@ fn log_targets(values: &FlagValues) -> Vec<String> {
 /// Parses a boolean as Go does. Empty is false.
 fn parse_boolean(text: &str) -> Result<bool, String> {
     match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(format!("{text:?} is neither true nor false")),
+        "" => Ok(false),
+        _ => parse_go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false")),
     }
 }

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use flags::{FlagStyle, ParseOutcome};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use telemetry::log_server::{LogMetrics, LogServer, LogServerError};
+use telemetry::local::{RootServer, SocketError};
+use telemetry::log_server::{self, LogMetrics};
 use telemetry::logging::{LogOptions, Logger, OutputLevel};
 use telemetry::metrics::render;
 use tokio::sync::oneshot;
@@ -51,14 +52,15 @@ impl Server {
         let target = format!("--log_target={}", log.display());
         let level = format!("--log_output_level={level}");
         let logger = Logger::open(parse_arguments(&[&target, "--log_as_json", &level])).unwrap();
-        let server = LogServer::bind(&directory.path().join("log.sock")).unwrap();
+        let server = RootServer::bind(&directory.path().join("log.sock")).unwrap();
         let mut registry = Registry::default();
         let metrics = LogMetrics::register(&mut registry);
         let (stop, stopped) = oneshot::channel::<()>();
         let printer = logger.clone();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(server.run(printer, metrics, async { drop(stopped.await) })).unwrap();
+            let serve = log_server::serve_log_lines(server, printer, metrics, async { drop(stopped.await) });
+            runtime.block_on(serve).unwrap();
         });
         Server { directory, logger, registry: Arc::new(registry), stop: Some(stop), thread: Some(thread) }
     }

@@ -22,14 +22,14 @@ fn root_alone_may_write_also_where_others_reach_the_directory() {
     let root = tempfile::tempdir().unwrap();
     let (above, directory) = (root.path().join("run"), root.path().join("run/istio-cni"));
     let path = directory.join("log.sock");
-    let server = LogServer::bind(&path).unwrap();
+    let server = RootServer::bind(&path).unwrap();
     assert!(fs::metadata(&path).unwrap().file_type().is_socket());
     assert_eq!((mode(&path), mode(&directory), mode(&above)), (0o600, 0o750, 0o750));
     assert_eq!(entries(&directory), ["log.sock"]);
     drop(server);
     assert_eq!(entries(&directory), [""; 0]);
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).unwrap();
-    let _server = LogServer::bind(&path).unwrap();
+    let _server = RootServer::bind(&path).unwrap();
     assert_eq!(mode(&directory), 0o711, "left as it is");
 }
 
@@ -39,11 +39,11 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let path = directory.path().join("log.sock");
     drop(UnixListener::bind(&path).unwrap());
     let stale = fs::metadata(&path).unwrap().ino();
-    let server = LogServer::bind(&path).unwrap();
+    let server = RootServer::bind(&path).unwrap();
     let ours = fs::metadata(&path).unwrap().ino();
     assert_ne!(ours, stale);
-    let error = LogServer::bind(&path).unwrap_err();
-    assert!(matches!(&error, LogServerError::InUse { path: named } if *named == path), "{error}");
+    let error = RootServer::bind(&path).unwrap_err();
+    assert!(matches!(&error, SocketError::InUse { path: named } if *named == path), "{error}");
     assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
     assert_eq!(
         (fs::metadata(&path).unwrap().ino(), entries(directory.path())),
@@ -59,7 +59,7 @@ fn a_live_socket_that_does_not_answer_is_in_use() {
     let datagram = directory.path().join("datagram");
     let _datagram = UnixDatagram::bind(&datagram).unwrap();
     let busy = directory.path().join("busy");
-    let _server = LogServer::bind(&busy).unwrap(); // not run: accepts no connection
+    let _server = RootServer::bind(&busy).unwrap(); // not run: accepts no connection
     let filler = busy.clone();
     let (full, filled) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -73,7 +73,7 @@ fn a_live_socket_that_does_not_answer_is_in_use() {
     while filled.recv_timeout(Duration::from_millis(300)).is_ok() {}
     for path in [busy, datagram] {
         let start = Instant::now();
-        assert!(matches!(LogServer::bind(&path), Err(LogServerError::InUse { .. })), "{}", path.display());
+        assert!(matches!(RootServer::bind(&path), Err(SocketError::InUse { .. })), "{}", path.display());
         assert!(start.elapsed() < Duration::from_secs(1));
     }
 }
@@ -88,8 +88,8 @@ fn what_is_no_socket_is_left_alone() {
     symlink(at("stale"), at("link")).unwrap();
     let before = entries(directory.path());
     for name in ["file", "directory", "link"] {
-        let error = LogServer::bind(&at(name)).unwrap_err();
-        assert!(matches!(error, LogServerError::NotASocket { .. }), "{name}: {error}");
+        let error = RootServer::bind(&at(name)).unwrap_err();
+        assert!(matches!(error, SocketError::NotASocket { .. }), "{name}: {error}");
         assert_eq!(error.to_string(), format!("{} exists and is not a socket", at(name).display()));
     }
     assert_eq!(
@@ -109,7 +109,7 @@ fn what_the_system_refuses_is_told_with_path_and_cause() {
         (below_a_file, "cannot make the directory for"),
         ("/".into(), "cannot use"),
     ] {
-        let error = LogServer::bind(&path).unwrap_err().to_string();
+        let error = RootServer::bind(&path).unwrap_err().to_string();
         assert!(error.starts_with(part) && error.contains(path.to_str().unwrap()), "{error}");
         assert!(error.contains("(os error "), "{error}");
     }
@@ -121,7 +121,7 @@ fn the_longest_path_that_clients_can_use_is_served() {
     let room = 107 - directory.path().as_os_str().len() - "//s".len();
     let path = directory.path().join("x".repeat(room)).join("s");
     assert_eq!(path.as_os_str().len(), 107);
-    let _server = LogServer::bind(&path).unwrap();
+    let _server = RootServer::bind(&path).unwrap();
     UnixStream::connect(&path).unwrap();
 }
 
