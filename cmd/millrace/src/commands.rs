@@ -66,16 +66,14 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
             verify_nodes(options, namespace.as_deref(), node.as_deref()).await
         }
         Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on, .. }) => {
-            let object = simulate::LabelledObject { kind: *kind, name, namespace: namespace.as_deref() };
-            simulate::label_change(options, object, labels, *fail_on).await
+            simulate::label_change(options, (*kind, name), namespace.as_deref(), labels, *fail_on).await
         }
         Action::Simulate(Simulated::Settings { variables, file, fail_on }) => {
             simulate::simulate_settings(options, variables, file.as_deref(), *fail_on).await
         }
         Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
         Action::Watch { duration, interval, namespace, node } => {
-            let only = watch::Only { namespace: namespace.as_deref(), node: node.as_deref() };
-            watch::run(options, *duration, *interval, only).await
+            watch::run(options, *duration, *interval, namespace.as_deref(), node.as_deref()).await
         }
         Action::Version => print_version(options),
         Action::Completion { shell } => print_completion(invocation.program, *shell),

@@ -8,7 +8,7 @@ use std::{
 
 use report::{
     MembershipEffect, SimulatedPod, format_count, sanitize_text, simulation_notes,
-    tables::{Cell, Colour, capture_colour, paint, render_table, simulated_row, truncate_to_seconds},
+    tables::{Cell, Colour, joined_ips, paint, pod_row, render_table, simulated_row},
 };
 
 use crate::{
@@ -259,32 +259,18 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
         };
         return text.to_owned();
     }
-    let row = |row: &PodRow| {
-        let pod = &row.pod;
-        let mut cells = vec![
-            Cell::plain(&pod.title()),
-            Cell::plain(&row.node),
-            Cell::coloured(pod.capture.as_str(), capture_colour(pod.capture)),
-            Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
-            Cell::plain(&truncate_to_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
-        ];
-        if wide {
-            let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
-            let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-            cells.push(Cell::plain(&or_dash(ips.join(","))));
-            cells.push(Cell::plain(&or_dash(pod.phase.clone())));
-            cells.push(Cell::plain(&or_dash(pod.uid.to_string())));
-        }
-        cells.push(Cell::plain(&row.pod.message));
-        cells
-    };
-    let rows: Vec<Vec<Cell>> = list.pods.iter().map(row).collect();
+    let rows = list.pods.iter().map(|PodRow { node, pod }| {
+        let more = [joined_ips(pod), pod.phase.clone(), pod.uid.to_string()];
+        let mut row = pod_row(pod, if wide { &more } else { &[] });
+        row.insert(1, Cell::plain(node));
+        row
+    });
     let titles: &[&str] = if wide {
         &["POD", "NODE", "CAPTURE", "MODE", "SINCE", "IP", "PHASE", "UID", "WHY"]
     } else {
         &["POD", "NODE", "CAPTURE", "MODE", "SINCE", "WHY"]
     };
-    render_table(titles, &rows, colour)
+    render_table(titles, &rows.collect::<Vec<_>>(), colour)
 }
 
 /// Renders `millrace verify`: differences, one line each, then what is unknown.

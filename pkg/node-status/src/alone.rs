@@ -14,8 +14,8 @@ use netns::{Netns, NetnsId};
 use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode, StatePart,
-    StateReport, SysctlState, Unobserved, ZtunnelView,
+    CaptureState, Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode,
+    StatePart, StateReport, SysctlState, Unobserved, ZtunnelView,
 };
 use rules::{
     ChainSet, SavedTables,
@@ -28,6 +28,10 @@ use crate::{
     records::NetnsOwners,
     sidecar,
 };
+
+/// Reason for a pod whose own rules are in place, but which rules of another component preceded.
+const OVERRULED: &str = "rules of another component preceded its own in the last agent's record, and only an agent observes \
+                         whether they still do";
 
 /// Observes the node without an agent: compares the kernel with the last agent's document, `last`, as far as possible, and lists
 /// what cannot be determined. `at`: the node's network namespace; `None`: the process's own. Blocks.
@@ -65,9 +69,23 @@ pub(super) fn compare_with_last(
                 observe_pod(settings, &state.node, &state.network, own, pod);
             }
         }
-        Err(error) => state.observation.unobserved.push(Unobserved::new(StatePart::PodNamespaces, error)),
+        Err(error) => {
+            let why = error.to_string();
+            forget_pod_states(&mut state.pods, &why);
+            state.observation.unobserved.push(Unobserved::new(StatePart::PodNamespaces, why));
+        }
     }
     state
+}
+
+/// Makes the state of every pod of the mesh unknown: that of the last agent's record may have changed since, and was not observed.
+pub(super) fn forget_pod_states(pods: &mut [PodState], why: &str) {
+    for pod in pods.iter_mut().filter(|pod| pod.mode.is_some()) {
+        (pod.capture, pod.ztunnel, pod.last_transition_time) =
+            (Evidence::UNKNOWN.classify().state, None, None);
+        pod.kernel =
+            KernelView { netns: pod.kernel.netns, unobserved: Some(why.to_owned()), ..KernelView::default() };
+    }
 }
 
 /// Sets the slot to which the kernel sends new connections, which may differ from the last agent's record.
@@ -195,6 +213,7 @@ fn observe_pod(
     pod: &mut PodState,
 ) {
     let (before, was) = (std::mem::take(&mut pod.kernel), pod.capture);
+    let was_overruled = !before.preceding_rules.is_empty();
     pod.kernel = KernelView { observed_at: Some(wire::rfc3339(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.mode {
@@ -202,6 +221,10 @@ fn observe_pod(
         Some(RedirectionMode::InPod) => judge_in_pod(settings, netns, pod),
         Some(RedirectionMode::Sidecar) => judge_sidecar(settings, netns, pod),
         None => pod.kernel = before,
+    }
+    if was_overruled && pod.mode == Some(RedirectionMode::InPod) && pod.capture == CaptureState::Captured {
+        pod.capture = Evidence::UNKNOWN.classify().state;
+        pod.kernel.unobserved = Some(OVERRULED.to_owned());
     }
     pod.last_transition_time = pod.last_transition_time.take().filter(|_| pod.capture == was);
 }

@@ -28,12 +28,16 @@ use crate::{
     stale_collections,
 };
 
-/// Adds the error of each pod's last ADD, if it failed. If no agent follows the node's pods, a pod that is known from no other
+/// Adds the error of each pod's last ADD to its network, if it failed. If no agent follows the node's pods, a pod that is known from no other
 /// source is added; otherwise the failure is that of a removed pod.
 pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
     let follows_pods = state.observation.observer == Observer::Agent && state.node.synced;
     let pods = &mut state.pods;
-    for record in records {
+    // The record of a failed ADD may stay after another one of the pod, in a new sandbox, has succeeded.
+    let last: BTreeMap<(PodName, &str), &Arc<PodRecord>> = in_order(records, |_| true)
+        .map(|record| ((pod_name(record), record.network.as_str()), record))
+        .collect();
+    for record in last.into_values() {
         let Some(error) = &record.error else { continue };
         let why = format!("its last ADD failed at {}: {error}", record.at);
         let known = pods.iter_mut().find(|pod| pod.namespace == record.namespace && pod.name == record.name);
@@ -248,4 +252,32 @@ fn reason_text(record: &PodRecord) -> String {
         return "it was injected".to_owned();
     }
     SkipReason::from_name(&record.decision).map_or_else(|| record.message.clone(), |known| known.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(at: &str, error: Option<&str>) -> Arc<PodRecord> {
+        let record = json!({"namespace": "shop", "name": "web", "container": at, "at": at, "error": error});
+        Arc::new(serde_json::from_value(record).unwrap())
+    }
+
+    #[test]
+    fn an_add_that_failed_before_another_one_succeeded_is_not_the_last() {
+        let (first, second) = (record("1", Some("no route")), record("2", None));
+        let third = record("3", Some("no route"));
+        for (records, has_failed) in [
+            (vec![first.clone()], true),
+            (vec![second.clone(), first.clone()], false),
+            (vec![third, first, second], true),
+        ] {
+            let pod = PodState { namespace: "shop".into(), name: "web".into(), ..PodState::default() };
+            let mut state = StateReport { pods: vec![pod], ..StateReport::default() };
+            add_failures(&records, &mut state);
+            assert_eq!(state.pods[0].problem.is_some(), has_failed, "{records:?}");
+        }
+    }
 }

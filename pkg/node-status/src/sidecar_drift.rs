@@ -7,19 +7,22 @@ use agent::MeshPodMetrics;
 use metrics::{Labelled, gauge_value};
 use model::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
-use report::{CaptureState, PodState, RedirectionMode, StatePart, StateReport};
+use report::{CaptureState, PodState, RedirectionMode, StatePart, StateReport, is_captured_with_fault};
 
 /// Number of consecutive observations in this state after which a pod is reported: one that starts or ends is observed in
 /// transition.
 const OBSERVATIONS: u32 = 2;
 
 metrics::metric_set! {
-    /// Number of pods with a sidecar that are captured, are not, or could not be observed; and whether there may be others.
+    /// Number of pods with a sidecar that are captured, are not, or could not be observed; whether there may be others; and number
+    /// of captured pods of any kind that have a fault.
     pub struct SidecarDriftMetrics, fn register_all(mesh_pods: MeshPodMetrics) {
         pods: Labelled<Gauge> = "istio_cni_sidecar_pods",
             "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
         pods_unrecorded: Gauge = "istio_cni_pods_unrecorded",
             "Whether pods run on this node of which the agent knows nothing, because their ADD was not recorded";
+        faulty: Gauge = "istio_cni_captured_pods_with_fault",
+            "Captured pods with a fault that their state does not show, such as a missing annotation";
     }
 }
 
@@ -73,6 +76,8 @@ impl SidecarDriftChecker {
         let mut unobserved = state.observation.unobserved.iter();
         let is_unrecorded = unobserved.any(|one| one.part == StatePart::UnrecordedPods);
         self.metrics.pods_unrecorded.set(i64::from(is_unrecorded));
+        let faulty = state.pods.iter().filter(|pod| is_captured_with_fault(state, pod));
+        self.metrics.faulty.set(gauge_value(faulty.count()));
         let mut before = std::mem::take(&mut self.watched);
         let mut notices = Vec::new();
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
@@ -112,31 +117,21 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use report::{KernelView, StateReason, Unobserved};
+    use report::{KernelView, Unobserved, ZtunnelView};
 
     fn pod(uid: &str, capture: CaptureState) -> PodState {
         PodState {
-            message: String::new(),
             namespace: "shop".into(),
             name: uid.into(),
             uid: uid.into(),
-            ips: Vec::new(),
             phase: "Running".into(),
             capture,
             mode: Some(RedirectionMode::Sidecar),
-            reason: StateReason::default(),
-            last_transition_time: None,
-            redirection_annotation: None,
             kernel: KernelView {
                 differences: vec!["IPv4 nat: chain X is missing".into()],
                 ..KernelView::default()
             },
-            ztunnel: None,
-            unconfirmed: None,
-            problem: None,
-            privilege: None,
-            exceptions: Vec::new(),
-            refused_exceptions: Vec::new(),
+            ..PodState::default()
         }
     }
 
@@ -190,5 +185,31 @@ mod tests {
         assert_eq!((STATES.map(number), metrics.pods_unrecorded.get()), ([0; 4], 1));
         checker.due_notices(&state(Vec::new()), Instant::now());
         assert_eq!(metrics.pods_unrecorded.get(), 0);
+    }
+
+    #[test]
+    fn captured_pods_with_a_fault_are_counted() {
+        let metrics = SidecarDriftMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
+        let mut checker = SidecarDriftChecker::new(metrics.clone());
+        let in_pod = |uid: &str, change: fn(&mut PodState)| {
+            let mut pod = PodState { kernel: KernelView::default(), ..pod(uid, CaptureState::Captured) };
+            (pod.mode, pod.redirection_annotation) = (Some(RedirectionMode::InPod), Some("enabled".into()));
+            pod.ztunnel = Some(ZtunnelView { acknowledged: true, error: None });
+            change(&mut pod);
+            pod
+        };
+        let pods = vec![
+            in_pod("well", |_| ()),
+            in_pod("without-dns", |pod| pod.kernel.dns_unanswered = true),
+            in_pod("without-annotation", |pod| pod.redirection_annotation = None),
+            in_pod("held", |pod| pod.capture = CaptureState::Held),
+        ];
+        let mut state = state(pods);
+        state.node.agent_started_at = Some("2026-11-21T00:00:00Z".into());
+        for (observed_at, faulty) in [("2026-11-21T00:01:00Z", 1), ("2026-11-21T00:01:01Z", 2)] {
+            state.observation.observed_at = observed_at.into();
+            checker.due_notices(&state, Instant::now());
+            assert_eq!(metrics.faulty.get(), faulty, "{observed_at}");
+        }
     }
 }

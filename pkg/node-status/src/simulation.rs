@@ -208,14 +208,11 @@ fn simulate_pod(
         before,
         after,
         reason,
-        connections: None,
-        listed_connections: Vec::new(),
-        taken_ports: Vec::new(),
-        resets_connections: false,
         exceptions,
         refused_exceptions,
         changes,
         undetermined,
+        ..SimulatedPod::default()
     }
 }
 

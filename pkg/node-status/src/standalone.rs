@@ -37,7 +37,7 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     let is_recorded = last.is_some();
     let mut state = match (&settings.ambient, last) {
         (Some(ambient), last) => observe_ambient(ambient, last),
-        (None, Some(last)) if is_ambient => as_recorded(last),
+        (None, Some(last)) if is_ambient => unobserved_report(last, NO_SETTINGS.to_owned()),
         (None, _) => records::observe_recorded(settings, &[], None, &records, &mut SidecarCache::default()),
     };
     began.stamp_report(&mut state, Observer::Command);
@@ -47,6 +47,9 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     }
     state.health.clear();
     state.preflight.clear();
+    for ztunnel in &mut state.ztunnels {
+        (ztunnel.connected, ztunnel.synced) = (None, None); // to and by an agent
+    }
     judge_files(settings, &mut state);
     local::complete_report(&mut state, settings);
     state.node.ambient_enabled = is_ambient;
@@ -72,19 +75,18 @@ fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> State
     match open_node(ambient) {
         Ok(node) => alone::compare_with_last(&ambient.agent, node.as_ref(), last),
         Err(error) => {
-            let mut state = last.unwrap_or_else(local::empty_report);
-            state.observation.unobserved =
-                vec![Unobserved::new(StatePart::Network, model::describe_error(&*error))];
-            state
+            unobserved_report(last.unwrap_or_else(local::empty_report), model::describe_error(&*error))
         }
     }
 }
 
-/// Returns the last agent's record, for an agent in ambient mode whose settings are missing here: nothing else is known.
-fn as_recorded(mut state: StateReport) -> StateReport {
-    let why =
-        "the command was called without the agent's settings (ambient-enabled), so it has observed nothing"
-            .to_owned();
+/// Reason why nothing is observed for an agent in ambient mode whose settings are missing here.
+const NO_SETTINGS: &str =
+    "the command was called without the agent's settings (ambient-enabled), so it has observed nothing";
+
+/// Returns the last agent's record without what would have to be observed, and why it was not.
+fn unobserved_report(mut state: StateReport, why: String) -> StateReport {
+    alone::forget_pod_states(&mut state.pods, &why);
     state.observation.unobserved = vec![Unobserved::new(StatePart::Network, why)];
     state.node.agent_started_at = None;
     state.network = NetworkState::default();

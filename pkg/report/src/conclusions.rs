@@ -3,52 +3,70 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
+use pod_status::CaptureState;
+
 use crate::{
-    explain::{self, describe_unobserved},
+    explain::{self, PodCause, describe_unobserved},
     findings::{NodeFinding, Severity, StateCause},
     pod::PodState,
     preflight,
     state::StateReport,
     tables,
-    text::to_clause,
+    text::{format_count, to_clause},
 };
 
 impl StateReport {
     /// Derives [`StateReport::findings`], [`StateReport::causes`] and the message of each pod from the other members.
     pub fn fill_conclusions(&mut self) {
-        let due: Vec<(String, String)> = self.pods.iter().map(|pod| explain::pod_cause(self, pod)).collect();
-        (self.findings, self.causes) = (node_findings(self), group_causes(self, &due));
-        for (pod, (cause, _)) in self.pods.iter_mut().zip(due) {
-            pod.message = pod_message(pod, cause);
+        let due: Vec<PodCause> = self.pods.iter().map(|pod| explain::pod_cause(self, pod)).collect();
+        self.causes = group_causes(self, &due);
+        self.findings = node_findings(self, &due);
+        for (pod, cause) in self.pods.iter_mut().zip(due) {
+            pod.message = pod_message(pod, cause.message);
         }
     }
 }
 
-fn node_findings(state: &StateReport) -> Vec<NodeFinding> {
+fn node_findings(state: &StateReport, due: &[PodCause]) -> Vec<NodeFinding> {
     let unobserved = describe_unobserved(state).into_iter().map(|message| NodeFinding {
         severity: Some(Severity::Unknown),
         code: "unobserved".to_owned(),
         message,
         advice: Vec::new(),
     });
-    let mut all: Vec<NodeFinding> = explain::node_faults(state).chain(unobserved).collect();
+    let faults = explain::node_faults(state).chain(hidden_faults(state, due));
+    let mut all: Vec<NodeFinding> = faults.chain(unobserved).collect();
     all.extend(preflight::preflight_findings(&state.preflight));
     all.sort_by_key(|finding| Reverse(finding.severity)); // stable sort
     all
 }
 
+/// Returns the faults of captured pods, which no state shows, each with the number of its pods.
+fn hidden_faults(state: &StateReport, due: &[PodCause]) -> impl Iterator<Item = NodeFinding> {
+    state.causes.iter().filter(move |cause| is_hidden_fault(cause, due)).map(|cause| NodeFinding {
+        severity: Some(Severity::Error),
+        code: cause.code.clone(),
+        message: format!("{}: {}.", format_count(cause.pods.len(), "captured pod"), cause.message),
+        advice: cause.advice.clone(),
+    })
+}
+
+fn is_hidden_fault(cause: &StateCause, due: &[PodCause]) -> bool {
+    let is_cause = |one: &PodCause| (&one.code, &one.message) == (&cause.code, &cause.message);
+    cause.capture == CaptureState::Captured && due.iter().any(|one| one.is_hidden_fault && is_cause(one))
+}
+
 /// Groups every pod of the node: the worst state first, and in each state the cause of most pods.
-fn group_causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
+fn group_causes(state: &StateReport, due: &[PodCause]) -> Vec<StateCause> {
     let mut causes = BTreeMap::<_, StateCause>::new();
-    for (pod, (message, code)) in state.pods.iter().zip(due) {
-        let severity = Severity::from_capture(pod.capture);
+    for (pod, PodCause { message, code, advice, .. }) in state.pods.iter().zip(due) {
         let key = (tables::capture_rank(pod.capture), code.clone(), message.clone());
         let cause = causes.entry(key).or_insert_with(|| StateCause {
             capture: pod.capture,
-            severity,
+            severity: Severity::from_capture(pod.capture),
             code: code.clone(),
             message: message.clone(),
-            advice: severity.map_or_else(Vec::new, |_| explain::pod_advice(state, pod)),
+            advice: advice.clone(),
             pods: Vec::new(),
         });
         cause.pods.push(pod.title());

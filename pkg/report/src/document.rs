@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
-use crate::state::{SCHEMA, StateReport};
+use crate::{
+    findings::Severity,
+    state::{SCHEMA, StateReport},
+};
 
 /// Error of parsing a document.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,12 @@ where
 {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).ok())
+}
+
+/// Deserialises a severity; one of a later version is [`Severity::Unknown`], so that no finding counts as none.
+pub(crate) fn known_severity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Severity>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok((!value.is_null()).then(|| serde_json::from_value(value).unwrap_or(Severity::Unknown)))
 }
 
 /// Deserialises a value; one of a later version is the default.

@@ -13,6 +13,8 @@ use std::fmt;
 use faults::NodeFault;
 use finding::Finding;
 use impersonal::strip_pod_identity;
+use jiff::{SignedDuration, Timestamp};
+use model::PodUid;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
@@ -27,12 +29,17 @@ use crate::{
     text::{sanitize_text, to_clause},
 };
 
+/// Time after which a captured pod should have its annotation: the agent writes it within seconds.
+const ANNOTATED: SignedDuration = SignedDuration::from_secs(60);
+
 /// Explanation of a pod. Each text is one or more complete sentences on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Explanation {
     /// Pod as `NAMESPACE/NAME`.
     pub pod: String,
+    /// UID of the pod by the API server; empty if unknown.
+    pub uid: PodUid,
     /// Whether the document has this pod.
     pub found: bool,
     /// Whether the pod is captured; `None`: unknown.
@@ -77,11 +84,15 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         (can_suffer, plain, faults.iter().find(|fault| fault.concerns_pod(pod)))
     {
         fault.finding.code.clone_into(&mut found.code);
-        found.verdict = found.verdict.max(fault.finding.verdict);
+        if found.verdict == PodVerdict::Healthy {
+            found.verdict = fault.finding.verdict;
+        }
         found.message = format!("{} But {}", found.message, lowercase_first_word(&fault.finding.message));
     }
     let explanation = Explanation {
         pod: sanitize_text(&pod.title()),
+        // Without ambient mode it may be that of the pod's record, which the runtime chose.
+        uid: Some(&pod.uid).filter(|_| state.node.ambient_enabled).cloned().unwrap_or_default(),
         found: true,
         capture: Some(pod.capture),
         mode: pod.mode,
@@ -92,20 +103,53 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
     join_finding(explanation, found, faults)
 }
 
-/// Returns the cause of a pod's state as a clause that does not name the pod, and its code: for a pod in its desired state, why
-/// this state is desired; for every other, the fault.
-pub(crate) fn pod_cause(state: &StateReport, pod: &PodState) -> (String, String) {
-    if matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
-        return (to_clause(&pod.reason.message), pod.reason.code.clone());
+/// Cause of a pod's state.
+pub(crate) struct PodCause {
+    /// Clause that does not name the pod: for a pod in its desired state, why this state is desired; for every other, the fault.
+    pub(crate) message: String,
+    /// Short, stable code.
+    pub(crate) code: String,
+    /// Advice about the pod itself, without that about its node; empty if it is in its desired state.
+    pub(crate) advice: Vec<String>,
+    /// Whether it is a fault that the pod's state does not show.
+    pub(crate) is_hidden_fault: bool,
+}
+
+/// Returns the cause of a pod's state.
+pub(crate) fn pod_cause(state: &StateReport, pod: &PodState) -> PodCause {
+    let is_hidden_fault = is_captured_with_fault(state, pod);
+    if !is_hidden_fault && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
+        let (message, code) = (to_clause(&pod.reason.message), pod.reason.code.clone());
+        return PodCause { message, code, advice: Vec::new(), is_hidden_fault };
     }
     let Explanation { message, code, .. } = explain_pod(state, &pod.namespace, &pod.name);
     let first = to_clause(message.split_inclusive(". ").next().unwrap_or_default());
-    (strip_pod_identity(pod, &first), code)
+    let (message, advice) = (strip_pod_identity(pod, &first), known::pod_finding(state, pod).advice);
+    PodCause { message, code, advice, is_hidden_fault }
 }
 
-/// Returns advice of [`explain_pod`] about the pod itself, without that about its node.
-pub(crate) fn pod_advice(state: &StateReport, pod: &PodState) -> Vec<String> {
-    known::pod_finding(state, pod).advice
+/// Whether a pod is captured and has a fault of its own, which its state does not show, such as DNS queries that nothing answers. A
+/// missing annotation is one after a minute.
+pub fn is_captured_with_fault(state: &StateReport, pod: &PodState) -> bool {
+    captured_fault(state, pod).is_some()
+}
+
+/// Returns the fault of [`is_captured_with_fault`], as a sentence.
+pub(crate) fn captured_fault(state: &StateReport, pod: &PodState) -> Option<String> {
+    if pod.capture != CaptureState::Captured {
+        return None;
+    }
+    let found = known::pod_finding(state, pod);
+    let is_due = found.code != "annotation-missing" || has_lasted(state, pod, ANNOTATED);
+    (found.verdict == PodVerdict::Unhealthy && is_due).then_some(found.message)
+}
+
+/// Whether the pod has been in its state for longer than `least`, as far as the agent knows.
+fn has_lasted(state: &StateReport, pod: &PodState, least: SignedDuration) -> bool {
+    let since = pod.last_transition_time.as_deref().or(state.node.agent_started_at.as_deref());
+    let parse = |time: &str| time.parse::<Timestamp>().ok();
+    let lasted = since.and_then(parse).zip(parse(&state.observation.observed_at));
+    lasted.is_some_and(|(since, observed)| observed.duration_since(since) > least)
 }
 
 /// Returns all faults of the node, whichever pods they affect, the worst first.

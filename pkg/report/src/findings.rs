@@ -3,7 +3,7 @@
 use pod_status::CaptureState;
 use serde::{Deserialize, Serialize};
 
-use crate::document::known_value;
+use crate::document::known_severity;
 
 model::word_enum! {
     /// Severity of a finding.
@@ -45,8 +45,8 @@ pub fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeFinding {
-    /// Severity; `None`: one that this version does not know.
-    #[serde(deserialize_with = "known_value")]
+    /// Severity; `None` only in a document without it.
+    #[serde(deserialize_with = "known_severity")]
     pub severity: Option<Severity>,
     /// Short, stable code, as in [`crate::Explanation`].
     pub code: String,
@@ -63,13 +63,14 @@ pub struct StateCause {
     /// State of the pods.
     pub capture: CaptureState,
     /// Severity of the state; `None`: it is the desired one.
-    #[serde(deserialize_with = "known_value")]
+    #[serde(deserialize_with = "known_severity")]
     pub severity: Option<Severity>,
     /// Short, stable code of the cause.
     pub code: String,
     /// Cause as a clause that names none of the pods.
     pub message: String,
-    /// Advice about the pods themselves, the most promising first; empty if no action is needed.
+    /// Advice about the pods themselves, the most promising first; empty if no action is needed. Captured pods with a fault that
+    /// their state does not show have some, too.
     pub advice: Vec<String>,
     /// Pods, each as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
@@ -83,8 +84,8 @@ pub struct PreflightCheck {
     pub code: String,
     /// Condition that holds if the check passed.
     pub title: String,
-    /// Severity; `None`: the check passed, or a severity that this version does not know.
-    #[serde(deserialize_with = "known_value")]
+    /// Severity; `None`: the check passed.
+    #[serde(deserialize_with = "known_severity")]
     pub severity: Option<Severity>,
     /// Description of the finding; empty: nothing beyond that the check passed.
     pub message: String,

@@ -10,6 +10,7 @@ use pod_status::{CaptureState, RedirectionMode};
 use crate::{
     compare::DifferenceKind,
     conclusions::add_exceptions,
+    explain::captured_fault,
     findings::Severity,
     pod::PodState,
     simulation::{
@@ -33,8 +34,12 @@ pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: b
     pods.sort_by_key(|pod| (capture_rank(pod.capture), &pod.namespace, &pod.name));
     let more: &[&str] = if wide { &["IPS", "NETNS", "UID"] } else { &[] };
     let titles = [&["POD", "CAPTURE", "MODE", "SINCE"], more, &["WHY"]].concat();
-    let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(pod, wide)).collect();
-    render_table(&titles, &rows, colour)
+    let rows = pods.into_iter().map(|pod| {
+        let netns = pod.kernel.netns.map(|netns| format!("net:[{}]", netns.inode)).unwrap_or_default();
+        let more = [joined_ips(pod), netns, pod.uid.to_string()];
+        pod_row(pod, if wide { &more } else { &[] })
+    });
+    render_table(&titles, &rows.collect::<Vec<_>>(), colour)
 }
 
 /// Renders pods of a node before and after a simulated change, one line each: first those affected by it. Then the resulting
@@ -106,21 +111,22 @@ pub fn capture_rank(capture: CaptureState) -> usize {
         .unwrap_or(CaptureState::WORST_FIRST.len())
 }
 
-fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
+/// Returns the row of a pod: its name, state and mode, since when, `more` columns, and why.
+pub fn pod_row(pod: &PodState, more: &[String]) -> Vec<Cell> {
     let mut row = vec![
         Cell::plain(&pod.title()),
         Cell::coloured(pod.capture.as_str(), capture_colour(pod.capture)),
         Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
         Cell::plain(&truncate_to_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
     ];
-    if wide {
-        let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
-        let netns = pod.kernel.netns.map(|netns| format!("net:[{}]", netns.inode));
-        let cells = [ips.join(","), netns.unwrap_or_default(), pod.uid.to_string()];
-        row.extend(cells.iter().map(|text| Cell::plain(if text.is_empty() { "-" } else { text })));
-    }
+    row.extend(more.iter().map(|text| Cell::plain(if text.is_empty() { "-" } else { text })));
     row.push(Cell::plain(&pod.message));
     row
+}
+
+/// Returns the addresses of a pod, separated by commas.
+pub fn joined_ips(pod: &PodState) -> String {
+    pod.ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the colour of a state.
@@ -143,7 +149,14 @@ pub fn truncate_to_seconds(time: &str) -> String {
 
 /// Returns what could not be observed, as sentences. Unless empty, the state cannot be called healthy.
 pub fn not_known(state: &StateReport) -> Vec<String> {
-    unknown_parts(state, |pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some())
+    let is_unknown = |pod: &PodState| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some();
+    let mut unknown = unknown_parts(state, is_unknown);
+    let is_listed = |one: &Unobserved| matches!(one.part, StatePart::Agent | StatePart::Desired);
+    let is_alone = state.observation.observer == Observer::Command;
+    if is_alone && !state.observation.unobserved.iter().any(is_listed) {
+        unknown.push(to_sentence("the agent's health: no agent answers"));
+    }
+    unknown
 }
 
 fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) -> Vec<String> {
@@ -199,9 +212,14 @@ impl StateReport {
     }
 }
 
-/// Returns mesh pods that bypass the mesh or reach nothing although the kernel matches the desired state, as without a ztunnel.
-fn without_service(state: &StateReport) -> impl Iterator<Item = &PodState> {
-    state.pods.iter().filter(|pod| pod.capture.is_wrong() && pod.kernel.differences.is_empty())
+/// Returns pods with a fault although the kernel matches the desired state, each with the fault: mesh pods that bypass the mesh or
+/// reach nothing, as without a ztunnel, and captured ones such as those whose annotation is missing.
+fn faulty_pods(state: &StateReport) -> impl Iterator<Item = (&PodState, String)> {
+    let pods = state.pods.iter().filter(|pod| pod.kernel.differences.is_empty());
+    pods.filter_map(|pod| match captured_fault(state, pod) {
+        Some(fault) => Some((pod, to_clause(&fault))),
+        None => pod.capture.is_wrong().then(|| (pod, pod.message.clone())),
+    })
 }
 
 /// Returns errors of the agent and of the node other than differences, each with its name: unhealthy components, and errors of the
@@ -214,11 +232,11 @@ fn node_errors(state: &StateReport) -> impl Iterator<Item = (&str, String)> {
     unhealthy.chain(errors)
 }
 
-/// Returns the findings of a verification: [`StateReport::differences`], mesh pods that bypass the mesh or reach nothing although
-/// the kernel matches the desired state, each with the cause, and faults of the agent and the node.
+/// Returns the findings of a verification: [`StateReport::differences`], pods with a fault although the kernel matches the desired
+/// state, and faults of the agent and the node.
 pub fn verification_findings(state: &StateReport) -> Vec<String> {
     let pods =
-        without_service(state).map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, pod.message));
+        faulty_pods(state).map(|(pod, fault)| format!("pod {}: {}: {fault}", pod.title(), pod.capture));
     let errors = node_errors(state).map(|(name, message)| format!("error: {name}: {message}"));
     state.differences().into_iter().chain(pods).chain(errors).collect()
 }
@@ -240,8 +258,8 @@ pub fn differences_table(state: &StateReport, colour: bool) -> String {
         rows.extend(found.map(|what| difference_row("pod", Colour::Red, &pod.title(), what)));
     }
     rows.extend(
-        without_service(state)
-            .map(|pod| difference_row(pod.capture.as_str(), Colour::Red, &pod.title(), &pod.message)),
+        faulty_pods(state)
+            .map(|(pod, fault)| difference_row(pod.capture.as_str(), Colour::Red, &pod.title(), &fault)),
     );
     rows.extend(
         node_errors(state).map(|(name, message)| difference_row("error", Colour::Red, name, &message)),

@@ -1,4 +1,4 @@
-//! docs/state.md has exactly the fields of the document.
+//! docs/state.md has exactly the fields of the document, with their types.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read the documentation")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
@@ -8,11 +8,14 @@ mod fixtures;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use report::{PodState, PreflightFact, StatePart, StateReport, Unobserved, judge_preflight};
-use serde_json::Value;
+use report::{
+    CaptureState, DifferenceKind, PodState, PreflightFact, RedirectionMode, Severity, StatePart, StateReport,
+    Unobserved, judge_preflight,
+};
+use serde_json::{Value, json};
 
 /// The fixtures with their missing fields, so that each has a value in one of them.
 fn whole() -> Vec<StateReport> {
@@ -30,23 +33,82 @@ fn whole() -> Vec<StateReport> {
     pod.kernel.netns_witness = Some("words".into());
     pod.kernel.bypassing_connections.connections = vec!["words".into()];
     pod.privilege = Some("none".into());
+    pod.unconfirmed = Some("words".into());
     let mut all: Vec<_> = fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect();
     all.iter_mut().for_each(StateReport::fill_conclusions);
     all
 }
 
-/// Path of each field, and whether one of its values is not empty.
-fn members(value: &Value, path: &str, found: &mut BTreeMap<String, bool>) {
+/// A member of the document.
+struct Member {
+    /// Type of its values; `None`: no value says something.
+    kind: Option<&'static str>,
+    /// Form of the document in which it has none: ` or null`, ` or absent`; empty: it always has one.
+    without_value: &'static str,
+}
+
+/// Members of all fixtures, by path.
+fn all_members() -> BTreeMap<String, Member> {
+    let mut all = BTreeMap::<String, Member>::new();
+    for state in whole() {
+        let document = serde_json::to_value(&state).unwrap();
+        let mut found = BTreeMap::new();
+        add_members(&document, "", "", &mut found);
+        for (path, (pointer, kind)) in found {
+            let without_value = || form_without_value(&document, &pointer);
+            let known = all.entry(path).or_insert_with(|| Member { kind, without_value: without_value() });
+            known.kind = known.kind.or(kind);
+        }
+    }
+    all
+}
+
+/// JSON pointer and type of each member, by path.
+type Found = BTreeMap<String, (String, Option<&'static str>)>;
+
+fn add_members(value: &Value, path: &str, pointer: &str, found: &mut Found) {
     match value {
         Value::Object(all) => all.iter().for_each(|(name, value)| {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            let says = !(value.is_null() || value.as_array().is_some_and(Vec::is_empty));
-            *found.entry(short(&path)).or_default() |= says;
-            members(value, &path, found);
+            let pointer = format!("{pointer}/{name}");
+            let (_, kind) = found.entry(short(&path)).or_insert_with(|| (pointer.clone(), None));
+            *kind = kind.or(value_type(name, value));
+            add_members(value, &path, &pointer, found);
         }),
-        Value::Array(all) => all.iter().for_each(|one| members(one, &format!("{path}[]"), found)),
+        Value::Array(all) => all.iter().enumerate().for_each(|(at, one)| {
+            add_members(one, &format!("{path}[]"), &format!("{pointer}/{at}"), found);
+        }),
         _ => {}
     }
+}
+
+/// Type of a member's value, as docs/state.md names it; `None`: null, or an empty list.
+fn value_type(name: &str, value: &Value) -> Option<&'static str> {
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) if name.ends_with("At") || name.ends_with("Time") => "time",
+        Value::String(_) => "text",
+        Value::Array(all) if all.first()?.is_string() => "list of text",
+        Value::Array(_) => "list",
+        Value::Object(_) => "object",
+    })
+}
+
+/// Form of a document in which the member at `pointer` has no value, as its type decides: see [`Member::without_value`].
+fn form_without_value(document: &Value, pointer: &str) -> &'static str {
+    for empty in [Value::Null, json!([])] {
+        let mut without = document.clone();
+        without.pointer_mut(pointer).unwrap().clone_from(&empty);
+        let Ok(read) = serde_json::from_value::<StateReport>(without) else { continue };
+        match serde_json::to_value(read).unwrap().pointer(pointer) {
+            None => return " or absent",
+            Some(Value::Null) => return " or null",
+            Some(_) => {}
+        }
+    }
+    ""
 }
 
 /// Desired and observed objects have equal fields, and so have the comparisons of all kinds.
@@ -60,6 +122,23 @@ fn short(path: &str) -> String {
     }
 }
 
+/// The page with the types of these members in its tables.
+fn with_types(text: &str, members: &BTreeMap<String, Member>) -> String {
+    text.lines().map(|line| typed_row(line, members).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+}
+
+/// The row of a member with its type; `None`: the line is none.
+fn typed_row(line: &str, members: &BTreeMap<String, Member>) -> Option<String> {
+    let (path, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+    let (_, meaning) = rest.split_once(" | ")?;
+    let Member { kind, without_value } = members.get(path)?;
+    Some(format!("| `{path}` | {}{without_value} | {meaning}", (*kind)?))
+}
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/state.md")
+}
+
 /// Names in backticks at the beginning of table rows.
 fn documented(text: &str) -> Vec<&str> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -68,17 +147,14 @@ fn documented(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_member_is_documented_and_nothing_else_is() {
-    let mut found = BTreeMap::new();
-    for state in whole() {
-        members(&serde_json::to_value(&state).unwrap(), "", &mut found);
-    }
-    let unpopulated: Vec<_> = found.iter().filter(|(_, says)| !**says).collect();
+    let found = all_members();
+    let unpopulated = found.iter().filter(|(_, member)| member.kind.is_none());
+    let unpopulated: Vec<_> = unpopulated.map(|(path, _)| path).collect();
     assert!(
         unpopulated.is_empty(),
         "no value that says something, so its own members do not show: {unpopulated:?}"
     );
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/state.md");
-    let text = fs::read_to_string(path).unwrap();
+    let text = fs::read_to_string(page()).unwrap();
     let rows = documented(&text);
     let listed: BTreeSet<&str> = rows.iter().copied().collect();
     assert_eq!(rows.len(), listed.len(), "a member is listed twice");
@@ -91,9 +167,41 @@ fn every_member_is_documented_and_nothing_else_is() {
     );
 }
 
+/// The types in the page are made from the document's: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p report --test schema`.
+#[test]
+fn the_documented_types_are_those_of_the_members() {
+    let text = fs::read_to_string(page()).unwrap();
+    let expected = with_types(&text, &all_members());
+    if std::env::var_os("MILLRACE_UPDATE_GOLDEN").is_some() {
+        return fs::write(page(), expected).unwrap();
+    }
+    let differs = text.lines().zip(expected.lines()).find(|(old, new)| old != new);
+    assert!(text == expected, "docs/state.md is out of date; first difference: {differs:?}");
+}
+
+#[test]
+fn every_value_of_an_enumeration_is_documented() {
+    let text = fs::read_to_string(page()).unwrap();
+    let severities = || Severity::ALL.map(Severity::code).to_vec();
+    let parts = StatePart::ALL.map(StatePart::code).to_vec();
+    for (path, values) in [
+        ("observation.unobserved[].part", parts),
+        ("findings[].severity", severities()),
+        ("causes[].severity", severities()),
+        ("preflight[].severity", severities()),
+        ("pods[].capture", CaptureState::ALL.map(CaptureState::as_str).to_vec()),
+        ("pods[].mode", RedirectionMode::ALL.map(RedirectionMode::as_str).to_vec()),
+        ("network.*.differences[].kind", DifferenceKind::ALL.map(DifferenceKind::as_str).to_vec()),
+    ] {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{path}` |"))).unwrap();
+        let spans: Vec<&str> = row.split('`').skip(3).step_by(2).collect();
+        let missing: Vec<_> = values.into_iter().filter(|value| !spans.contains(value)).collect();
+        assert_eq!(missing, Vec::<&str>::new(), "{path}");
+    }
+}
+
 #[test]
 fn the_schema_that_is_documented_is_the_one_that_is_told() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/state.md");
-    let text = fs::read_to_string(path).unwrap();
+    let text = fs::read_to_string(page()).unwrap();
     assert!(text.starts_with(&format!("# The document `{}`\n", report::SCHEMA)));
 }

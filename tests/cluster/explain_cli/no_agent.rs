@@ -4,10 +4,10 @@ use std::fs;
 use std::time::Duration;
 
 use kit::{InpodOptions, Pod};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{call, explain, list, says, verify};
-use crate::debug_state::injected;
+use crate::debug_state::{injected, pod};
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN};
 use crate::fixtures::inpod::InPod;
 
@@ -141,6 +141,34 @@ fn the_kernel_counts_more_than_the_last_record() {
     fs::write(&path, last.to_string()).unwrap();
     let down = ("agent-down", "captured", "node", 1);
     let _ = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
+}
+
+/// A pod that was not observed is not called what the record calls it, nor is a ztunnel connected to an agent that ended.
+#[test]
+fn a_recorded_state_that_was_not_observed_is_unknown() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let web = fixture.mesh_pod("web");
+    fixture.wait_captured(&web);
+    dies(&mut fixture, &["web"]);
+    for (flags, expected) in [
+        (&[][..], "captured"),
+        (&["--ambient-enabled=false"], "unknown"),
+        (&["--netns-dir", "/proc/version"], "unknown"),
+    ] {
+        let (_, text) = call(&fixture.container, &[&["state", "-o", "json"], flags].concat());
+        let state: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(pod(&state, MESH, "web")["capture"], expected, "{flags:?}: {state:#}");
+        assert_eq!(state["ztunnels"][0]["connected"], Value::Null, "{state:#}");
+    }
+    let path = fixture.node.run_dir().join("last-state.json");
+    let mut last: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let pods = last["pods"].as_array_mut().unwrap();
+    let recorded = pods.iter_mut().find(|pod| pod["name"] == "web").unwrap();
+    recorded["kernel"]["precedingRules"] = json!(["nf_tables inet x out sets the mark 0x539"]);
+    fs::write(&path, last.to_string()).unwrap();
+    let unknown = ("kernel-unobserved", "unknown", "in-pod", 2);
+    let _ = says(&fixture.container, "mesh/web", unknown, &["rules of another component preceded"]);
 }
 
 /// A change is recorded within seconds.

@@ -380,10 +380,8 @@ fn pod_state(at: usize) -> PodState {
         _ => CaptureState::Captured,
     };
     PodState {
-        message: String::new(),
         namespace: MESH.to_owned(),
         name: format!("pod-{at}"),
-        uid: Default::default(), // the API server chooses it
         ips: vec![std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(at).unwrap()).into()],
         phase: "Running".to_owned(),
         capture,
@@ -396,10 +394,6 @@ fn pod_state(at: usize) -> PodState {
         redirection_annotation: Some("enabled".to_owned()),
         kernel: KernelView { observed_at: Some("2026-03-01T00:00:00Z".to_owned()), ..KernelView::default() },
         ztunnel: Some(report::ZtunnelView { acknowledged: capture == CaptureState::Captured, error: None }),
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use cluster_report::Pod;
 use kubeio::ApiErrorKind;
+use model::PodUid;
 use report::{PodVerdict, is_object_name, percent_encode};
 
 use crate::{
@@ -23,9 +24,10 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
         Err(Unlocated::Unscheduled) => return Ok(ExitCode::FAILURE),
         Err(Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
     };
-    let PodAgent { namespace, name, node, agent } = &found;
+    let PodAgent { namespace, name, node, agent, .. } = &found;
     let explanation = source.agent_query().explain_pod(agent, namespace, name).await;
     let explanation = explanation.map_err(|error| found.no_answer_error(error))?;
+    found.check_uid(&explanation.uid)?;
     let text = |_, _| format!("{explanation}\nNode: {node}\n");
     output::new_printer(options).print_value(&explanation, text)?;
     Ok(ExitCode::from(explanation.verdict.exit_status()))
@@ -35,6 +37,7 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
 pub(super) struct PodAgent {
     pub(super) namespace: String,
     pub(super) name: String,
+    pub(super) uid: PodUid,
     pub(super) node: String,
     pub(super) agent: Pod,
 }
@@ -49,6 +52,16 @@ impl PodAgent {
             "the agent {}/{} of node {node} ({standing}) does not answer",
             meta.namespace, meta.name
         ))
+    }
+
+    /// Checks that the agent has reported this pod, as far as known, not an earlier or later one of its name.
+    fn check_uid(&self, reported: &PodUid) -> Result<()> {
+        let PodAgent { namespace, name, uid, node, .. } = self;
+        ensure!(
+            uid == reported || uid.is_empty() || reported.is_empty(),
+            "the agent of node {node} reports another pod {namespace}/{name}: its UID is {reported}, that of the API server {uid}"
+        );
+        Ok(())
     }
 }
 
@@ -95,8 +108,8 @@ pub(super) async fn locate_pod_agent(
         ));
         return Ok(Err(Unlocated::NoAgent));
     };
-    let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    Ok(Ok(PodAgent { namespace, name, node: node.to_owned(), agent }))
+    let (namespace, name, node) = (namespace.to_owned(), name.to_owned(), node.to_owned());
+    Ok(Ok(PodAgent { namespace, name, uid: pod.metadata.uid, node, agent }))
 }
 
 /// Returns namespace and name of the selected pod.
@@ -123,6 +136,17 @@ pub(super) fn parse_pod_name<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_earlier_pod_of_the_name_is_not_the_one_that_was_asked_for() {
+        for (uid, reported, is_same) in
+            [("a", "a", true), ("a", "b", false), ("a", "", true), ("", "b", true)]
+        {
+            let (namespace, name, node) = ("shop".to_owned(), "web".to_owned(), "n1".to_owned());
+            let found = PodAgent { namespace, name, uid: uid.into(), node, agent: Pod::default() };
+            assert_eq!(found.check_uid(&reported.into()).is_ok(), is_same, "{uid} and {reported}");
+        }
+    }
 
     #[test]
     fn a_pod_can_be_named_in_three_ways() {

@@ -56,7 +56,7 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
         Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
         Err(Unlocated::Unscheduled | Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
     };
-    let PodAgent { namespace, name, node, agent } = &found;
+    let PodAgent { namespace, name, node, agent, .. } = &found;
     let proof = source.agent_query().prove_pod(agent, namespace, name).await;
     let proof = proof.map_err(|error| found.no_answer_error(error))?;
     output::new_printer(options)

@@ -13,29 +13,23 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// Object whose labels would change.
-pub(super) struct LabelledObject<'a> {
-    pub(super) kind: LabelledKind,
-    pub(super) name: &'a str,
-    pub(super) namespace: Option<&'a str>,
-}
-
-/// Simulates a change of labels.
+/// Simulates a change of the labels of an object, given by kind and name.
 ///
 /// # Errors
 /// A name or label is invalid, or the cluster cannot be queried.
 pub(super) async fn label_change(
     options: &Options,
-    object: LabelledObject<'_>,
+    (kind, name): (LabelledKind, &str),
+    namespace: Option<&str>,
     labels: &[String],
     least: Severity,
 ) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
-    let (namespace, pod) = match (object.kind, object.namespace) {
-        (LabelledKind::Namespace, None) => (object.name, None),
+    let (namespace, pod) = match (kind, namespace) {
+        (LabelledKind::Namespace, None) => (name, None),
         (LabelledKind::Namespace, Some(_)) => bail!("a namespace is in none: leave out -n"),
         (LabelledKind::Pod, namespace) => {
-            let (namespace, pod) = parse_pod_name(object.name, namespace, &source.session.namespace)?;
+            let (namespace, pod) = parse_pod_name(name, namespace, &source.session.namespace)?;
             (namespace, Some(pod))
         }
     };

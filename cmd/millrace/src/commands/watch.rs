@@ -1,7 +1,7 @@
 //! `watch`: state changes, one per line.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     process::ExitCode,
     time::{Duration, Instant, SystemTime},
 };
@@ -17,18 +17,12 @@ use crate::{
     output::{self, CANNOT},
 };
 
-/// Namespace and node to which the watch is restricted; `None`: all.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Only<'a> {
-    pub(super) namespace: Option<&'a str>,
-    pub(super) node: Option<&'a str>,
-}
-
 pub(super) async fn run(
     options: &Options,
     duration: Option<Duration>,
     interval: Duration,
-    only: Only<'_>,
+    namespace: Option<&str>,
+    node: Option<&str>,
 ) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
     let end = duration.map(|duration| Instant::now() + duration);
@@ -36,7 +30,7 @@ pub(super) async fn run(
     let mut heard = false;
     loop {
         let began = Instant::now();
-        let lines = match source.query_states(only.node).await {
+        let lines = match source.query_states(node).await {
             Ok(cluster) => {
                 heard |= cluster.state_reports().next().is_some();
                 watch.detect_changes(&cluster)
@@ -44,7 +38,7 @@ pub(super) async fn run(
             Err(error) => watch.record_api_error(&model::describe_error(&*error)),
         };
         for (node, change) in &lines {
-            if only.namespace.is_none_or(|namespace| change.concerns_namespace(namespace)) {
+            if namespace.is_none_or(|namespace| change.concerns_namespace(namespace)) {
                 print_change(printer, node, change)?;
             }
         }
@@ -63,6 +57,8 @@ type NodeChange = (String, StateChange);
 #[derive(Default)]
 struct ClusterWatch {
     nodes: BTreeMap<String, NodeWatch>,
+    /// Nodes whose agent has answered, and on which none runs any more.
+    gone: BTreeSet<String>,
     /// Error of the API server, as last printed.
     lost: Option<String>,
 }
@@ -78,7 +74,8 @@ impl ClusterWatch {
 
     /// Whether the API server, or an agent that answered before, did not answer the last time.
     fn is_silent(&self) -> bool {
-        self.lost.is_some() || self.nodes.values().any(|node| node.has_answered() && node.is_silent())
+        let is_silent = |node: &NodeWatch| node.has_answered() && node.is_silent();
+        self.lost.is_some() || !self.gone.is_empty() || self.nodes.values().any(is_silent)
     }
 
     fn detect_changes(&mut self, cluster: &Cluster) -> Vec<NodeChange> {
@@ -96,7 +93,9 @@ impl ClusterWatch {
         let is_gone = |node: &String, watch: &mut NodeWatch| {
             watch.has_answered() && !cluster.answers.contains_key(node)
         };
+        self.gone.retain(|node| !cluster.answers.contains_key(node));
         for (node, _) in self.nodes.extract_if(.., is_gone) {
+            self.gone.insert(node.clone());
             lines.push((node, StateChange::for_node("agent", "no agent runs here any more".to_owned())));
         }
         lines
@@ -162,9 +161,12 @@ mod tests {
         assert!(!watch.is_silent());
         assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
         assert_eq!(watch.detect_changes(&Cluster::default()), Vec::new());
+        assert!(watch.is_silent(), "no agent runs there, so nothing is known of it either");
+        assert_eq!(watch.detect_changes(&well()).len(), 1, "a new one does");
+        assert!(!watch.is_silent());
         assert_eq!(watch.record_api_error("refused").len(), 1);
         assert!(watch.is_silent());
         assert_eq!(watch.record_api_error("refused"), Vec::new());
-        assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
+        assert_eq!(watch.detect_changes(&well()).len(), 1);
     }
 }

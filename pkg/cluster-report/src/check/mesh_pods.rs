@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
-use report::{CaptureState, PodState, PodVerdict, RedirectionMode, StateReport, explain_pod};
+use enrolment::SkipReason;
+use report::{CaptureState, PodState, StateReport, explain_pod, is_captured_with_fault};
 
 use super::lookup::Lookup;
 use crate::{
     finding::{Code, Finding, ObjectName, Severity},
     objects::Pod,
 };
-
-/// Time after which a captured pod should have its annotation: the agent writes it within seconds.
-const ANNOTATED: SignedDuration = SignedDuration::from_secs(60);
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let reported = lookup.cluster.state_reports().flat_map(|(node, state)| {
@@ -33,26 +30,17 @@ fn refused_exceptions<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Findin
 
 /// Returns the finding about a pod reported by its node's agent.
 fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let is_plain = pod.kernel.differences.is_empty()
-        && pod.kernel.preceding_rules.is_empty()
-        && pod.kernel.unobserved.is_none()
-        && !pod.kernel.dns_unanswered
-        && pod.problem.is_none();
-    let is_settled = matches!(pod.capture, CaptureState::Captured | CaptureState::Outside);
-    if is_plain && is_settled && !lacks_annotation(state, pod) {
-        return None;
-    }
-    let explained = explain_pod(state, &pod.namespace, &pod.name);
-    let code = match (pod.capture, explained.verdict) {
-        (CaptureState::Bypassing, _) => Code::PodBypassing,
-        (CaptureState::Held, _) => Code::PodHeld,
-        (CaptureState::Unknown, _) => Code::PodUnknown,
-        (CaptureState::Leaving, _) => Code::PodLeaving,
-        (CaptureState::Pending, _) => Code::PodPending,
-        (_, PodVerdict::Unhealthy) => Code::PodDiffers,
-        (_, PodVerdict::Unknown | PodVerdict::NotFound) => Code::PodUnknown,
-        (_, PodVerdict::Healthy) => return None,
+    let code = match pod.capture {
+        CaptureState::Bypassing => Code::PodBypassing,
+        CaptureState::Held => Code::PodHeld,
+        CaptureState::Unknown => Code::PodUnknown,
+        CaptureState::Leaving => Code::PodLeaving,
+        CaptureState::Pending => Code::PodPending,
+        CaptureState::Captured if is_captured_with_fault(state, pod) => Code::PodDiffers,
+        CaptureState::Outside if pod.reason.code == SkipReason::NamespaceUnknown.code() => Code::PodUnknown,
+        CaptureState::Captured | CaptureState::Outside => return None,
     };
+    let explained = explain_pod(state, &pod.namespace, &pod.name);
     let message = format!("{} [{}] (node {node})", explained.message, explained.code);
     let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
     let mut finding = Finding::new(code, object, message).on_node(node);
@@ -60,19 +48,6 @@ fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<F
         finding.hint.clone_from(advice);
     }
     Some(finding)
-}
-
-/// Whether a pod has been captured for [`ANNOTATED`] without the annotation from which the control plane knows.
-fn lacks_annotation(state: &StateReport, pod: &PodState) -> bool {
-    if pod.capture != CaptureState::Captured || pod.mode == Some(RedirectionMode::Sidecar) {
-        return false;
-    }
-    let since = pod.last_transition_time.as_deref().or(state.node.agent_started_at.as_deref());
-    let parse = |time: &str| time.parse::<Timestamp>().ok();
-    let lasted = since.and_then(parse).zip(parse(&state.observation.observed_at));
-    pod.redirection_annotation.as_deref() != Some("enabled")
-        && lasted.is_some_and(|(since, observed)| observed.duration_since(since) > ANNOTATED)
-        && explain_pod(state, &pod.namespace, &pod.name).code == "annotation-missing"
 }
 
 /// Returns findings about mesh pods that their node's agent does not report, or reports as they were before.

@@ -122,7 +122,7 @@ fn policy_finding(
     let others: Vec<&str> = policies.iter().skip(1).map(|(_, name)| *name).collect();
     let with =
         if others.is_empty() { String::new() } else { format!(" together with {}", others.join(", ")) };
-    let noun = if pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", pods.len()) };
+    let noun = report::format_count(pods.len(), "pod");
     let names: Vec<String> = pods.iter().map(|(pod, _)| pod.qualified_name()).collect();
     let message = format!("{what}{with}, at {noun} {which}: {}", shorten_list(&names, NAMED));
     let finding = Finding::new(code, ObjectName::in_namespace("NetworkPolicy", namespace, name), message);

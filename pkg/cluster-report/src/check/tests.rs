@@ -23,24 +23,16 @@ fn api_pod(name: &str, labels: Value, annotations: Value) -> Value {
 
 fn pod_state(name: &str, capture: CaptureState) -> PodState {
     PodState {
-        message: String::new(),
         namespace: "shop".into(),
         name: name.into(),
         uid: "u".into(),
-        ips: Vec::new(),
         phase: "Running".into(),
         capture,
         mode: Some(RedirectionMode::InPod),
         reason: StateReason { code: "ambient-namespace".into(), message: "its namespace is labelled".into() },
-        last_transition_time: None,
         redirection_annotation: Some("enabled".into()),
         kernel: KernelView { observed_at: Some("2026-03-01T00:00:00Z".into()), ..KernelView::default() },
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 
@@ -293,6 +285,25 @@ fn each_finding_has_its_cause() {
         ),
         (Code::PodLeaving, |c| state(c).pods[0].capture = CaptureState::Leaving, "pod shop/web", "(node n1)"),
         (Code::PodUnknown, |c| state(c).pods[0].capture = CaptureState::Unknown, "pod shop/web", "(node n1)"),
+        (
+            Code::PodUnknown,
+            |c| {
+                let pod = &mut state(c).pods[0];
+                (pod.capture, pod.mode) = (CaptureState::Outside, None);
+                pod.reason.code = "namespace-unknown".into();
+            },
+            "pod shop/web",
+            "[namespace-unknown]",
+        ),
+        (
+            Code::PodDiffers,
+            |c| {
+                let error = Some("no identity".into());
+                state(c).pods[0].ztunnel = Some(report::ZtunnelView { acknowledged: true, error });
+            },
+            "pod shop/web",
+            "[ztunnel-refused]",
+        ),
         (
             Code::PodOlderThanPlugin,
             |c| state(c).pods.clear(),

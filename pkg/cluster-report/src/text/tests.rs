@@ -66,10 +66,8 @@ fn a_check_names_pods_with_traffic_outside_by_intent() {
 #[test]
 fn without_an_answer_no_pod_is_counted() {
     let text = check_text(&check(&Cluster::default()), false, false);
-    assert!(
-        text.contains("0 nodes, 0 agents, 0 of which answered; nothing is known of their pods\n"),
-        "{text}"
-    );
+    let counts = "0 nodes, 0 agents, 0 of which answered; nothing is known of their pods";
+    assert!(text.lines().any(|line| line == counts), "{text}");
 }
 
 #[test]

@@ -34,7 +34,6 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
     }];
     state.network.ipsets = Comparison::compare_sets(vec![member.clone()], vec![member]);
     let mut pod = PodState {
-        message: String::new(),
         namespace: "shop".into(),
         name: "web".into(),
         uid: "u-1".into(),
@@ -45,13 +44,8 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
         reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
         last_transition_time: Some("2026-11-21T01:00:00Z".into()),
         redirection_annotation: (way != RedirectionMode::Sidecar).then(|| "enabled".into()),
-        kernel: crate::KernelView::default(),
         ztunnel: (way == RedirectionMode::InPod).then_some(ZtunnelView { acknowledged: true, error: None }),
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     };
     pod.kernel.observed_at = Some("2026-11-21T03:00:00Z".into());
     pod.kernel.netns = Some(NetnsRef { device: 4, inode: 17 });
@@ -397,7 +391,8 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
         ..state.history[0].clone()
     };
     let table = tables::history_table(std::slice::from_ref(&repeated), false);
-    assert!(table.contains("7 times since 2026-11-20T09:00:00Z: its address was added"), "{table}");
+    let what = "7 times since 2026-11-20T09:00:00Z: its address was added\n";
+    assert!(table.ends_with(what), "{table}");
     let again = StateReport { history: vec![repeated], ..state.clone() };
     let text = asked(&again).to_string();
     let expected =
@@ -417,6 +412,9 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
     assert_eq!(tables::not_known(&state).len(), 1);
 }
 
+const NO_TRANSITION: &str = "Time of the last transition unknown: unchanged since the agent started at 2026-11-21T00:00:00Z, \
+                             or the change was not observed.";
+
 #[test]
 fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the_history() {
     let mut state = node(RedirectionMode::InPod);
@@ -431,17 +429,19 @@ fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the
         ..ChangeRecord::default()
     };
     state.history = vec![change("2026-11-21T02:00:00Z", "ztunnel"), change("2026-11-19T01:00:00Z", "drift")];
-    assert!(asked(&state).to_string().contains("In this state since 2026-11-21T01:00:00Z."));
+    assert_eq!(asked(&state).details[0], "In this state since 2026-11-21T01:00:00Z.");
     state.pods[0].last_transition_time = None;
-    let text = asked(&state).to_string();
-    assert!(text.contains("In this state since 2026-11-19T01:00:00Z, as far as the history goes"), "{text}");
-    assert!(
-        text.contains("The last change, at 2026-11-21T02:00:00Z: ")
-            && text.contains("Before that, at 2026-11-19"),
-        "{text}"
+    let details = asked(&state).details;
+    assert_eq!(details[0], "In this state since 2026-11-19T01:00:00Z, as far as the history goes.");
+    assert_eq!(
+        details[details.len() - 2..],
+        [
+            "The last change, at 2026-11-21T02:00:00Z: something, because of: ztunnel (1.0 ms).",
+            "Before that, at 2026-11-19T01:00:00Z: something, because of: drift (1.0 ms).",
+        ]
     );
     state.history.truncate(1);
-    assert!(asked(&state).to_string().contains("Time of the last transition unknown"));
+    assert_eq!(asked(&state).details[0], NO_TRANSITION);
 }
 
 #[test]
@@ -465,12 +465,11 @@ fn a_pod_that_an_earlier_agent_failed_to_capture_has_been_in_this_state_since_th
     state.history = vec![failed.clone(), captured.clone()];
     for capture in [CaptureState::Bypassing, CaptureState::Pending, CaptureState::Held] {
         state.pods[0].capture = capture;
-        let text = asked(&state).to_string();
-        assert!(text.contains("In this state at least since 2026-11-20T02:00:00Z, as far"), "{text}");
+        let since = "In this state at least since 2026-11-20T02:00:00Z, as far as the history goes.";
+        assert_eq!(asked(&state).details[0], since, "{capture:?}");
     }
     state.history = vec![captured, failed];
-    let text = asked(&state).to_string();
-    assert!(text.contains("Time of the last transition unknown"), "captured in between: {text}");
+    assert_eq!(asked(&state).details[0], NO_TRANSITION, "captured in between");
 }
 
 #[test]

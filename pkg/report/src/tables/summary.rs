@@ -2,7 +2,10 @@
 
 use pod_status::CaptureState;
 
-use super::{Cell, Colour, empty_list_doubts, not_known, render_table, truncate_to_seconds};
+use super::{
+    Cell, Colour, capture_colour, capture_rank, empty_list_doubts, not_known, render_table,
+    truncate_to_seconds,
+};
 use crate::{
     pod::PodState,
     state::{Observer, StateReport},
@@ -53,22 +56,27 @@ fn node_rows(state: &StateReport) -> Vec<Vec<Cell>> {
 }
 
 fn pod_rows(state: &StateReport) -> Vec<Vec<Cell>> {
-    let are_well = !state.pods.iter().any(|pod| pod.capture.is_wrong());
     let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient_enabled;
     let differences = state.differences().len();
     let is_partial = !empty_list_doubts(state).is_empty();
-    let pods = match state.pods.is_empty() && is_partial {
-        true => Cell::coloured("unknown", Colour::Yellow),
-        false => Cell::coloured(&state_counts(state.pods.iter()), health_color(are_well)),
+    let unknown = || Cell::coloured("unknown", Colour::Yellow);
+    let worst = state.pods.iter().map(|pod| pod.capture).min_by_key(|capture| capture_rank(*capture));
+    let pods = match worst {
+        None if is_partial => unknown(),
+        worst => Cell::coloured(&state_counts(state.pods.iter()), worst.map_or(Colour::None, capture_colour)),
+    };
+    let differing = match differences {
+        0 if is_partial => unknown(),
+        _ => Cell::coloured(&differences.to_string(), health_color(differences == 0)),
     };
     let planned = match state.knows_plan() {
         true => Cell::plain(&format_count(state.plan.len(), "step")),
-        false => Cell::coloured("unknown", Colour::Yellow),
+        false => unknown(),
     };
     vec![
         summary_row("Pods", pods),
         summary_row("Ztunnel", Cell::coloured(&ztunnel_states(state), health_color(has_ztunnel))),
-        summary_row("Differences", Cell::coloured(&differences.to_string(), health_color(differences == 0))),
+        summary_row("Differences", differing),
         summary_row("Planned", planned),
     ]
 }

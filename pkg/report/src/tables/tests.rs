@@ -1,29 +1,19 @@
 use super::*;
 use crate::{
-    Comparison, InstalledFile, KernelView, LabelChange, NodeState, PartHealth, PlanStep, PreflightCheck,
-    RedirectionMode, StateDifference, StatePart, StateReason, Unobserved, ZtunnelState,
+    Comparison, InstalledFile, LabelChange, NodeState, PartHealth, PlanStep, PreflightCheck, RedirectionMode,
+    StateDifference, StatePart, StateReason, Unobserved, ZtunnelState,
 };
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
-        message: String::new(),
         namespace: "shop".into(),
         name: name.into(),
-        uid: Default::default(),
-        ips: Vec::new(),
         phase: "Running".into(),
         capture,
         mode: Some(RedirectionMode::Node),
         reason: StateReason { code: "c".into(), message: "its namespace is labelled".into() },
         last_transition_time: Some("2026-11-21T01:00:00.123456Z".into()),
-        redirection_annotation: None,
-        kernel: KernelView::default(),
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 
@@ -69,10 +59,8 @@ shop/b    outside    -     -                     its namespace is labelled
     let titles: Vec<&str> = wide.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(titles, ["POD", "CAPTURE", "MODE", "SINCE", "IPS", "NETNS", "UID", "WHY"]);
     let coloured = pods_table(&state, &all, false, true);
-    assert!(
-        coloured.contains("\x1b[31mbypassing\x1b[0m  node")
-            && coloured.contains("\x1b[32mcaptured\x1b[0m   node")
-    );
+    let begins = ["shop/bad  \x1b[31mbypassing\x1b[0m  node  ", "shop/a    \x1b[32mcaptured\x1b[0m   node  "];
+    assert!(coloured.lines().skip(1).zip(begins).all(|(line, begin)| line.starts_with(begin)), "{coloured}");
     assert_eq!(pods_table(&StateReport::default(), &[], false, true), "No pods.\n");
 }
 
@@ -108,10 +96,9 @@ fn differences_and_what_is_not_known_are_told_apart() {
     let mut state = StateReport::default();
     assert_eq!(differences_table(&state, false), "The kernel and the files match the desired state.\n");
     state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save.")];
-    let text = differences_table(&state, false);
-    assert!(
-        text.contains("not everything could be observed.\nUnknown: The node's firewall: no iptables-save.\n"),
-        "{text}"
+    assert_eq!(
+        differences_table(&state, false),
+        "No difference was found, but not everything could be observed.\nUnknown: The node's firewall: no iptables-save.\n"
     );
     state.network.links.differences =
         vec![StateDifference { kind: DifferenceKind::Missing, family: None, object: "link x".into() }];
@@ -135,6 +122,44 @@ fn a_pod_that_is_held_without_a_difference_is_no_success() {
     assert!(text.lines().any(|line| line.starts_with("held") && line.contains(&title)), "{text}");
     let found = verification_findings(&state);
     assert!(found.len() == 1 && found[0].starts_with(&format!("pod {title}: held: ")), "{found:?}");
+}
+
+/// Nor is one whose annotation is missing, or whose DNS nothing answers.
+#[test]
+fn a_captured_pod_with_a_fault_is_no_success() {
+    let cases: [(fn(&mut PodState), &str); 3] = [
+        (|pod| pod.kernel.dns_unanswered = true, "dns-unanswered"),
+        (|pod| pod.redirection_annotation = None, "annotation-missing"),
+        (|pod| pod.problem = Some("it cannot be observed".into()), "failed"),
+    ];
+    for (change, code) in cases {
+        let mut state = node();
+        state.observation.observed_at = "2026-11-21T01:02:00Z".into();
+        state.pods.retain(|pod| pod.kernel.differences.is_empty());
+        state.pods[0].redirection_annotation = Some("enabled".into());
+        state.fill_conclusions();
+        assert_eq!((verification_findings(&state), state.findings.len()), (vec![], 0));
+        change(&mut state.pods[0]);
+        state.fill_conclusions();
+        let found = verification_findings(&state);
+        assert!(found.len() == 1 && found[0].starts_with("pod shop/a: captured: "), "{found:?}");
+        let text = differences_table(&state, false);
+        assert!(text.lines().any(|line| line.starts_with("captured    shop/a  ")), "{text}");
+        let codes: Vec<_> = state.findings.iter().map(|finding| finding.code.as_str()).collect();
+        let cause = state.causes.iter().find(|cause| cause.pods == ["shop/a"]).unwrap();
+        assert_eq!((codes.as_slice(), cause.code.as_str()), ([code].as_slice(), code));
+        assert_ne!(state.pods[0].message, "its namespace is labelled");
+    }
+}
+
+#[test]
+fn nothing_is_healthy_without_an_agent() {
+    let mut state = StateReport::default();
+    state.observation.observer = Observer::Command;
+    assert_eq!(not_known(&state), ["The agent's health: no agent answers."]);
+    assert_eq!(empty_list_doubts(&state), Vec::<String>::new(), "the plugin's records name all pods");
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Desired, "the agent does not answer")];
+    assert_eq!(not_known(&state).len(), 1, "said once");
 }
 
 /// Nor is a node on which no pod can be captured, or an unhealthy agent. A warning of the check is.
@@ -181,9 +206,14 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
     }]);
     state.pods = vec![pod("web", CaptureState::Unknown)];
     state.node.ambient_enabled = true;
-    let all = not_known(&state);
-    assert_eq!(all[0], "Sysctls: the kernel could not be queried.");
-    assert!(all[1].contains("has not synced") && all[2] == "Pod shop/web: not observed yet.", "{all:?}");
+    assert_eq!(
+        not_known(&state),
+        [
+            "Sysctls: the kernel could not be queried.",
+            "Which pods belong to the mesh: the agent has not synced since its start.",
+            "Pod shop/web: not observed yet.",
+        ]
+    );
     let message = NOT_SYNCED.to_owned();
     state.health = vec![PartHealth { component: "agent".to_owned(), healthy: false, message }];
     assert_eq!(
@@ -205,17 +235,20 @@ fn an_empty_plan_of_a_node_that_was_not_observed_is_unknown() {
         let text = render_summary(state, false);
         let of =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
-        ["Pods", "Planned"].map(of)
+        ["Pods", "Differences", "Planned"].map(of)
     };
-    assert_eq!(rows(&state), ["unknown", "unknown"]);
+    assert_eq!(rows(&state), ["unknown", "unknown", "unknown"]);
     state.node.synced = true;
     assert_eq!(render_plan(&state, false), "Nothing to do.\n");
-    assert_eq!(rows(&state), ["none", "0 steps"]);
+    assert_eq!(rows(&state), ["none", "0", "0 steps"]);
     state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables")];
     assert_eq!(render_plan(&state, false), UNKNOWN);
     state.observation.unobserved.clear();
-    state.pods = vec![pod("web", CaptureState::Unknown)];
+    state.pods = vec![pod("web", CaptureState::Unknown), pod("db", CaptureState::Captured)];
     assert_eq!(render_plan(&state, false), UNKNOWN);
+    let text = render_summary(&state, true);
+    let pods = "\x1b[33m1 unknown, 1 captured\x1b[0m";
+    assert!(text.lines().any(|line| line.ends_with(pods)), "not green: {text}");
 }
 
 #[test]

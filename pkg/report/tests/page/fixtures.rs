@@ -6,11 +6,10 @@ mod troubled;
 use std::net::IpAddr;
 
 use report::{
-    BypassView, CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting,
-    FirewallRule, InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer,
-    PartHealth, PlanStep, PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA,
-    SetMember, StateDifference, StatePart, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState,
-    ZtunnelView,
+    CaptureState, ChangeRecord, ChangeStatus, Comparison, DifferenceKind, EffectiveSetting, FirewallRule,
+    InstalledFile, KernelView, LinkState, NetnsRef, NetworkState, NodeState, Observer, PartHealth, PlanStep,
+    PodState, PolicyRuleState, Provenance, RedirectionMode, RouteState, SCHEMA, SetMember, StateDifference,
+    StatePart, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState, ZtunnelView,
 };
 
 pub(crate) use troubled::*;
@@ -206,7 +205,6 @@ pub(crate) fn crowd(pods: usize) -> StateReport {
 pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
     let ip = IpAddr::from([10, 244, 3 + (place / 200) as u8, (10 + place % 200) as u8]);
     PodState {
-        message: String::new(),
         namespace: namespace.into(),
         name: name.into(),
         uid: uid(place).into(),
@@ -218,26 +216,15 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
         last_transition_time: Some("2026-11-21T17:02:10Z".into()),
         redirection_annotation: Some("enabled".into()),
         kernel: KernelView {
-            dns_unanswered: false,
-            netns_witness: None,
             observed_at: Some(NOW.into()),
             netns: Some(NetnsRef { device: 4, inode: 4_026_532_000 + place as u64 }),
-            differences: Vec::new(),
             observed: vec![
                 format!("{ip} is in the set of enrolled addresses"),
                 format!("a route leads to {ip}"),
             ],
-            preceding_rules: Vec::new(),
-            repair_count: 0,
-            bypassing_connections: BypassView::default(),
-            unobserved: None,
+            ..KernelView::default()
         },
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 

@@ -110,6 +110,16 @@ fn faults_of_the_node_are_told_with_the_pod() {
         ),
         (
             RedirectionMode::Node,
+            |state| {
+                state.observation.unobserved = vec![Unobserved::new(StatePart::ApiObjects, "403")];
+                state.pods[0].capture = CaptureState::Pending;
+            },
+            "watch-failed",
+            PodVerdict::Unhealthy,
+            "is being captured. But the agent may not know",
+        ),
+        (
+            RedirectionMode::Node,
             |state| state.node.problem = Some("ipset is not in this kernel".into()),
             "node-degraded",
             PodVerdict::Unhealthy,
@@ -220,7 +230,7 @@ fn the_agents_container_is_advised_only_from_elsewhere() {
     state.pods[0].kernel.unobserved = Some("Operation not permitted".into());
     let advised = |state: &StateReport| {
         let answer = explain_pod(state, &state.pods[0].namespace, &state.pods[0].name);
-        answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
+        answer.advice.iter().any(|advice| advice == "Run the command as root in the agent's container.")
     };
     assert!(!advised(&state));
     let blind = Unobserved::new(StatePart::Installation, "no such directory");
