@@ -41,7 +41,7 @@ pub(crate) fn run() {
     let mut pid = 1000;
     let attack = Attack::begin(&target, |pod, netns| {
         pid += 1;
-        fixture.put_process(pid, pod, netns);
+        fixture.processes.add_in_slice(pid, &pod.uid, netns);
     });
     let _ = watch.take(); // discards the time of their setup
     row("and all attacks together", &target, &watch);

@@ -5,11 +5,20 @@ use std::{
     process::Command,
 };
 
-use kit::{ApiServer, Auth, Netns, Node, NodeOptions, Pod, istio};
+use kit::{ApiServer, Auth, Container, Netns, Node, NodeOptions, Pod, istio};
 use serde_json::{Value, json};
 
 /// The node's name.
 pub(crate) const NODE: &str = "node-1";
+
+/// Waits until the agent in this container knows this many pods of a namespace.
+pub(crate) fn wait_known(container: &Container, namespace: &str, count: usize) {
+    kit::until(format_args!("the agent knows {count} pods of {namespace}"), || {
+        let listed = container.exec(&["list", "-o", "json"]).stdout;
+        let pods: Vec<Value> = serde_json::from_slice(&listed).unwrap_or_default();
+        pods.iter().filter(|pod| pod["namespace"] == namespace).count() == count
+    });
+}
 
 /// Fixture of the contests.
 pub(crate) struct BenchNode {

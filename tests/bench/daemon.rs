@@ -115,16 +115,9 @@ impl Results {
         thread::sleep(REST); // the measurement itself
         let used = daemon.cpu_time() - before;
         self.idle_cpu = used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
-        self.resident_kib = memory(&daemon, "VmRSS:");
-        self.anonymous_kib = memory(&daemon, "RssAnon:");
+        self.resident_kib = daemon.resident_kib();
+        self.anonymous_kib = daemon.anonymous_kib();
     }
-}
-
-fn memory(daemon: &Daemon, line: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let value = status.lines().find_map(|found| found.strip_prefix(line));
-    let value = value.unwrap_or_else(|| panic!("the daemon has ended: {}", daemon.log()));
-    value.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 fn print(results: &[Results], rounds: usize) {

@@ -69,19 +69,10 @@ fn page(fixture: &Fixture) {
 
 /// CPU time of the agent and its tools during an action, as a percentage of a core.
 fn cost(fixture: &Fixture, act: impl FnOnce()) -> f64 {
-    let used = || fixture.daemon.cpu_time() + children(fixture.daemon.pid());
+    let used = || fixture.daemon.cpu_time() + fixture.daemon.tools_cpu_time();
     let (before, began) = (used(), Instant::now());
     act();
     (used().saturating_sub(before)).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0
-}
-
-/// Time of the children that a process has waited for; the kernel counts it in hundredths of a second.
-fn children(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, numbers) = stat.rsplit_once(')').unwrap();
-    let ticks: u64 =
-        numbers.split_whitespace().skip(13).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
 }
 
 fn look(node: &Node) -> f64 {
@@ -105,9 +96,7 @@ fn adds(fixture: &Fixture, rounds: usize) {
     for _ in 0..rounds.min(10) {
         let without = some();
         let crowd = Crowd::start(fixture.node.netns(), REQUESTS, no_check);
-        while crowd.answered() == 0 {
-            thread::sleep(Duration::from_millis(5)); // until they are at work
-        }
+        kit::until("they are at work", || crowd.answered() > 0);
         let with = some();
         answered += crowd.answered();
         crowd.end();

@@ -169,7 +169,7 @@ fn agents(rounds: usize, mut measure: impl FnMut(usize) -> Vec<Duration>) -> Vec
 fn captured_pods(fixture: &mut inpod::Fixture) -> Vec<PodSandbox> {
     let start = |at: usize| {
         let sandbox = fixture.node.pod(Pod::new(inpod::MESH, &format!("pod-{at}")), &[]);
-        fixture.put_process(1000 + at, &sandbox.pod, &sandbox.netns);
+        fixture.processes.add_in_slice(1000 + at, &sandbox.pod.uid, &sandbox.netns);
         fixture.manifests.put_pod(&sandbox.manifest());
         sandbox
     };

@@ -1,26 +1,11 @@
 //! Documentation comments name what they document: none begins with a pronoun.
 
-use std::path::{Path, PathBuf};
-
-use crate::{report, repository};
+use crate::{report, repository, sources::all_product_files};
 
 /// Files whose comments are printed as help.
 const PRINTED: [&str; 2] = ["cmd/millrace/src/arguments.rs", "cmd/millrace/src/output.rs"];
 const PRONOUNS: [&str; 10] =
     ["What", "Who", "Whose", "It", "Its", "The same", "Those", "That", "Them", "None"];
-
-/// The source files of a directory, without tests and benchmarks.
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in directory.read_dir().unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() && !["tests", "benches", "target"].contains(&&*name) {
-            sources(&path, found);
-        } else if name.ends_with(".rs") && name != "tests.rs" {
-            found.push(path);
-        }
-    }
-}
 
 /// The first lines of documentation comments, each with its number.
 fn first_lines(source: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -40,8 +25,7 @@ fn begins_with_a_pronoun(comment: &str) -> bool {
 
 #[test]
 fn documentation_comments_name_what_they_document() {
-    let mut files = Vec::new();
-    ["pkg", "cmd", "cni-plugin"].iter().for_each(|root| sources(&repository().join(root), &mut files));
+    let files = all_product_files();
     assert!(files.len() > 300, "{}", files.len());
     let mut findings = Vec::new();
     for path in files {

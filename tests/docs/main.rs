@@ -18,6 +18,8 @@ mod markdown;
 mod prose;
 mod reference;
 mod site;
+mod sources;
+mod time_limits;
 
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::fixture::{Fixture, MESH, PLAIN};
 use crate::{
-    base::BenchNode,
+    base::{self, BenchNode},
     contest::Results,
     measure::{self, Cost},
     table,
@@ -86,7 +86,8 @@ fn rows(base: &BenchNode, fixture: &Fixture) -> Vec<Row> {
         pod
     };
     let (mesh, plain) = (known(MESH), known(PLAIN));
-    std::thread::sleep(std::time::Duration::from_secs(1)); // until the agent has read them
+    base::wait_known(&fixture.container, MESH, PODS as usize + 1);
+    base::wait_known(&fixture.container, PLAIN, 1);
     let program = |name: &str| vec![kit::binary(name).to_string_lossy().into_owned()];
     let add = |name: &'static str, pod: &Pod, socket: &str| Row {
         name,

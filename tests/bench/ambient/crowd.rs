@@ -9,6 +9,7 @@ use std::{
 use kit::Node;
 
 use super::{fixture::Fixture, sampler::Eyes, spread};
+use crate::base::wait_known;
 
 const PODS: u32 = 1000;
 const CROWD: &str = "crowd";
@@ -22,7 +23,7 @@ pub(crate) fn run(rounds: usize) {
     let _ztunnel = fixture.ztunnel("ztunnel-a");
     fixture.label(CROWD, false);
     fixture.fill(CROWD, PODS);
-    thread::sleep(Duration::from_secs(1)); // until the agent has read them all
+    wait_known(&fixture.container, CROWD, PODS as usize);
     let (mut changes, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..rounds.min(15) {
         let watch = watch(&fixture.node);

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    fs,
     net::{IpAddr, Ipv4Addr},
     path::Path,
     sync::Arc,
@@ -21,7 +20,7 @@ const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
 /// The node. Fields are in drop order.
 pub(crate) struct Fixture {
     pub(crate) daemon: Daemon,
-    _container: Container,
+    pub(crate) container: Container,
     pub(crate) manifests: Manifests,
     pub(crate) node: Arc<Node>,
     pub(crate) config: TempDir,
@@ -59,7 +58,7 @@ impl Fixture {
         daemon.wait_until_ready();
         Fixture {
             daemon,
-            _container: container,
+            container,
             manifests,
             node,
             config,
@@ -143,13 +142,6 @@ impl Fixture {
             "ambient_config": self.config.path().join("config.json"),
             "kubernetes": {"kubeconfig": kubeconfig, "exclude_namespaces": ["kube-system"]},
         })
-    }
-
-    /// A line of the agent's `/proc/PID/status`, in KiB.
-    pub(crate) fn memory(&self, line: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
-        let value = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
-        value.trim().trim_end_matches(" kB").parse().unwrap()
     }
 }
 

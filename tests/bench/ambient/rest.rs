@@ -21,12 +21,12 @@ pub(crate) fn run() {
     thread::sleep(REST); // the measurement itself
     let used = fixture.daemon.cpu_time() - before;
     println!("install-cni with the agent, {PODS} pods from manifests, two ztunnels, {REST:?} at rest:");
-    let mib = |line: &str| fixture.memory(line) as f64 / 1024.0;
+    let mib = |kib: u64| kib as f64 / 1024.0;
     println!(
         "  resident {:.2} MiB (peak {:.2}), of it anonymous {:.2}; CPU {:.3} % of one core",
-        mib("VmRSS:"),
-        mib("VmHWM:"),
-        mib("RssAnon:"),
+        mib(fixture.daemon.resident_kib()),
+        mib(fixture.daemon.peak_kib()),
+        mib(fixture.daemon.anonymous_kib()),
         used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0
     );
     println!();

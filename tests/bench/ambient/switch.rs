@@ -85,9 +85,7 @@ fn measure(fixture: &mut Fixture, next: &Ztunnel) -> Switch {
     fixture.announce(next, true);
     thread::sleep(QUIET);
     fixture.daemon.wait_for("a switch", |_| true);
-    while fixture.switches().1 <= count {
-        thread::sleep(Duration::from_millis(20)); // polling costs the agent time
-    }
+    kit::until("the switch is counted", || fixture.switches().1 > count);
     let report = sampler.finish();
     let (seen, messages) = monitor.finish();
     Switch { told: (fixture.switches().0 - sum) * 1000.0, seen, messages, report }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ambient::spread,
-    base::BenchNode,
+    base::{self, BenchNode},
     contest::Results,
     measure::{self, BESIDE, Cost},
     peer::Peer,
@@ -175,7 +175,7 @@ impl<'a> Ground<'a> {
             manifest["status"] = json!({"phase": "Pending"});
             fixture.manifests.put_pod(&manifest);
         }
-        thread::sleep(Duration::from_secs(1)); // until the agent has read them
+        base::wait_known(&fixture.container, MESH, pods.len());
         let plugin = kit::binary("istio-cni");
         Ground { base, place: Place::Manifests(fixture), plugin, conf, pods, families }
     }
@@ -183,8 +183,11 @@ impl<'a> Ground<'a> {
     /// A fixture on a node of this name, with pods of both families in the API server; with our agent unless there is a peer.
     fn in_cluster(base: &'a BenchNode, node: &'static str, peer: Option<&Peer>, pods: usize) -> Ground<'a> {
         let place = ClusterNode::start(base, node, peer);
-        let pods = (0..pods).map(|number| place.create_pod(&format!("new-{number}"))).collect();
-        thread::sleep(Duration::from_secs(1)); // until the agent has seen them
+        let pods: Vec<Pod> = (0..pods).map(|number| place.create_pod(&format!("new-{number}"))).collect();
+        match peer {
+            None => base::wait_known(&place.container, node, pods.len()),
+            Some(_) => thread::sleep(Duration::from_secs(1)), // until it has seen them, which it does not show
+        }
         let plugin = peer.map_or_else(|| kit::binary("istio-cni"), |peer| peer.plugin.clone());
         Ground { base, conf: place.plugin(), place: Place::Cluster(place), plugin, pods, families: 2 }
     }

@@ -73,7 +73,7 @@ impl Crowd {
         for number in 0..count {
             let ip = address(number);
             let (pod, netns) = (Pod::new(MESH, &format!("pod-{number}")), create_netns("crowd", ip));
-            fixture.put_process(number + 100, &pod, &netns);
+            fixture.processes.add_in_slice(number + 100, &pod.uid, &netns);
             fixture.manifests.put_pod(&pod.manifest(&[ip]));
             pods.push((pod, netns));
         }
@@ -91,10 +91,9 @@ impl Crowd {
         let began = Instant::now();
         self.fixture.label(true);
         let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
-        while self.fixture.daemon.metric(enrolled) != Some(count as f64) {
-            assert!(began.elapsed() < LIMIT, "not all are captured:\n{}", self.fixture.daemon.log());
-            thread::sleep(Duration::from_millis(20)); // between two polls of another process
-        }
+        let daemon = &self.fixture.daemon;
+        let what = std::fmt::from_fn(|f| write!(f, "all are captured:\n{}", daemon.log()));
+        kit::until_within(LIMIT, what, || daemon.metric(enrolled) == Some(count as f64));
         assert_eq!(self.served(), count);
         println!(
             "{count} running pods join by their namespace's label: captured, looked at again and served after {:.1?}",
@@ -110,7 +109,7 @@ impl Crowd {
 
     /// CPU time of the agent and of its tools, as a percentage of one core.
     pub(super) fn rest(&self, period: Duration) -> f64 {
-        let used = || self.fixture.daemon.cpu_time() + children(self.fixture.daemon.pid());
+        let used = || self.fixture.daemon.cpu_time() + self.fixture.daemon.tools_cpu_time();
         let (before, began) = (used(), Instant::now());
         thread::sleep(period); // the measurement itself
         (used() - before).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0
@@ -194,13 +193,4 @@ pub(super) fn create_netns(name: &str, ip: IpAddr) -> Netns {
 
 pub(super) fn address(number: usize) -> IpAddr {
     IpAddr::V4(ambient::fake_ip(u32::try_from(number).unwrap()))
-}
-
-/// CPU time of a process's ended children.
-fn children(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, fields) = stat.rsplit_once(')').unwrap();
-    let ticks = |field: usize| fields.split_ascii_whitespace().nth(field).unwrap().parse::<u64>().unwrap();
-    // Fields 16 and 17 of all, in hundredths of a second.
-    Duration::from_millis((ticks(13) + ticks(14)) * 10)
 }

@@ -1,10 +1,10 @@
 //! A node whose agent uses in-pod redirection, with a connected ztunnel.
 
-use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use kit::{
-    Container, Daemon, InpodOptions, InpodZtunnel, Manifests, NETWORK_CONFIG, Netns, Node, NodeOptions, Pod,
-    TempDir,
+    Container, Daemon, InpodOptions, InpodZtunnel, Manifests, NETWORK_CONFIG, Node, NodeOptions,
+    ProcessTable, TempDir,
 };
 use serde_json::{Value, json};
 
@@ -18,8 +18,7 @@ pub(crate) struct Fixture {
     pub(crate) container: Container,
     pub(crate) manifests: Manifests,
     pub(crate) node: Arc<Node>,
-    /// The agent's substitute for the node's `/proc`.
-    processes: TempDir,
+    pub(crate) processes: ProcessTable,
     _mounted: [TempDir; 2],
 }
 
@@ -31,7 +30,8 @@ impl Fixture {
         for name in [MESH, "istio-system"] {
             manifests.put_namespace(name, &[]);
         }
-        let [processes, sockets, run] = [(); 3].map(|()| TempDir::new().unwrap());
+        let (processes, [sockets, run]) =
+            (ProcessTable::new(&node), [(); 2].map(|()| TempDir::new().unwrap()));
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
         let container = Container::new(&node)
             .with_env("AMBIENT_ENABLED", "true")
@@ -62,18 +62,6 @@ impl Fixture {
     pub(crate) fn label(&self, ambient: bool) {
         const LABEL: (&str, &str) = ("istio.io/dataplane-mode", "ambient");
         self.manifests.put_namespace(MESH, if ambient { &[LABEL] } else { &[] });
-    }
-
-    /// Adds a process of a pod.
-    pub(crate) fn put_process(&self, pid: usize, pod: &Pod, netns: &Netns) {
-        let directory = self.processes.path().join(pid.to_string());
-        let slice = pod.uid.replace('-', "_");
-        fs::create_dir_all(directory.join("ns")).unwrap();
-        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
-        fs::write(directory.join("cgroup"), cgroup).unwrap();
-        let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
-        fs::write(directory.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
-        symlink(Path::new("/var/run/netns").join(netns.name()), directory.join("ns/net")).unwrap();
     }
 }
 

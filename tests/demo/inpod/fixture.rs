@@ -2,15 +2,14 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use kit::{
     ChainError, Container, Daemon, InpodOptions, InpodZtunnel, Manifests, NETWORK_CONFIG, Netns, Node,
-    NodeOptions, Pod, PodSandbox, Runtime, TempDir,
+    NodeOptions, Pod, PodSandbox, ProcessTable, Runtime, TempDir,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +33,10 @@ pub(crate) struct Fixture {
     /// The node's network before any object of ours existed.
     pub(crate) before: String,
     runtime: Runtime,
-    processes: Processes,
+    /// No process can be put into a pod's control group here.
+    processes: ProcessTable,
+    /// The last process of a pod.
+    last: u32,
     sockets: TempDir,
     ztunnels: u32,
 }
@@ -54,7 +56,7 @@ impl Fixture {
         manifests.put_namespace(PLAIN, &[]);
         manifests.put_namespace("istio-system", &[]);
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
-        let (processes, sockets) = (Processes::new(), TempDir::new().unwrap());
+        let (processes, sockets) = (ProcessTable::new(&node), TempDir::new().unwrap());
         let container = container(&node, &manifests, processes.path(), sockets.path());
         let runtime = node.runtime().with_plugins(&container.bin_dir());
         let began = Instant::now();
@@ -62,7 +64,18 @@ impl Fixture {
         daemon.wait_until_ready();
         show.note("install-cni with AMBIENT_CAPTURE=in-pod; pods and namespaces come from a directory");
         show.note(format!("/readyz says 200 after {:.0?}, the container's start included", began.elapsed()));
-        Fixture { daemon, container, manifests, node, before, runtime, processes, sockets, ztunnels: 0 }
+        Fixture {
+            daemon,
+            container,
+            manifests,
+            node,
+            before,
+            runtime,
+            processes,
+            last: 100,
+            sockets,
+            ztunnels: 0,
+        }
     }
 
     /// Starts a pod as kubelet and container runtime do, through the chain that the agent wrote.
@@ -74,7 +87,8 @@ impl Fixture {
         let text = fs::read(self.node.net_d().join("10-kit.conflist")).unwrap();
         let conflist: Value = serde_json::from_slice(&text).unwrap();
         let sandbox = self.node.add_pod(&self.runtime, &conflist, pod)?;
-        self.processes.add(&sandbox);
+        self.last += 1;
+        self.processes.add_in_slice(self.last, &sandbox.pod.uid, &sandbox.netns);
         self.manifests.put_pod(&sandbox.manifest());
         Ok(Actor { sandbox })
     }
@@ -151,34 +165,4 @@ pub(crate) fn is_ruled(pod: &PodSandbox) -> bool {
     let dump = dump(&pod.netns);
     let policy_rule = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
     dump.lines().any(|line| line.starts_with("-A ISTIO_")) || kit::has_line(&dump, policy_rule)
-}
-
-/// The agent's substitute for the node's `/proc`: no process can be put into a pod's control group here.
-struct Processes {
-    directory: TempDir,
-    last: u32,
-}
-
-impl Processes {
-    fn new() -> Processes {
-        Processes { directory: TempDir::new().unwrap(), last: 100 }
-    }
-
-    fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
-    /// Adds a process of a pod.
-    fn add(&mut self, sandbox: &PodSandbox) {
-        self.last += 1;
-        let (pid, slice) = (self.last, sandbox.pod.uid.replace('-', "_"));
-        let new: PathBuf = self.path().join(format!("new-{pid}"));
-        fs::create_dir_all(new.join("ns")).unwrap();
-        let cgroup = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope\n");
-        fs::write(new.join("cgroup"), cgroup).unwrap();
-        let fields = (4..22).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
-        fs::write(new.join("stat"), format!("{pid} (app) S {fields} {pid}00 0\n")).unwrap();
-        symlink(Path::new("/var/run/netns").join(sandbox.netns.name()), new.join("ns/net")).unwrap();
-        fs::rename(new, self.path().join(pid.to_string())).unwrap();
-    }
 }

@@ -1,10 +1,9 @@
 //! Names in the sources, and the pages that describe them. A name without a page is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use crate::markdown::{Kind, lines};
-use crate::{read, report, repository};
+use crate::{read, report, repository, sources::product_files};
 
 type Section = (&'static str, &'static str, &'static str, Vec<String>);
 
@@ -52,19 +51,9 @@ pub(super) fn sections() -> Vec<Section> {
 
 /// Sources of the product, without tests.
 fn sources(roots: &[&str]) -> String {
-    fn collect(path: &Path, text: &mut String) {
-        if path.is_dir() {
-            let mut entries: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-            entries.sort();
-            entries.iter().filter(|path| !path.ends_with("tests")).for_each(|path| collect(path, text));
-        } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
-            let source = std::fs::read_to_string(path).unwrap();
-            text.push_str(source.split("#[cfg(test)]").next().unwrap());
-        }
-    }
-    let mut text = String::new();
-    roots.iter().for_each(|root| collect(&repository().join(root), &mut text));
-    text
+    let files = roots.iter().flat_map(|root| product_files(&repository().join(root)));
+    let sources = files.map(|path| std::fs::read_to_string(path).unwrap());
+    sources.map(|source| source.split("#[cfg(test)]").next().unwrap_or_default().to_owned()).collect()
 }
 
 /// String literals without escapes, in the order in which they are written.

@@ -445,10 +445,22 @@ impl Daemon {
         let others = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok());
         let all: u64 = others.filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok()).sum();
         // Only the process's own count includes threads that have ended; its unit is a hundredth of a second.
+        Duration::from_nanos(all.max(main)).max(self.counted_time(11))
+    }
+
+    /// User and system time of the tools that it has started and that have ended, in hundredths of a second.
+    #[must_use]
+    pub fn tools_cpu_time(&self) -> Duration {
+        self.counted_time(13)
+    }
+
+    /// Sum of two times in `/proc/PID/stat`, from this field after the name on.
+    fn counted_time(&self, first: usize) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
         let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
-        let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
-        Duration::from_nanos(all.max(main)).max(Duration::from_millis(ticks * 10))
+        let ticks: u64 =
+            fields.skip(first).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     /// CPU time so far of the threads with this name.

@@ -1,5 +1,6 @@
 //! A directory that imitates a node's `/proc`, as far as the agent reads processes of pods there.
 
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -33,22 +34,28 @@ impl ProcessTable {
         self.0.path()
     }
 
-    /// Adds a process of a pod in its sandbox.
+    /// Adds a process of a pod in its sandbox, in a control group of the kubelet's driver `cgroupfs`.
     pub fn add_pod(&self, pid: u32, sandbox: &PodSandbox) {
         self.add(pid, &format!("kubepods/burstable/pod{}/0123", sandbox.pod.uid), &sandbox.netns);
     }
 
-    /// Adds a process with this control group and this network namespace.
+    /// Adds a process of a pod in a network namespace, in a control group of the kubelet's driver `systemd`.
+    pub fn add_in_slice(&self, pid: impl Display, uid: &str, netns: &Netns) {
+        let slice = uid.replace('-', "_");
+        self.add(pid, &format!("kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-0123.scope"), netns);
+    }
+
+    /// Adds a process with this control group and this network namespace, which readers see as a whole; a greater PID is younger.
     ///
     /// # Panics
     /// If it already exists.
-    pub fn add(&self, pid: u32, cgroup: &str, netns: &Netns) {
-        let directory = self.0.path().join(pid.to_string());
-        fs::create_dir_all(directory.join("ns")).expect("a directory");
-        fs::write(directory.join("cgroup"), format!("0::/{cgroup}\n")).expect("a file");
-        fs::write(directory.join("stat"), "1 (a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0\n")
-            .expect("a file");
-        let netns = Path::new("/var/run/netns").join(netns.name());
-        symlink(netns, directory.join("ns/net")).expect("a new process");
+    pub fn add(&self, pid: impl Display, cgroup: &str, netns: &Netns) {
+        let new = self.0.path().join(format!("new-{pid}"));
+        fs::create_dir_all(new.join("ns")).expect("a directory");
+        fs::write(new.join("cgroup"), format!("0::/{cgroup}\n")).expect("a file");
+        let zeros = ["0"; 18].join(" ");
+        fs::write(new.join("stat"), format!("{pid} (a) S {zeros} {pid}00 0\n")).expect("a file");
+        symlink(Path::new("/var/run/netns").join(netns.name()), new.join("ns/net")).expect("a link");
+        fs::rename(new, self.0.path().join(pid.to_string())).expect("a new process");
     }
 }
