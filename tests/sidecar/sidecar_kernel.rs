@@ -38,7 +38,7 @@ pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectRep
 
 /// Removes everything, of this backend only, so that a test sees what each leaves.
 fn remove(netns: &Netns, backend: Backend) -> Vec<String> {
-    netns.run(|| redirect::remove_all(MARK, &forced(backend))).unwrap()
+    netns.run(|| redirect::remove_all(MARK, &forced(backend), false)).unwrap()
 }
 
 /// Runs a test for each element, several at a time: these tests mostly wait for the kernel, which needs time to create and remove

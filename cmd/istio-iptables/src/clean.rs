@@ -60,11 +60,8 @@ pub(crate) fn remove_redirection(
     dry_run: bool,
     out: &mut impl Write,
 ) -> Result<()> {
-    let (verb, found) = if dry_run {
-        ("would remove", redirect::list_leftovers(mark, options)?)
-    } else {
-        ("removed", redirect::remove_all(mark, options)?)
-    };
+    let found = redirect::remove_all(mark, options, dry_run)?;
+    let verb = if dry_run { "would remove" } else { "removed" };
     if found.is_empty() {
         writeln!(out, "nothing to remove")?;
     }

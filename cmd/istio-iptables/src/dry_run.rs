@@ -9,9 +9,8 @@ use crate::settings::IptablesSettings;
 
 /// Returns the commands of a run, for a shell.
 pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> String {
-    let mut text = String::new();
+    let mut text = route_commands(settings, families);
     // Writing to a String cannot fail.
-    let _ = write!(text, "{}", route_commands(settings, families));
     for family in families {
         let tool = if *family == Family::V4 { "iptables" } else { "ip6tables" };
         if settings.restore_format {

@@ -77,11 +77,7 @@ impl IptablesSettings {
         let mut warnings = flag_warnings(values)?;
         Ok(IptablesSettings {
             config: read_config(values, sources, &mut warnings)?,
-            families: if parse_boolean(values, &options::DUAL_STACK)? {
-                FamilyChoice::Dual
-            } else {
-                FamilyChoice::First
-            },
+            families: FamilyChoice::by_setting(parse_boolean(values, &options::DUAL_STACK)?),
             options: FirewallOptions {
                 native,
                 forced: forced_backend(values)?,

@@ -52,6 +52,11 @@ pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
 }
 
 impl FamilyChoice {
+    /// Returns the choice for a dual-stack setting.
+    pub fn by_setting(dual_stack: bool) -> FamilyChoice {
+        if dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
+    }
+
     /// Returns the families to redirect in the calling thread's namespace.
     ///
     /// # Errors

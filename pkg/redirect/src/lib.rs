@@ -201,22 +201,14 @@ pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
 
 /// Removes every rule, route and address that [`apply`] adds with any configuration, and returns them as text;
 /// `tproxy_mark` identifies our policy rules. Both backends are cleaned unless one is forced, since an earlier run may
-/// have used either.
+/// have used either. `dry_run`: nothing is changed.
 ///
 /// # Errors
 /// The first step that failed; the others are completed all the same.
-pub fn remove_all(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
-    let rules = options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, true));
-    concat_results([routes::remove_routes(tproxy_mark)].into_iter().chain(rules))
-}
-
-/// Lists what [`remove_all`] would remove.
-///
-/// # Errors
-/// The kernel could not be queried, or a tool failed.
-pub fn list_leftovers(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
-    let rules = options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, false));
-    concat_results([routes::leftover_routes(tproxy_mark)].into_iter().chain(rules))
+pub fn remove_all(tproxy_mark: Mark, options: &FirewallOptions, dry_run: bool) -> Result<Vec<String>, Error> {
+    let rules =
+        options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, dry_run));
+    concat_results([routes::remove_routes(tproxy_mark, dry_run)].into_iter().chain(rules))
 }
 
 fn concat_results<E>(steps: impl Iterator<Item = Result<Vec<String>, E>>) -> Result<Vec<String>, E> {
@@ -224,10 +216,10 @@ fn concat_results<E>(steps: impl Iterator<Item = Result<Vec<String>, E>>) -> Res
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -> Result<Vec<String>, Error> {
+fn remove_rules(backend: Backend, options: &FirewallOptions, dry_run: bool) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(&FirewallOptions { forced: Some(backend), ..options.clone() })?;
     let changes = observed.plan_removal(ChainSet::SIDECAR);
-    if write_them {
+    if !dry_run {
         firewall.apply(&changes, Vec::new())?;
     }
     Ok(changes.reason_texts())

@@ -3,11 +3,14 @@
 
 use hostnet::{
     ChangeOutcome, LinkIndex, LocalDelivery, PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction,
+    sysctl,
 };
 use model::{Family, IpNet, Mark};
 use rules::{LocalRoute, sidecar};
 
 use crate::{Error, concat_results};
+
+const SRC_VALID_MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
 /// Adds what is missing, and returns it as text. Every step is attempted, and the first error returned.
 pub(crate) fn ensure_routes(
@@ -25,6 +28,9 @@ pub(crate) fn ensure_routes(
         // the lock of all namespaces, which takes seconds on a node where many pods start and end.
         let added = handle.add_address(lo, passthrough_net());
         steps.push(added.map(|added| Vec::from_iter((added == ChangeOutcome::Yes).then(no_address))));
+    }
+    if config.local_route().is_some() && families.contains(&Family::V4) {
+        steps.push(ensure_unmarked_check());
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
@@ -61,11 +67,15 @@ pub(crate) fn missing_routes(
     Ok(missing)
 }
 
-/// Removes policy rules with the mark, the local routes in their tables, and the address, and returns them as text.
-pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
+/// Removes policy rules with the mark, the local routes in their tables, and the address, unless this is a dry run, and
+/// returns them as text.
+pub(crate) fn remove_routes(mark: Mark, dry_run: bool) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let found = find_routes(&mut handle, mark, lo)?;
+    if dry_run {
+        return Ok(found.descriptions());
+    }
     // An object that no longer exists counts as deleted.
     for (rule, route) in &found.policies {
         let _ = handle.delete_rule(rule)?;
@@ -75,13 +85,6 @@ pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
         let _ = handle.delete_address(lo, passthrough_net())?;
     }
     Ok(found.descriptions())
-}
-
-/// Lists what [`remove_routes`] would remove.
-pub(crate) fn leftover_routes(mark: Mark) -> Result<Vec<String>, Error> {
-    let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback_index()?;
-    Ok(find_routes(&mut handle, mark, lo)?.descriptions())
 }
 
 struct FoundRoutes {
@@ -120,6 +123,13 @@ fn find_routes(handle: &mut RtnetlinkHandle, mark: Mark, lo: LinkIndex) -> Resul
 
 fn nothing_needed(config: &sidecar::SidecarConfig, families: &[Family]) -> bool {
     config.local_route().is_none() && !families.contains(&Family::V6)
+}
+
+/// Makes the kernel look up sources without the mark: with it, the policy route makes every source a local one, and the kernel drops
+/// all that TPROXY marks. A pod inherits the setting of its node, which WireGuard changes. IPv6 has none.
+fn ensure_unmarked_check() -> Result<Vec<String>, hostnet::Error> {
+    let changed = sysctl::write(SRC_VALID_MARK, "0")?;
+    Ok(Vec::from_iter((changed == ChangeOutcome::Yes).then(|| format!("sysctl {SRC_VALID_MARK} was not 0"))))
 }
 
 fn passthrough_net() -> IpNet {

@@ -87,8 +87,10 @@ fn looking_makes_no_table_of_either_backend() {
             netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, None, &options)).unwrap();
         assert!(!verified.is_unchanged());
         untouched(&format!("verify with {:?}", options.forced));
-        assert_eq!(netns.run(|| redirect::list_leftovers(super::MARK, &options)).unwrap(), [""; 0]);
-        assert_eq!(netns.run(|| redirect::remove_all(super::MARK, &options)).unwrap(), [""; 0]);
+        for dry_run in [true, false] {
+            let removed = netns.run(|| redirect::remove_all(super::MARK, &options, dry_run)).unwrap();
+            assert_eq!(removed, [""; 0]);
+        }
         untouched(&format!("remove with {:?}", options.forced));
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use kit::{Proto, Serve, TrafficClient};
 use model::IfName;
+use redirect::FamilyChoice;
 use rules::sidecar::SidecarConfig;
 use socket2::{Domain, Socket, Type};
 
@@ -41,6 +42,18 @@ fn client_and_destination_are_kept() {
                 fixture.outside_calls((fixture.pod_ip(v6), excluded).into(), App);
             }
             fixture.outside_calls((fixture.pod_ip(v6), 15008).into(), Proxy);
+        }
+    });
+}
+
+/// A pod inherits the setting from its node, where WireGuard makes the kernel look up sources with their mark.
+#[test]
+fn a_check_of_sources_with_their_mark_is_turned_off() {
+    fixtures(&tproxy(), |fixture| {
+        fixture.pod.sysctl("net/ipv4/conf/all/src_valid_mark", "1");
+        fixture.redirect(FamilyChoice::Dual);
+        for v6 in FAMILIES {
+            is_taken_transparently(fixture, v6, 8080);
         }
     });
 }

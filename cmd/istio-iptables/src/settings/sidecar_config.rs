@@ -1,7 +1,5 @@
 //! Rule set defined by the flags, with host files that some of their values refer to.
 
-use std::net::IpAddr;
-
 use flags::{Flag, FlagValues};
 use model::{IfName, Mark, Port, TableId, list_elements};
 use rules::sidecar::{
@@ -132,13 +130,12 @@ fn owner_groups(sources: &SettingSources) -> Result<OwnerGroups, InvalidValue> {
 }
 
 fn loopback_net(sources: &SettingSources) -> Result<LoopbackNet, InvalidValue> {
-    let text = sources.loopback.as_deref().filter(|text| !text.is_empty());
-    text.map_or_else(
-        || Ok(LoopbackNet::default()),
-        |text| {
+    match sources.loopback.as_deref() {
+        None | Some("") => Ok(LoopbackNet::default()),
+        Some(text) => {
             text.parse().map_err(|error: InvalidSelection| invalid_value(LOOPBACK, text, error.to_string()))
-        },
-    )
+        }
+    }
 }
 
 /// Returns the DNS capture. Without a server there is nothing to capture, and no rule (as in Istio since 1.25).
@@ -157,7 +154,7 @@ fn dns_capture(
         let why = "cannot read /etc/resolv.conf, whose servers are to be captured";
         return Err(invalid_value(options::REDIRECT_DNS.long, "true", why));
     };
-    let servers: Vec<IpAddr> = host::name_servers(resolv_conf);
+    let servers = host::name_servers(resolv_conf);
     if servers.is_empty() {
         let what = "--redirect-dns has no effect: /etc/resolv.conf names no server; --capture-all-dns captures DNS to any";
         warnings.push(what.to_owned());
