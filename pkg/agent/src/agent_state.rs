@@ -14,7 +14,7 @@ use enrolment::{
     ztunnel,
 };
 use model::{MemberAddresses, Pod, PodName, PodUid};
-use pod_status::{CaptureState, CaptureStatus, Redirection};
+use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection};
 use tracing::{info, warn};
 
 use crate::{
@@ -309,10 +309,12 @@ impl AgentState {
     /// Applies changes of membership by labels, at a bounded rate for each pod.
     pub(crate) fn pace_memberships(&mut self, scope: ReconcileScope, now: Instant) {
         let is_partial = scope == ReconcileScope::Pods;
+        let pods = select_pods(&self.index, is_partial.then_some(&self.changed));
         if !is_partial {
-            self.pace.begin_observation();
+            let known: BTreeSet<&PodUid> = pods.iter().map(|pod| &pod.metadata.uid).collect();
+            self.pace.begin_observation(|uid| known.contains(uid));
         }
-        for pod in select_pods(&self.index, is_partial.then_some(&self.changed)) {
+        for pod in pods {
             let shown = pod_standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
             let PodName { namespace, name } = pod.name();
             match self.pace.observe_pod(&pod.metadata.uid, &shown, now) {
@@ -324,9 +326,6 @@ impl AgentState {
                 }
                 None => {}
             }
-        }
-        if !is_partial {
-            self.pace.end_observation();
         }
     }
 
@@ -405,9 +404,6 @@ impl AgentState {
     ) {
         let now = self.has_reported.then(SystemTime::now);
         let (mut marks, mut reports) = (Vec::new(), BTreeMap::new());
-        if only.is_none() {
-            self.notices.begin_observation();
-        }
         for pod in select_pods(&self.index, only) {
             if self.is_gone(pod) {
                 continue; // no longer reported
@@ -421,7 +417,10 @@ impl AgentState {
                     (true, None, CaptureStatus { state: CaptureState::Pending, annotation: None })
                 }
                 AmbientStanding::Out(reason) => {
-                    let status = status(pod, None);
+                    let mut status = status(pod, None);
+                    if *reason == SkipReason::NamespaceUnknown && status.state == CaptureState::Outside {
+                        status = Evidence::UNDETERMINED.classify();
+                    }
                     let state = if is_waiting { CaptureState::Pending } else { status.state };
                     let refused = reason.is_refusal().then(|| reason.code());
                     (false, refused, CaptureStatus { state, ..status })
@@ -445,7 +444,7 @@ impl AgentState {
             reports.insert(uid.clone(), report);
         }
         match only {
-            None => self.notices.end_observation(),
+            None => self.notices.retain_pods(|uid| reports.contains_key(uid)),
             Some(changed) => {
                 let gone = changed.pods.keys().filter(|uid| !reports.contains_key(*uid));
                 gone.for_each(|uid| self.notices.forget_pod(uid));
@@ -519,12 +518,12 @@ impl AgentState {
 
     /// Reports that pods could not be observed or captured.
     pub(crate) fn report_failure(&mut self, problem: &str) {
-        self.notices.begin_observation();
         for pod in self.index.pods() {
             let standing = self.pod_standing(pod);
             self.notices.observe_failure(pod, &standing, problem, Instant::now());
         }
-        self.notices.end_observation();
+        let known: BTreeSet<&PodUid> = self.index.pods().map(|pod| &pod.metadata.uid).collect();
+        self.notices.retain_pods(|uid| known.contains(uid));
     }
 
     /// Annotates every pod as not captured: none of our rules will be left.

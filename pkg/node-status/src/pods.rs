@@ -55,9 +55,12 @@ impl PodContext<'_> {
         }
         let mut evidence = Evidence { life: pod_life(known), ..Evidence::OUTSIDE };
         match (&known.standing, &self.snapshot.capture) {
-            (AmbientStanding::Out(_), _) => {
+            (AmbientStanding::Out(reason), _) => {
                 let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
                 redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
+                if *reason == SkipReason::NamespaceUnknown && shown.mode.is_none() {
+                    evidence = Evidence { life: evidence.life, ..Evidence::UNDETERMINED };
+                }
             }
             (_, CaptureSnapshot::Node { .. }) => shown.mode = Some(RedirectionMode::Node),
             (_, CaptureSnapshot::InPod { .. }) => shown.mode = Some(RedirectionMode::InPod),

@@ -103,6 +103,10 @@ impl Evidence {
     pub const OUTSIDE: Evidence =
         Evidence { membership: MeshMembership::Outside { remains: false }, ..Evidence::UNKNOWN };
 
+    /// A pod of which it is not known whether it should be captured.
+    pub const UNDETERMINED: Evidence =
+        Evidence { membership: MeshMembership::Undetermined, ..Evidence::UNKNOWN };
+
     /// Returns the capture status derived from the evidence.
     pub fn classify(&self) -> CaptureStatus {
         CaptureStatus { state: self.capture_state(), annotation: self.redirection_annotation() }
@@ -122,30 +126,26 @@ impl Evidence {
     }
 
     fn member_state(&self) -> CaptureState {
-        match (self.rules, self.proxy) {
-            (RulesEvidence::Unobserved | RulesEvidence::Doubtful, _) => CaptureState::Unknown,
-            (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _)
+        match self.rules {
+            RulesEvidence::Unobserved | RulesEvidence::Doubtful => CaptureState::Unknown,
+            RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }
                 if self.awaited || self.life != PodLife::Running =>
             {
                 CaptureState::Pending
             }
-            (RulesEvidence::Incomplete { holds: true }, _) if !self.fails_open && !self.overruled => {
+            RulesEvidence::Incomplete { holds: true } if !self.fails_open && !self.overruled => {
                 CaptureState::Held
             }
-            (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _) => CaptureState::Bypassing,
-            (RulesEvidence::Unstable, _) if !self.overruled => CaptureState::Pending,
-            (RulesEvidence::Unstable, _) => CaptureState::Bypassing,
-            (RulesEvidence::Applied | RulesEvidence::Verified, ProxyEvidence::Serves) if self.overruled => {
-                CaptureState::Bypassing
-            }
-            (RulesEvidence::Applied | RulesEvidence::Verified, ProxyEvidence::Serves) => {
-                CaptureState::Captured
-            }
-            (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.awaited => CaptureState::Pending,
-            (RulesEvidence::Applied | RulesEvidence::Verified, _) if self.fails_open || self.overruled => {
-                CaptureState::Bypassing
-            }
-            (RulesEvidence::Applied | RulesEvidence::Verified, _) => CaptureState::Held,
+            RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. } => CaptureState::Bypassing,
+            RulesEvidence::Unstable if !self.overruled => CaptureState::Pending,
+            RulesEvidence::Unstable => CaptureState::Bypassing,
+            RulesEvidence::Applied | RulesEvidence::Verified => match self.proxy {
+                ProxyEvidence::Serves if self.overruled => CaptureState::Bypassing,
+                ProxyEvidence::Serves => CaptureState::Captured,
+                _ if self.awaited => CaptureState::Pending,
+                _ if self.fails_open || self.overruled => CaptureState::Bypassing,
+                _ => CaptureState::Held,
+            },
         }
     }
 
@@ -153,42 +153,29 @@ impl Evidence {
     /// clients to use plaintext. Foreign rules do not change it either: otherwise anyone who may add them could make the pod's
     /// clients use plaintext.
     fn redirection_annotation(&self) -> Option<Redirection> {
-        match (self.membership, self.rules, self.proxy) {
-            (MeshMembership::Outside { .. }, ..) => Some(Redirection::None),
-            (MeshMembership::Leaving | MeshMembership::Undetermined, ..) => None,
-            (MeshMembership::Member, RulesEvidence::Incomplete { .. }, _) => Some(Redirection::None),
+        match self.membership {
+            MeshMembership::Outside { .. } => Some(Redirection::None),
+            MeshMembership::Leaving | MeshMembership::Undetermined => None,
+            MeshMembership::Member => self.member_annotation(),
+        }
+    }
+
+    fn member_annotation(&self) -> Option<Redirection> {
+        let pending = (!self.awaited).then_some(Redirection::Pending);
+        match (self.rules, self.proxy) {
+            (RulesEvidence::Incomplete { .. }, _) => Some(Redirection::None),
             // Clients that use HBONE might not be able to connect.
             (
-                MeshMembership::Member,
                 RulesEvidence::Doubtful | RulesEvidence::Unstable | RulesEvidence::Absent { failing: true },
                 _,
-            ) => (!self.awaited).then_some(Redirection::Pending),
-            (
-                MeshMembership::Member,
-                RulesEvidence::Absent { failing: false } | RulesEvidence::Unobserved,
-                _,
-            ) => None,
-            (
-                MeshMembership::Member,
-                RulesEvidence::Verified,
-                ProxyEvidence::Serves | ProxyEvidence::Unavailable,
-            ) => Some(Redirection::Enabled),
+            ) => pending,
+            (RulesEvidence::Absent { failing: false } | RulesEvidence::Unobserved, _) => None,
+            (RulesEvidence::Applied | RulesEvidence::Verified, ProxyEvidence::Absent) => pending,
+            (RulesEvidence::Verified, ProxyEvidence::Serves | ProxyEvidence::Unavailable) => {
+                Some(Redirection::Enabled)
+            }
             // Will be observed soon, or was by an earlier agent; no fault is known.
-            (
-                MeshMembership::Member,
-                RulesEvidence::Applied,
-                ProxyEvidence::Serves | ProxyEvidence::Unavailable,
-            )
-            | (
-                MeshMembership::Member,
-                RulesEvidence::Applied | RulesEvidence::Verified,
-                ProxyEvidence::Announced,
-            ) => None,
-            (
-                MeshMembership::Member,
-                RulesEvidence::Applied | RulesEvidence::Verified,
-                ProxyEvidence::Absent,
-            ) => (!self.awaited).then_some(Redirection::Pending),
+            (RulesEvidence::Applied, _) | (RulesEvidence::Verified, ProxyEvidence::Announced) => None,
         }
     }
 }

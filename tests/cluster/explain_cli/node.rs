@@ -85,7 +85,7 @@ fn each_pod_of_a_node_has_its_reason() {
         ("istio-system/ztunnel-a", outside("ztunnel"), "it is the node's ztunnel"),
         ("kube-system/istio-cni-node-x7k2p", outside("agent-pod"), "it is the node agent itself"),
         ("mesh/new", ("no-address", "pending", "node", 1), "has no address yet"),
-        ("nowhere/web", ("namespace-unknown", "outside", "-", 2), "its namespace nowhere is not known yet"),
+        ("nowhere/web", ("namespace-unknown", "unknown", "-", 2), "its namespace nowhere is not known yet"),
         ("mesh/webb", ("no-such-pod", "-", "-", 3), "The node node-1 has no pod mesh/webb"),
         ("backup/gone", ("no-such-pod-excluded", "-", "-", 3), "the namespace backup is excluded"),
         ("mesh/both", ("sidecar-rules-missing", "bypassing", "sidecar", 1), "has a sidecar"),

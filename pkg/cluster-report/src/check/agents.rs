@@ -16,8 +16,7 @@ const NAMED: usize = 3;
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let cluster = lookup.cluster;
     let mut all = Vec::new();
-    let is_whole = cluster.only_node.is_none() && cluster.has_read("agents");
-    if cluster.agents.is_empty() && is_whole {
+    if cluster.agents.is_empty() && cluster.only_node.is_none() {
         all.push(Finding::new(Code::NoAgents, ObjectName::cluster(), "no pod has the agents' label"));
     }
     all.extend(rollout_findings(lookup));
@@ -28,8 +27,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
             Err(why) => {
                 let unwell = lookup.node(node).is_some_and(|node| !node.is_ready());
                 let ready = if unwell { " (the node is not ready)" } else { "" };
-                let message = format!("{why}{ready}");
-                all.push(Finding::for_node(Code::AgentSilent, node, message));
+                all.push(Finding::for_node(Code::AgentSilent, node, format!("{why}{ready}")));
             }
             Ok(state) => all.extend(agent_findings(node, state)),
         }
@@ -72,11 +70,8 @@ fn version_finding(lookup: &Lookup<'_>) -> Option<Finding> {
 
 fn not_ready(pod: &Pod) -> Option<Finding> {
     let node = &pod.spec.node_name;
-    let message = if node.is_empty() {
-        format!("{}, not scheduled", pod.phase_summary())
-    } else {
-        format!("{} (node {node})", pod.phase_summary())
-    };
+    let place = if node.is_empty() { ", not scheduled".to_owned() } else { format!(" (node {node})") };
+    let message = pod.phase_summary() + &place;
     let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
     (!pod.status.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on_node(node))
 }

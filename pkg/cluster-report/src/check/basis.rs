@@ -10,15 +10,11 @@ use crate::{
 
 /// Missing data, according to the cluster and the findings.
 pub(crate) struct Missing<'a> {
-    cluster: &'a Cluster,
-    findings: &'a [Finding],
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) findings: &'a [Finding],
 }
 
-impl<'a> Missing<'a> {
-    pub(crate) fn new(cluster: &'a Cluster, findings: &'a [Finding]) -> Missing<'a> {
-        Missing { cluster, findings }
-    }
-
+impl Missing<'_> {
     /// Returns the reasons why a check could not be determined completely; empty: it could.
     pub(super) fn reasons_for(&self, code: Code) -> Vec<String> {
         code.bases().iter().filter_map(|basis| self.missing_reason(*basis)).collect()
@@ -35,7 +31,7 @@ impl<'a> Missing<'a> {
     fn missing_reason(&self, basis: Basis) -> Option<String> {
         match basis {
             Basis::Agents if !self.cluster.agents.is_empty() || !self.cluster.answers.is_empty() => None,
-            Basis::Agents => self.unread_reason(basis).or_else(|| Some("no agent was found".to_owned())),
+            Basis::Agents => Some("no agent was found".to_owned()),
             Basis::Answers => self.node_count_reason(
                 Code::AgentSilent,
                 &format!("of {} agents did not answer", self.cluster.answers.len()),

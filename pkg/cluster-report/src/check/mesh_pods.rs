@@ -1,8 +1,5 @@
 //! Pods: whether each is in its desired state.
 
-use std::collections::BTreeMap;
-
-use enrolment::SkipReason;
 use report::{CaptureState, PodState, StateReport, explain_pod, is_captured_with_fault};
 
 use super::lookup::Lookup;
@@ -37,7 +34,6 @@ fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<F
         CaptureState::Leaving => Code::PodLeaving,
         CaptureState::Pending => Code::PodPending,
         CaptureState::Captured if is_captured_with_fault(state, pod) => Code::PodDiffers,
-        CaptureState::Outside if pod.reason.code == SkipReason::NamespaceUnknown.code() => Code::PodUnknown,
         CaptureState::Captured | CaptureState::Outside => return None,
     };
     let explained = explain_pod(state, &pod.namespace, &pod.name);
@@ -51,32 +47,25 @@ fn reported_finding(node: &str, state: &StateReport, pod: &PodState) -> Option<F
 }
 
 /// Returns findings about mesh pods that their node's agent does not report, or reports as they were before.
-fn unreported_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
-    let reported: BTreeMap<(&str, &str, &str), &PodState> = lookup
-        .cluster
-        .state_reports()
-        .flat_map(|(node, state)| {
-            state.pods.iter().map(move |pod| ((node, pod.namespace.as_str(), pod.name.as_str()), pod))
-        })
-        .collect();
+fn unreported_findings<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Finding> + 'a {
     let running = lookup.mesh_pods().filter(|pod| pod.status.phase == "Running");
-    let found = running.filter_map(|pod| {
-        let meta = &pod.metadata;
-        let key = (pod.spec.node_name.as_str(), meta.namespace.as_str(), meta.name.as_str());
-        match reported.get(&key) {
-            Some(reported) => outdated_finding(lookup, pod, reported),
-            None => missing_finding(lookup, pod),
+    running.filter_map(move |pod| {
+        let state = lookup.cluster.node_state(&pod.spec.node_name)?;
+        match state.pod(&pod.metadata.namespace, &pod.metadata.name) {
+            Some(reported) => outdated_finding(state, pod, reported),
+            None => missing_finding(state, pod),
         }
-    });
-    found.collect()
+    })
 }
 
 /// Returns a finding about a pod that the agent of an ambient node reports by an earlier state of the API.
-fn outdated_finding(lookup: &Lookup<'_>, pod: &Pod, reported: &PodState) -> Option<Finding> {
+fn outdated_finding(state: &StateReport, pod: &Pod, reported: &PodState) -> Option<Finding> {
+    if !state.node.ambient_enabled {
+        return None;
+    }
     let node = pod.spec.node_name.as_str();
-    let state = lookup.cluster.node_state(node).filter(|state| state.node.ambient_enabled)?;
     let uid = &pod.metadata.uid;
-    let is_other = ![uid, &reported.uid].iter().any(|uid| uid.is_empty()) && *uid != reported.uid;
+    let is_other = !uid.is_empty() && !reported.uid.is_empty() && *uid != reported.uid;
     let message = if is_other && is_older_than_observation(pod, state) {
         format!("the agent of node {node} reports an earlier pod of this name, with the UID {}", reported.uid)
     } else if reported.capture == CaptureState::Outside && reported.reason.code == "not-labelled" {
@@ -94,34 +83,30 @@ fn is_older_than_observation(pod: &Pod, state: &StateReport) -> bool {
     began.is_some_and(|began| truncate_to_second(began) < truncate_to_second(&state.observation.observed_at))
 }
 
-fn missing_finding(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
+fn missing_finding(state: &StateReport, pod: &Pod) -> Option<Finding> {
     let node = pod.spec.node_name.as_str();
-    let state = lookup.cluster.node_state(node)?;
     // In ambient mode the agent may not have read its pods yet; otherwise it follows only pods with a sidecar.
     let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
     let began = pod.status.start_time.as_deref()?;
     if !is_followed || !is_older_than_observation(pod, state) {
         return None;
     }
-    let is_older = state
-        .node
-        .agent_started_at
-        .as_deref()
-        .is_some_and(|started| truncate_to_second(began) < truncate_to_second(started));
     let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
-    let finding = if is_older {
-        let started = state.node.agent_started_at.as_deref().unwrap_or_default();
-        let message = format!(
-            "it started at {began}, before the agent of node {node} ({}), which has no record of it",
-            truncate_to_second(started)
-        );
-        Finding::new(Code::PodOlderThanPlugin, object, message)
-    } else {
-        let message = format!("the agent of node {node} does not report it");
-        let finding = Finding::new(Code::PodNotReported, object, message);
-        // Ambient mode lists every pod, so a missing one is excluded; otherwise perhaps only recorded pods are known.
-        let severity = if state.node.ambient_enabled { finding.severity } else { Severity::Unknown };
-        Finding { severity, ..finding }
+    let started = state.node.agent_started_at.as_deref().map(truncate_to_second);
+    let finding = match started.filter(|started| truncate_to_second(began) < *started) {
+        Some(started) => {
+            let message = format!(
+                "it started at {began}, before the agent of node {node} ({started}), which has no record of it"
+            );
+            Finding::new(Code::PodOlderThanPlugin, object, message)
+        }
+        None => {
+            let message = format!("the agent of node {node} does not report it");
+            let finding = Finding::new(Code::PodNotReported, object, message);
+            // Ambient mode lists every pod, so a missing one is excluded; otherwise perhaps only recorded pods are known.
+            let severity = if state.node.ambient_enabled { finding.severity } else { Severity::Unknown };
+            Finding { severity, ..finding }
+        }
     };
     Some(finding.on_node(node))
 }

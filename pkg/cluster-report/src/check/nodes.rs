@@ -1,6 +1,6 @@
 //! Nodes: whether each runs an agent and can capture pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use model::Node;
 use report::{PreflightCheck, StateReport};
@@ -52,9 +52,9 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
             lookup.cluster.nodes.iter().filter(|node| !with_agent.contains_key(node.metadata.name.as_str()));
         all.extend(without.filter_map(|node| without_agent(node, &mesh)));
     }
-    let ready: BTreeSet<&str> =
-        with_agent.iter().filter(|(_, pod)| pod.status.is_ready()).map(|(node, _)| *node).collect();
-    let ready = lookup.cluster.nodes.iter().filter(|node| ready.contains(node.metadata.name.as_str()));
+    let agent = |node: &Node| with_agent.get(node.metadata.name.as_str());
+    let is_ready = |node: &&Node| agent(node).is_some_and(|agent| agent.status.is_ready());
+    let ready = lookup.cluster.nodes.iter().filter(is_ready);
     all.extend(ready.filter_map(taint_finding));
     all.extend(lookup.cluster.state_reports().flat_map(|(node, state)| node_findings(node, state)));
     all

@@ -126,11 +126,8 @@ fn policy_finding(
     let names: Vec<String> = pods.iter().map(|(pod, _)| pod.qualified_name()).collect();
     let message = format!("{what}{with}, at {noun} {which}: {}", shorten_list(&names, NAMED));
     let finding = Finding::new(code, ObjectName::in_namespace("NetworkPolicy", namespace, name), message);
-    let sources: BTreeSet<IpAddr> = pods
-        .iter()
-        .filter(|(pod, source)| *source != Some(default_probe_source(pod)))
-        .filter_map(|(_, source)| *source)
-        .collect();
+    let other = pods.iter().filter(|(pod, source)| *source != Some(default_probe_source(pod)));
+    let sources: BTreeSet<IpAddr> = other.filter_map(|(_, source)| *source).collect();
     if code != Code::PolicyBlocksProbes || sources.is_empty() {
         return Some(finding);
     }

@@ -289,7 +289,7 @@ fn each_finding_has_its_cause() {
             Code::PodUnknown,
             |c| {
                 let pod = &mut state(c).pods[0];
-                (pod.capture, pod.mode) = (CaptureState::Outside, None);
+                (pod.capture, pod.mode) = (CaptureState::Unknown, None);
                 pod.reason.code = "namespace-unknown".into();
             },
             "pod shop/web",

@@ -50,9 +50,15 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.empty = self.empty.or(Some(now)).filter(|_| !there);
                 Vec::new()
             }
-            PodEvent::Captured(netns, result) => self.finish_capture(netns, result, now),
-            PodEvent::Observed(netns, result) => self.finish_observation(netns, result, now),
-            PodEvent::Contested(netns, restored) => self.continue_conflict(netns, restored, now),
+            PodEvent::Captured(netns, result) => {
+                self.end_outdated_step(netns).unwrap_or_else(|| self.finish_capture(result, now))
+            }
+            PodEvent::Observed(netns, result) => {
+                self.end_outdated_step(netns).unwrap_or_else(|| self.finish_observation(result, now))
+            }
+            PodEvent::Contested(netns, restored) => {
+                self.end_outdated_step(netns).unwrap_or_else(|| self.continue_conflict(restored, now))
+            }
             PodEvent::Changed(netns) => self.netns_changed(netns, now),
             PodEvent::Released(netns, result) => self.finish_release(netns, result, now),
             PodEvent::Accepted(netns) => {
@@ -102,10 +108,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         actions
     }
 
-    fn finish_capture(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
-        if let Some(actions) = self.end_outdated_step(netns) {
-            return actions;
-        }
+    fn finish_capture(&mut self, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
         match result {
             Ok(changed) => {
                 // An earlier observation does not cover what was just applied.
@@ -123,15 +126,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    fn finish_observation(
-        &mut self,
-        netns: N,
-        result: Result<bool, Reason>,
-        now: AgentTime,
-    ) -> Vec<PodAction> {
-        if let Some(actions) = self.end_outdated_step(netns) {
-            return actions;
-        }
+    fn finish_observation(&mut self, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
         match result {
             Ok(repaired) => {
                 self.rules = RulesState::Verified;
@@ -158,10 +153,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Schedules another observation of a pod whose writer is faster than an observation, at the rate of [`ChangePace`].
     ///
     /// [`ChangePace`]: retry::ChangePace
-    fn continue_conflict(&mut self, netns: N, restored: bool, now: AgentTime) -> Vec<PodAction> {
-        if let Some(actions) = self.end_outdated_step(netns) {
-            return actions;
-        }
+    fn continue_conflict(&mut self, restored: bool, now: AgentTime) -> Vec<PodAction> {
         self.rules = RulesState::Applied;
         self.record_success();
         if restored {

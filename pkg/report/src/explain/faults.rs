@@ -167,11 +167,6 @@ fn file_finding(file: &InstalledFile) -> Finding {
             "The file that agent and plugin share is missing or damaged, so the plugin cannot enrol pods without the agent",
             &["Check whether the agent may write to its directory."],
         ),
-        "socket" => (
-            "socket",
-            "The socket on which the plugin asks the agent is not there, so new pods may not start",
-            &["Restart the agent's pod of this node."],
-        ),
         _ => ("installation", "A file of ours on the node is missing or damaged", &[]),
     };
     Finding::new_unhealthy(

@@ -41,6 +41,7 @@ pub(super) fn repair_advice(state: &StateReport) -> &'static [&'static str] {
 pub(super) fn pod_finding(state: &StateReport, pod: &PodState) -> Finding {
     match pod.capture {
         CaptureState::Outside => outside::outside_finding(state, pod),
+        CaptureState::Unknown if pod.reason.code == "namespace-unknown" => outside::namespace_unknown(pod),
         CaptureState::Leaving => leaving_finding(pod),
         CaptureState::Unknown => unobserved_pod(state, pod),
         CaptureState::Captured | CaptureState::Pending | CaptureState::Bypassing | CaptureState::Held => {
@@ -66,7 +67,7 @@ fn mesh_pod_finding(state: &StateReport, pod: &PodState) -> Finding {
         last_attempt_failed,
         annotation_missing,
     ];
-    checks.iter().find_map(|check| check(state, pod)).unwrap_or_else(|| capture_state_finding(state, pod))
+    checks.iter().find_map(|check| check(state, pod)).unwrap_or_else(|| capture_state_finding(pod))
 }
 
 fn pod_title(pod: &PodState) -> String {
@@ -133,7 +134,7 @@ pub(super) fn has_no_api(state: &StateReport) -> bool {
 }
 
 /// Returns a clause that names the capture mode.
-pub(super) fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
+fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
     match mode {
         Some(RedirectionMode::Sidecar) => {
             ": rules in its network namespace redirect its traffic to its own sidecar"
@@ -147,7 +148,7 @@ pub(super) fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
 }
 
 /// Returns the finding that follows from the capture state alone.
-fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
+fn capture_state_finding(pod: &PodState) -> Finding {
     let title = pod_title(pod);
     match pod.capture {
         CaptureState::Captured => {
@@ -176,10 +177,8 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
 
 /// Describes a pod that should not be captured, but has capture left over.
 fn leaving_finding(pod: &PodState) -> Finding {
-    let left = match pod.kernel.differences.first().or(pod.kernel.observed.first()) {
-        Some(first) => format!(" ({})", to_clause(first)),
-        None => String::new(),
-    };
+    let left = pod.kernel.differences.first().or(pod.kernel.observed.first());
+    let left = left.map(|first| format!(" ({})", to_clause(first))).unwrap_or_default();
     let message = format!(
         "The pod {} should not be captured, and the agent's rules or addresses for it still exist{left}: {}.",
         pod_title(pod),

@@ -15,19 +15,21 @@ pub(super) fn reason_clause(pod: &PodState) -> String {
     }
 }
 
+pub(super) fn namespace_unknown(pod: &PodState) -> Finding {
+    let message = format!(
+        "The pod {} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh could not be \
+         determined.",
+        sanitize_text(&pod.title()),
+        sanitize_text(&pod.namespace)
+    );
+    let advice = [
+        "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
+    ];
+    Finding::new_unknown("namespace-unknown", message, &advice)
+}
+
 pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
     let title = sanitize_text(&pod.title());
-    if pod.reason.code == "namespace-unknown" {
-        let message = format!(
-            "The pod {title} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh could \
-             not be determined.",
-            sanitize_text(&pod.namespace)
-        );
-        let advice = [
-            "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
-        ];
-        return Finding::new_unknown("namespace-unknown", message, &advice);
-    }
     let depends_on_labels = matches!(pod.reason.code.as_str(), "not-labelled" | "not-selected");
     if let Some(stale) = faults::watch_failed(state).filter(|_| depends_on_labels) {
         let message = format!(
@@ -37,51 +39,43 @@ pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
         );
         return Finding { message, ..stale };
     }
-    let advice: Vec<String> = capture_advice(pod, state).into_iter().map(str::to_owned).collect();
     let message = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));
     let code = if pod.reason.code.is_empty() { "outside" } else { pod.reason.code.as_str() };
-    Finding { advice, ..Finding::new_healthy(code, message, &[]) }
+    Finding::new_healthy(code, message, capture_advice(pod, state))
 }
 
 /// Returns advice for the case that the pod should be captured after all.
-fn capture_advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
-    let ambient = state.node.ambient_enabled;
+fn capture_advice(pod: &PodState, state: &StateReport) -> &'static [&'static str] {
     match pod.reason.code.as_str() {
-        "pod-label-none" => vec!["To capture it, remove that label from the pod's template."],
-        "not-labelled" if !ambient => {
-            vec!["This node's agent takes no part in ambient mode (setting ambient-enabled)."]
+        "pod-label-none" => &["To capture it, remove that label from the pod's template."],
+        "not-labelled" if !state.node.ambient_enabled => {
+            &["This node's agent takes no part in ambient mode (setting ambient-enabled)."]
         }
-        "not-labelled" => vec![
+        "not-labelled" => &[
             "To capture it, label its namespace: istio.io/dataplane-mode=ambient. It need not be restarted.",
         ],
-        "not-selected" => {
-            vec!["To capture it, give it or its namespace the labels that a selector asks for."]
-        }
+        "not-selected" => &["To capture it, give it or its namespace the labels that a selector asks for."],
         "excluded-namespace" => {
-            vec!["To capture it, remove its namespace from exclude-namespaces and restart the agent."]
+            &["To capture it, remove its namespace from exclude-namespaces and restart the agent."]
         }
-        "host-network" => vec!["To capture it, run it without hostNetwork."],
-        "opted-out" => {
-            vec!["To capture it, remove that annotation from the pod's template and from the pod."]
-        }
-        "sidecar" => vec!["To bring it into ambient mode, switch its injection off and restart it."],
-        "istio-init" => vec![
+        "host-network" => &["To capture it, run it without hostNetwork."],
+        "opted-out" => &["To capture it, remove that annotation from the pod's template and from the pod."],
+        "sidecar" => &["To bring it into ambient mode, switch its injection off and restart it."],
+        "istio-init" => &[
             "To let the plugin do that, have istiod inject without istio-init (setting pilot.cni.enabled), and restart the pod.",
         ],
-        "envoy-disabled" => vec!["To capture it, remove DISABLE_ENVOY and restart the pod."],
-        "no-proxy" => {
-            vec!["Check whether the injection succeeded, and whether the container was removed."]
-        }
+        "envoy-disabled" => &["To capture it, remove DISABLE_ENVOY and restart the pod."],
+        "no-proxy" => &["Check whether the injection succeeded, and whether the container was removed."],
         "injection-refused" => {
-            vec!["To capture it, remove that label or annotation from the pod's template and restart it."]
+            &["To capture it, remove that label or annotation from the pod's template and restart it."]
         }
-        "not-injected" => vec![
+        "not-injected" => &[
             "To give it a sidecar, label its namespace for injection and restart the pod.",
             "If it should have one, check whether istiod's webhook was reachable when the pod was created.",
         ],
         "interception-none" => {
-            vec!["To capture it, remove that annotation from the pod's template and restart it."]
+            &["To capture it, remove that annotation from the pod's template and restart it."]
         }
-        _ => Vec::new(),
+        _ => &[],
     }
 }

@@ -5,7 +5,7 @@ use pod_status::{CaptureState, RedirectionMode};
 use super::known::has_no_api;
 use crate::{
     pod::{BypassView, PodState, ZtunnelView},
-    state::{ChangeRecord, ChangeStatus, StateReport},
+    state::{ChangeRecord, ChangeStatus, StateReport, Unobserved},
     text::{more_clause, to_clause, to_sentence},
 };
 
@@ -20,11 +20,8 @@ pub(super) fn describe_pod(state: &StateReport, pod: &PodState, answer: &str) ->
     all.extend(kernel_sentences(pod, answer));
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_sentence(ztunnel, pod.capture, answer)));
     all.extend(annotation_sentence(state, pod));
-    all.extend(
-        pod.unconfirmed
-            .as_ref()
-            .map(|doubt| format!("Not confirmed by the API server: {}.", to_clause(doubt))),
-    );
+    let unconfirmed = pod.unconfirmed.as_deref().map(to_clause);
+    all.extend(unconfirmed.map(|doubt| format!("Not confirmed by the API server: {doubt}.")));
     all.extend(privilege_sentence(pod));
     all.extend(exception_sentences(pod));
     let problem = pod.problem.as_ref().filter(is_new);
@@ -40,28 +37,28 @@ fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     let mut changes = state.history.iter().filter(|change| change.pod.as_ref() == Some(&title));
     let is_uncaptured =
         matches!(pod.capture, CaptureState::Pending | CaptureState::Bypassing | CaptureState::Held);
+    // A change that succeeded did not lead to this state.
     let failed =
         changes.clone().next().filter(|change| is_uncaptured && change.outcome == ChangeStatus::Failed);
-    // Every start of the agent records anew that a ztunnel serves the pod.
-    let recorded =
-        changes.find(|change| change.outcome == ChangeStatus::Succeeded && change.cause != "ztunnel");
-    match (&pod.last_transition_time, &state.node.agent_started_at, failed.or(recorded)) {
+    // An earlier agent captured the pod, and this one found it captured. Every start records anew that a ztunnel serves it.
+    let is_capture =
+        |change: &&ChangeRecord| change.outcome == ChangeStatus::Succeeded && change.cause != "ztunnel";
+    let captured = changes.find(is_capture).filter(|_| pod.capture == CaptureState::Captured);
+    match (&pod.last_transition_time, failed, captured, &state.node.agent_started_at) {
         (Some(since), ..) => format!("In this state since {since}."),
-        // A change that succeeded did not lead to this state.
-        (None, _, Some(change)) if is_uncaptured && change.outcome == ChangeStatus::Failed => {
+        (None, Some(change), ..) => {
             let first = change.first_started_at.as_ref().unwrap_or(&change.started_at);
             format!("In this state at least since {first}, as far as the history goes.")
         }
-        // An earlier agent captured the pod, and this one found it captured.
-        (None, _, Some(change)) if pod.capture == CaptureState::Captured => {
+        (None, None, Some(change), _) => {
             format!("In this state since {}, as far as the history goes.", change.started_at)
         }
-        (None, Some(started), _) => {
+        (None, None, None, Some(started)) => {
             format!(
                 "Time of the last transition unknown: unchanged since the agent started at {started}, or the change was not observed."
             )
         }
-        (None, None, _) => {
+        (None, None, None, None) => {
             "Time of the last transition unknown: only the agent keeps this history.".to_owned()
         }
     }
@@ -196,14 +193,8 @@ fn change_sentence(which: &str, change: &ChangeRecord) -> String {
 
 /// Returns sentences about what could not be observed when the document was made.
 pub(crate) fn describe_unobserved(state: &StateReport) -> Vec<String> {
-    let unobserved = state.observation.unobserved.iter();
-    unobserved
-        .map(|unobserved| {
-            to_sentence(&format!(
-                "Unknown: {}, because: {}",
-                to_clause(&unobserved.description),
-                to_clause(&unobserved.message)
-            ))
-        })
-        .collect()
+    let describe = |Unobserved { description, message, .. }: &Unobserved| {
+        to_sentence(&format!("Unknown: {}, because: {}", to_clause(description), to_clause(message)))
+    };
+    state.observation.unobserved.iter().map(describe).collect()
 }

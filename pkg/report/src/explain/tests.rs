@@ -300,7 +300,7 @@ fn pods_that_should_be_outside() {
         assert_eq!(said, 1, "one reason is enough: {answer}");
     }
     let mut state = node(RedirectionMode::Node);
-    (state.pods[0].capture, state.pods[0].mode) = (CaptureState::Outside, None);
+    (state.pods[0].capture, state.pods[0].mode) = (CaptureState::Unknown, None);
     state.pods[0].reason = reason("namespace-unknown", "its namespace is not known yet");
     assert_eq!(asked(&state).verdict, PodVerdict::Unknown);
 }

@@ -14,11 +14,6 @@ const NAMED: usize = 5;
 
 pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &str) -> Finding {
     let (namespace, name) = (sanitize_text(namespace), sanitize_text(name));
-    let on = if state.node.name.is_empty() {
-        String::new()
-    } else {
-        format!(" {}", sanitize_text(&state.node.name))
-    };
     let title = format!("{namespace}/{name}");
     if is_namespace_excluded(state, &namespace) {
         let message = format!(
@@ -54,9 +49,10 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
         let message = format!("The state of the pod {title} is unknown. {}", stale.message);
         return Finding { message, ..stale };
     }
-    let message = format!(
-        "The node{on} has no pod {title}: its name is different, it is on another node, or it is gone."
-    );
+    let node = sanitize_text(&format!("The node {}", state.node.name));
+    let node = node.trim_end();
+    let message =
+        format!("{node} has no pod {title}: its name is different, it is on another node, or it is gone.");
     let find = format!("Find its name and its node with: kubectl get pods -n {namespace} -o wide.");
     Finding::new(
         "no-such-pod",

@@ -85,16 +85,16 @@ pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding
          bypasses the mesh ({first}{more}).",
         pod_title(pod)
     );
-    if is_on_node {
-        let advice = ["Remove what the message names: the agent leaves objects of other components alone."];
-        return Some(Finding::new_unhealthy("overruled", message, &advice));
-    }
-    let advice = [
-        "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
-         alone.",
-        "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
-    ];
-    Some(Finding::new_unhealthy("overruled", message, &advice))
+    let advice: &[&str] = if is_on_node {
+        &["Remove what the message names: the agent leaves objects of other components alone."]
+    } else {
+        &[
+            "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
+             alone.",
+            "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
+        ]
+    };
+    Some(Finding::new_unhealthy("overruled", message, advice))
 }
 
 /// Finds a pod whose rules are removed again after each repair.

@@ -179,13 +179,6 @@ fn faults_of_the_node_are_told_with_the_pod() {
         ),
         (
             RedirectionMode::Node,
-            |state| state.installation = vec![file("socket")],
-            "socket",
-            PodVerdict::Unhealthy,
-            "socket",
-        ),
-        (
-            RedirectionMode::Node,
             |state| {
                 state.health = vec![PartHealth {
                     component: "installer".into(),
