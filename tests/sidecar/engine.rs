@@ -182,10 +182,7 @@ fn changes(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -
 /// Applies the rules with the engine; returns the changes as text.
 fn by_engine(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> Vec<String> {
     let changes = changes(netns, owner, wanted);
-    let messages = {
-        let changes: Vec<_> = changes.iter().map(|(family, change)| (*family, change)).collect();
-        nftables::transaction_messages(&changes).unwrap()
-    };
+    let messages = nftables::transaction_messages(&changes).unwrap();
     netns.run(move || nftables::commit(messages)).unwrap();
     changes
         .iter()

@@ -80,12 +80,8 @@ pub fn apply_changes(
                     let tracked = held.track_new();
                     firewall.apply(&redirection, Vec::new())?;
                     let kept = tracked.and_then(|()| held.finish_redirection());
-                    Ok(Some(
-                        kept.map_or_else(
-                            |error| ConnectionsReport::from_error(&error),
-                            ConnectionsReport::Kept,
-                        ),
-                    ))
+                    let broken = |error: Error| ConnectionsReport::from_error(&error);
+                    Ok(Some(kept.map_or_else(broken, ConnectionsReport::Kept)))
                 }
                 nothing_to_hold => {
                     firewall.apply(changes, waiting)?;

@@ -1,7 +1,7 @@
 //! Connection tracking of one namespace.
 
 use model::Mark;
-use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
+use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket, allow_missing};
 use sockdiag::{TcpSocket, TcpState};
 
 use crate::{Error, FlowKey, TcpTuple, TrackedConnection, TrackedProtocol, message};
@@ -11,15 +11,6 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Parameter with the number of entries in the namespace; it does not exist without connection tracking.
 const COUNT: &str = "net/netfilter/nf_conntrack_count";
-
-/// Outcome of inserting an entry.
-#[derive(Debug)]
-pub(crate) enum InsertOutcome {
-    Inserted,
-    /// The entry, or a conflicting one, existed before.
-    Exists,
-    Refused(netlink::Error),
-}
 
 /// A handle on connection tracking of the calling thread's namespace.
 #[derive(Debug)]
@@ -36,21 +27,14 @@ impl ConntrackHandle {
         Ok(ConntrackHandle(socket.with_bounds(ListBounds::POD)))
     }
 
+    /// Inserts entries, and returns the outcome of each; `EEXIST`: it, or a conflicting one, existed before.
     pub(crate) fn insert(
         &mut self,
         connections: impl IntoIterator<Item = (TcpTuple, TcpState, u32)>,
-    ) -> Result<Vec<InsertOutcome>, Error> {
+    ) -> Result<Vec<Result<(), netlink::Error>>, Error> {
         let messages =
             connections.into_iter().map(|(tuple, state, mark)| message::insert_request(tuple, state, mark));
-        Ok(self
-            .send_batch(messages, "enter connections into the tracking")?
-            .into_iter()
-            .map(|done| match done {
-                Ok(()) => InsertOutcome::Inserted,
-                Err(error) if error.errno() == Some(Errno::EXIST) => InsertOutcome::Exists,
-                Err(error) => InsertOutcome::Refused(error),
-            })
-            .collect())
+        self.send_batch(messages, "enter connections into the tracking")
     }
 
     /// Returns the connection to which a packet of this direction would belong.
@@ -59,13 +43,9 @@ impl ConntrackHandle {
     /// The kernel cannot be queried.
     pub fn find(&mut self, key: impl Into<FlowKey>) -> Result<Option<TrackedConnection>, Error> {
         let key = key.into();
-        match self.0.get(message::get_request(key)) {
-            Ok(replies) => {
-                Ok(replies.iter().find_map(|reply| message::parse_connection(&reply, key.protocol)))
-            }
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-            Err(error) => Err(tracking_error("ask for a tracked connection")(error)),
-        }
+        let replies = allow_missing(self.0.get(message::connection_request(message::GET, key)), Errno::NOENT);
+        let replies = replies.map_err(tracking_error("ask for a tracked connection"))?.unwrap_or_default();
+        Ok(replies.iter().find_map(|reply| message::parse_connection(&reply, key.protocol)))
     }
 
     /// Returns the connection of a socket. One with translated addresses is found by the direction without translation.
@@ -107,7 +87,7 @@ impl ConntrackHandle {
     /// # Errors
     /// The kernel cannot be queried.
     pub fn delete<K: Copy + Into<FlowKey>>(&mut self, flows: &[K]) -> Result<usize, Error> {
-        let messages = flows.iter().map(|flow| message::delete_request((*flow).into()));
+        let messages = flows.iter().map(|flow| message::connection_request(message::DELETE, (*flow).into()));
         let done = self.send_batch(messages, "delete tracked connections")?;
         Ok(done.iter().filter(|one| one.is_ok()).count())
     }

@@ -6,11 +6,10 @@ use std::{
     net::SocketAddr,
 };
 
+use netlink::Errno;
 use sockdiag::{TcpSocket, TcpSockets, TcpState};
 
-use crate::{
-    ConntrackHandle, Error, LocalPorts, OUTSIDE, TcpTuple, TrackedConnection, handle::InsertOutcome,
-};
+use crate::{ConntrackHandle, Error, LocalPorts, OUTSIDE, TcpTuple, TrackedConnection};
 
 /// Both ends of a connection, the local one first.
 type Ends = (SocketAddr, SocketAddr);
@@ -138,9 +137,9 @@ impl<'a> HeldConnections<'a> {
         let mut known = Vec::new();
         for (socket, outcome) in sockets.iter().zip(outcomes) {
             match outcome {
-                InsertOutcome::Inserted => {}
-                InsertOutcome::Exists => known.push(*socket),
-                InsertOutcome::Refused(error) => {
+                Ok(()) => {}
+                Err(error) if error.errno() == Some(Errno::EXIST) => known.push(*socket),
+                Err(error) => {
                     let before = self.refused.as_ref().map_or(0, |(count, _)| *count);
                     self.refused = Some((before + 1, error.to_string()));
                 }

@@ -10,8 +10,8 @@ use crate::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
 
 /// `NFNL_SUBSYS_CTNETLINK`, with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
 const NEW: u16 = 0x100;
-const GET: u16 = 0x101;
-const DELETE: u16 = 0x102;
+pub(crate) const GET: u16 = 0x101;
+pub(crate) const DELETE: u16 = 0x102;
 /// Size of `struct nfgenmsg`.
 const HEADER: usize = 4;
 
@@ -91,11 +91,6 @@ pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
     message
 }
 
-/// Builds a query for a connection, by either direction.
-pub(crate) fn get_request(key: FlowKey) -> NetlinkRequest {
-    connection_request(GET, key)
-}
-
 /// Builds a query for all connections of both families, TCP or not, with a mark, if given. Old kernels return others,
 /// too.
 pub(crate) fn list_request(mark: Option<Mark>) -> NetlinkRequest {
@@ -106,13 +101,9 @@ pub(crate) fn list_request(mark: Option<Mark>) -> NetlinkRequest {
     message
 }
 
-/// Builds the deletion of a connection.
-pub(crate) fn delete_request(key: FlowKey) -> NetlinkRequest {
-    connection_request(DELETE, key)
-}
-
-/// Builds a message about one connection: without a tuple the kernel would list, or delete, all.
-fn connection_request(kind: u16, key: FlowKey) -> NetlinkRequest {
+/// Builds a query for one connection ([`GET`]), by either direction, or its deletion ([`DELETE`]): without a tuple the
+/// kernel would list, or delete, all.
+pub(crate) fn connection_request(kind: u16, key: FlowKey) -> NetlinkRequest {
     let mut message = new_request(kind, key.tuple.family(), MessageFlags::NONE);
     put_tuple(&mut message, ORIGINAL, key.tuple, key.protocol);
     if key.zone != 0 {
@@ -151,30 +142,17 @@ pub(crate) fn parse_connection(
     of: TrackedProtocol,
 ) -> Option<TrackedConnection> {
     let (_, attributes) = message.split_header::<HEADER>().ok()?;
+    let state = attributes.find_nested(PROTOCOL_INFO).find_nested(TCP).find(TCP_STATE);
     Some(TrackedConnection {
-        original: parse_tuple(&attributes.find(ORIGINAL)?.nested_attributes(), of)?,
-        reply: parse_tuple(&attributes.find(REPLY)?.nested_attributes(), of)?,
-        is_closed: parse_state(&attributes).is_some_and(|state| CLOSED.contains(&state)),
-        mark: attributes.find(MARK).and_then(|mark| mark.read_be32().ok()).unwrap_or_default(),
+        original: parse_tuple(&attributes.find_nested(ORIGINAL), of)?,
+        reply: parse_tuple(&attributes.find_nested(REPLY), of)?,
+        is_closed: state.and_then(|state| state.read_u8().ok()).is_some_and(|state| CLOSED.contains(&state)),
+        mark: attributes.find_be32(MARK).ok().flatten().unwrap_or_default(),
     })
 }
 
-fn parse_state(attributes: &Attributes<'_>) -> Option<u8> {
-    attributes
-        .find(PROTOCOL_INFO)?
-        .nested_attributes()
-        .find(TCP)?
-        .nested_attributes()
-        .find(TCP_STATE)?
-        .read_u8()
-        .ok()
-}
-
 fn parse_tuple(attributes: &Attributes<'_>, of: TrackedProtocol) -> Option<TcpTuple> {
-    let (ip, protocol) = (
-        attributes.find(TUPLE_IP)?.nested_attributes(),
-        attributes.find(TUPLE_PROTOCOL)?.nested_attributes(),
-    );
+    let (ip, protocol) = (attributes.find_nested(TUPLE_IP), attributes.find_nested(TUPLE_PROTOCOL));
     if protocol.find(PROTOCOL)?.read_u8().ok()? != of as u8 {
         return None;
     }
@@ -223,8 +201,8 @@ mod tests {
     fn only_one_connection_is_asked_for_or_forgotten() {
         let one = tuple("10.0.0.2:40000", "10.0.0.1:80");
         for (message, expected) in [
-            (delete_request(one.into()), DELETE),
-            (get_request(one.into()), GET),
+            (connection_request(DELETE, one.into()), DELETE),
+            (connection_request(GET, one.into()), GET),
             (set_mark(one, crate::OUTSIDE), NEW),
         ] {
             let (kind, payload) = sent(message);
@@ -241,8 +219,8 @@ mod tests {
     fn a_flow_of_another_protocol_and_zone_is_named_as_such() {
         let tuple = tuple("10.0.0.2:40000", "10.0.0.1:53");
         let key = FlowKey { tuple, protocol: TrackedProtocol::Udp, zone: 2 };
-        for (message, expected) in [(get_request(key), GET), (delete_request(key), DELETE)] {
-            let (kind, payload) = sent(message);
+        for expected in [GET, DELETE] {
+            let (kind, payload) = sent(connection_request(expected, key));
             let attributes = Attributes::new(&payload[HEADER..]);
             let original = attributes.find(ORIGINAL).unwrap().nested_attributes();
             assert_eq!((kind, parse_tuple(&original, TrackedProtocol::Udp)), (expected, Some(tuple)));

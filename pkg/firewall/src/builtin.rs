@@ -5,18 +5,17 @@
 use std::fmt;
 
 use model::Family;
-use netlink::{Errno, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket};
+use netlink::{Errno, Malformed, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket};
 use nftables::uapi::{
     CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_USE, DELETE_CHAIN, DELETE_TABLE, GET_CHAIN,
-    GET_TABLE, ONLY_EMPTY, TABLE_NAME, TABLE_USE,
+    GET_TABLE, ONLY_EMPTY, TABLE_NAME, TABLE_USE, object_message, query_message,
 };
+use rules::Hook;
 
 use crate::{Error, presence::has_no_nf_tables};
 
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
-/// Names of all built-in chains, in any table.
-const NAMES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// Text for a table that does not exist.
 const NONE: &str = "-";
 
@@ -37,7 +36,7 @@ impl BuiltIn {
     pub fn read_table(family: Family, table: &str) -> Result<BuiltIn, Error> {
         let mut tables = BuiltInTables::open(family)?;
         let mut chains = Vec::new();
-        for name in NAMES {
+        for name in Hook::ALL.map(Hook::as_str) {
             if tables.find_chain(table, name)?.is_some_and(|chain| chain.has_hook) {
                 chains.push(name.to_owned());
             }
@@ -58,13 +57,15 @@ impl BuiltIn {
     /// The kernel refuses, for another reason than that the object is in use.
     pub fn restore_chains(&self, family: Family, table: &str) -> Result<(), Error> {
         let mut tables = BuiltInTables::open(family)?;
-        for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
+        let names = Hook::ALL.map(Hook::as_str);
+        for name in names.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
             if tables.find_chain(table, name)?.is_some_and(|chain| chain.is_unused()) {
-                tables.delete_chain(table, name)?;
+                let names = [(CHAIN_TABLE, table), (CHAIN_NAME, name)];
+                delete_unused(object_message(DELETE_CHAIN, ONLY_EMPTY, tables.family, &names))?;
             }
         }
         if !self.exists && tables.count_users(table)? == Some(0) {
-            tables.delete_table(table)?;
+            delete_unused(object_message(DELETE_TABLE, ONLY_EMPTY, tables.family, &[(TABLE_NAME, table)]))?;
         }
         Ok(())
     }
@@ -88,11 +89,10 @@ pub(crate) struct ChainInfo {
 impl ChainInfo {
     pub(crate) fn parse_chain(message: &ReceivedMessage<'_>) -> Result<ChainInfo, Malformed> {
         let (_, attributes) = message.split_header::<4>()?;
-        let number = |kind| attributes.find(kind).map(|found| found.read_be32()).transpose();
         Ok(ChainInfo {
             has_hook: attributes.find(CHAIN_HOOK).is_some(),
-            policy: number(CHAIN_POLICY)?,
-            users: number(CHAIN_USE)?.unwrap_or_default(),
+            policy: attributes.find_be32(CHAIN_POLICY)?,
+            users: attributes.find_be32(CHAIN_USE)?.unwrap_or_default(),
         })
     }
 
@@ -104,58 +104,40 @@ impl ChainInfo {
 /// Access to nf_tables of a namespace.
 struct BuiltInTables {
     socket: Socket,
-    header: [u8; 4],
+    family: u8,
 }
 
 impl BuiltInTables {
     fn open(family: Family) -> Result<BuiltInTables, Error> {
-        // struct nfgenmsg: family (NFPROTO_IPV4, NFPROTO_IPV6), version 0, resource 0
-        let header = [if family == Family::V6 { 10 } else { 2 }, 0, 0, 0];
-        Ok(BuiltInTables {
-            socket: Socket::open(NetlinkProtocol::Netfilter).map_err(Error::BuiltIn)?,
-            header,
-        })
+        let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(Error::BuiltIn)?;
+        Ok(BuiltInTables { socket, family: family.address_family() })
     }
 
     fn find_chain(&mut self, table: &str, name: &str) -> Result<Option<ChainInfo>, Error> {
-        let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &self.header);
-        question.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, name);
-        self.query_kernel(question, |reply| Ok(ChainInfo::parse_chain(reply)?))
+        let names = [(CHAIN_TABLE, table), (CHAIN_NAME, name)];
+        self.query_kernel(query_message(GET_CHAIN, self.family, &names), ChainInfo::parse_chain)
     }
 
     /// Returns the number of objects in a table, if it exists.
     fn count_users(&mut self, table: &str) -> Result<Option<u32>, Error> {
-        let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &self.header);
-        question.put_str(TABLE_NAME, table);
-        self.query_kernel(question, |reply| {
+        self.query_kernel(query_message(GET_TABLE, self.family, &[(TABLE_NAME, table)]), |reply| {
             let (_, attributes) = reply.split_header::<4>()?;
-            Ok(attributes.find(TABLE_USE).map(|found| found.read_be32()).transpose()?.unwrap_or_default())
+            Ok(attributes.find_be32(TABLE_USE)?.unwrap_or_default())
         })
     }
 
     fn query_kernel<T>(
         &mut self,
         question: NetlinkRequest,
-        read: impl Fn(&ReceivedMessage<'_>) -> Result<T, netlink::Error>,
+        read: impl Fn(&ReceivedMessage<'_>) -> Result<T, Malformed>,
     ) -> Result<Option<T>, Error> {
         let replies = match self.socket.get(question) {
             Ok(replies) => replies,
             Err(error) if error.errno() == Some(Errno::NOENT) || has_no_nf_tables(&error) => return Ok(None),
             Err(source) => return Err(Error::BuiltIn(source)),
         };
-        replies.iter().next().map(|reply| read(&reply)).transpose().map_err(Error::BuiltIn)
-    }
-
-    fn delete_chain(&self, table: &str, name: &str) -> Result<(), Error> {
-        let mut change = NetlinkRequest::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
-        change.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, name);
-        delete_unused(change)
-    }
-
-    fn delete_table(&self, table: &str) -> Result<(), Error> {
-        let mut change = NetlinkRequest::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
-        change.put_str(TABLE_NAME, table);
-        delete_unused(change)
+        let found = replies.iter().next().map(|reply| read(&reply)).transpose();
+        found.map_err(|malformed| Error::BuiltIn(malformed.into()))
     }
 }
 

@@ -7,15 +7,12 @@ use std::{
     time::Duration,
 };
 
-use iptables_legacy::{LegacyRule, PlainVerdict};
+use iptables_legacy::LegacyRule;
 use model::Family;
-use netlink::{
-    Attribute, Attributes, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
-    ReceivedMessage, Socket,
-};
+use netlink::{Attributes, ListBounds, Malformed, NetlinkProtocol, ReceivedMessage, Socket};
 use nftables::uapi::{
-    DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, NFPROTO, RULE_CHAIN,
-    RULE_EXPRESSIONS, RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_RETURN, XT_NAME,
+    DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, RULE_CHAIN, RULE_EXPRESSIONS,
+    RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_RETURN, XT_NAME, query_message,
 };
 use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 
@@ -60,10 +57,10 @@ pub(crate) struct TracedRule {
 
 impl TracedRule {
     fn from_legacy(rule: &LegacyRule<'_>) -> TracedRule {
-        let effect = match rule.verdict {
-            Some(PlainVerdict::Accept | PlainVerdict::Return) => RuleEffect::Leaves,
-            None if RuleEffect::is_redirection(rule.target) => RuleEffect::Redirects,
-            None => RuleEffect::None,
+        let effect = match rule.target {
+            _ if rule.leaves_chain => RuleEffect::Leaves,
+            name if RuleEffect::is_redirection(name) => RuleEffect::Redirects,
+            _ => RuleEffect::None,
         };
         let jumps_to = rule.target_chain.map(str::to_owned);
         TracedRule { chain: rule.chain.to_owned(), jumps_to, effect }
@@ -138,14 +135,14 @@ impl CapturedTraffic {
         let mut tables = BTreeMap::new();
         let is_relevant = |rule: &TracedRule| owner.contains(&rule.chain) || is_relevant_in_hook(rule, owner);
         nf_tables(|number, table, rule| {
-            if is_native_table(owner, number, table) || decode_family(number).is_some() && is_relevant(&rule)
-            {
-                note_rule(&mut tables, (decode_family(number), 0, table.to_owned()), rule);
+            let family = Family::from_address_family(number);
+            if is_native_table(owner, number, table) || family.is_some() && is_relevant(&rule) {
+                note_rule(&mut tables, (family, 0, table.to_owned()), rule);
             }
         })?;
         if !tables.is_empty() {
             for ((number, table), chain) in inactive_chains(owner, BOUNDS)? {
-                let key = (decode_family(number), 0, table);
+                let key = (Family::from_address_family(number), 0, table);
                 match chain {
                     Some(chain) => drop(tables.get_mut(&key).and_then(|chains| chains.0.remove(&chain))),
                     None => drop(tables.remove(&key)),
@@ -221,17 +218,11 @@ impl CapturedTraffic {
     }
 }
 
-/// Returns the family of iptables; `None`: a family of nf_tables that iptables does not have.
-fn decode_family(number: u8) -> Option<Family> {
-    NFPROTO.into_iter().find(|(_, known)| *known == number).map(|(family, _)| family)
-}
-
 /// Reads all rules of nf_tables in their order, each with the number of its family and its table.
 fn nf_tables(mut note: impl FnMut(u8, &str, TracedRule)) -> Result<(), Error> {
-    // struct nfgenmsg: any family, version 0, resource 0
-    let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[0; 4]);
     let opened = Socket::open_with_timeout(NetlinkProtocol::Netfilter, BOUNDS.time);
-    let replies = or_empty(opened.and_then(|socket| socket.with_bounds(BOUNDS).dump(&question)))?;
+    let dump = |socket: Socket| socket.with_bounds(BOUNDS).dump(&query_message(GET_RULE, 0, &[]));
+    let replies = or_empty(opened.and_then(dump))?;
     for reply in replies.iter() {
         let (table, rule) = parse_rule(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
         note(reply.payload.first().copied().unwrap_or_default(), table, rule);
@@ -250,17 +241,15 @@ fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedR
     let mut jumps_to = None;
     let mut effect = RuleEffect::None;
     let mut is_plain = true;
-    for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
+    for expression in attributes.find_nested(RULE_EXPRESSIONS) {
         let parts = expression?.nested_attributes();
         let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("expression without a name"))?.read_str()?;
         let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") else { continue };
+        let data = data.nested_attributes();
         if name == "immediate" {
-            let verdict = data
-                .nested_attributes()
-                .find(IMMEDIATE_DATA)
-                .and_then(|data| data.nested_attributes().find(DATA_VERDICT));
-            let Some(verdict) = verdict.map(|verdict| verdict.nested_attributes()) else { continue };
-            let code = verdict.find(VERDICT_CODE).map(|code| code.read_be32()).transpose()?;
+            let Some(verdict) = data.find_nested(IMMEDIATE_DATA).find(DATA_VERDICT) else { continue };
+            let verdict = verdict.nested_attributes();
+            let code = verdict.find_be32(VERDICT_CODE)?;
             if is_plain && matches!(code.map(u32::cast_signed), Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
                 effect = RuleEffect::Leaves;
             }
@@ -268,7 +257,7 @@ fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedR
             break; // the kernel accepts further verdicts, and evaluates none of them
         }
         is_plain = false;
-        let target = data.nested_attributes().find(XT_NAME).filter(|_| name == "target");
+        let target = data.find(XT_NAME).filter(|_| name == "target");
         if RuleEffect::is_redirection(target.map_or(Ok(name), |target| target.read_str())?) {
             effect = RuleEffect::Redirects;
         }
@@ -325,6 +314,7 @@ impl TableChains {
 
 #[cfg(test)]
 mod tests {
+    use netlink::{MessageFlags, NetlinkRequest};
     use nftables::uapi::ELEMENT;
 
     use super::*;

@@ -124,11 +124,9 @@ impl FamilyChanges {
 
     /// Returns the tables that are changed, by family.
     pub fn changed_tables(&self) -> Vec<(Family, &'static str)> {
-        let of =
-            |change: &RuleChange| change.edits.iter().map(|edit| edit.table.as_str()).collect::<Vec<_>>();
         self.families
             .iter()
-            .flat_map(|(family, change)| of(change).into_iter().map(|table| (*family, table)))
+            .flat_map(|(family, change)| change.edits.iter().map(move |edit| (*family, edit.table.as_str())))
             .collect()
     }
 
@@ -191,8 +189,7 @@ impl Firewall {
             let restorable = self.without_opaque_deletes(changes)?;
             return self.or_native(self.restore(&restorable.restore_texts(), waiting), changes);
         }
-        let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
-        let refused = match nftables::transaction_messages(&by_family) {
+        let refused = match nftables::transaction_messages(&changes.families) {
             Ok(messages) => match commit_messages(messages) {
                 Err(Error::Engine(error)) if is_unknown_to_kernel(&error) => error.into(),
                 // An object that is no rule, such as a map, refers to a chain that is to be removed.
@@ -222,8 +219,7 @@ impl Firewall {
             .map(|(family, change)| (*family, change.split_opaque_deletes()))
             .collect();
         if deletes.iter().any(|(_, change)| !change.is_empty()) {
-            let by_family: Vec<_> = deletes.iter().map(|(family, change)| (*family, change)).collect();
-            commit_messages(nftables::transaction_messages(&by_family)?)?;
+            commit_messages(nftables::transaction_messages(&deletes)?)?;
         }
         Ok(remaining)
     }

@@ -21,7 +21,7 @@ impl RulesFingerprint {
     /// # Errors
     /// The kernel could not be queried, or its answer is malformed.
     pub fn observe_netns() -> Result<RulesFingerprint, Error> {
-        RulesFingerprint::read_within(iptables_legacy::LONGEST)
+        RulesFingerprint::read_within(None, iptables_legacy::LONGEST)
     }
 
     /// Like [`RulesFingerprint::observe_netns`], but with the larger limit for a node's legacy tables. `generation`: of
@@ -30,18 +30,12 @@ impl RulesFingerprint {
     /// # Errors
     /// As [`RulesFingerprint::observe_netns`].
     pub(crate) fn for_node(generation: Option<u32>) -> Result<RulesFingerprint, Error> {
-        if generation.is_none() {
-            return RulesFingerprint::read_within(iptables_legacy::LONGEST_OF_NODE);
-        }
-        let legacy = iptables_legacy::tables_fingerprint(iptables_legacy::LONGEST_OF_NODE)?;
-        Ok(RulesFingerprint { generation, legacy })
+        RulesFingerprint::read_within(generation, iptables_legacy::LONGEST_OF_NODE)
     }
 
-    fn read_within(longest: usize) -> Result<RulesFingerprint, Error> {
-        Ok(RulesFingerprint {
-            generation: rules_generation()?,
-            legacy: iptables_legacy::tables_fingerprint(longest)?,
-        })
+    fn read_within(generation: Option<u32>, longest: usize) -> Result<RulesFingerprint, Error> {
+        let generation = if generation.is_some() { generation } else { rules_generation()? };
+        Ok(RulesFingerprint { generation, legacy: iptables_legacy::tables_fingerprint(longest)? })
     }
 
     /// Returns the generation of nf_tables; `None`: the kernel has no nf_tables.

@@ -215,9 +215,7 @@ impl AllTables {
         presence: &BackendPresence,
         with_all: bool,
     ) -> Result<AllTables, Error> {
-        let read = |backend| {
-            Firewall::with_backend(backend, options, presence).read_tables(presence.backend_families(backend))
-        };
+        let read = |backend| Firewall::with_backend(backend, options, presence).read_present();
         let legacy = Firewall::with_backend(Backend::Legacy, options, presence);
         let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
         let native = presence.native && options.native != NativeTables::Never;
@@ -252,25 +250,16 @@ impl Firewall {
     /// available.
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
         let presence = BackendPresence::observe_netns()?;
-        if let Some(backend) = options.forced {
-            let firewall = Firewall::with_backend(backend, options, &presence);
-            let observed = firewall.read_present()?;
-            return Ok((firewall, observed));
-        }
-        let by_content = match presence.is_blank() {
-            true => None,
-            false => AllTables::read_all(options, &presence, false)?.choose_backend(),
-        };
-        if let Some((backend, observed)) = by_content {
+        if options.forced.is_none()
+            && let Some((backend, observed)) =
+                AllTables::read_all(options, &presence, false)?.choose_backend()
+        {
             return Ok((Firewall::with_backend(backend, options, &presence), observed));
         }
-        let backend = options.default_backend(&IptablesTools::from_environment(), &presence)?;
+        let default = || options.default_backend(&IptablesTools::from_environment(), &presence);
+        let backend = options.forced.map_or_else(default, Ok)?;
         let firewall = Firewall::with_backend(backend, options, &presence);
-        let observed = match (presence.is_blank(), backend) {
-            (true, Backend::Native) => ObservedTables::no_native(),
-            (true, _) => ObservedTables::default(),
-            (false, _) => firewall.read_present()?,
-        };
+        let observed = firewall.read_present()?;
         Ok((firewall, observed))
     }
 
@@ -288,9 +277,10 @@ impl Firewall {
         self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Restore).is_ok()
     }
 
-    /// Reads the tables of these families, which exist.
-    pub(crate) fn read_tables(&self, families: &[Family]) -> Result<ObservedTables, Error> {
+    /// Reads the tables that existed when this was opened.
+    pub(crate) fn read_present(&self) -> Result<ObservedTables, Error> {
         let bounds = self.options.list_bounds();
+        let families = self.presence.backend_families(self.backend);
         match self.backend {
             Backend::Native if !self.presence.native => Ok(ObservedTables::no_native()),
             Backend::Native => {
@@ -346,11 +336,6 @@ impl Firewall {
         present.map(|backend| Firewall { backend, ..self.clone() })
     }
 
-    /// Reads the tables that existed when this was opened.
-    pub(crate) fn read_present(&self) -> Result<ObservedTables, Error> {
-        self.read_tables(self.presence.backend_families(self.backend))
-    }
-
     /// Reads the tables by the save tools of this backend, both families in parallel.
     fn save_tables(&self) -> Result<ObservedTables, Error> {
         let families = BackendPresence::observe_netns()?.backend_families(self.backend).to_vec();
@@ -361,13 +346,9 @@ impl Firewall {
         let mut observed = ObservedTables::default();
         let time = self.options.tool_time();
         for (family, finished) in finish_all(started.collect::<Result<_, Error>>()?, time)? {
-            let tool = finished.tool.clone();
-            let output = finished.require_success()?;
-            let saved = SavedTables::parse_for(&output.stdout, &OWNERS).map_err(|source| Error::Save {
-                tool,
-                family,
-                source,
-            })?;
+            let FinishedTool { tool, stdout, .. } = finished.require_success()?;
+            let saved = SavedTables::parse_for(&stdout, &OWNERS);
+            let saved = saved.map_err(|source| Error::Save { tool, family, source })?;
             observed.families.insert(family, saved);
         }
         Ok(observed)
@@ -432,14 +413,11 @@ impl Firewall {
         }
     }
 
+    /// Returns the arguments of a restore, which waits for the lock; for nft, which needs none, it does not.
     fn restore_arguments(&self) -> Vec<String> {
-        std::iter::once("--noflush".to_owned()).chain(self.wait_argument()).collect()
-    }
-
-    /// Returns the argument that waits for the lock; `None` for nft, which needs no lock.
-    fn wait_argument(&self) -> Option<String> {
         let seconds = self.options.lock_wait.as_secs().max(1);
-        (self.backend == Backend::Legacy).then(|| format!("--wait={seconds}"))
+        let wait = (self.backend == Backend::Legacy).then(|| format!("--wait={seconds}"));
+        std::iter::once("--noflush".to_owned()).chain(wait).collect()
     }
 
     fn restore_environment(&self) -> Vec<(&'static str, &Path)> {

@@ -15,16 +15,13 @@ use std::{
 };
 
 use model::{Family, Mark};
-use netlink::{
-    Attribute, Attributes, DEFAULT_TIMEOUT, ListBounds, Malformed, MessageFlags, NetlinkProtocol,
-    NetlinkRequest, ReceivedMessage, Socket,
-};
+use netlink::{Attributes, DEFAULT_TIMEOUT, ListBounds, Malformed, NetlinkProtocol, ReceivedMessage, Socket};
 use nftables::{
     native::{has_table_prefix, iptables_table},
     uapi::{
         CHAIN_BOUND, CHAIN_FLAGS, CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, CHAIN_USE, GET_CHAIN,
         GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, INET, IPV4, IPV6, NETDEV, RULE_CHAIN,
-        RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain,
+        RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain, query_message,
     },
 };
 use rules::{ChainSet, Hook, Table};
@@ -210,8 +207,7 @@ impl ForeignTables {
         let timeout = bounds.time.min(DEFAULT_TIMEOUT);
         let mut socket = Socket::open_with_timeout(NetlinkProtocol::Netfilter, timeout)?.with_bounds(bounds);
         let generation = nftables::request_generation(&mut socket)?;
-        // struct nfgenmsg: any family, version 0, resource 0
-        let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
+        let replies = socket.dump(&query_message(GET_CHAIN, 0, &[]))?;
         let mut tables = BTreeMap::new();
         for reply in replies.iter() {
             record_chain(&mut tables, owned, &reply)?;
@@ -300,19 +296,15 @@ impl ForeignTables {
         table: &str,
         marks: &[Mark],
     ) -> Result<Vec<ForeignRule>, netlink::Error> {
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
-        question.put_str(RULE_TABLE, table);
         let mut rules = Vec::new();
-        for reply in self.socket.dump(&question)?.iter() {
+        for reply in self.socket.dump(&query_message(GET_RULE, family, &[(RULE_TABLE, table)]))?.iter() {
             let (_, attributes) = reply.split_header::<4>()?;
             let chain = required_text(&attributes, RULE_CHAIN)?;
             // Kernels before Linux 4.15 do not filter by table.
             if required_text(&attributes, RULE_TABLE)? != table || self.owned.contains(family, table, chain) {
                 continue;
             }
-            let expressions = attributes.find(RULE_EXPRESSIONS);
-            let (effects, jumps) =
-                effect::rule_effects(expressions.iter().flat_map(Attribute::nested_attributes), marks)?;
+            let (effects, jumps) = effect::rule_effects(attributes.find_nested(RULE_EXPRESSIONS), marks)?;
             rules.push(ForeignRule { chain: chain.to_owned(), effects, jumps });
         }
         Ok(rules)
@@ -321,12 +313,11 @@ impl ForeignTables {
 
 /// Returns the dormant tables.
 fn read_dormant(socket: &mut Socket) -> Result<BTreeSet<TableKey>, netlink::Error> {
-    let replies = socket.dump(&NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]))?;
+    let replies = socket.dump(&query_message(GET_TABLE, 0, &[]))?;
     let mut dormant = BTreeSet::new();
     for reply in replies.iter() {
-        let family = reply.payload.first().copied().unwrap_or_default();
-        let (_, attributes) = reply.split_header::<4>()?;
-        let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?.unwrap_or(0);
+        let (&[family, ..], attributes) = reply.split_header::<4>()?;
+        let flags = attributes.find_be32(TABLE_FLAGS)?.unwrap_or(0);
         let name = required_text(&attributes, TABLE_NAME)?;
         // A dormant table whose name is not UTF-8 must not be confused with others.
         if flags & TABLE_DORMANT != 0 && !name.is_empty() {
@@ -364,9 +355,8 @@ pub(crate) fn compare_base_chain(
     let Some(hook) = chain.find(CHAIN_HOOK).map(|hook| hook.nested_attributes()) else {
         return Ok(Some(UNHOOKED));
     };
-    let read = |kind| hook.find(kind).map(|found| found.read_be32()).transpose();
-    let has_priority = is_native || read(HOOK_PRIORITY)? == Some(priority.cast_unsigned());
-    if read(HOOK_NUMBER)? != Some(number) || !has_priority {
+    let has_priority = is_native || hook.find_be32(HOOK_PRIORITY)? == Some(priority.cast_unsigned());
+    if hook.find_be32(HOOK_NUMBER)? != Some(number) || !has_priority {
         return Ok(Some(UNHOOKED));
     }
     let is_of_type = is_native || chain.find(CHAIN_TYPE).is_some_and(|found| found.read_name() == kind);
@@ -396,8 +386,7 @@ fn record_chain(
     owned: OwnedChains,
     reply: &ReceivedMessage<'_>,
 ) -> Result<(), netlink::Error> {
-    let family = reply.payload.first().copied().unwrap_or_default();
-    let (_, attributes) = reply.split_header::<4>()?;
+    let (&[family, ..], attributes) = reply.split_header::<4>()?;
     let (table, name) = (required_text(&attributes, CHAIN_TABLE)?, required_text(&attributes, CHAIN_NAME)?);
     let chains = tables.entry((family, table.to_owned())).or_default();
     if let Some(why) = inactive_reason(owned.owner, (family, table), name, &attributes)? {
@@ -407,12 +396,9 @@ fn record_chain(
         chains.is_shared = true;
         return Ok(());
     }
-    let number = |kind| {
-        Ok::<_, Malformed>(attributes.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0))
-    };
-    let rules = number(CHAIN_USE)?;
+    let rules = attributes.find_be32(CHAIN_USE)?.unwrap_or(0);
     chains.rules = chains.rules.saturating_add(rules);
-    chains.bound += usize::from(number(CHAIN_FLAGS)? & CHAIN_BOUND != 0);
+    chains.bound += usize::from(attributes.find_be32(CHAIN_FLAGS)?.unwrap_or(0) & CHAIN_BOUND != 0);
     if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)
         && let Some(effect) = early_hook(family, &hook.nested_attributes())?
     {
@@ -423,8 +409,7 @@ fn record_chain(
 
 /// Returns the hook and priority of a chain, if it precedes ours.
 fn early_hook(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malformed> {
-    let number =
-        |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0));
+    let number = |kind| Ok::<_, Malformed>(hook.find_be32(kind)?.unwrap_or(0));
     let (hook, priority) = (number(HOOK_NUMBER)?, number(HOOK_PRIORITY)?.cast_signed());
     let name = match family {
         NETDEV => Some("device"),

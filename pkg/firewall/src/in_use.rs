@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use iptables_legacy::{IptablesTools, ToolKind, ToolVerb};
 use model::Family;
-use netlink::{ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
-use nftables::uapi::{CHAIN_NAME, GET_CHAIN};
+use netlink::{ListBounds, NetlinkProtocol, Socket};
+use nftables::uapi::{CHAIN_NAME, GET_CHAIN, query_message};
 
 use crate::{
     Error,
@@ -38,10 +38,8 @@ pub fn nft_names() -> Result<BTreeSet<String>, Error> {
 
 fn list_nft_chains() -> Result<BTreeSet<String>, netlink::Error> {
     let mut names = BTreeSet::new();
-    // struct nfgenmsg: any family, version 0, resource 0
-    let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
     let socket = Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(ListBounds::POD);
-    let (replies, _) = socket.dump_head(&question, ListBounds::POD.bytes)?;
+    let (replies, _) = socket.dump_head(&query_message(GET_CHAIN, 0, &[]), ListBounds::POD.bytes)?;
     for reply in replies.iter() {
         let (_, attributes) = reply.split_header::<4>()?;
         names.extend(attributes.find(CHAIN_NAME).map(|name| name.read_name().to_owned()));

@@ -1,19 +1,19 @@
 //! Tables and built-in chains of nf_tables that the kernel does not evaluate, or evaluates otherwise, although they have
 //! rules of ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
-use netlink::{Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
+use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket, allow_missing};
 use nftables::uapi::{
     CHAIN_NAME, CHAIN_TABLE, GET_CHAIN, GET_TABLE, TABLE_DORMANT, TABLE_FLAGS, TABLE_NAME, base_chain,
-    nfgenmsg_header,
+    query_message,
 };
 use rules::{ChainSet, Hook, SavedTables, Table};
 
 use crate::{
     Backend, Error, Firewall, ObservedTables,
-    foreign::{DORMANT, compare_base_chain},
+    foreign::{DORMANT, compare_base_chain, place_name},
 };
 
 impl Firewall {
@@ -36,49 +36,39 @@ pub(crate) fn inactive_places(
     owner: ChainSet,
     observed: &BTreeMap<Family, SavedTables>,
 ) -> Result<Vec<String>, Error> {
-    let mut socket = None;
-    let mut found = Vec::new();
-    for (family, tables) in observed {
-        for (table, saved) in &tables.tables {
-            let hooks = owner.hooks_in(saved);
-            if hooks.is_empty() {
-                continue;
-            }
-            let socket = match &mut socket {
-                Some(socket) => socket,
-                None => {
-                    let opened = Socket::open(NetlinkProtocol::Netfilter).map_err(Error::Presence)?;
-                    socket.insert(opened)
-                }
-            };
-            if is_dormant(socket, *family, *table).map_err(Error::Presence)? {
-                found.push(describe_place(*family, *table, None, DORMANT));
-                continue;
-            }
-            for hook in hooks {
-                let why = inactive_reason(socket, *family, *table, hook).map_err(Error::Presence)?;
-                found.extend(why.map(|why| describe_place(*family, *table, Some(hook), why)));
-            }
+    let tables = observed.iter().flat_map(|(family, tables)| {
+        tables.tables.iter().map(move |(table, saved)| (*family, *table, owner.hooks_in(saved)))
+    });
+    let tables: Vec<_> = tables.filter(|(.., hooks)| !hooks.is_empty()).collect();
+    if tables.is_empty() {
+        return Ok(Vec::new());
+    }
+    find_inactive(tables).map_err(Error::Presence)
+}
+
+fn find_inactive(tables: Vec<(Family, Table, BTreeSet<Hook>)>) -> Result<Vec<String>, netlink::Error> {
+    let (mut socket, mut found) = (Socket::open(NetlinkProtocol::Netfilter)?, Vec::new());
+    for (family, table, hooks) in tables {
+        let place = place_name(&(family.address_family(), table.as_str().to_owned()));
+        if is_dormant(&mut socket, family, table)? {
+            found.push(format!("{place} {DORMANT}"));
+            continue;
+        }
+        for hook in hooks {
+            let why = inactive_reason(&mut socket, family, table, hook)?;
+            found.extend(why.map(|why| format!("{place} {} {why}", hook.as_str())));
         }
     }
     Ok(found)
 }
 
-fn describe_place(family: Family, table: Table, hook: Option<Hook>, why: &str) -> String {
-    let family = if family == Family::V4 { "ip" } else { "ip6" };
-    let hook = hook.map_or_else(String::new, |hook| format!(" {}", hook.as_str()));
-    format!("nf_tables {family} {}{hook} {why}", table.as_str())
-}
-
 /// Returns whether a table is dormant. A table that no longer exists is not.
 fn is_dormant(socket: &mut Socket, family: Family, table: Table) -> Result<bool, netlink::Error> {
-    let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
-    question.put_str(TABLE_NAME, table.as_str());
+    let question = query_message(GET_TABLE, family.address_family(), &[(TABLE_NAME, table.as_str())]);
     let replies = find_object(socket, question)?;
     let Some(reply) = replies.iter().next() else { return Ok(false) };
     let (_, attributes) = reply.split_header::<4>()?;
-    let flags = attributes.find(TABLE_FLAGS).map(|flags| flags.read_be32()).transpose()?;
-    Ok(flags.unwrap_or(0) & TABLE_DORMANT != 0)
+    Ok(attributes.find_be32(TABLE_FLAGS)?.unwrap_or(0) & TABLE_DORMANT != 0)
 }
 
 /// Returns why the kernel does not evaluate a built-in chain as such; `None`: it does, or the chain no longer exists.
@@ -88,17 +78,13 @@ fn inactive_reason(
     table: Table,
     hook: Hook,
 ) -> Result<Option<&'static str>, netlink::Error> {
-    let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
-    question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, hook.as_str());
-    let replies = find_object(socket, question)?;
+    let names = [(CHAIN_TABLE, table.as_str()), (CHAIN_NAME, hook.as_str())];
+    let replies = find_object(socket, query_message(GET_CHAIN, family.address_family(), &names))?;
     let Some(reply) = replies.iter().next() else { return Ok(None) };
     let (_, attributes) = reply.split_header::<4>()?;
     Ok(compare_base_chain(&attributes, base_chain(table, hook), false)?)
 }
 
 fn find_object(socket: &mut Socket, question: NetlinkRequest) -> Result<ReplyMessages, netlink::Error> {
-    match socket.get(question) {
-        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(ReplyMessages::default()),
-        replies => replies,
-    }
+    allow_missing(socket.get(question), Errno::NOENT).map(Option::unwrap_or_default)
 }

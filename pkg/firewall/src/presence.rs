@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use model::Family;
-use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use netlink::{Errno, ListBounds, NetlinkProtocol, Socket};
 use nftables::{
     native::has_table_prefix,
-    uapi::{GET_TABLE, INET, NFPROTO, TABLE_NAME},
+    uapi::{GET_TABLE, INET, TABLE_NAME, query_message},
 };
 
 use rules::{Table, native::table_name};
@@ -53,14 +53,9 @@ impl BackendPresence {
         let tables = all_nft_tables()?;
         let has_nf_tables = tables.is_some();
         let has = |number: u8| tables.iter().flatten().any(|(of, _)| *of == number);
-        let nft = NFPROTO.into_iter().filter(|(_, number)| has(*number)).map(|(family, _)| family).collect();
+        let nft = Family::BOTH.into_iter().filter(|family| has(family.address_family())).collect();
         let native = tables.iter().flatten().any(|(of, name)| *of == INET && is_native(name));
         Ok(BackendPresence { nft, legacy, native, has_nf_tables })
-    }
-
-    /// Returns whether no backend has any table.
-    pub(crate) fn is_blank(&self) -> bool {
-        self.nft.is_empty() && self.legacy.is_empty() && !self.native
     }
 }
 
@@ -95,12 +90,10 @@ pub(crate) fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> 
 /// ones of ours.
 fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
-    // struct nfgenmsg: any family, version 0, resource 0
-    let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]);
     let socket = Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(ListBounds::POD);
-    let (replies, rest) = socket.dump_head(&question, ListBounds::POD.bytes)?;
+    let (replies, rest) = socket.dump_head(&query_message(GET_TABLE, 0, &[]), ListBounds::POD.bytes)?;
     if rest.is_none() {
-        found.extend(NFPROTO.into_iter().map(|(_, number)| (number, String::new())));
+        found.extend(Family::BOTH.map(|family| (family.address_family(), String::new())));
         found.extend(native_prefixes().map(|prefix| (INET, table_name(prefix, Table::Nat))));
     }
     for reply in replies.iter() {

@@ -22,16 +22,11 @@ pub enum KernelObject {
 /// # Errors
 /// The message is of one of these kinds, and malformed.
 pub fn parse(message: &ReceivedMessage<'_>) -> Result<Option<KernelObject>, Malformed> {
-    Ok(match link::parse(message)?.map(KernelObject::Link) {
-        Some(link) => Some(link),
-        None => match address::parse(message)?.map(KernelObject::Address) {
-            Some(address) => Some(address),
-            None => match route::message::parse(message)?.map(KernelObject::Route) {
-                Some(route) => Some(route),
-                None => rule::message::parse(message)?.map(KernelObject::Rule),
-            },
-        },
-    })
+    let link = link::parse(message)?.map(KernelObject::Link);
+    let address = address::parse(message)?.map(KernelObject::Address);
+    let route = route::message::parse(message)?.map(KernelObject::Route);
+    let rule = rule::message::parse(message)?.map(KernelObject::Rule);
+    Ok(link.or(address).or(route).or(rule))
 }
 
 /// Returns the request that creates a route or a policy rule.

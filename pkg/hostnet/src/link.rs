@@ -1,6 +1,6 @@
 //! Network interfaces.
 
-use netlink::{Attributes, Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
+use netlink::{Attributes, Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage, allow_missing};
 
 use crate::{Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
@@ -79,28 +79,19 @@ impl RtnetlinkHandle {
     }
 
     fn find_link(&mut self, message: NetlinkRequest) -> Result<Option<Link>, netlink::Error> {
-        match self.socket.get(message) {
-            Ok(replies) => replies.parse_first(parse),
-            Err(refused) if refused.errno() == Some(Errno::NODEV) => Ok(None),
-            Err(other) => Err(other),
-        }
+        allow_missing(self.socket.get(message), Errno::NODEV)?.unwrap_or_default().parse_first(parse)
     }
 }
 
-/// `struct ifinfomsg`: family, padding, type, index, flags, and the mask of flags to change.
+/// `struct ifinfomsg`: family, padding, type, index (0: none), flags, and the mask of flags to change.
 const fn link_header(index: LinkIndex, flags: u32) -> [u8; 16] {
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let [f0, f1, f2, f3] = flags.to_ne_bytes();
     [0, 0, 0, 0, i0, i1, i2, i3, f0, f1, f2, f3, f0, f1, f2, f3]
 }
 
-/// Returns a header that names a link, or none (0), and changes no flags.
-const fn plain_header(index: LinkIndex) -> [u8; 16] {
-    link_header(index, 0)
-}
-
 fn link_request(index: LinkIndex) -> NetlinkRequest {
-    let mut message = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &plain_header(index));
+    let mut message = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &link_header(index, 0));
     message.put_u32(IFLA_EXT_MASK, SKIP_STATISTICS);
     message
 }

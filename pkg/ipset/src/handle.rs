@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::PodUid;
-use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket};
+use netlink::{
+    Errno, Malformed, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket, allow_missing,
+};
 
 use crate::error::kernel_error;
 use crate::message::RequestBuilder;
@@ -133,13 +135,10 @@ impl IpsetHandle {
         let mut add = |part: &ReceivedMessage<'_>| {
             malformed = reply::parse_addresses(part, |ip| all.add(ip)).err().or(malformed);
         };
-        let failed = |source: IpsetCause| list_error(set, source);
-        match self.socket.dump_each(&self.requests.list(set), &mut add) {
-            Err(error) if error.errno() != Some(Errno::NOENT) => return Err(failed(error.into())),
-            _ => {}
-        }
+        let listed = self.socket.dump_each(&self.requests.list(set), &mut add);
+        allow_missing(listed, Errno::NOENT).map_err(|error| list_error(set, error))?;
         if let Some(malformed) = malformed {
-            return Err(failed(malformed.into()));
+            return Err(list_error(set, malformed));
         }
         Ok(all.hashes.wrapping_sub(own.member_sum(set).hashes))
     }
@@ -156,19 +155,16 @@ impl IpsetHandle {
         &mut self,
         set: &SetName,
     ) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
-        let failed = |source: IpsetCause| list_error(set, source);
-        let Some(replies) = self.dump_one(&self.requests.list(set)).map_err(failed)? else {
-            return Ok(None);
-        };
+        let found = self.dump_one(&self.requests.list(set)).map_err(|error| list_error(set, error))?;
+        let Some(replies) = found else { return Ok(None) };
+        let failed = |malformed: Malformed| list_error(set, malformed);
         let mut members = BTreeMap::new();
         for part in replies.iter() {
-            match reply::parse_header(&part).map_err(|malformed| failed(malformed.into()))? {
-                Some(found) if found.kind != HASH_IP => {
-                    return Err(different_error(set, HASH_IP.to_owned(), &found));
-                }
-                _ => {}
+            let header = reply::parse_header(&part).map_err(failed)?;
+            if let Some(found) = header.filter(|found| found.kind != HASH_IP) {
+                return Err(different_error(set, HASH_IP.to_owned(), &found));
             }
-            members.extend(reply::parse_members(&part).map_err(|malformed| failed(malformed.into()))?);
+            members.extend(reply::parse_members(&part).map_err(failed)?);
         }
         Ok(Some(members))
     }
@@ -180,14 +176,11 @@ impl IpsetHandle {
     /// [`Error::Kernel`], also if rules refer to the set; then nothing was changed.
     pub fn destroy_set(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
-        match self.socket.request(self.requests.destroy(set)) {
-            Ok(()) => {
-                own.record_destroy(set);
-                Ok(RemoveOutcome::Yes)
-            }
-            Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(RemoveOutcome::Missing),
-            Err(other) => Err(kernel_error(format_args!("destroy set {set}"), other)),
-        }
+        let destroyed = allow_missing(self.socket.request(self.requests.destroy(set)), Errno::NOENT);
+        let destroyed = destroyed.map_err(|error| kernel_error(format_args!("destroy set {set}"), error))?;
+        let Some(()) = destroyed else { return Ok(RemoveOutcome::Missing) };
+        own.record_destroy(set);
+        Ok(RemoveOutcome::Yes)
     }
 
     fn find_header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
@@ -196,11 +189,7 @@ impl IpsetHandle {
     }
 
     fn dump_one(&mut self, message: &NetlinkRequest) -> Result<Option<ReplyMessages>, IpsetCause> {
-        match self.socket.dump(message) {
-            Ok(replies) => Ok(Some(replies)),
-            Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(None),
-            Err(other) => Err(other.into()),
-        }
+        Ok(allow_missing(self.socket.dump(message), Errno::NOENT)?)
     }
 }
 
@@ -216,7 +205,7 @@ fn open_error(error: netlink::Error) -> Error {
     if missing { Error::NoIpset(error.into()) } else { kernel_error(OPENING, error) }
 }
 
-fn list_error(set: &SetName, source: IpsetCause) -> Error {
+fn list_error(set: &SetName, source: impl Into<IpsetCause>) -> Error {
     kernel_error(format_args!("list set {set}"), source)
 }
 
@@ -226,7 +215,7 @@ fn different_error(set: &SetName, desired: String, found: &SetInfo) -> Error {
 
 fn version_range(replies: &ReplyMessages) -> Result<(u8, u8), netlink::Error> {
     let found = replies.parse_first(reply::parse_version_range)?;
-    Ok(found.ok_or(netlink::Malformed("no answer to a question for versions"))?)
+    Ok(found.ok_or(Malformed("no answer to a question for versions"))?)
 }
 
 /// Returns the newest version in both ranges.

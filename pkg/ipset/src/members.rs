@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use model::PodUid;
-use netlink::MessageFlags;
+use netlink::{MessageFlags, allow_missing};
 
 use crate::error::kernel_error;
 use crate::own_members::OwnMembers;
@@ -59,14 +59,11 @@ impl IpsetHandle {
     /// [`Error::Kernel`], also if the set does not exist.
     pub fn remove_member(&mut self, set: &SetName, ip: IpAddr) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
-        match self.socket.request(self.requests.remove(set, ip)) {
-            Ok(()) => {
-                own.record_remove(set, ip);
-                Ok(RemoveOutcome::Yes)
-            }
-            Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(RemoveOutcome::Missing),
-            Err(other) => Err(kernel_error(format_args!("remove {ip} from set {set}"), other)),
-        }
+        let removed = allow_missing(self.socket.request(self.requests.remove(set, ip)), cause::MEMBER);
+        let failed = |error| kernel_error(format_args!("remove {ip} from set {set}"), error);
+        let Some(()) = removed.map_err(failed)? else { return Ok(RemoveOutcome::Missing) };
+        own.record_remove(set, ip);
+        Ok(RemoveOutcome::Yes)
     }
 
     /// Returns the kernel's reply for each of these members.

@@ -73,11 +73,8 @@ impl RequestBuilder {
     }
 
     pub(crate) fn create(self, spec: &SetSpec) -> NetlinkRequest {
-        let mut message = self.set_request(
-            CREATE,
-            MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0),
-            &spec.name,
-        );
+        let mut message =
+            self.set_request(CREATE, MessageFlags::CREATE | MessageFlags::EXCLUSIVE, &spec.name);
         message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::REVISION, REVISION);
         message.put_u8(attr::FAMILY, spec.family.address_family());
         message.put_nested(attr::DATA, |inner| {

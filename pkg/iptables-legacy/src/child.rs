@@ -81,22 +81,6 @@ impl RunningTool {
         env: &[(&str, &Path)],
         input: ToolInput<'_>,
     ) -> Result<RunningTool, Error> {
-        let failed = |source| Error::Run { tool: tool.to_owned(), source };
-        RunningTool::spawn_tool(user_namespace, tool, arguments, env, input).map_err(failed)
-    }
-
-    fn spawn_tool(
-        user_namespace: Option<&UserNamespace>,
-        tool: &Path,
-        arguments: &[String],
-        env: &[(&str, &Path)],
-        input: ToolInput<'_>,
-    ) -> io::Result<RunningTool> {
-        let stdin = match input {
-            ToolInput::Text(text) => Stdio::from(memory_file_with("input", text)?),
-            ToolInput::Later => Stdio::piped(),
-        };
-        let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
         let mut command = match user_namespace {
             None => Command::new(tool),
             Some(within) => {
@@ -107,6 +91,16 @@ impl RunningTool {
         };
         command.args(arguments).env_clear().envs(env.iter().copied());
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        let spawned = RunningTool::spawn_command(tool, command, input);
+        spawned.map_err(|source| Error::Run { tool: tool.to_owned(), source })
+    }
+
+    fn spawn_command(tool: &Path, mut command: Command, input: ToolInput<'_>) -> io::Result<RunningTool> {
+        let stdin = match input {
+            ToolInput::Text(text) => Stdio::from(memory_file_with("input", text)?),
+            ToolInput::Later => Stdio::piped(),
+        };
+        let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
         command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));
         Ok(RunningTool { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr })
     }

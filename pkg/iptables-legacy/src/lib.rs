@@ -21,7 +21,6 @@ pub use error::Error;
 pub use lock::{LOCK_VARIABLE, XtablesLock};
 pub use names::private_mounts;
 pub use read::{
-    LONGEST, LONGEST_OF_NODE, LegacyRule, PlainVerdict, read_listing, read_rules, table_names,
-    tables_fingerprint,
+    LONGEST, LONGEST_OF_NODE, LegacyRule, read_listing, read_rules, table_names, tables_fingerprint,
 };
 pub use tools::{IptablesTools, ToolKind, ToolVerb};

@@ -28,7 +28,7 @@ use rules::{ChainSet, SavedTables, SavedTablesBuilder, Table};
 use crate::Error;
 use entries::EntryLayout;
 
-pub use chains::{LegacyRule, PlainVerdict};
+pub use chains::LegacyRule;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
 /// `include/uapi/linux/netfilter_ipv4/ip_tables.h`).
@@ -77,21 +77,13 @@ enum LegacyTableError {
 /// # Errors
 /// The kernel could not be queried, its answer is malformed, or a table is longer.
 pub fn tables_fingerprint(longest: usize) -> Result<Option<u64>, Error> {
-    let mut hasher = DefaultHasher::new();
-    let mut is_any = false;
+    let (mut hasher, mut is_any) = (DefaultHasher::new(), false);
     for family in Family::BOTH {
-        let tables = table_names(family)?;
-        if tables.is_empty() {
-            continue;
-        }
-        is_any = true;
-        let socket =
-            open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
-        for table in tables {
-            let content = read_table(&socket, family, &table, longest)
-                .map_err(|problem| problem.in_table(family, &table))?;
-            (family, &table, content).hash(&mut hasher);
-        }
+        each_table(family, longest, |table, content| {
+            is_any = true;
+            (family, table, content).hash(&mut hasher);
+            Ok(())
+        })?;
     }
     Ok(is_any.then(|| hasher.finish()))
 }
@@ -135,22 +127,35 @@ fn read_each(
     longest: usize,
     mut note: impl FnMut(&str, &LegacyRule<'_>),
 ) -> Result<Vec<(String, Vec<String>)>, Error> {
-    let (names, mut found) = (table_names(family)?, Vec::new());
+    let (mut found, layout) = (Vec::new(), EntryLayout::for_family(family));
+    each_table(family, longest, |table, content| {
+        let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
+        let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
+        let chains = chains::read_chains(info, entries, &layout, |rule| note(table, rule))?;
+        found.push((table.to_owned(), chains));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Passes on the name and content of each legacy table of a family. The error of `visit` describes what is malformed.
+fn each_table(
+    family: Family,
+    longest: usize,
+    mut visit: impl FnMut(&str, &[u8]) -> Result<(), &'static str>,
+) -> Result<(), Error> {
+    let names = table_names(family)?;
     if names.is_empty() {
-        return Ok(found);
+        return Ok(());
     }
     let socket = open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in names {
-        let content = read_table(&socket, family, &table, longest)
-            .map_err(|problem| problem.in_table(family, &table))?;
-        let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
-        let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
-        let chains =
-            chains::read_chains(info, entries, &EntryLayout::for_family(family), |rule| note(&table, rule));
-        let chains = chains.map_err(|what| LegacyTableError::Malformed(what).in_table(family, &table))?;
-        found.push((table, chains));
+        let content = read_table(&socket, family, &table, longest);
+        let visited =
+            content.and_then(|content| visit(&table, &content).map_err(LegacyTableError::Malformed));
+        visited.map_err(|problem| problem.in_table(family, &table))?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Parses the rules of a table from the results of both queries, each with its chain and text as in a save. Clears the
@@ -223,25 +228,15 @@ fn read_table(
     }
 }
 
-/// Returns the result of the first query, and the table's size in it.
-fn query_table_info(
-    socket: &OwnedFd,
-    family: Family,
-    table: &str,
-) -> Result<(Vec<u8>, u32), LegacyTableError> {
-    let mut info = named_buffer(table, size_of::<TableInfo>())?;
-    read_sockopt(socket, family, GET_INFO, &mut info)?;
-    let size = info.get(offset_of!(TableInfo, size)..).and_then(<[u8]>::first_chunk).copied();
-    Ok((info, size.map(u32::from_ne_bytes).ok_or(LegacyTableError::Malformed("no size in the answer"))?))
-}
-
 fn read_once(
     socket: &OwnedFd,
     family: Family,
     table: &str,
     longest: usize,
 ) -> Result<Vec<u8>, LegacyTableError> {
-    let (mut info, size) = query_table_info(socket, family, table)?;
+    let mut info = named_buffer(table, size_of::<TableInfo>())?;
+    read_sockopt(socket, family, GET_INFO, &mut info)?;
+    let size = chains::read_u32(&info, offset_of!(TableInfo, size)).map_err(LegacyTableError::Malformed)?;
     let length = usize::try_from(size).ok().filter(|length| *length <= longest);
     let length = length.ok_or(LegacyTableError::Malformed("it is longer than is read"))?;
     let mut content = named_buffer(table, offset_of!(EntriesHeader, entries) + length)?;

@@ -34,21 +34,14 @@ pub struct IptablesTools {
     path: OsString,
 }
 
-/// Task of a tool.
-#[derive(Clone, Copy, Debug)]
-pub enum ToolVerb {
-    /// `iptables-restore`
-    Restore,
-    /// `iptables-save`
-    Save,
-}
-
-impl ToolVerb {
-    fn name_suffix(self) -> &'static str {
-        match self {
-            ToolVerb::Restore => "-restore",
-            ToolVerb::Save => "-save",
-        }
+model::word_enum! {
+    /// Task of a tool.
+    #[derive(Clone, Copy, Debug)]
+    pub enum ToolVerb {
+        /// `iptables-restore`
+        Restore = "restore",
+        /// `iptables-save`
+        Save = "save",
     }
 }
 
@@ -65,11 +58,10 @@ impl IptablesTools {
     /// There is none, or the kind of a plain name could not be determined.
     pub fn find_tool(&self, kind: ToolKind, family: Family, verb: ToolVerb) -> Result<PathBuf, Error> {
         let prefix = name_prefix(family);
-        let suffix = verb.name_suffix();
-        if let Some(tool) = self.search_path(&format!("{prefix}-{kind}{suffix}")) {
+        if let Some(tool) = self.search_path(&format!("{prefix}-{kind}-{verb}")) {
             return Ok(tool);
         }
-        let plain = format!("{prefix}{suffix}");
+        let plain = format!("{prefix}-{verb}");
         match self.search_path(&plain) {
             Some(tool) if detect_kind(&tool)? == kind => Ok(tool),
             _ => Err(Error::NoTool {

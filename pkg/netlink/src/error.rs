@@ -62,6 +62,18 @@ impl Error {
     }
 }
 
+/// Returns `None` instead of a refusal with the error number by which the kernel reports a missing object.
+///
+/// # Errors
+///
+/// Any other error.
+pub fn allow_missing<T>(result: Result<T, Error>, missing: Errno) -> Result<Option<T>, Error> {
+    match result {
+        Err(error) if error.errno() == Some(missing) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Bytes that violate the netlink format; the text describes the violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed netlink data: {0}")]

@@ -20,7 +20,7 @@ mod parse;
 mod socket;
 
 pub use errno::Errno;
-pub use error::{Error, Malformed};
+pub use error::{Error, Malformed, allow_missing};
 pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};

@@ -108,6 +108,25 @@ impl<'a> Attributes<'a> {
     pub fn find(&self, kind: u16) -> Option<Attribute<'a>> {
         self.clone().map_while(Result::ok).find(|attribute| attribute.kind == kind)
     }
+
+    /// Returns the attributes inside the first attribute of this type; none if there is no such attribute.
+    pub fn find_nested(&self, kind: u16) -> Attributes<'a> {
+        self.find(kind).map_or(Attributes::new(&[]), |found| found.nested_attributes())
+    }
+
+    /// Returns the name in the first attribute of this type (see [`Attribute::read_name`]); empty if there is none.
+    pub fn find_name(&self, kind: u16) -> &'a str {
+        self.find(kind).map(|found| found.read_name()).unwrap_or_default()
+    }
+
+    /// Returns the 32-bit value, in network byte order, of the first attribute of this type, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If the value has another size.
+    pub fn find_be32(&self, kind: u16) -> Result<Option<u32>, Malformed> {
+        self.find(kind).map(|found| found.read_be32()).transpose()
+    }
 }
 
 impl<'a> Iterator for Attributes<'a> {
@@ -145,15 +164,6 @@ impl<'a> Attribute<'a> {
     /// This and the other number getters fail if the value has another size.
     pub fn read_u8(&self) -> Result<u8, Malformed> {
         self.read_array().map(u8::from_ne_bytes)
-    }
-
-    /// Returns a 16-bit value in host byte order.
-    ///
-    /// # Errors
-    ///
-    /// If the value has another size.
-    pub fn read_u16(&self) -> Result<u16, Malformed> {
-        self.read_array().map(u16::from_ne_bytes)
     }
 
     /// Returns a 32-bit value in host byte order.

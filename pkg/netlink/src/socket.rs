@@ -117,12 +117,10 @@ impl Socket {
         self.send(message, MessageFlags::NONE)?;
         let mut replies = ReplyMessages::default();
         let mut exchange = Exchange::new(self.sequence);
-        while replies.iter().next().is_none() {
-            let length = self.receive_datagram()?;
-            let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.process_datagram(datagram, &mut |reply| replies.push(reply))?
-                == ExchangeProgress::Ended
-            {
+        while replies.is_empty() {
+            let datagram = self.receive_datagram()?;
+            let progress = exchange.process_datagram(datagram, &mut |reply| replies.push(reply))?;
+            if progress == ExchangeProgress::Ended {
                 break;
             }
         }
@@ -156,21 +154,16 @@ impl Socket {
     /// Passes on the replies to the newest request until the message that ends them.
     fn receive_replies(&mut self, each: &mut dyn FnMut(&ReceivedMessage<'_>)) -> Result<(), Error> {
         let mut exchange = Exchange::new(self.sequence);
-        loop {
-            let length = self.receive_datagram()?;
-            let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.process_datagram(datagram, each)? == ExchangeProgress::Ended {
-                return Ok(());
-            }
-        }
+        while exchange.process_datagram(self.receive_datagram()?, each)? == ExchangeProgress::More {}
+        Ok(())
     }
 
-    /// Receives one datagram of the kernel itself into the buffer; datagrams of other processes are dropped.
-    fn receive_datagram(&mut self) -> Result<usize, Error> {
+    /// Receives one datagram of the kernel itself; datagrams of other processes are dropped.
+    fn receive_datagram(&mut self) -> Result<&[u8], Error> {
         self.receive_datagram_with(RecvFlags::TRUNC)
     }
 
-    fn receive_datagram_with(&mut self, flags: RecvFlags) -> Result<usize, Error> {
+    fn receive_datagram_with(&mut self, flags: RecvFlags) -> Result<&[u8], Error> {
         loop {
             let received = rustix::io::retry_on_intr(|| {
                 rustix::net::recvfrom(&self.fd, self.buffer.as_mut_slice(), flags)
@@ -182,10 +175,7 @@ impl Socket {
             if !is_kernel(sender) {
                 continue;
             }
-            if length > received {
-                return Err(Error::Truncated { received, length });
-            }
-            return Ok(length);
+            return self.buffer.get(..length).ok_or(Error::Truncated { received, length });
         }
     }
 }

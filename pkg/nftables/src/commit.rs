@@ -10,7 +10,7 @@ use crate::{
     uapi::{
         BATCH_BEGIN, BATCH_END, CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, DELETE_CHAIN, DELETE_RULE,
         HOOK_NUMBER, HOOK_PRIORITY, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_POSITION,
-        RULE_TABLE, TABLE_NAME, base_chain, batch_header, nfgenmsg_header,
+        RULE_TABLE, TABLE_NAME, base_chain, batch_header, object_message,
     },
 };
 
@@ -27,7 +27,7 @@ pub struct Unsupported(pub String);
 ///
 /// # Errors
 /// [`Unsupported`].
-pub fn transaction_messages(changes: &[(Family, &RuleChange)]) -> Result<Vec<NetlinkRequest>, Unsupported> {
+pub fn transaction_messages(changes: &[(Family, RuleChange)]) -> Result<Vec<NetlinkRequest>, Unsupported> {
     let mut batch = Batch::default();
     for (family, change) in changes {
         for edit in &change.edits {
@@ -92,15 +92,13 @@ impl TableWriter<'_> {
         }
         edit.deletes.iter().try_for_each(|rule| self.delete_rule(rule))?;
         for added in &edit.adds {
-            match added.place {
-                RulePlace::End => self.add_rule(&added.chain.0, MessageFlags::APPEND, None, &added.rule)?,
-                RulePlace::Before { handle: Some(handle), .. } => {
-                    self.add_rule(&added.chain.0, MessageFlags::NONE, Some(handle), &added.rule)?;
+            let (place, before) = match added.place {
+                RulePlace::End => (MessageFlags::APPEND, None),
+                RulePlace::Before { handle, .. } => {
+                    (MessageFlags::NONE, Some(require_handle(handle, &added.chain.0)?))
                 }
-                RulePlace::Before { handle: None, .. } => {
-                    return Err(Unsupported(format!("a rule of chain {} has no handle", added.chain)));
-                }
-            }
+            };
+            self.add_rule(&added.chain.0, place, before, &added.rule)?;
         }
         edit.jumps.iter().try_for_each(|jump| self.add_jump(jump))?;
         for chain in &edit.removals {
@@ -117,9 +115,8 @@ impl TableWriter<'_> {
         let table = (self.family, self.table);
         if !self.batch.tables.contains(&table) {
             self.batch.tables.push(table);
-            let mut message =
-                NetlinkRequest::new(NEW_TABLE, MessageFlags::CREATE, &nfgenmsg_header(self.family));
-            message.put_str(TABLE_NAME, self.table.as_str());
+            let name = [(TABLE_NAME, self.table.as_str())];
+            let message = self.object_message(NEW_TABLE, MessageFlags::CREATE, &name);
             self.batch.messages.push(message);
         }
     }
@@ -138,15 +135,15 @@ impl TableWriter<'_> {
 
     fn chain_message(&self, kind: u16, chain: &str) -> NetlinkRequest {
         let flags = if kind == NEW_CHAIN { MessageFlags::CREATE } else { MessageFlags::NONE };
-        let mut message = NetlinkRequest::new(kind, flags, &nfgenmsg_header(self.family));
-        message.put_str(CHAIN_TABLE, self.table.as_str()).put_str(CHAIN_NAME, chain);
-        message
+        self.object_message(kind, flags, &[(CHAIN_TABLE, self.table.as_str()), (CHAIN_NAME, chain)])
     }
 
     fn rule_message(&self, kind: u16, flags: MessageFlags, chain: &str) -> NetlinkRequest {
-        let mut message = NetlinkRequest::new(kind, flags, &nfgenmsg_header(self.family));
-        message.put_str(RULE_TABLE, self.table.as_str()).put_str(RULE_CHAIN, chain);
-        message
+        self.object_message(kind, flags, &[(RULE_TABLE, self.table.as_str()), (RULE_CHAIN, chain)])
+    }
+
+    fn object_message(&self, kind: u16, flags: MessageFlags, names: &[(u16, &str)]) -> NetlinkRequest {
+        object_message(kind, flags, self.family.address_family(), names)
     }
 
     fn flush_chain(&mut self, chain: &Chain) {
@@ -155,9 +152,7 @@ impl TableWriter<'_> {
     }
 
     fn delete_rule(&mut self, rule: &SavedRule) -> Result<(), Unsupported> {
-        let handle = rule
-            .handle
-            .ok_or_else(|| Unsupported(format!("a rule of chain {} has no handle", rule.chain)))?;
+        let handle = require_handle(rule.handle, &rule.chain)?;
         let mut message = self.rule_message(DELETE_RULE, MessageFlags::NONE, &rule.chain);
         message.put_bytes(RULE_HANDLE, &handle.to_be_bytes());
         self.batch.messages.push(message);
@@ -191,4 +186,8 @@ impl TableWriter<'_> {
         self.batch.messages.push(message);
         Ok(())
     }
+}
+
+fn require_handle(handle: Option<u64>, chain: &str) -> Result<u64, Unsupported> {
+    handle.ok_or_else(|| Unsupported(format!("a rule of chain {chain} has no handle")))
 }

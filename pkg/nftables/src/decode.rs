@@ -1,10 +1,10 @@
 //! Decoding of expressions to a rule. Nothing is guessed: an expression, an attribute or a combination that we never
 //! write makes a rule foreign.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, net::IpAddr};
 
-use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net, Mark, Port};
-use netlink::{Attribute, Attributes};
+use model::{Family, IfName, IpNet, Mark, Port};
+use netlink::Attributes;
 use rules::{Chain, Match, MatchValue, PortRange, Rule, SavedRule, Target, TransportProtocol};
 
 use crate::{
@@ -63,12 +63,11 @@ impl DecodedRule {
 
 /// Returns the chain to which a rule jumps, without decoding its conditions.
 pub(crate) fn target_chain<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
-    let expressions = attributes.find(RULE_EXPRESSIONS)?.nested_attributes().map_while(Result::ok);
+    let expressions = attributes.find_nested(RULE_EXPRESSIONS).map_while(Result::ok);
     let chains = expressions.filter_map(|expression| {
         let parts = expression.nested_attributes();
-        let data =
-            parts.find(EXPRESSION_DATA).filter(|_| find_text(&parts, EXPRESSION_NAME) == Some("immediate"));
-        verdict_chain(&data?.nested_attributes())
+        let is_verdict = find_text(&parts, EXPRESSION_NAME) == Some("immediate");
+        find_text(&find_verdict(&parts.find_nested(EXPRESSION_DATA)), VERDICT_CHAIN).filter(|_| is_verdict)
     });
     chains.last()
 }
@@ -84,21 +83,21 @@ pub(crate) fn read_rule(
     let mut decoder = RuleDecoder::new(family);
     // Comments of iptables itself, or other data that nft stores with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();
-    for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
+    for element in attributes.find_nested(RULE_EXPRESSIONS) {
         let Ok(element) = element else {
             is_ours = false;
             break;
         };
         let parts = element.nested_attributes();
         let name = find_text(&parts, EXPRESSION_NAME).unwrap_or_default();
-        let data = Attributes::new(parts.find(EXPRESSION_DATA).map(|data| data.payload).unwrap_or_default());
+        let data = parts.find_nested(EXPRESSION_DATA);
         is_ours = is_ours && decoder.read_expression(name, &data, sets).is_some();
         if name != "counter" {
             decoded.names.push(name.to_owned());
         }
     }
     is_ours &= decoder.is_complete && decoder.loaded.is_none();
-    decoded.rule = decoder.rule.filter(|_| is_ours);
+    decoded.rule = is_ours.then_some(decoder.rule);
     decoded
 }
 
@@ -117,7 +116,7 @@ enum Source {
 
 struct RuleDecoder {
     family: Family,
-    rule: Option<Rule>,
+    rule: Rule,
     /// The only register that is loaded, and not compared yet. Registers share memory, so that a second one may
     /// overwrite it; we never write that.
     loaded: Option<(u32, Loaded)>,
@@ -127,17 +126,12 @@ struct RuleDecoder {
 
 impl RuleDecoder {
     fn new(family: Family) -> RuleDecoder {
-        let rule = Some(Rule::new(Target::Return));
-        RuleDecoder { family, rule, loaded: None, is_complete: false }
-    }
-
-    fn rule_mut(&mut self) -> Option<&mut Rule> {
-        self.rule.as_mut()
+        RuleDecoder { family, rule: Rule::new(Target::Return), loaded: None, is_complete: false }
     }
 
     /// Returns the protocol in the rule's conditions.
     fn named_protocol(&self) -> Option<TransportProtocol> {
-        let proto = self.rule.as_ref()?.proto.as_ref()?;
+        let proto = self.rule.proto.as_ref()?;
         (!proto.negated).then_some(proto.value)
     }
 
@@ -165,7 +159,7 @@ impl RuleDecoder {
             "match" => {
                 let (name, revision, info) = read_extension(data)?;
                 let condition = xt::decode_match(name, revision, info, self.named_protocol(), sets)?;
-                self.rule_mut()?.matches.push(condition);
+                self.rule.matches.push(condition);
                 Some(())
             }
             "target" => {
@@ -187,7 +181,7 @@ impl RuleDecoder {
     }
 
     fn set_target(&mut self, target: Target) -> Option<()> {
-        self.rule_mut()?.target = target;
+        self.rule.target = target;
         self.is_complete = true;
         Some(())
     }
@@ -223,17 +217,17 @@ impl RuleDecoder {
         let loaded = self.take_loaded(find_number(data, CMP_REGISTER)?)?;
         match (loaded.what, loaded.mask) {
             (Source::Meta(META_INPUT_NAME), None) => {
-                set_once(&mut self.rule_mut()?.input, MatchValue { negated, value: interface_name(value)? })
+                set_once(&mut self.rule.input, MatchValue { negated, value: interface_name(value)? })
             }
             (Source::Meta(META_OUTPUT_NAME), None) => {
-                set_once(&mut self.rule_mut()?.output, MatchValue { negated, value: interface_name(value)? })
+                set_once(&mut self.rule.output, MatchValue { negated, value: interface_name(value)? })
             }
             (Source::Meta(META_L4PROTO), None) => self.set_protocol(negated, value),
             (Source::Meta(META_MARK), mask) => {
                 let word = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).ok();
                 let mask = mask.map_or(Some(u32::MAX), |mask| word(&mask))?;
                 let mark = Mark { value: word(value)?, mask };
-                self.rule_mut()?.matches.push(Match::Mark(MatchValue { negated, value: mark }));
+                self.rule.matches.push(Match::Mark(MatchValue { negated, value: mark }));
                 Some(())
             }
             (Source::Payload { base: NETWORK_HEADER, offset, length }, mask) => {
@@ -244,8 +238,8 @@ impl RuleDecoder {
                 let net = MatchValue { negated, value: self.decode_network(length, value, mask.as_deref())? };
                 let (source, size) = (source_offset(self.family), address_size(self.family));
                 match offset {
-                    _ if offset == source => set_once(&mut self.rule_mut()?.source, net),
-                    _ if offset == source + size => set_once(&mut self.rule_mut()?.dest, net),
+                    _ if offset == source => set_once(&mut self.rule.source, net),
+                    _ if offset == source + size => set_once(&mut self.rule.dest, net),
                     _ => None,
                 }
             }
@@ -257,7 +251,7 @@ impl RuleDecoder {
                     2 => Match::DestPort(port),
                     _ => return None,
                 };
-                self.rule_mut()?.matches.push(condition);
+                self.rule.matches.push(condition);
                 Some(())
             }
             _ => None,
@@ -273,37 +267,40 @@ impl RuleDecoder {
         let loaded = self.take_loaded(find_number(data, RANGE_REGISTER)?)?;
         let is_range = find_number(data, RANGE_OPERATION)? == CMP_EQUAL;
         (is_range && loaded.what == DEST_PORT && loaded.mask.is_none()).then_some(())?;
-        self.rule_mut()?.matches.push(Match::DestPortRange(range));
+        self.rule.matches.push(Match::DestPortRange(range));
         Some(())
     }
 
     fn set_protocol(&mut self, negated: bool, value: &[u8]) -> Option<()> {
         let all = [TransportProtocol::Tcp, TransportProtocol::Udp];
         let value = all.into_iter().find(|proto| value == [protocol_number(*proto)])?;
-        set_once(&mut self.rule_mut()?.proto, MatchValue { negated, value })
+        set_once(&mut self.rule.proto, MatchValue { negated, value })
     }
 
     /// Returns the network of which the first `length` bytes are compared, after a mask if any.
     fn decode_network(&self, length: u32, value: &[u8], mask: Option<&[u8]>) -> Option<IpNet> {
-        let length_of_it = usize::try_from(length).ok()?;
-        if value.len() != length_of_it || length > address_size(self.family) {
+        if u32::try_from(value.len()) != Ok(length) || length > address_size(self.family) {
             return None;
         }
         let prefix = match mask {
             None => length * 8,
             Some(mask) => prefix_length(mask).filter(|_| mask.len() == value.len())?,
         };
-        let prefix = u8::try_from(prefix).ok()?;
-        let mut address = [0; 16];
-        address.iter_mut().zip(value).for_each(|(into, from)| *into = *from);
-        let [a, b, c, d, ..] = address;
-        let net = match self.family {
-            Family::V4 => IpNet::V4(Ipv4Net::new([a, b, c, d].into(), prefix).ok()?),
-            Family::V6 => IpNet::V6(Ipv6Net::new(address.into(), prefix).ok()?),
-        };
-        // Bits beyond the mask never match.
-        (net.addr() == net.network()).then_some(net)
+        decode_network(self.family, value, prefix)
     }
+}
+
+/// Returns the network with the first bytes of its address; `None`: the prefix is too long, or a bit beyond it is set,
+/// which never matches.
+pub fn decode_network(family: Family, address: &[u8], prefix: u32) -> Option<IpNet> {
+    let mut octets = [0; 16];
+    octets.iter_mut().zip(address).for_each(|(into, from)| *into = *from);
+    let ip = match family {
+        Family::V4 => IpAddr::from(*octets.first_chunk::<4>()?),
+        Family::V6 => IpAddr::from(octets),
+    };
+    let net = IpNet::new(ip, u8::try_from(prefix).ok()?).ok()?;
+    (net.addr() == net.network()).then_some(net)
 }
 
 /// Sets a condition once; two conditions of the same kind are not ours.
@@ -338,24 +335,20 @@ fn find_text<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a str> {
 }
 
 fn find_value<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
-    Some(data.find(kind)?.nested_attributes().find(DATA_VALUE)?.payload)
+    Some(data.find_nested(kind).find(DATA_VALUE)?.payload)
 }
 
 fn read_extension<'a>(data: &Attributes<'a>) -> Option<(&'a str, u32, &'a [u8])> {
     Some((find_text(data, XT_NAME)?, find_number(data, XT_REVISION)?, data.find(XT_INFO)?.payload))
 }
 
-fn find_verdict<'a>(data: &Attributes<'a>) -> Option<Attributes<'a>> {
-    Some(data.find(IMMEDIATE_DATA)?.nested_attributes().find(DATA_VERDICT)?.nested_attributes())
-}
-
-fn verdict_chain<'a>(data: &Attributes<'a>) -> Option<&'a str> {
-    find_text(&find_verdict(data)?, VERDICT_CHAIN)
+fn find_verdict<'a>(data: &Attributes<'a>) -> Attributes<'a> {
+    data.find_nested(IMMEDIATE_DATA).find_nested(DATA_VERDICT)
 }
 
 fn read_verdict(data: &Attributes<'_>) -> Option<Target> {
-    let verdict =
-        find_verdict(data).filter(|_| find_number(data, IMMEDIATE_REGISTER) == Some(REGISTER_VERDICT))?;
+    (find_number(data, IMMEDIATE_REGISTER)? == REGISTER_VERDICT).then_some(())?;
+    let verdict = find_verdict(data);
     let chain = find_text(&verdict, VERDICT_CHAIN).map(|name| Chain(Cow::Owned(name.to_owned())));
     let code = i32::from_be_bytes(verdict.find(VERDICT_CODE)?.read_array().ok()?);
     match (code, chain) {

@@ -68,12 +68,7 @@ pub(crate) fn write_rule(
             load_meta(list, META_L4PROTO);
             compare_register(list, proto.negated, &[protocol_number(proto.value)]);
         }
-        if let Some(net) = &rule.source {
-            match_address(list, family, source_offset(family), net);
-        }
-        if let Some(net) = &rule.dest {
-            match_address(list, family, source_offset(family) + address_size(family), net);
-        }
+        match_addresses(list, family, rule);
         matches.iter().for_each(|info| add_extension(list, "match", info));
         add_counter(list);
         match &target {
@@ -138,13 +133,12 @@ pub(crate) fn compare_by(list: &mut NetlinkRequest, operation: u32, value: &[u8]
 /// Compares an interface name: complete with its trailing NUL, a prefix without.
 fn match_interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
     let text = name.value.as_str();
-    let bytes = text.strip_suffix('+').filter(|start| !start.is_empty()).map(str::to_owned);
     load_meta(list, key);
-    match (bytes, text) {
-        (Some(start), _) => compare_register(list, name.negated, start.as_bytes()),
+    match text.strip_suffix('+') {
         // No interface has an empty name: this is iptables' name that none can have.
-        (None, "+") => compare_register(list, false, b"INVAL/D\0"),
-        (None, _) => compare_register(list, name.negated, format!("{text}\0").as_bytes()),
+        Some("") => compare_register(list, false, b"INVAL/D\0"),
+        Some(start) => compare_register(list, name.negated, start.as_bytes()),
+        None => compare_register(list, name.negated, format!("{text}\0").as_bytes()),
     }
 }
 
@@ -157,7 +151,16 @@ pub(crate) fn load_payload(list: &mut NetlinkRequest, base: u32, offset: u32, le
     });
 }
 
-pub(crate) fn match_address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
+pub(crate) fn match_addresses(list: &mut NetlinkRequest, family: Family, rule: &Rule) {
+    let source = source_offset(family);
+    for (offset, net) in [(source, &rule.source), (source + address_size(family), &rule.dest)] {
+        if let Some(net) = net {
+            match_address(list, family, offset, net);
+        }
+    }
+}
+
+fn match_address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
     let size = address_size(family);
     load_payload(list, NETWORK_HEADER, offset, size);
     let (value, mask) = match net.value {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netlink::{
-    Attribute, Attributes, Errno, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
-    ReceivedMessage, ReplyMessages, Socket,
+    Attributes, Errno, ListBounds, Malformed, NetlinkProtocol, NetlinkRequest, ReceivedMessage,
+    ReplyMessages, Socket, allow_missing,
 };
 use rules::{ChainSet, Hook, SavedRule, SavedTables, SavedTablesBuilder, Table};
 
@@ -15,7 +15,7 @@ use crate::{
     sets::KernelSets,
     uapi::{
         CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, GET_TABLE,
-        RULE_CHAIN, RULE_HANDLE, RULE_TABLE, TABLE_NAME, nfgenmsg_header,
+        RULE_CHAIN, RULE_HANDLE, RULE_TABLE, TABLE_NAME, query_message,
     },
 };
 
@@ -77,7 +77,7 @@ fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
 
 /// Returns the request for the generation of the namespace; the kernel replies with one message.
 pub fn generation_request() -> NetlinkRequest {
-    NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4])
+    query_message(GET_GENERATION, 0, &[])
 }
 
 /// Like [`read_generation`], by a socket that is open already.
@@ -107,13 +107,10 @@ impl FoundChain {
     /// Parses a chain; `None`: its table is not one of iptables.
     fn from(reply: &ReceivedMessage<'_>) -> Result<Option<FoundChain>, Malformed> {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
-        let known = |family| {
-            iptables_table(family, *number, attributes.find(CHAIN_TABLE)).map(|table| (family, table))
-        };
-        let Some((family, table)) = Family::BOTH.into_iter().find_map(known) else { return Ok(None) };
-        let name = attributes.find(CHAIN_NAME).map(|name| name.read_name()).unwrap_or_default().to_owned();
-        let users =
-            attributes.find(CHAIN_USE).map(|users| users.read_be32()).transpose()?.unwrap_or_default();
+        let table = Table::from_name(attributes.find_name(CHAIN_TABLE));
+        let Some((family, table)) = Family::from_address_family(*number).zip(table) else { return Ok(None) };
+        let name = attributes.find_name(CHAIN_NAME).to_owned();
+        let users = attributes.find_be32(CHAIN_USE)?.unwrap_or_default();
         Ok(Some(FoundChain { family, table, name, users: usize::try_from(users).unwrap_or(usize::MAX) }))
     }
 
@@ -154,12 +151,9 @@ impl ObjectReader {
         question: NetlinkRequest,
     ) -> Result<Option<ReplyMessages>, netlink::Error> {
         let mut socket = self.open_or_reuse()?;
-        let replies = socket.get(question);
+        let replies = allow_missing(socket.get(question), Errno::NOENT);
         self.socket = Some(socket);
-        match replies {
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-            replies => Ok(Some(replies?).filter(|replies| !replies.is_empty())),
-        }
+        Ok(replies?.filter(|replies| !replies.is_empty()))
     }
 
     /// Requests a list; also returns whether it is complete. If there are very many objects, those in `single` are
@@ -210,8 +204,7 @@ impl ChainReader<'_> {
 
     /// Returns all chains; if there are very many, the relevant ones, and `false`.
     fn list_chains(&mut self) -> Result<(Vec<FoundChain>, bool), netlink::Error> {
-        let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
-        let (replies, are_all) = self.objects.read_head(&question, CHAINS)?;
+        let (replies, are_all) = self.objects.read_head(&query_message(GET_CHAIN, 0, &[]), CHAINS)?;
         if are_all {
             let found = replies.iter().map(|reply| FoundChain::from(&reply));
             return Ok((found.filter_map(Result::transpose).collect::<Result<_, _>>()?, true));
@@ -222,17 +215,13 @@ impl ChainReader<'_> {
         let mut found = Vec::new();
         for family in Family::BOTH {
             for table in Table::ALL {
-                let mut question =
-                    NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
-                question.put_str(TABLE_NAME, table.as_str());
-                if self.objects.find_object(question)?.is_none() {
+                let query = |kind, names: &[(u16, &str)]| query_message(kind, family.address_family(), names);
+                if self.objects.find_object(query(GET_TABLE, &[(TABLE_NAME, table.as_str())]))?.is_none() {
                     continue;
                 }
                 for name in &names {
-                    let mut question =
-                        NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
-                    question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, name);
-                    let reply = self.objects.find_object(question)?;
+                    let names = [(CHAIN_TABLE, table.as_str()), (CHAIN_NAME, *name)];
+                    let reply = self.objects.find_object(query(GET_CHAIN, &names))?;
                     let reply = reply.iter().flat_map(ReplyMessages::iter).next();
                     found.extend(reply.map(|reply| FoundChain::from(&reply)).transpose()?.flatten());
                 }
@@ -295,12 +284,10 @@ impl ChainReader<'_> {
         builder: &mut SavedTablesBuilder<'_>,
         mut note: impl FnMut(&KernelRule<'_>),
     ) -> Result<bool, netlink::Error> {
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(chain.family));
-        question.put_str(RULE_TABLE, chain.table.as_str()).put_str(RULE_CHAIN, &chain.name);
-        let (replies, is_complete) = match self.objects.read_head(&question, bytes) {
-            Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it no longer exists
-            asked => asked?,
-        };
+        let names = [(RULE_TABLE, chain.table.as_str()), (RULE_CHAIN, chain.name.as_str())];
+        let question = query_message(GET_RULE, chain.family.address_family(), &names);
+        let found = allow_missing(self.objects.read_head(&question, bytes), Errno::NOENT)?;
+        let Some((replies, is_complete)) = found else { return Ok(true) }; // it no longer exists
         for reply in replies.iter() {
             let Some(rule) = KernelRule::from(chain.family, chain.table, &reply)? else { continue };
             // A kernel before Linux 4.12 returns all rules, whatever was requested.
@@ -322,9 +309,8 @@ impl ChainReader<'_> {
         read: &BTreeSet<(Table, u64)>,
         builder: &mut SavedTablesBuilder<'_>,
     ) -> Result<Option<Vec<String>>, netlink::Error> {
-        let header = nfgenmsg_header(family);
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header);
-        question.put_str(RULE_TABLE, table.as_str());
+        let number = family.address_family();
+        let question = query_message(GET_RULE, number, &[(RULE_TABLE, table.as_str())]);
         let (mut jumps, mut failure) = (Vec::new(), Ok(()));
         let is_read =
             |rule: &KernelRule<'_>| rule.handle.is_some_and(|handle| read.contains(&(table, handle)));
@@ -343,7 +329,6 @@ impl ChainReader<'_> {
                 Err(malformed) => failure = Err(malformed),
             }
         });
-        let [number, ..] = header;
         match done.and_then(|()| read_map_jumps(&mut socket, number, table.as_str())) {
             Err(netlink::Error::Bounds(_)) => Ok(None),
             Ok(in_maps) => {
@@ -376,10 +361,10 @@ impl<'a> KernelRule<'a> {
         reply: &ReceivedMessage<'a>,
     ) -> Result<Option<KernelRule<'a>>, Malformed> {
         let ([number, ..], attributes) = reply.split_header::<4>()?;
-        if iptables_table(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
+        if *number != family.address_family() || attributes.find_name(RULE_TABLE) != table.as_str() {
             return Ok(None);
         }
-        let chain = attributes.find(RULE_CHAIN).map(|name| name.read_name()).unwrap_or_default();
+        let chain = attributes.find_name(RULE_CHAIN);
         let handle = attributes.find(RULE_HANDLE).map(|handle| handle.read_array().map(u64::from_be_bytes));
         let (target_chain, handle) = (decode::target_chain(&attributes), handle.transpose()?);
         Ok(Some(KernelRule { family, table, chain, target_chain, handle, attributes }))
@@ -394,10 +379,4 @@ impl<'a> KernelRule<'a> {
         let rule = decode::read_rule(self.family, &self.attributes, sets);
         SavedRule { handle: self.handle, ..rule.into_saved_rule(self.family, self.chain) }
     }
-}
-
-/// Returns the iptables table of this family; `None` for other families and foreign tables.
-fn iptables_table(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
-    let ([match_family, ..], name) = (nfgenmsg_header(family), name?.read_name());
-    Table::ALL.into_iter().find(|table| number == match_family && table.as_str() == name)
 }

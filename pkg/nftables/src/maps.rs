@@ -7,13 +7,13 @@
 use std::time::Instant;
 
 use netlink::{
-    Attribute, Errno, Error, ListBounds, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage,
-    ReplyMessages, Socket,
+    Attribute, Errno, Error, ListBounds, Malformed, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket,
+    allow_missing,
 };
 
 use crate::uapi::{
     DATA_VERDICT, ELEMENT_DATA, ELEMENTS_LIST, ELEMENTS_SET, ELEMENTS_TABLE, GET_ELEMENTS, GET_SET,
-    SET_DATA_TYPE, SET_NAME, SET_TABLE, VERDICT_CHAIN, VERDICT_DATA,
+    SET_DATA_TYPE, SET_NAME, SET_TABLE, VERDICT_CHAIN, VERDICT_DATA, query_message,
 };
 
 /// Returns the target chain of each jump in the maps of a table, whose family is a number of the kernel.
@@ -22,17 +22,14 @@ use crate::uapi::{
 /// As [`Socket::dump`]; [`Error::Bounds`] if there are more maps than are read in the time for a pod.
 pub fn read_map_jumps(socket: &mut Socket, family: u8, table: &str) -> Result<Vec<String>, Error> {
     let deadline = Instant::now() + ListBounds::POD.time;
-    let mut question = NetlinkRequest::new(GET_SET, MessageFlags::NONE, &[family, 0, 0, 0]);
-    question.put_str(SET_TABLE, table);
+    let question = query_message(GET_SET, family, &[(SET_TABLE, table)]);
     let mut jumps = Vec::new();
     for reply in dump_existing(socket, &question)?.iter() {
         let (_, attributes) = reply.split_header::<4>()?;
-        let data_type = attributes.find(SET_DATA_TYPE).map(|kind| kind.read_be32()).transpose()?;
-        let is_of_verdicts = data_type == Some(VERDICT_DATA);
+        let is_of_verdicts = attributes.find_be32(SET_DATA_TYPE)? == Some(VERDICT_DATA);
         let Some(name) = attributes.find(SET_NAME).filter(|_| is_of_verdicts) else { continue };
-        let mut question = NetlinkRequest::new(GET_ELEMENTS, MessageFlags::NONE, &[family, 0, 0, 0]);
-        // The name may be any bytes.
-        question.put_str(ELEMENTS_TABLE, table).put_bytes(ELEMENTS_SET, name.payload);
+        let mut question = query_message(GET_ELEMENTS, family, &[(ELEMENTS_TABLE, table)]);
+        question.put_bytes(ELEMENTS_SET, name.payload); // it may be any bytes
         for reply in dump_existing(socket, &question)?.iter() {
             add_target_chains(&reply, &mut jumps)?;
         }
@@ -45,10 +42,7 @@ pub fn read_map_jumps(socket: &mut Socket, family: u8, table: &str) -> Result<Ve
 
 /// Requests the objects in a table or a map, which may no longer exist.
 fn dump_existing(socket: &mut Socket, question: &NetlinkRequest) -> Result<ReplyMessages, Error> {
-    match socket.dump(question) {
-        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(ReplyMessages::default()),
-        replies => replies,
-    }
+    allow_missing(socket.dump(question), Errno::NOENT).map(Option::unwrap_or_default)
 }
 
 /// Adds the target chains of the elements in a message.
@@ -57,14 +51,13 @@ pub(crate) fn add_target_chains(
     jumps: &mut Vec<String>,
 ) -> Result<(), Malformed> {
     let (_, attributes) = message.split_header::<4>()?;
-    for element in attributes.find(ELEMENTS_LIST).iter().flat_map(Attribute::nested_attributes) {
+    for element in attributes.find_nested(ELEMENTS_LIST) {
         jumps.extend(target_chain(&element?).map(str::to_owned));
     }
     Ok(())
 }
 
 fn target_chain<'a>(element: &Attribute<'a>) -> Option<&'a str> {
-    let data = element.nested_attributes().find(ELEMENT_DATA)?;
-    let verdict = data.nested_attributes().find(DATA_VERDICT)?;
-    Some(verdict.nested_attributes().find(VERDICT_CHAIN)?.read_name())
+    let verdict = element.nested_attributes().find_nested(ELEMENT_DATA).find_nested(DATA_VERDICT);
+    Some(verdict.find(VERDICT_CHAIN)?.read_name())
 }

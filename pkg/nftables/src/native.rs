@@ -18,7 +18,7 @@ use crate::{
     commit::put_hook,
     uapi::{
         CHAIN_NAME, CHAIN_TABLE, DELETE_RULE, DELETE_TABLE, INET, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN,
-        RULE_TABLE, TABLE_NAME,
+        RULE_TABLE, TABLE_NAME, object_message,
     },
 };
 
@@ -34,16 +34,17 @@ pub fn transaction_messages(
 ) -> Result<Vec<NetlinkRequest>, Unsupported> {
     let expected = NativeListing::from_rules(desired)?;
     let mut messages = Vec::new();
-    for table in &desired.tables {
-        let (was, becomes) = (found.find_table(&table.name), expected.find_table(&table.name));
-        if was.zip(becomes).is_some_and(|(was, becomes)| was.is_same_as(becomes)) {
+    for (table, becomes) in desired.tables.iter().zip(&expected.tables) {
+        let was = found.find_table(&table.name);
+        if was.is_some_and(|was| was.is_same_as(becomes)) {
             continue;
         }
         messages.push(table_message(NEW_TABLE, &table.name));
-        match was.zip(becomes) {
+        match was {
             None => {}
-            Some((was, becomes)) if was.can_become(becomes) => {
-                messages.push(rule_message(DELETE_RULE, &table.name, None));
+            Some(was) if was.can_become(becomes) => {
+                let all = [(RULE_TABLE, table.name.as_str())];
+                messages.push(object_message(DELETE_RULE, MessageFlags::NONE, INET, &all));
             }
             Some(_) => {
                 messages.extend([DELETE_TABLE, NEW_TABLE].map(|kind| table_message(kind, &table.name)));
@@ -62,7 +63,9 @@ fn fill_table(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result
     messages.extend(table.chains.iter().map(|chain| chain_message(&table.name, chain)));
     for chain in &table.chains {
         for rule in &chain.rules {
-            let mut message = rule_message(NEW_RULE, &table.name, Some(&chain.name));
+            let names = [(RULE_TABLE, table.name.as_str()), (RULE_CHAIN, chain.name.as_str())];
+            let mut message =
+                object_message(NEW_RULE, MessageFlags::CREATE | MessageFlags::APPEND, INET, &names);
             if !encode::write_rule(&mut message, rule) {
                 return Err(unsupported_rule(rule));
             }
@@ -78,27 +81,14 @@ fn unsupported_rule(rule: &NativeRule) -> Unsupported {
 
 fn table_message(kind: u16, name: &str) -> NetlinkRequest {
     let flags = if kind == NEW_TABLE { MessageFlags::CREATE } else { MessageFlags::NONE };
-    let mut message = NetlinkRequest::new(kind, flags, &[INET, 0, 0, 0]);
-    message.put_str(TABLE_NAME, name);
-    message
+    object_message(kind, flags, INET, &[(TABLE_NAME, name)])
 }
 
 fn chain_message(table: &str, chain: &NativeChain) -> NetlinkRequest {
-    let mut message = NetlinkRequest::new(NEW_CHAIN, MessageFlags::CREATE, &[INET, 0, 0, 0]);
-    message.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, &chain.name);
+    let names = [(CHAIN_TABLE, table), (CHAIN_NAME, chain.name.as_str())];
+    let mut message = object_message(NEW_CHAIN, MessageFlags::CREATE, INET, &names);
     if let Some((of, hook)) = chain.hook {
         put_hook(&mut message, of, hook);
-    }
-    message
-}
-
-fn rule_message(kind: u16, table: &str, chain: Option<&str>) -> NetlinkRequest {
-    let flags =
-        if kind == NEW_RULE { MessageFlags::CREATE | MessageFlags::APPEND } else { MessageFlags::NONE };
-    let mut message = NetlinkRequest::new(kind, flags, &[INET, 0, 0, 0]);
-    message.put_str(RULE_TABLE, table);
-    if let Some(chain) = chain {
-        message.put_str(RULE_CHAIN, chain);
     }
     message
 }

@@ -2,8 +2,7 @@
 //! `nf_tables_compat.h`), for all crates that use it.
 #![allow(missing_docs, reason = "each group names the kernel's, whose documentation says the rest")]
 
-use model::Family;
-use netlink::MessageFlags;
+use netlink::{MessageFlags, NetlinkRequest};
 use rules::{Hook, Table};
 
 /// `NFNL_SUBSYS_NFTABLES`.
@@ -192,20 +191,25 @@ pub const LOG_GROUP: u16 = 1;
 pub const LOG_PREFIX: u16 = 2;
 pub const LOG_LENGTH: u16 = 3;
 
-/// `NFPROTO_*`.
+/// `NFPROTO_*`; those of IPv4 and IPv6 are the numbers of `model::Family::address_family`.
 pub const INET: u8 = 1;
 pub const IPV4: u8 = 2;
 pub const NETDEV: u8 = 5;
 pub const IPV6: u8 = 10;
-/// The families of iptables.
-pub const NFPROTO: [(Family, u8); 2] = [(Family::V4, IPV4), (Family::V6, IPV6)];
 
-/// `struct nfgenmsg` of a family: version 0, resource 0.
-pub const fn nfgenmsg_header(family: Family) -> [u8; 4] {
-    match family {
-        Family::V4 => [IPV4, 0, 0, 0],
-        Family::V6 => [IPV6, 0, 0, 0],
+/// Returns a message about the objects of a family (`NFPROTO_*`; 0: any) with these names, each in its attribute.
+pub fn object_message(kind: u16, flags: MessageFlags, family: u8, names: &[(u16, &str)]) -> NetlinkRequest {
+    // struct nfgenmsg: family, version 0, resource 0
+    let mut message = NetlinkRequest::new(kind, flags, &[family, 0, 0, 0]);
+    for (attribute, name) in names {
+        message.put_str(*attribute, name);
     }
+    message
+}
+
+/// Returns a question for such objects; without names, for all.
+pub fn query_message(kind: u16, family: u8, names: &[(u16, &str)]) -> NetlinkRequest {
+    object_message(kind, MessageFlags::NONE, family, names)
 }
 
 /// `struct nfgenmsg` of a batch: no family, and the subsystem of the batch.

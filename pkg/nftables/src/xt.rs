@@ -12,7 +12,7 @@ use rules::{Match, Target, TransportProtocol};
 
 use crate::sets::KernelSets;
 
-pub(crate) use matches::{decode_match, encode_match};
+pub(crate) use matches::{decode_match, encode_match, state_mask};
 pub(crate) use targets::{decode_target, encode_target};
 
 /// Decoder of matches and targets of legacy tables, in the calling thread's network namespace.

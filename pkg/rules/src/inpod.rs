@@ -12,8 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 
 use crate::ir::{
-    AddressSide, Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet, Table,
-    Target,
+    AddressSide, Chain, Hook, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet, Table, Target,
 };
 use crate::sidecar::port_matches;
 
@@ -302,20 +301,15 @@ pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
 /// protect. On `lo` the address may be the node's own.
 fn guard_probe_address(probes: IpAddr, rules: &mut RuleSet) {
     let net = IpNet::from(probes);
-    let table = rules.table_mut(Table::Mangle);
-    let jump = Rule::jump_to(PROBES);
-    for (hook, rule) in
-        [(Hook::Prerouting, jump.clone().source(net).not_input(&LOOPBACK)), (Hook::Forward, jump.dest(net))]
-    {
-        table.jumps.push(HookJump { hook, rule, place: JumpPlace::Early });
-    }
-    table.push(&PROBES, Rule::new(Target::Drop));
+    let arriving = Rule::jump_to(PROBES).source(net).not_input(&LOOPBACK);
+    rules.add_jump(Table::Mangle, Hook::Prerouting, arriving, JumpPlace::Early);
+    rules.add_jump(Table::Mangle, Hook::Forward, Rule::jump_to(PROBES).dest(net), JumpPlace::Early);
+    rules.table_mut(Table::Mangle).push(&PROBES, Rule::new(Target::Drop));
 }
 
 /// Adds a jump before all foreign rules: an application's own must not redirect traffic past the mesh.
 fn add_first_jump(rules: &mut RuleSet, table: Table, hook: Hook, chain: &Chain) {
-    let jump = HookJump { hook, rule: Rule::jump_to(chain.clone()), place: JumpPlace::First };
-    rules.table_mut(table).jumps.push(jump);
+    rules.add_jump(table, hook, Rule::jump_to(chain.clone()), JumpPlace::First);
 }
 
 fn mark_is(mark: Mark) -> Match {

@@ -62,10 +62,9 @@ pub fn chain_name(chain: &str) -> String {
 
 impl NativeRules {
     /// Builds the tables of an owner with this name prefix from the rules of each family; `None`: the family has none.
-    pub fn new<'a>(prefix: &str, v4: Option<&'a RuleSet>, v6: Option<&'a RuleSet>) -> NativeRules {
+    pub fn new(prefix: &str, v4: Option<&RuleSet>, v6: Option<&RuleSet>) -> NativeRules {
         let tables = ORDER.into_iter().filter_map(|table| {
-            let of = |rules: Option<&'a RuleSet>| rules.and_then(|rules| rules.tables.get(&table));
-            let chains = native_chains(table, &Families { v4: of(v4), v6: of(v6) });
+            let chains = native_chains(table, [v4, v6].map(|rules| rules?.tables.get(&table)));
             (!chains.is_empty()).then(|| NativeTable { name: table_name(prefix, table), chains })
         });
         NativeRules { tables: tables.collect() }
@@ -80,39 +79,29 @@ impl NativeRules {
     }
 }
 
-/// A table of both families.
-struct Families<'a> {
-    v4: Option<&'a TableRules>,
-    v6: Option<&'a TableRules>,
+/// A table of both families, IPv4 first.
+type Families<'a> = [Option<&'a TableRules>; 2];
+
+/// Returns one list of rules, merged from both families.
+fn merge_rules(families: Families<'_>, list: &dyn Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
+    let [v4, v6] = families.map(|rules| rules.map(list));
+    merge_families(v4, v6)
 }
 
-impl<'a> Families<'a> {
-    /// Returns one list of rules, merged from both families.
-    fn merge_rules(&self, list: &dyn Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
-        let of = |table: Option<&TableRules>| table.map(list);
-        merge_families(of(self.v4), of(self.v6))
-    }
-
-    /// Returns the family, if only one has rules here.
-    fn single_family(&self) -> Option<Family> {
-        match (&self.v4, &self.v6) {
-            (Some(_), None) => Some(Family::V4),
-            (None, Some(_)) => Some(Family::V6),
-            _ => None,
-        }
-    }
-}
-
-fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
+fn native_chains(table: Table, families: Families<'_>) -> Vec<NativeChain> {
     let mut chains = Vec::new();
+    let single_family = match families {
+        [Some(_), None] => Some(Family::V4),
+        [None, Some(_)] => Some(Family::V6),
+        _ => None,
+    };
     for hook in Hook::ALL {
         let jump = |rules: &TableRules| {
             rules.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| jump.rule.clone()).collect()
         };
         // Rules without an address would also match packets of the other family.
-        let scoped =
-            |rule: NativeRule| NativeRule { family: rule.family.or(families.single_family()), ..rule };
-        let rules = families.merge_rules(&jump).into_iter().map(scoped);
+        let scoped = |rule: NativeRule| NativeRule { family: rule.family.or(single_family), ..rule };
+        let rules = merge_rules(families, &jump).into_iter().map(scoped);
         let rules: Vec<NativeRule> = rules.map(uncounted_if_plain).collect();
         if !rules.is_empty() {
             chains.push(NativeChain {
@@ -123,7 +112,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
         }
     }
     let mut names: Vec<&Chain> = Vec::new();
-    for (chain, _) in families.v4.into_iter().chain(families.v6).flat_map(|rules| &rules.chains) {
+    for (chain, _) in families.into_iter().flatten().flat_map(|rules| &rules.chains) {
         if !names.contains(&chain) {
             names.push(chain);
         }
@@ -131,7 +120,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
     chains.extend(names.into_iter().map(|chain| NativeChain {
         name: chain_name(&chain.0),
         hook: None,
-        rules: families.merge_rules(&|rules| rules.chain_rules(chain).to_vec()),
+        rules: merge_rules(families, &|rules| rules.chain_rules(chain).to_vec()),
     }));
     if table == Table::Raw {
         chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| ports_first(&mut rule.rule));

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 use model::{Family, IfName, Mark, Port};
 
-use crate::ir::{Chain, Hook, HookJump, JumpPlace, Rule, RuleSet, Table, Target};
+use crate::ir::{Chain, Hook, Rule, Table, Target};
 
 pub use host::host_rules;
 pub use proxy::ztunnel_rules;
@@ -217,14 +217,6 @@ pub struct ZtunnelParameters<'a> {
     pub ip: IpAddr,
     /// Whether the ztunnel answers DNS.
     pub dns: bool,
-}
-
-impl RuleSet {
-    /// Adds the only jump of a built-in chain, before all foreign rules; only the conditions of `condition` are used.
-    fn add_first_jump(&mut self, table: Table, hook: Hook, chain: &Chain, condition: &Rule) {
-        let rule = condition.with_target(Target::Jump(chain.clone()));
-        self.table_mut(table).jumps.push(HookJump { hook, rule, place: JumpPlace::First });
-    }
 }
 
 /// Returns a rule without conditions that sets the packet's mark.

@@ -9,19 +9,14 @@ use std::{
 use crate::ir::{Match, MatchValue, Rule, Target};
 
 /// The match's module, and its option.
-fn write_module<T: Display>(
-    f: &mut fmt::Formatter<'_>,
-    module: &str,
-    name: &str,
-    is: &MatchValue<T>,
-) -> fmt::Result {
-    write!(f, " -m {module}")?;
-    write_option(f, name, is)
+fn write_module<T: Display>(text: &mut String, module: &str, name: &str, is: &MatchValue<T>) -> fmt::Result {
+    write!(text, " -m {module}")?;
+    write_option(text, name, is)
 }
 
 /// Writes an option, with `! ` before it if negated, as `iptables-save` does.
-fn write_option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &MatchValue<T>) -> fmt::Result {
-    write!(f, " {}{name} {}", negation_prefix(is.negated), is.value)
+fn write_option<T: Display>(text: &mut String, name: &str, is: &MatchValue<T>) -> fmt::Result {
+    write!(text, " {}{name} {}", negation_prefix(is.negated), is.value)
 }
 
 fn negation_prefix(negated: bool) -> &'static str {
@@ -32,60 +27,56 @@ fn negation_prefix(negated: bool) -> &'static str {
 impl Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
-        write!(text, "{}", RuleConditions(self))?;
+        self.write_conditions(&mut text)?;
         let verdict = if matches!(self.target, Target::Goto(_)) { "-g" } else { "-j" };
         write!(text, " {verdict} {}", self.target)?;
         f.write_str(text.trim_start())
     }
 }
 
-struct RuleConditions<'a>(&'a Rule);
-
-impl Display for RuleConditions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rule = self.0;
-        if let Some(net) = &rule.source {
-            write_option(f, "-s", net)?;
+impl Rule {
+    fn write_conditions(&self, text: &mut String) -> fmt::Result {
+        if let Some(net) = &self.source {
+            write_option(text, "-s", net)?;
         }
-        if let Some(net) = &rule.dest {
-            write_option(f, "-d", net)?;
+        if let Some(net) = &self.dest {
+            write_option(text, "-d", net)?;
         }
-        if let Some(interface) = &rule.input {
-            write_option(f, "-i", interface)?;
+        if let Some(interface) = &self.input {
+            write_option(text, "-i", interface)?;
         }
-        if let Some(interface) = &rule.output {
-            write_option(f, "-o", interface)?;
+        if let Some(interface) = &self.output {
+            write_option(text, "-o", interface)?;
         }
-        if let Some(proto) = &rule.proto {
-            write_option(f, "-p", &MatchValue { negated: proto.negated, value: proto.value.as_str() })?;
+        if let Some(proto) = &self.proto {
+            write_option(text, "-p", proto)?;
         }
-        for condition in &rule.matches {
-            condition.write_match(f, rule.proto.as_ref().map_or("tcp", |proto| proto.value.as_str()))?;
-        }
-        Ok(())
+        let proto = self.proto.as_ref().map_or("tcp", |proto| proto.value.as_str());
+        self.matches.iter().try_for_each(|condition| condition.write_match(text, proto))
     }
 }
 
 impl Match {
-    fn write_match(&self, f: &mut fmt::Formatter<'_>, proto: &str) -> fmt::Result {
+    fn write_match(&self, text: &mut String, proto: &str) -> fmt::Result {
         match self {
-            Match::SourcePort(port) => write_module(f, proto, "--sport", port),
-            Match::DestPort(port) => write_module(f, proto, "--dport", port),
-            Match::DestPortRange(range) => write_module(f, proto, "--dport", &MatchValue::eq(range)),
+            Match::SourcePort(port) => write_module(text, proto, "--sport", port),
+            Match::DestPort(port) => write_module(text, proto, "--dport", port),
+            Match::DestPortRange(range) => write_module(text, proto, "--dport", &MatchValue::eq(range)),
             Match::DestPorts(ports) => {
-                let list = ports.value.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-                write_module(f, "multiport", "--dports", &MatchValue { negated: ports.negated, value: list })
+                let value = ports.value.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+                let list = MatchValue { negated: ports.negated, value };
+                write_module(text, "multiport", "--dports", &list)
             }
-            Match::Uid(id) => write_module(f, "owner", "--uid-owner", id),
-            Match::Gid(id) => write_module(f, "owner", "--gid-owner", id),
+            Match::Uid(id) => write_module(text, "owner", "--uid-owner", id),
+            Match::Gid(id) => write_module(text, "owner", "--gid-owner", id),
             Match::SocketExists { negated } => {
-                write!(f, " -m owner {}--socket-exists", negation_prefix(*negated))
+                write!(text, " -m owner {}--socket-exists", negation_prefix(*negated))
             }
-            Match::Mark(mark) => write_module(f, "mark", "--mark", mark),
-            Match::ConnMark(mark) => write_module(f, "connmark", "--mark", mark),
-            Match::CtState(states) => write!(f, " -m conntrack --ctstate {}", states.as_str()),
+            Match::Mark(mark) => write_module(text, "mark", "--mark", mark),
+            Match::ConnMark(mark) => write_module(text, "connmark", "--mark", mark),
+            Match::CtState(states) => write!(text, " -m conntrack --ctstate {}", states.as_str()),
             Match::Set { name, side, negated } => {
-                write!(f, " -m set {}--match-set {name} {}", negation_prefix(*negated), side.as_str())
+                write!(text, " -m set {}--match-set {name} {}", negation_prefix(*negated), side.as_str())
             }
         }
     }

@@ -35,7 +35,7 @@ impl RecordedRules {
     /// Records rules. A family without rules has an empty rule set.
     pub fn from_rules(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
         let [v4, v6] = Family::BOTH.map(|family| placed_lines(&rules(family)));
-        RecordedRules::merge_families(v4, v6)
+        RecordedRules::merge_families(&v4, &v6)
     }
 
     /// Records the observed rules of an owner; `None`: some of them are not understood.
@@ -44,7 +44,7 @@ impl RecordedRules {
         found: impl Fn(Family) -> &'a SavedTables,
     ) -> Option<RecordedRules> {
         let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, found(family)));
-        Some(RecordedRules::merge_families(v4?, v6?))
+        Some(RecordedRules::merge_families(&v4?, &v6?))
     }
 
     /// Restores the result of [`RecordedRules::lines`].
@@ -88,16 +88,12 @@ impl RecordedRules {
         Ok(rules)
     }
 
-    fn merge_families(v4: PlacedLines, mut v6: PlacedLines) -> RecordedRules {
-        let mut merged = BTreeMap::new();
-        for (place, lines) in v4 {
-            let others = v6.remove(&place).unwrap_or_default();
-            merged.insert(place, merge_lines(&lines, &others));
-        }
-        for (place, lines) in v6 {
-            merged.insert(place, merge_lines(&[], &lines));
-        }
-        RecordedRules(merged)
+    fn merge_families(v4: &PlacedLines, v6: &PlacedLines) -> RecordedRules {
+        let places = v4.keys().chain(v6.keys()).map(|place| {
+            let [v4, v6] = [v4, v6].map(|family| family.get(place).map(Vec::as_slice).unwrap_or_default());
+            (place.clone(), merge_lines(v4, v6))
+        });
+        RecordedRules(places.collect())
     }
 }
 

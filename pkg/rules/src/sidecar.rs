@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{Family, IpNet, Port};
 
-use crate::ir::{Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, Rule, RuleSet, Table, Target};
+use crate::ir::{Chain, LocalRoute, Match, MatchValue, Rule, RuleSet, Table, Target};
 use crate::{parse::SavedTables, plan};
 
 pub use config::{DnsCapture, InboundMode, LoopbackNet, OwnerGroups, SidecarConfig};
@@ -51,14 +51,6 @@ impl SidecarConfig {
                 Some(LocalRoute { mark, table })
             }
             _ => None,
-        }
-    }
-
-    /// Returns the table of inbound capture.
-    fn inbound_table(&self) -> Table {
-        match self.inbound_mode {
-            InboundMode::Redirect => Table::Nat,
-            InboundMode::Tproxy { .. } => Table::Mangle,
         }
     }
 
@@ -130,16 +122,17 @@ enum SocketOwner {
 
 impl SocketOwner {
     fn to_match(self) -> Match {
-        match self {
-            SocketOwner::User(id) => Match::Uid(crate::ir::MatchValue::eq(id)),
-            SocketOwner::Group(id) => Match::Gid(crate::ir::MatchValue::eq(id)),
-        }
+        self.to_condition(MatchValue::eq)
     }
 
     fn to_negated_match(self) -> Match {
+        self.to_condition(MatchValue::ne)
+    }
+
+    fn to_condition(self, compare: fn(u32) -> MatchValue<u32>) -> Match {
         match self {
-            SocketOwner::User(id) => Match::Uid(crate::ir::MatchValue::ne(id)),
-            SocketOwner::Group(id) => Match::Gid(crate::ir::MatchValue::ne(id)),
+            SocketOwner::User(id) => Match::Uid(compare(id)),
+            SocketOwner::Group(id) => Match::Gid(compare(id)),
         }
     }
 }
@@ -154,17 +147,12 @@ impl SidecarConfig {
     fn owner_group_returns(&self, rule: &Rule) -> Vec<Rule> {
         match &self.owner_groups {
             OwnerGroups::Except(groups) => {
-                groups.iter().map(|gid| rule.clone().when(SocketOwner::Group(*gid).to_match())).collect()
+                groups.iter().map(|gid| rule.clone().when(Match::Gid(MatchValue::eq(*gid)))).collect()
             }
             OwnerGroups::Only(groups) => {
-                let none_of = |rule: Rule, gid: &u32| rule.when(SocketOwner::Group(*gid).to_negated_match());
+                let none_of = |rule: Rule, gid: &u32| rule.when(Match::Gid(MatchValue::ne(*gid)));
                 vec![groups.iter().fold(rule.clone(), none_of)]
             }
         }
     }
-}
-
-/// Adds the only jump of a built-in chain.
-fn add_jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: JumpPlace) {
-    rules.table_mut(table).jumps.push(HookJump { hook, rule, place });
 }

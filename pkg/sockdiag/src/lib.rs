@@ -14,7 +14,7 @@ mod socket;
 use std::{collections::BTreeMap, fs, net::SocketAddr};
 
 use message::{AF_INET, AF_INET6, BY_FAMILY, DESTROY, DiagRequest};
-use netlink::{Errno, Error, ListBounds, NetlinkProtocol, Socket};
+use netlink::{Errno, Error, ListBounds, NetlinkProtocol, ReplyMessages, Socket, allow_missing};
 
 pub use socket::{TcpSocket, TcpState};
 
@@ -58,13 +58,8 @@ impl TcpSockets {
             if has_none(counted) {
                 continue;
             }
-            let request = DiagRequest::list(family, TcpState::is_live).to_message(BY_FAMILY);
-            let socket = Socket::open(NetlinkProtocol::Sockets)?.with_bounds(ListBounds::POD);
-            let (replies, rest) = match socket.dump_head(&request, MAX_BYTES) {
-                Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => continue,
-                listed => listed?,
-            };
-            sockets.is_truncated |= rest.is_none();
+            let (replies, is_all) = list_family(family, &DiagRequest::list(family, TcpState::is_live))?;
+            sockets.is_truncated |= !is_all;
             for socket in replies.iter().filter_map(|reply| TcpSocket::parse(&reply)) {
                 match socket.state {
                     TcpState::Listen => sockets.listeners.push(socket.local),
@@ -103,17 +98,25 @@ pub fn udp_receivers() -> Result<Option<Vec<SocketAddr>>, Error> {
 fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAddr>>, Error> {
     let mut found = Vec::new();
     for family in [AF_INET, AF_INET6] {
-        let socket = Socket::open(NetlinkProtocol::Sockets)?.with_bounds(ListBounds::POD);
-        match socket.dump_head(&request(family).to_message(BY_FAMILY), MAX_BYTES) {
-            Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-            Ok((_, None)) => return Ok(None),
-            Ok((replies, Some(_))) => {
-                found.extend(replies.iter().filter_map(|reply| Some(TcpSocket::parse(&reply)?.local)));
-            }
+        let (replies, is_all) = list_family(family, &request(family))?;
+        if !is_all {
+            return Ok(None);
         }
+        found.extend(replies.iter().filter_map(|reply| Some(TcpSocket::parse(&reply)?.local)));
     }
     Ok(Some(found))
+}
+
+/// Returns the beginning of a list of sockets of a family, and whether it is the complete list.
+fn list_family(family: u8, request: &DiagRequest) -> Result<(ReplyMessages, bool), Error> {
+    let socket = Socket::open(NetlinkProtocol::Sockets)?.with_bounds(ListBounds::POD);
+    match socket.dump_head(&request.to_message(BY_FAMILY), MAX_BYTES) {
+        // A kernel without IPv6 has no such sockets.
+        Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => {
+            Ok((ReplyMessages::default(), true))
+        }
+        listed => listed.map(|(replies, rest)| (replies, rest.is_some())),
+    }
 }
 
 /// Returns the user who created the socket at `theirs`, which is connected to `ours`; `None`: no process holds it any
@@ -143,10 +146,8 @@ fn is_held(socket: &TcpSocket, theirs: SocketAddr, ours: SocketAddr) -> bool {
 /// # Errors
 /// The kernel refuses, for example without `CONFIG_INET_DIAG_DESTROY` (`EOPNOTSUPP`).
 pub fn destroy_socket(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, Error> {
-    match handle.request(DiagRequest::for_socket(socket).to_message(DESTROY)) {
-        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(false),
-        done => done.map(|()| true),
-    }
+    let request = DiagRequest::for_socket(socket).to_message(DESTROY);
+    Ok(allow_missing(handle.request(request), Errno::NOENT)?.is_some())
 }
 
 /// Opens a handle for [`destroy_socket`] in the calling thread's namespace.

@@ -3,39 +3,13 @@
 use std::{collections::BTreeMap, fmt};
 
 use model::Mark;
-use netlink::{Attribute, Attributes, ListBounds, Malformed};
+use netlink::{Attributes, ListBounds, Malformed};
 use nftables::uapi::{
     BITWISE_MASK, BITWISE_REGISTER, BITWISE_SOURCE, BITWISE_XOR, CT_SOURCE, DATA_VALUE, DATA_VERDICT,
     EXPRESSION_DATA, EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOOKUP_REGISTER, META_KEY,
     META_MARK, META_REGISTER, META_SOURCE, PAYLOAD_SOURCE, VERDICT_CHAIN, XT_INFO, XT_NAME,
 };
 
-/// Targets of iptables that do not affect the decision of our rules.
-const HARMLESS: [&str; 23] = [
-    "",
-    "standard",
-    "ERROR",
-    "LOG",
-    "NFLOG",
-    "ULOG",
-    "REJECT",
-    "DROP",
-    "ACCEPT",
-    "SNAT",
-    "MASQUERADE",
-    "TCPMSS",
-    "TTL",
-    "HL",
-    "DSCP",
-    "TOS",
-    "CLASSIFY",
-    "AUDIT",
-    "TRACE",
-    "CHECKSUM",
-    "SECMARK",
-    "CONNSECMARK",
-    "IDLETIMER",
-];
 /// `XT_CT_NOTRACK`.
 const NOTRACK: u16 = 1;
 /// `struct xt_set_info_target_v3`: offset of the set whose members have marks, and its index if there is none.
@@ -144,8 +118,8 @@ impl MarkRegister {
 }
 
 /// Returns the effects of a rule of nf_tables, and its jump targets.
-pub(super) fn rule_effects<'a>(
-    expressions: impl Iterator<Item = Result<Attribute<'a>, Malformed>>,
+pub(super) fn rule_effects(
+    expressions: Attributes<'_>,
     marks: &[Mark],
 ) -> Result<(Vec<RuleEffect>, JumpTarget), Malformed> {
     let mut rule =
@@ -154,8 +128,7 @@ pub(super) fn rule_effects<'a>(
         let parts = expression?.nested_attributes();
         let name =
             parts.find(EXPRESSION_NAME).ok_or(Malformed("an expression without a name"))?.read_str()?;
-        let data = parts.find(EXPRESSION_DATA).map_or(Attributes::new(&[]), |data| data.nested_attributes());
-        rule.add_expression(name, &data, marks)?;
+        rule.add_expression(name, &parts.find_nested(EXPRESSION_DATA), marks)?;
     }
     Ok((rule.effects, rule.jumps))
 }
@@ -168,14 +141,13 @@ struct RuleEvaluation {
 
 impl RuleEvaluation {
     fn add_expression(&mut self, name: &str, data: &Attributes<'_>, marks: &[Mark]) -> Result<(), Malformed> {
-        let number = |kind| data.find(kind).map(|found| found.read_be32()).transpose();
         match name {
             "immediate" => self.add_immediate(data)?,
             "bitwise" => self.add_bitwise(data)?,
             "meta" | "ct" => {
-                let source = number(if name == "ct" { CT_SOURCE } else { META_SOURCE })?;
-                let is_mark = number(META_KEY)? == Some(META_MARK);
-                match (source, number(META_REGISTER)?) {
+                let source = data.find_be32(if name == "ct" { CT_SOURCE } else { META_SOURCE })?;
+                let is_mark = data.find_be32(META_KEY)? == Some(META_MARK);
+                match (source, data.find_be32(META_REGISTER)?) {
                     (Some(register), _) if is_mark => {
                         self.effects.extend(self.read_register(register).mark_effect(marks));
                     }
@@ -186,7 +158,7 @@ impl RuleEvaluation {
                     _ => {}
                 }
             }
-            "lookup" => match number(LOOKUP_REGISTER)? {
+            "lookup" => match data.find_be32(LOOKUP_REGISTER)? {
                 Some(0) => self.add_jump(JumpTarget::Anywhere),
                 Some(register) => self.write_register(register, MarkRegister::Unknown),
                 None => {}
@@ -230,26 +202,23 @@ impl RuleEvaluation {
     }
 
     fn add_immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
-        let content =
-            data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested_attributes());
+        let content = data.find_nested(IMMEDIATE_DATA);
         if let Some(verdict) = content.find(DATA_VERDICT) {
             if let Some(chain) = verdict.nested_attributes().find(VERDICT_CHAIN) {
                 self.add_jump(JumpTarget::To(chain.read_name().to_owned()));
             }
-        } else if let Some(register) = data.find(IMMEDIATE_REGISTER) {
+        } else if let Some(register) = data.find_be32(IMMEDIATE_REGISTER)? {
             let value = content.find(DATA_VALUE).and_then(|value| value.read_u32().ok());
             let known = value.map_or(MarkRegister::Unknown, MarkRegister::from_constant);
-            self.write_register(register.read_be32()?, known);
+            self.write_register(register, known);
         }
         Ok(())
     }
 
     fn add_bitwise(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
-        let number = |kind| data.find(kind).map(|found| found.read_be32()).transpose();
-        let value = |kind| data.find(kind)?.nested_attributes().find(DATA_VALUE)?.read_u32().ok();
-        let (Some(from), Some(to)) = (number(BITWISE_SOURCE)?, number(BITWISE_REGISTER)?) else {
-            return Ok(());
-        };
+        let value = |kind| data.find_nested(kind).find(DATA_VALUE)?.read_u32().ok();
+        let registers = data.find_be32(BITWISE_SOURCE)?.zip(data.find_be32(BITWISE_REGISTER)?);
+        let Some((from, to)) = registers else { return Ok(()) };
         let result = match (value(BITWISE_MASK), value(BITWISE_XOR)) {
             (Some(mask), Some(xor)) => self.read_register(from).apply_bitwise(mask, xor),
             _ => MarkRegister::Unknown,
@@ -296,7 +265,10 @@ pub(super) fn from_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<Rul
             (flags & NOTRACK != 0).then_some(RuleEffect::Untracked)
         }
         "NOTRACK" => Some(RuleEffect::Untracked),
-        harmless if HARMLESS.contains(&harmless) => None,
+        // These do not affect the decision of our rules.
+        "" | "standard" | "ERROR" | "LOG" | "NFLOG" | "ULOG" | "REJECT" | "DROP" | "ACCEPT" | "SNAT"
+        | "MASQUERADE" | "TCPMSS" | "TTL" | "HL" | "DSCP" | "TOS" | "CLASSIFY" | "AUDIT" | "TRACE"
+        | "CHECKSUM" | "SECMARK" | "CONNSECMARK" | "IDLETIMER" => None,
         other => Some(RuleEffect::Diverts(super::printable_name(other))),
     }
 }

@@ -2,7 +2,7 @@
 
 use netlink::{Errno, MessageFlags, NetlinkRequest};
 
-use super::{IFF_UP, NewVeth, RTM_NEWLINK, link_header, new::VETH, plain_header};
+use super::{IFF_UP, NewVeth, RTM_NEWLINK, link_header, new::VETH};
 use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
 const RTM_DELLINK: u16 = 17;
@@ -34,7 +34,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn delete_link(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
-        let request = NetlinkRequest::new(RTM_DELLINK, MessageFlags::NONE, &plain_header(index));
+        let request = NetlinkRequest::new(RTM_DELLINK, MessageFlags::NONE, &link_header(index, 0));
         let deleted = self.send_change(request, &[Errno::NODEV]);
         deleted.map_err(|error| kernel_error(format_args!("delete link {}", self.link_name(index)), error))
     }
@@ -48,8 +48,7 @@ impl RtnetlinkHandle {
         if self.link_by_index(index)?.is_some_and(|link| link.is_up) {
             return Ok(ChangeOutcome::No);
         }
-        let header = link_header(index, IFF_UP);
-        let request = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header);
+        let request = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &link_header(index, IFF_UP));
         let changed = self.send_change(request, &[]);
         changed.map_err(|error| kernel_error(format_args!("set link {} up", self.link_name(index)), error))
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink::NetlinkRequest;
 
-use super::{IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, plain_header};
+use super::{IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, link_header};
 use crate::wire::CREATE;
 use crate::{Error, LinkIndex};
 
@@ -40,7 +40,7 @@ impl NewVeth<'_> {
     }
 
     pub(super) fn creation_request(&self) -> NetlinkRequest {
-        let mut message = NetlinkRequest::new(RTM_NEWLINK, CREATE, &plain_header(LinkIndex(0)));
+        let mut message = NetlinkRequest::new(RTM_NEWLINK, CREATE, &link_header(LinkIndex(0), 0));
         message.put_str(IFLA_IFNAME, self.name);
         message.put_nested(IFLA_LINKINFO, |information| {
             information.put_str(IFLA_INFO_KIND, VETH);
@@ -53,7 +53,7 @@ impl NewVeth<'_> {
 
     /// Writes the peer's own request: header, name, and netns (`veth_newlink`).
     fn write_peer(&self, peer: &mut NetlinkRequest) {
-        peer.family_header(&plain_header(LinkIndex(0)));
+        peer.family_header(&link_header(LinkIndex(0), 0));
         peer.put_str(IFLA_IFNAME, self.peer_name);
         if let Some(netns) = self.peer_netns {
             peer.put_u32(IFLA_NET_NS_FD, netns.as_raw_fd().cast_unsigned());

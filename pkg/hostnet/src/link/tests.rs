@@ -47,7 +47,7 @@ fn links_print_as_ip_is_told() {
 }
 
 fn read(attributes: impl FnOnce(&mut NetlinkRequest)) -> Link {
-    let mut message = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &plain_header(LinkIndex(5)));
+    let mut message = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &link_header(LinkIndex(5), 0));
     attributes(&mut message);
     let bytes = message.finish(1, MessageFlags::NONE).unwrap();
     let received = MessageIter::new(bytes).next().unwrap().unwrap();

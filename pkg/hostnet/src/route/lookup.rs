@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink::{NetlinkRequest, ParseReply};
+use netlink::ParseReply;
 
 use super::message;
 use crate::{Error, LinkIndex, Mark, Route, RtnetlinkHandle, error::kernel_error};
@@ -15,7 +15,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`] if the exchange fails.
     pub fn direct_link(&mut self, ip: IpAddr) -> Result<Option<LinkIndex>, Error> {
-        self.look_up(ip, message::parse_direct_link)
+        self.look_up(ip, None, message::parse_direct_link)
     }
 
     /// Looks up the source address of an unmarked packet of this host to this address, unless its socket has another
@@ -25,7 +25,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`] if the exchange fails.
     pub fn source_to(&mut self, ip: IpAddr) -> Result<Option<IpAddr>, Error> {
-        self.look_up(ip, message::parse_source)
+        self.look_up(ip, None, message::parse_source)
     }
 
     /// Looks up, by policy rules and all tables, the route of a packet with this mark between these addresses, of which
@@ -36,21 +36,17 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`] if the exchange fails.
     pub fn marked_route(&mut self, from: IpAddr, to: IpAddr, mark: Mark) -> Result<Option<Route>, Error> {
-        self.ask_for_route(to, message::look_up_marked(from, to, mark.value), message::parse_answer)
+        self.look_up(to, Some((from, mark)), message::parse_answer)
     }
 
-    fn look_up<T>(&mut self, ip: IpAddr, parse: ParseReply<T>) -> Result<Option<T>, Error> {
-        self.ask_for_route(ip, message::look_up(ip), parse)
-    }
-
-    fn ask_for_route<T>(
+    fn look_up<T>(
         &mut self,
         ip: IpAddr,
-        request: NetlinkRequest,
+        marked: Option<(IpAddr, Mark)>,
         parse: ParseReply<T>,
     ) -> Result<Option<T>, Error> {
         let failed = |source| kernel_error(format_args!("look up the route to {ip}"), source);
-        match self.socket.get(request) {
+        match self.socket.get(message::look_up(ip, marked)) {
             Ok(replies) => replies.parse_first(parse).map_err(failed),
             // Unreachable, prohibited, a blackhole, no such family: each has its own error number.
             Err(refused) if refused.errno().is_some() => Ok(None),

@@ -6,7 +6,7 @@ use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessag
 
 use super::{Route, RouteKind, RouteProtocol};
 use crate::wire;
-use crate::{Family, LinkIndex, RouteScope, TableId};
+use crate::{Family, LinkIndex, Mark, RouteScope, TableId};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -75,33 +75,23 @@ pub(super) fn list_request(family: Family, table: Option<TableId>) -> NetlinkReq
     message
 }
 
-/// Builds a lookup of the route of a packet to this address.
-pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
-    let header = RouteHeader {
-        family: Family::from_ip(ip).address_family(),
-        dst_len: if ip.is_ipv4() { 32 } else { 128 },
-        ..RouteHeader::default()
-    };
-    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.to_bytes());
-    wire::put_ip(&mut message, RTA_DST, ip);
-    message
-}
-
-/// Builds a lookup of the route of a packet with a mark, from an address of this host.
-pub(super) fn look_up_marked(from: IpAddr, to: IpAddr, mark: u32) -> NetlinkRequest {
+/// Builds a lookup of the route of a packet to this address; with a mark, from an address of this host, if given.
+pub(super) fn look_up(to: IpAddr, marked: Option<(IpAddr, Mark)>) -> NetlinkRequest {
     let length = if to.is_ipv4() { 32 } else { 128 };
     let header = RouteHeader {
         family: Family::from_ip(to).address_family(),
         dst_len: length,
-        src_len: length,
+        src_len: if marked.is_some() { length } else { 0 },
         // IPv6 always replies so, and refuses the flag (`inet6_rtm_valid_getroute_req`).
-        flags: if to.is_ipv4() { LOOKUP_TABLE } else { 0 },
+        flags: if marked.is_some() && to.is_ipv4() { LOOKUP_TABLE } else { 0 },
         ..RouteHeader::default()
     };
     let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.to_bytes());
     wire::put_ip(&mut message, RTA_DST, to);
-    wire::put_ip(&mut message, RTA_SRC, from);
-    message.put_u32(RTA_MARK, mark);
+    if let Some((from, mark)) = marked {
+        wire::put_ip(&mut message, RTA_SRC, from);
+        message.put_u32(RTA_MARK, mark.value);
+    }
     message
 }
 
@@ -170,7 +160,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malfor
     parse_unless(CLONED, reply)
 }
 
-/// Reads the reply to [`look_up_marked`]; its destination is the address.
+/// Reads the reply to a [`look_up`] with a mark; its destination is the address.
 pub(super) fn parse_answer(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malformed> {
     parse_unless(0, reply)
 }

@@ -1,10 +1,8 @@
 //! Policy rules on the wire: `struct fib_rule_hdr` and its attributes.
 
-use std::net::IpAddr;
-
 use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use super::{OtherConditions, PolicyRule, RuleAction};
+use super::{PolicyRule, RuleAction};
 use crate::Mark;
 use crate::wire;
 use crate::{Family, IpNet, IpProtocol, RouteProtocol, TableId};
@@ -33,10 +31,7 @@ const FRA_DPORT_RANGE: u16 = 24;
 const INVERTED: u32 = 0x2;
 
 pub(super) fn list_request(family: Family) -> NetlinkRequest {
-    let mut header = [0; 12];
-    if let Some(field) = header.first_mut() {
-        *field = family.address_family();
-    }
+    let header = [family.address_family(), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     NetlinkRequest::new(RTM_GETRULE, MessageFlags::NONE, &header)
 }
 
@@ -88,21 +83,15 @@ fn change_request(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkR
     message
 }
 
-/// Attributes of a rule, collected by the parser.
-#[derive(Default)]
+/// A rule while its attributes are read, with those that need others.
 struct RuleParts {
-    priority: u32,
+    rule: PolicyRule,
+    /// Prefix lengths in the header: of the destination, and of the source.
+    lengths: [u8; 2],
     mark: Option<u32>,
     mask: Option<u32>,
-    iif: Option<String>,
-    ip_proto: Option<IpProtocol>,
-    dest: Option<IpAddr>,
-    protocol: u8,
-    table: Option<u32>,
+    table: u32,
     target: Option<u32>,
-    source: Option<IpAddr>,
-    unmodelled: bool,
-    other: OtherConditions,
 }
 
 /// Reads a rule of a dump; `None` for other messages and families.
@@ -110,49 +99,45 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, M
     let Some((header, attributes)) = reply.split_kind::<12>(RTM_NEWRULE)? else { return Ok(None) };
     let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
     let Some(family) = Family::from_address_family(family) else { return Ok(None) };
-    let mut parts = RuleParts::default();
+    let rule = PolicyRule::new(family, Some(0), RuleAction::Nop);
+    let (lengths, table) = ([dst_len, src_len], u32::from(table));
+    let mut parts = RuleParts { rule, lengths, mark: None, mask: None, table, target: None };
     for attribute in attributes {
         parts.read_attribute(&attribute?)?;
     }
-    let inverted = u32::from_ne_bytes([f0, f1, f2, f3]) & INVERTED != 0;
-    let (dest, source) = (network(parts.dest, dst_len)?, network(parts.source, src_len)?);
-    let table = TableId(parts.table.unwrap_or(u32::from(table)));
-    Ok(Some(PolicyRule {
-        family,
-        priority: Some(parts.priority),
-        fwmark: parts.fwmark(),
-        iif: parts.iif,
-        ip_proto: parts.ip_proto,
-        dest,
-        action: action_from(action, table, parts.target),
-        protocol: RouteProtocol(parts.protocol),
-        unmodelled: parts.unmodelled || inverted || src_len != 0 || tos != 0,
-        other: OtherConditions { source, inverted, ..parts.other },
-    }))
+    let (fwmark, action) = (parts.fwmark(), action_from(action, TableId(parts.table), parts.target));
+    let mut rule = PolicyRule { fwmark, action, ..parts.rule };
+    rule.other.inverted = u32::from_ne_bytes([f0, f1, f2, f3]) & INVERTED != 0;
+    rule.unmodelled |= rule.other.inverted || src_len != 0 || tos != 0;
+    if (dst_len != 0 && rule.dest.is_none()) || (src_len != 0 && rule.other.source.is_none()) {
+        return Err(Malformed("a rule without its addresses"));
+    }
+    Ok(Some(rule))
 }
 
 impl RuleParts {
     fn read_attribute(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
+        let (rule, [dst_len, src_len]) = (&mut self.rule, self.lengths);
         match attribute.kind {
-            FRA_PRIORITY => self.priority = attribute.read_u32()?,
+            FRA_PRIORITY => rule.priority = Some(attribute.read_u32()?),
             FRA_FWMARK => self.mark = Some(attribute.read_u32()?),
             FRA_FWMASK => self.mask = Some(attribute.read_u32()?),
-            FRA_IIFNAME => self.iif = Some(attribute.read_name().to_owned()),
-            FRA_IP_PROTO => self.ip_proto = Some(IpProtocol(attribute.read_u8()?)),
-            FRA_TABLE => self.table = Some(attribute.read_u32()?),
+            FRA_IIFNAME => rule.iif = Some(attribute.read_name().to_owned()),
+            FRA_IP_PROTO => rule.ip_proto = Some(IpProtocol(attribute.read_u8()?)),
+            FRA_TABLE => self.table = attribute.read_u32()?,
             FRA_GOTO => self.target = Some(attribute.read_u32()?),
             // -1 means "nothing suppressed", and is always present
-            FRA_SUPPRESS_IFGROUP => self.unmodelled |= attribute.read_u32()? != u32::MAX,
+            FRA_SUPPRESS_IFGROUP => rule.unmodelled |= attribute.read_u32()? != u32::MAX,
             FRA_SUPPRESS_PREFIXLEN => {
-                self.other.suppressed = Some(attribute.read_u32()?).filter(|length| *length != u32::MAX);
-                self.unmodelled |= self.other.suppressed.is_some();
+                rule.other.suppressed = Some(attribute.read_u32()?).filter(|length| *length != u32::MAX);
+                rule.unmodelled |= rule.other.suppressed.is_some();
             }
-            FRA_PROTOCOL => self.protocol = attribute.read_u8()?,
-            FRA_DST => self.dest = Some(wire::read_ip(attribute)?),
-            FRA_SRC => self.source = Some(wire::read_ip(attribute)?),
+            FRA_PROTOCOL => rule.protocol = RouteProtocol(attribute.read_u8()?),
+            FRA_DST => rule.dest = read_network(attribute, dst_len)?,
+            FRA_SRC => rule.other.source = read_network(attribute, src_len)?,
             FRA_PAD => {}
-            FRA_SPORT_RANGE | FRA_DPORT_RANGE => self.unmodelled = true,
-            _ => (self.unmodelled, self.other.narrow) = (true, true),
+            FRA_SPORT_RANGE | FRA_DPORT_RANGE => rule.unmodelled = true,
+            _ => (rule.unmodelled, rule.other.narrow) = (true, true),
         }
         Ok(())
     }
@@ -164,13 +149,9 @@ impl RuleParts {
     }
 }
 
-fn network(ip: Option<IpAddr>, length: u8) -> Result<Option<IpNet>, Malformed> {
-    let net = |ip| IpNet::new(ip, length).map_err(|_| Malformed("addresses of a rule that are no network"));
-    match (ip, length) {
-        (_, 0) => Ok(None),
-        (Some(ip), _) => net(ip).map(Some),
-        (None, _) => Err(Malformed("a rule without its addresses")),
-    }
+/// Reads the addresses of a condition; `None`: any.
+fn read_network(attribute: &Attribute<'_>, length: u8) -> Result<Option<IpNet>, Malformed> {
+    Ok(Some(wire::read_net(attribute, length)?).filter(|_| length != 0))
 }
 
 const fn action_from(number: u8, table: TableId, target: Option<u32>) -> RuleAction {

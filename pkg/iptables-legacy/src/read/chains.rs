@@ -32,18 +32,9 @@ pub struct LegacyRule<'a> {
     pub target: &'a str,
     /// The target's data, as the kernel's structure lays it out.
     pub target_data: &'a [u8],
-    /// Verdict of the rule on every packet; `None`: it has conditions, or another target.
-    pub verdict: Option<PlainVerdict>,
+    /// Whether the rule has no conditions, and accepts or returns, so that every packet leaves the chain.
+    pub leaves_chain: bool,
     pub(super) entry: &'a LegacyEntry<'a>,
-}
-
-/// Verdict of a rule without conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlainVerdict {
-    /// The packet passes the table.
-    Accept,
-    /// The packet leaves the chain.
-    Return,
 }
 
 /// Passes on all rules except the chains' policies, in order, and returns the names of the chains. `info` is the result
@@ -87,8 +78,8 @@ pub(super) fn read_chains(
         let jump = entry.jump_offset()?.filter(|at| *at != entry.end_offset());
         let target_chain = jump.map(|at| begins(at).unwrap_or_default());
         let target_data = entry.target.get(TARGET_DATA..).unwrap_or_default();
-        let (target, verdict) = (entry.target_name()?, entry.plain_verdict(layout)?);
-        note(&LegacyRule { chain, target_chain, target, target_data, verdict, entry });
+        let (target, leaves_chain) = (entry.target_name()?, entry.leaves_chain(layout)?);
+        note(&LegacyRule { chain, target_chain, target, target_data, leaves_chain, entry });
     }
     Ok(chains.into_iter().map(|(_, name)| name).collect())
 }
@@ -160,15 +151,9 @@ impl LegacyEntry<'_> {
         Ok(usize::try_from(verdict).ok())
     }
 
-    fn plain_verdict(&self, layout: &EntryLayout) -> Result<Option<PlainVerdict>, ParseFailure> {
-        if !self.target_name()?.is_empty() || !layout.is_unconditional(self.bytes) {
-            return Ok(None);
-        }
-        Ok(match read_u32(self.target, TARGET_DATA)?.cast_signed() {
-            ACCEPT => Some(PlainVerdict::Accept),
-            RETURN => Some(PlainVerdict::Return),
-            _ => None,
-        })
+    fn leaves_chain(&self, layout: &EntryLayout) -> Result<bool, ParseFailure> {
+        let is_plain = self.target_name()?.is_empty() && layout.is_unconditional(self.bytes);
+        Ok(is_plain && [ACCEPT, RETURN].contains(&read_u32(self.target, TARGET_DATA)?.cast_signed()))
     }
 }
 

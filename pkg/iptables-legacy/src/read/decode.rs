@@ -1,7 +1,7 @@
 //! Decoding of a rule of a legacy table to the model. Nothing is guessed: a condition, a match or a target that we
 //! never write makes it foreign.
 
-use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net};
+use model::{Family, IfName, IpNet};
 use nftables::{DecodedRule, XtablesDecoder};
 use rules::{Chain, MatchValue, Rule, Target, TransportProtocol};
 
@@ -138,15 +138,12 @@ impl EntryConditions<'_> {
         let length = self.layout.address;
         let address = self.bytes_at(place * length, length)?;
         let mask = self.bytes_at((2 + place) * length, length)?;
-        let prefix = u8::try_from(nftables::prefix_length(mask)?).ok()?;
+        let prefix = nftables::prefix_length(mask)?;
         if prefix == 0 && negated {
             return None;
         }
-        let net = match self.family {
-            Family::V4 => IpNet::V4(Ipv4Net::new(<[u8; 4]>::try_from(address).ok()?.into(), prefix).ok()?),
-            Family::V6 => IpNet::V6(Ipv6Net::new(<[u8; 16]>::try_from(address).ok()?.into(), prefix).ok()?),
-        };
-        (net.addr() == net.network()).then(|| (prefix > 0).then_some(MatchValue { negated, value: net }))
+        let value = nftables::decode_network(self.family, address, prefix)?;
+        Some((prefix > 0).then_some(MatchValue { negated, value }))
     }
 
     /// Decodes the input (0) or output (1) interface. The inner `None`: any.

@@ -82,12 +82,7 @@ fn read_offset(entries: &[u8], at: usize) -> Result<usize, &'static str> {
 /// Sets the counters of all entries to zero. The error describes what is malformed.
 pub(super) fn clear_counters(mut entries: &mut [u8], layout: &EntryLayout) -> Result<(), &'static str> {
     while !entries.is_empty() {
-        let next = entries.get(layout.next..).and_then(<[u8]>::first_chunk).copied();
-        let next = next.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")?;
-        // A smaller offset would loop forever.
-        if next < layout.size {
-            return Err("a rule is shorter than any can be");
-        }
+        let (_, next) = layout.entry_offsets(entries)?;
         let (entry, rest) = entries.split_at_mut_checked(next).ok_or("its last rule is cut off")?;
         let counters = entry.get_mut(layout.counters..).and_then(<[u8]>::first_chunk_mut::<COUNTERS>);
         *counters.ok_or("a rule has no counters")? = [0; COUNTERS];

@@ -108,14 +108,8 @@ impl Socket {
     }
 
     fn receive_outcomes(&mut self, batch: &mut Batch, flags: RecvFlags) -> Result<(), Error> {
-        loop {
-            let length = self.receive_datagram_with(flags)?;
-            if batch.process_datagram(self.buffer.get(..length).unwrap_or_default())?
-                == ExchangeProgress::Ended
-            {
-                return Ok(());
-            }
-        }
+        while batch.process_datagram(self.receive_datagram_with(flags)?)? == ExchangeProgress::More {}
+        Ok(())
     }
 }
 

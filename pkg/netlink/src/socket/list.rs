@@ -136,8 +136,7 @@ impl Socket {
     ) -> Result<(), Error> {
         let (mut exchange, mut taken) = (Exchange::new(self.sequence), 0);
         loop {
-            let length = self.receive_datagram()?;
-            let datagram = self.buffer.get(..length).unwrap_or_default();
+            let datagram = self.receive_datagram()?;
             let progress = exchange.process_datagram(datagram, &mut |reply: &ReceivedMessage<'_>| {
                 taken += if take(reply) { reply.payload.len() } else { 0 };
             })?;

@@ -64,18 +64,16 @@ impl RepeatedRequests {
 
     fn receive_replies(&mut self) -> Result<(), Error> {
         let [first, list] = &mut self.replies;
-        let length = self.socket.receive_datagram()?;
-        first.extend_from_slice(self.socket.buffer.get(..length).unwrap_or_default());
+        first.extend_from_slice(self.socket.receive_datagram()?);
         let mut exchange = Exchange::new(LIST);
         let mut progress = if self.has_list { ExchangeProgress::More } else { ExchangeProgress::Ended };
         while progress == ExchangeProgress::More {
-            let length = self.socket.receive_datagram()?;
-            let datagram = self.socket.buffer.get(..length).unwrap_or_default();
+            let datagram = self.socket.receive_datagram()?;
             list.extend_from_slice(datagram);
+            progress = exchange.process_datagram(datagram, &mut |_| {})?;
             if list.len() > self.socket.bounds.bytes {
                 return Err(Error::Bounds(self.socket.bounds));
             }
-            progress = exchange.process_datagram(datagram, &mut |_| {})?;
         }
         Ok(())
     }

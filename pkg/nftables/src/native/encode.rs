@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use model::{Family, IfName, Mark};
 use netlink::NetlinkRequest;
-use rules::{CtStates, Match, MatchValue, Rule, Target, TransportProtocol, native::NativeRule};
+use rules::{Match, MatchValue, Rule, Target, TransportProtocol, native::NativeRule};
 
 use crate::{
     encode::{
-        add_counter, add_expression, address_size, apply_bitwise, compare_by, compare_register, load_meta,
-        load_payload, match_address, protocol_number, set_verdict, source_offset,
+        add_counter, add_expression, apply_bitwise, compare_by, compare_register, load_meta, load_payload,
+        match_addresses, protocol_number, set_verdict,
     },
     uapi::{
         ANY_FAMILY, CMP_AT_LEAST, CMP_AT_MOST, CMP_NOT_EQUAL, CT_KEY, CT_MARK, CT_REGISTER, CT_SOURCE,
@@ -17,8 +17,9 @@ use crate::{
         META_INPUT_NAME, META_KEY, META_L4PROTO, META_MARK, META_NFPROTO, META_OUTPUT_NAME, META_SOCKET_GID,
         META_SOCKET_UID, META_SOURCE, NAT_ADDRESS_MAX, NAT_ADDRESS_MIN, NAT_FAMILY, NAT_SOURCE, NAT_TYPE,
         PORT_SPECIFIED, REDIR_FLAGS, REDIR_PORT_MAX, REDIR_PORT_MIN, REGISTER_1, RULE_EXPRESSIONS,
-        TPROXY_FAMILY, TPROXY_PORT, TRANSPORT_HEADER, nfgenmsg_header,
+        TPROXY_FAMILY, TPROXY_PORT, TRANSPORT_HEADER,
     },
+    xt::state_mask,
 };
 
 /// Size of an interface name in a register (`IFNAMSIZ`).
@@ -59,12 +60,7 @@ fn add_conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule
     if has_address {
         let Some(family) = family else { return false };
         match_family(list, family);
-        if let Some(net) = &rule.source {
-            match_address(list, family, source_offset(family), net);
-        }
-        if let Some(net) = &rule.dest {
-            match_address(list, family, source_offset(family) + address_size(family), net);
-        }
+        match_addresses(list, family, rule);
     }
     let mut proto = rule.proto.as_ref().filter(|_| has_ports);
     rule.matches.iter().all(|condition| {
@@ -85,9 +81,8 @@ fn is_about_ports(condition: &Match) -> bool {
 }
 
 fn match_family(list: &mut NetlinkRequest, family: Family) {
-    let [number, ..] = nfgenmsg_header(family);
     load_meta(list, META_NFPROTO);
-    compare_register(list, false, &[number]);
+    compare_register(list, false, &[family.address_family()]);
 }
 
 fn match_protocol(list: &mut NetlinkRequest, proto: &MatchValue<TransportProtocol>) {
@@ -144,7 +139,7 @@ fn add_condition(list: &mut NetlinkRequest, condition: &Match) -> bool {
         }
         Match::CtState(states) => {
             load_conntrack(list, CT_STATE);
-            apply_bitwise(list, &state_bits(*states).to_ne_bytes(), &[0; 4]);
+            apply_bitwise(list, &u32::from(state_mask(*states)).to_ne_bytes(), &[0; 4]);
             compare_by(list, CMP_NOT_EQUAL, &[0; 4]);
         }
         Match::SocketExists { negated: true } | Match::DestPorts(_) | Match::Set { .. } => return false,
@@ -166,15 +161,6 @@ fn match_mark(list: &mut NetlinkRequest, mark: &MatchValue<Mark>) {
         apply_bitwise(list, &mask.to_ne_bytes(), &[0; 4]);
     }
     compare_register(list, mark.negated, &value.to_ne_bytes());
-}
-
-/// `NF_CT_STATE_BIT` of `enum ip_conntrack_info`, and `NF_CT_STATE_INVALID_BIT`.
-fn state_bits(states: CtStates) -> u32 {
-    match states {
-        CtStates::Invalid => 1,
-        CtStates::New => 8,
-        CtStates::RelatedEstablished => 2 | 4,
-    }
 }
 
 fn load_conntrack(list: &mut NetlinkRequest, key: u32) {
@@ -227,14 +213,14 @@ fn add_target(list: &mut NetlinkRequest, family: Option<Family>, target: &Target
             });
         }
         Target::Snat(ip) => {
-            let Some([number, ..]) = family.map(nfgenmsg_header) else { return false };
+            let Some(family) = family else { return false };
             match ip {
                 IpAddr::V4(ip) => load_immediate(list, &ip.octets()),
                 IpAddr::V6(ip) => load_immediate(list, &ip.octets()),
             }
             add_expression(list, "nat", &|data| {
                 data.put_be32(NAT_TYPE, NAT_SOURCE)
-                    .put_be32(NAT_FAMILY, u32::from(number))
+                    .put_be32(NAT_FAMILY, u32::from(family.address_family()))
                     .put_be32(NAT_ADDRESS_MIN, REGISTER_1)
                     .put_be32(NAT_ADDRESS_MAX, REGISTER_1);
             });

@@ -17,7 +17,7 @@ use crate::{
         CHAIN_TYPE, CHAIN_USE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME,
         GET_CHAIN, GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX,
         NAT_FLAGS, REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_DORMANT, TABLE_FLAGS,
-        TABLE_NAME, TABLE_USE, VERDICT_CHAIN, VERDICT_CODE, base_chain,
+        TABLE_NAME, TABLE_USE, VERDICT_CHAIN, VERDICT_CODE, base_chain, query_message,
     },
 };
 
@@ -79,15 +79,8 @@ impl NativeListing {
     /// # Errors
     /// [`Unsupported`].
     pub fn from_rules(rules: &NativeRules) -> Result<NativeListing, Unsupported> {
-        let mut listing = NativeListing::default();
-        for table in &rules.tables {
-            let mut listed = ListedTable { name: table.name.clone(), ..ListedTable::default() };
-            for chain in &table.chains {
-                listed.chains.push(expected_chain(chain)?);
-            }
-            listing.tables.push(listed);
-        }
-        Ok(listing)
+        let tables = rules.tables.iter().map(expected_table).collect::<Result<_, _>>()?;
+        Ok(NativeListing { tables })
     }
 
     /// Returns whether there are no tables.
@@ -215,6 +208,11 @@ pub fn iptables_table(prefix: &str, table: &str) -> Option<Table> {
     table.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')).and_then(Table::from_name)
 }
 
+fn expected_table(table: &NativeTable) -> Result<ListedTable, Unsupported> {
+    let chains = table.chains.iter().map(expected_chain).collect::<Result<_, _>>()?;
+    Ok(ListedTable { name: table.name.clone(), chains, ..ListedTable::default() })
+}
+
 fn expected_chain(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
     let base = chain.hook.map(|(table, hook)| {
         let (kind, hook, priority) = base_chain(table, hook);
@@ -240,18 +238,18 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     let mut listing = NativeListing::default();
     let prefixes = || owners.iter().filter_map(|owner| owner.native);
     let names = prefixes().flat_map(|prefix| Table::ALL.map(|table| table_name(prefix, table)));
-    let single = names.map(|name| inet_request(GET_TABLE, &[(TABLE_NAME, &name)]));
-    let (replies, _) = objects.list_or_find(&inet_request(GET_TABLE, &[]), single)?;
+    let single = names.map(|name| query_message(GET_TABLE, INET, &[(TABLE_NAME, &name)]));
+    let (replies, _) = objects.list_or_find(&query_message(GET_TABLE, INET, &[]), single)?;
     let mut uses = Vec::new();
     for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
-        let name = text_or_empty(attributes.find(TABLE_NAME));
+        let name = attributes.find_name(TABLE_NAME);
         let is_ours =
             family.first() == Some(&INET) && prefixes().any(|prefix| has_table_prefix(prefix, name));
         if is_ours {
-            let is_dormant = read_number(attributes.find(TABLE_FLAGS)) & TABLE_DORMANT != 0;
+            let is_dormant = number_or_zero(&attributes, TABLE_FLAGS) & TABLE_DORMANT != 0;
             listing.tables.push(ListedTable { name: name.to_owned(), is_dormant, ..ListedTable::default() });
-            uses.push(read_number(attributes.find(TABLE_USE)));
+            uses.push(number_or_zero(&attributes, TABLE_USE));
         }
     }
     if listing.is_empty() {
@@ -259,17 +257,17 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
     }
     let (chain_uses, are_all) = read_chains(objects, owners, &mut listing)?;
     for ((table, uses), mut unlisted) in listing.tables.iter_mut().zip(uses).zip(chain_uses) {
-        let (replies, is_all) =
-            objects.read_head(&inet_request(GET_RULE, &[(RULE_TABLE, &table.name)]), objects.bounds.bytes)?;
+        let question = query_message(GET_RULE, INET, &[(RULE_TABLE, &table.name)]);
+        let (replies, is_all) = objects.read_head(&question, objects.bounds.bytes)?;
         // All objects of our tables are chains.
         table.has_more = !is_all || (!are_all && usize::try_from(uses) != Ok(table.chains.len()));
         for reply in replies.iter() {
             let (family, attributes) = reply.split_header::<4>()?;
             // A kernel before Linux 4.12 returns all rules, whatever was requested.
-            if family.first() == Some(&INET) && text_or_empty(attributes.find(RULE_TABLE)) == table.name {
+            if family.first() == Some(&INET) && attributes.find_name(RULE_TABLE) == table.name {
                 let listed = 1 + u32::from(decode::target_chain(&attributes).is_some());
                 unlisted = unlisted.saturating_sub(listed);
-                let name = text_or_empty(attributes.find(RULE_CHAIN));
+                let name = attributes.find_name(RULE_CHAIN);
                 let chain = table.chains.iter_mut().find(|chain| chain.name == name);
                 // A chain that was just created belongs to another generation.
                 chain.into_iter().for_each(|chain| chain.rules.push(ListedRule::new(&attributes)));
@@ -294,49 +292,35 @@ fn read_chains(
         owners.iter().flat_map(|owner| owner.chains).map(|chain| chain_name(chain)).chain(built_in)
     };
     let single = tables.iter().flat_map(|table| {
-        names().map(move |name| inet_request(GET_CHAIN, &[(CHAIN_TABLE, table), (CHAIN_NAME, &name)]))
+        names().map(move |name| query_message(GET_CHAIN, INET, &[(CHAIN_TABLE, table), (CHAIN_NAME, &name)]))
     });
-    let (replies, are_all) = objects.list_or_find(&inet_request(GET_CHAIN, &[]), single)?;
+    let (replies, are_all) = objects.list_or_find(&query_message(GET_CHAIN, INET, &[]), single)?;
     let mut uses = vec![0_u32; tables.len()];
     for reply in replies.iter().flat_map(ReplyMessages::iter) {
         let (family, attributes) = reply.split_header::<4>()?;
-        let name = text_or_empty(attributes.find(CHAIN_TABLE));
+        let name = attributes.find_name(CHAIN_TABLE);
         let mut found = listing.tables.iter_mut().zip(&mut uses);
         let found = found.find(|(table, _)| table.name == name && family.first() == Some(&INET));
         if let Some((table, uses)) = found {
-            *uses = uses.saturating_add(read_number(attributes.find(CHAIN_USE)));
-            let name = text_or_empty(attributes.find(CHAIN_NAME)).to_owned();
+            *uses = uses.saturating_add(number_or_zero(&attributes, CHAIN_USE));
+            let name = attributes.find_name(CHAIN_NAME).to_owned();
             table.chains.push(ListedChain { name, base: decode_base_chain(&attributes), rules: Vec::new() });
         }
     }
     Ok((uses, are_all))
 }
 
-fn inet_request(kind: u16, names: &[(u16, &str)]) -> NetlinkRequest {
-    let mut request = NetlinkRequest::new(kind, MessageFlags::NONE, &[INET, 0, 0, 0]);
-    for (attribute, name) in names {
-        request.put_str(*attribute, name);
-    }
-    request
-}
-
-/// Returns a name, which may be any bytes in the kernel. One that is not UTF-8 is not ours, and counts as empty, as
-/// none of ours is.
-fn text_or_empty(attribute: Option<Attribute<'_>>) -> &str {
-    attribute.and_then(|found| found.read_str().ok()).unwrap_or_default()
-}
-
-fn read_number(attribute: Option<Attribute<'_>>) -> u32 {
-    attribute.and_then(|found| found.read_be32().ok()).unwrap_or_default()
+fn number_or_zero(attributes: &Attributes<'_>, kind: u16) -> u32 {
+    attributes.find_be32(kind).ok().flatten().unwrap_or_default()
 }
 
 fn decode_base_chain(attributes: &Attributes<'_>) -> Option<BaseChain> {
     let hook = attributes.find(CHAIN_HOOK)?.nested_attributes();
     Some(BaseChain {
-        kind: text_or_empty(attributes.find(CHAIN_TYPE)).to_owned(),
-        hook: read_number(hook.find(HOOK_NUMBER)),
-        priority: read_number(hook.find(HOOK_PRIORITY)).cast_signed(),
-        accepts: read_number(attributes.find(CHAIN_POLICY)) == ACCEPTS,
+        kind: attributes.find_name(CHAIN_TYPE).to_owned(),
+        hook: number_or_zero(&hook, HOOK_NUMBER),
+        priority: number_or_zero(&hook, HOOK_PRIORITY).cast_signed(),
+        accepts: number_or_zero(attributes, CHAIN_POLICY) == ACCEPTS,
     })
 }
 
@@ -347,10 +331,10 @@ impl ListedRule {
     /// Accepts any bytes.
     pub(crate) fn new(attributes: &Attributes<'_>) -> ListedRule {
         let mut rule = ListedRule::default();
-        for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
+        for element in attributes.find_nested(RULE_EXPRESSIONS) {
             // A truncated one is not ours.
             let parts = element.as_ref().map_or(Attributes::new(&[]), Attribute::nested_attributes);
-            let name = text_or_empty(parts.find(EXPRESSION_NAME));
+            let name = parts.find_name(EXPRESSION_NAME);
             rule.add_bytes(0, name.as_bytes());
             if let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") {
                 rule.add_attributes(name, &data);
@@ -374,15 +358,12 @@ impl ListedRule {
                 | ("immediate", IMMEDIATE_DATA)
                 | ("bitwise", BITWISE_MASK | BITWISE_XOR) => {
                     let data = attribute.nested_attributes();
-                    let verdict = data.find(DATA_VERDICT).map(|verdict| verdict.nested_attributes());
-                    let code = verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CODE));
-                    let chain =
-                        text_or_empty(verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CHAIN)));
-                    let payload = |found: Option<Attribute<'_>>| found.map(|found| found.payload.to_vec());
-                    self.add_bytes(kind, &payload(data.find(DATA_VALUE).or(code)).unwrap_or_default());
-                    self.add_bytes(kind, chain.as_bytes());
+                    let verdict = data.find_nested(DATA_VERDICT);
+                    let value = data.find(DATA_VALUE).or(verdict.find(VERDICT_CODE));
+                    self.add_bytes(kind, value.map(|value| value.payload).unwrap_or_default());
+                    self.add_bytes(kind, verdict.find_name(VERDICT_CHAIN).as_bytes());
                 }
-                ("log", LOG_PREFIX) => self.add_bytes(kind, text_or_empty(Some(attribute)).as_bytes()),
+                ("log", LOG_PREFIX) => self.add_bytes(kind, attribute.read_name().as_bytes()),
                 _ => self.add_bytes(kind, attribute.payload),
             }
         }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use model::Port;
+use model::{Mark, Port};
 use rules::{AddressSide, CtStates, Match, MatchValue, PortRange, TransportProtocol};
 
 use super::{
@@ -52,11 +52,8 @@ pub(crate) fn encode_match(
         Match::Uid(id) => encode_owner(OWNER_UID, id.value, 0, id.negated),
         Match::Gid(id) => encode_owner(OWNER_GID, 0, id.value, id.negated),
         Match::SocketExists { negated } => encode_owner(OWNER_SOCKET, 0, 0, *negated),
-        // struct xt_mark_mtinfo1, and struct xt_connmark_mtinfo1: mark, mask, invert
-        Match::Mark(mark) => ("mark", 1, info.mark(&mark.value).u8(mark.negated.into()).into_aligned_bytes()),
-        Match::ConnMark(mark) => {
-            ("connmark", 1, info.mark(&mark.value).u8(mark.negated.into()).into_aligned_bytes())
-        }
+        Match::Mark(mark) => encode_mark("mark", mark),
+        Match::ConnMark(mark) => encode_mark("connmark", mark),
         Match::CtState(states) => {
             let info = info.up_to(CONNTRACK_FLAGS).u16(CONNTRACK_STATE).up_to(CONNTRACK_STATES);
             ("conntrack", 3, info.u16(state_mask(*states)).up_to(CONNTRACK_SIZE).into_aligned_bytes())
@@ -82,12 +79,12 @@ pub(crate) fn decode_match(
     let mut fields = Fields(info);
     match (name, revision) {
         ("tcp", 0) if proto == Some(TransportProtocol::Tcp) => {
-            let ports = [fields.read_u16(), fields.read_u16(), fields.read_u16(), fields.read_u16()];
+            let ports = std::array::from_fn(|_| fields.read_u16());
             let [option, flags, compared, inverted] = fields.read_array();
             (option == 0 && flags == 0 && compared == 0).then(|| decode_port(ports, inverted, &fields))?
         }
         ("udp", 0) if proto == Some(TransportProtocol::Udp) => {
-            let ports = [fields.read_u16(), fields.read_u16(), fields.read_u16(), fields.read_u16()];
+            let ports = std::array::from_fn(|_| fields.read_u16());
             let [inverted] = fields.read_array();
             decode_port(ports, inverted, &fields)
         }
@@ -100,8 +97,7 @@ pub(crate) fn decode_match(
             fields.finish_with(Match::DestPorts(MatchValue { negated, value }))
         }
         ("owner", 1) => {
-            let [uid, uid_max, gid, gid_max] =
-                [fields.read_u32(), fields.read_u32(), fields.read_u32(), fields.read_u32()];
+            let [uid, uid_max, gid, gid_max] = std::array::from_fn(|_| fields.read_u32());
             let (what, inverted) = (fields.read_u8(), fields.read_u8());
             let negated = inverted == what;
             let condition = match what {
@@ -148,6 +144,11 @@ fn encode_ports(proto: TransportProtocol, source_and_dest: [[u16; 2]; 2], invert
     }
 }
 
+/// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: mark, mask, invert.
+fn encode_mark(name: &'static str, mark: &MatchValue<Mark>) -> XtInfo {
+    (name, 1, Layout::default().mark(&mark.value).u8(mark.negated.into()).into_aligned_bytes())
+}
+
 fn decode_port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match> {
     let condition = match (ports, inverted) {
         ([0, u16::MAX, low, high], 0 | 2) if low == high => {
@@ -168,8 +169,8 @@ fn encode_owner(what: u8, uid: u32, gid: u32, negated: bool) -> XtInfo {
     ("owner", 1, info.u8(what).u8(if negated { what } else { 0 }).into_aligned_bytes())
 }
 
-/// `XT_CONNTRACK_STATE_*`.
-fn state_mask(states: CtStates) -> u16 {
+/// `XT_CONNTRACK_STATE_*`, and the bits of the expression `ct state`: `NF_CT_STATE_BIT` of `enum ip_conntrack_info`.
+pub(crate) fn state_mask(states: CtStates) -> u16 {
     match states {
         CtStates::Invalid => 1,
         CtStates::RelatedEstablished => 6,

@@ -79,6 +79,11 @@ impl RuleSet {
         if redirected.contains(&family) { rules(family) } else { RuleSet::default() }
     }
 
+    /// Adds the only jump of a built-in chain.
+    pub(crate) fn add_jump(&mut self, table: Table, hook: Hook, rule: Rule, place: JumpPlace) {
+        self.table_mut(table).jumps.push(HookJump { hook, rule, place });
+    }
+
     /// Returns the rules of `table`, which is created if missing.
     pub fn table_mut(&mut self, table: Table) -> &mut TableRules {
         self.tables.entry(table).or_default()

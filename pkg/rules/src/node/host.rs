@@ -9,7 +9,8 @@ use super::{
     RETURNED, SENT, ZtunnelEndpoint, combine_marks, set_mark,
 };
 use crate::ir::{
-    AddressSide, Chain, CtStates, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target,
+    AddressSide, Chain, CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules,
+    Target,
 };
 
 /// Returns the rule set of one family in the node's namespace.
@@ -26,7 +27,7 @@ pub fn host_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSe
 /// those that need a decision.
 fn add_prerouting_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let marks = &config.marks;
-    rules.add_first_jump(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
+    rules.add_jump(Table::Mangle, Hook::Prerouting, Rule::jump_to(PREROUTING), JumpPlace::First);
     let mangle = rules.table_mut(Table::Mangle);
     // Packets of a slot, including a retransmitted first packet, even if the other slot has become active.
     mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(has_slot(marks)));
@@ -77,7 +78,7 @@ fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rul
 /// the address of a captured pod. Only the start of a connection counts, because the last packets of the kubelet's
 /// probes have no socket, either.
 fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) {
-    rules.add_first_jump(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
+    rules.add_jump(Table::Mangle, Hook::Output, Rule::jump_to(OUTPUT).tcp(), JumpPlace::First);
     let mut push = |rule| rules.table_mut(Table::Mangle).push(&OUTPUT, rule);
     push(Rule::new(Target::RestoreMark(marks.slot_mask())).when(has_slot(marks)));
     push(Rule::new(Target::Return).when(is_marked(marks)));
@@ -111,12 +112,8 @@ fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rule
 /// to compare.
 fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
     let NodeRulesConfig { links, marks, .. } = config;
-    rules.add_first_jump(
-        Table::Filter,
-        Hook::Forward,
-        &FORWARD,
-        &Rule::new(Target::Return).when(is_marked(marks)),
-    );
+    let marked = Rule::jump_to(FORWARD).when(is_marked(marks));
+    rules.add_jump(Table::Filter, Hook::Forward, marked, JumpPlace::First);
     let filter = rules.table_mut(Table::Filter);
     filter.push(&FORWARD, Rule::jump_to(FIRST).when(Match::CtState(CtStates::New)));
     filter.push(&FORWARD, Rule::new(Target::Accept).output(&links.any_outbound));
@@ -128,15 +125,15 @@ fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
 /// with the source address that it sees, and replies to the node's own address would never return.
 fn accept_established(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(Match::Mark(MatchValue::eq(config.marks.outbound)));
-    rules.add_first_jump(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
+    rules.add_jump(Table::Nat, Hook::Prerouting, Rule::jump_to(PREROUTING), JumpPlace::First);
     rules.table_mut(Table::Nat).push(&PREROUTING, outbound);
     if let Some(ip) = host.dns {
         let to_the_proxy = Rule::new(Target::Dnat { ip, port: config.ports.dns });
         let dns = to_the_proxy.udp().when(match_captured_pod(host, AddressSide::Source)).dport(DNS);
         rules.table_mut(Table::Nat).push(&PREROUTING, dns);
     }
-    let to_a_slot = Rule::new(Target::Return).output(&config.links.any);
-    rules.add_first_jump(Table::Nat, Hook::Postrouting, &POSTROUTING, &to_a_slot);
+    let to_a_slot = Rule::jump_to(POSTROUTING).output(&config.links.any);
+    rules.add_jump(Table::Nat, Hook::Postrouting, to_a_slot, JumpPlace::First);
     belongs_to_a_slot(config, Table::Nat, &POSTROUTING, rules);
     rules.table_mut(Table::Nat).push(&POSTROUTING, Rule::new(Target::Accept));
 }

@@ -3,7 +3,7 @@
 use model::{IfName, IpNet, Port};
 
 use super::{DNS, NodeRulesConfig, PREROUTING, UPLINK, ZtunnelParameters, set_mark};
-use crate::ir::{Hook, Rule, RuleSet, Table, Target};
+use crate::ir::{Hook, JumpPlace, Rule, RuleSet, Table, Target};
 
 /// Returns the rule set of one family in a ztunnel pod's namespace. Packets from the node are redirected to their
 /// listener, whatever their address; packets that arrive on the pod's own interface for another address are replies to
@@ -12,7 +12,7 @@ use crate::ir::{Hook, Rule, RuleSet, Table, Target};
 pub fn ztunnel_rules(config: &NodeRulesConfig, ztunnel: &ZtunnelParameters<'_>) -> RuleSet {
     let NodeRulesConfig { marks, links, ports } = config;
     let mut rules = RuleSet::default();
-    rules.add_first_jump(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
+    rules.add_jump(Table::Mangle, Hook::Prerouting, Rule::jump_to(PREROUTING), JumpPlace::First);
     let mangle = rules.table_mut(Table::Mangle);
     let mut push = |rule| mangle.push(&PREROUTING, rule);
     let from =

@@ -58,6 +58,13 @@ impl<'a> RuleArguments<'a> {
         self.next_argument()?.parse().ok()
     }
 
+    /// Reads `0x539`, `1337` or `0x200/0x200`.
+    fn parse_mark(&mut self) -> Option<Mark> {
+        let text = self.next_argument()?;
+        let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+        Some(Mark { value: parse_number(value)?, mask: parse_number(mask)? })
+    }
+
     /// Consumes `word` if it is next.
     fn accept_argument(&mut self, word: &str) -> bool {
         let found = self.peek_word() == Some(word);
@@ -141,15 +148,12 @@ fn read_match(
         }
         ("owner", "--uid-owner") => Some(Match::Uid(MatchValue { negated, value: arguments.parse_next()? })),
         ("owner", "--gid-owner") => Some(Match::Gid(MatchValue { negated, value: arguments.parse_next()? })),
-        ("mark", "--mark") => {
-            Some(Match::Mark(MatchValue { negated, value: parse_mark(arguments.next_argument()?)? }))
-        }
+        ("mark", "--mark") => Some(Match::Mark(MatchValue { negated, value: arguments.parse_mark()? })),
         ("connmark", "--mark") => {
-            Some(Match::ConnMark(MatchValue { negated, value: parse_mark(arguments.next_argument()?)? }))
+            Some(Match::ConnMark(MatchValue { negated, value: arguments.parse_mark()? }))
         }
         ("conntrack", "--ctstate") if !negated => {
-            let states = arguments.next_argument()?;
-            CtStates::from_name(states).map(Match::CtState)
+            CtStates::from_name(arguments.next_argument()?).map(Match::CtState)
         }
         ("owner", "--socket-exists") => Some(Match::SocketExists { negated }),
         ("set", "--match-set") => read_set_match(arguments, negated),
@@ -159,15 +163,8 @@ fn read_match(
 
 fn read_set_match(arguments: &mut RuleArguments<'_>, negated: bool) -> Option<Match> {
     let name = arguments.next_argument().filter(|name| is_plain(name))?;
-    let side = arguments.next_argument()?;
-    let side = AddressSide::from_name(side)?;
+    let side = AddressSide::from_name(arguments.next_argument()?)?;
     Some(Match::Set { name: Cow::Owned(name.to_owned()), side, negated })
-}
-
-/// `0x539`, `1337` or `0x200/0x200`.
-fn parse_mark(text: &str) -> Option<Mark> {
-    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
-    Some(Mark { value: parse_number(value)?, mask: parse_number(mask)? })
 }
 
 fn parse_number(text: &str) -> Option<u32> {
@@ -194,7 +191,7 @@ fn read_target(arguments: &mut RuleArguments<'_>) -> Option<Target> {
         "TPROXY" => read_tproxy(arguments),
         "MARK" => {
             arguments.expect_argument("--set-xmark")?;
-            Some(Target::SetMark(parse_mark(arguments.next_argument()?)?))
+            Some(Target::SetMark(arguments.parse_mark()?))
         }
         "CONNMARK" => read_connmark(arguments),
         "CT" => {
@@ -202,7 +199,11 @@ fn read_target(arguments: &mut RuleArguments<'_>) -> Option<Target> {
             Some(Target::CtZone(arguments.parse_next()?))
         }
         "NFLOG" => read_nflog(arguments),
-        chain if KNOWN_TARGETS.contains(&chain) || !is_plain(chain) => None,
+        // Targets that the model does not have; these are no chains.
+        "AUDIT" | "CHECKSUM" | "CLASSIFY" | "CLUSTERIP" | "CONNSECMARK" | "DNPT" | "DSCP" | "ECN" | "HL"
+        | "LED" | "LOG" | "MASQUERADE" | "NETMAP" | "NFQUEUE" | "QUEUE" | "REJECT" | "SECMARK" | "SET"
+        | "TCPMSS" | "TRACE" => None,
+        chain if !is_plain(chain) => None,
         chain => Some(Target::Jump(Chain(Cow::Owned(chain.to_owned())))),
     }
 }
@@ -213,30 +214,6 @@ fn is_plain(name: &str) -> bool {
         && !name.starts_with(['-', '!'])
         && !name.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '\'' | '\\'))
 }
-
-/// Targets of iptables that the model does not have; these are no chains.
-const KNOWN_TARGETS: [&str; 20] = [
-    "AUDIT",
-    "CHECKSUM",
-    "CLASSIFY",
-    "CLUSTERIP",
-    "CONNSECMARK",
-    "DNPT",
-    "DSCP",
-    "ECN",
-    "HL",
-    "LED",
-    "LOG",
-    "MASQUERADE",
-    "NETMAP",
-    "NFQUEUE",
-    "QUEUE",
-    "REJECT",
-    "SECMARK",
-    "SET",
-    "TCPMSS",
-    "TRACE",
-];
 
 /// Reads `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
 fn read_dnat(arguments: &mut RuleArguments<'_>) -> Option<Target> {
@@ -253,14 +230,14 @@ fn read_tproxy(arguments: &mut RuleArguments<'_>) -> Option<Target> {
         return None;
     }
     arguments.expect_argument("--tproxy-mark")?;
-    Some(Target::Tproxy { port, mark: parse_mark(arguments.next_argument()?)? })
+    Some(Target::Tproxy { port, mark: arguments.parse_mark()? })
 }
 
 /// Reads the target: copying a mark is supported for equal bits on both sides, saving for all bits.
 fn read_connmark(arguments: &mut RuleArguments<'_>) -> Option<Target> {
     let verb = arguments.next_argument()?;
     if verb == "--set-xmark" {
-        return Some(Target::SetConnMark(parse_mark(arguments.next_argument()?)?));
+        return Some(Target::SetConnMark(arguments.parse_mark()?));
     }
     let nfmask = read_mask(arguments, "--nfmask")?;
     let ctmask = read_mask(arguments, "--ctmask")?;

@@ -3,7 +3,7 @@
 
 use model::Family;
 
-use super::{DNS, DNS_PORT, OUTPUT_DNS, PRERT, SidecarConfig, add_jump};
+use super::{DNS, DNS_PORT, OUTPUT_DNS, PRERT, SidecarConfig};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
 /// Queries of the proxy to the servers.
@@ -45,8 +45,8 @@ fn add_zone_rules(config: &SidecarConfig, servers: &[Option<model::IpNet>], rule
         let answer = zone(UPSTREAM_ZONE).when(Match::SourcePort(MatchValue::eq(DNS)));
         raw.push(&PRERT, Rule { source: server.map(MatchValue::eq), ..answer });
     }
-    add_jump(rules, Table::Raw, Hook::Output, Rule::jump_to(OUTPUT_DNS).udp(), JumpPlace::Last);
+    rules.add_jump(Table::Raw, Hook::Output, Rule::jump_to(OUTPUT_DNS).udp(), JumpPlace::Last);
     if !servers.is_empty() {
-        add_jump(rules, Table::Raw, Hook::Prerouting, Rule::jump_to(PRERT).udp(), JumpPlace::Last);
+        rules.add_jump(Table::Raw, Hook::Prerouting, Rule::jump_to(PRERT).udp(), JumpPlace::Last);
     }
 }

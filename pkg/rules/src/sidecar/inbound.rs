@@ -6,8 +6,8 @@ use super::{
     DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
     SidecarConfig, TPROXY,
 };
-use super::{add_jump, passthrough_source, trace};
-use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
+use super::{passthrough_source, trace};
+use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target};
 
 /// Added to the TPROXY mark for the proxy's traffic to the pod's own address over loopback, the only traffic on `lo`
 /// that is inbound.
@@ -15,14 +15,13 @@ const LOOPED: u32 = 1;
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     virtual_machines(config, family, rules);
-    match config.inbound_mode {
-        InboundMode::Redirect => add_redirect_rules(config, rules),
-        InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => {
-            add_tproxy_rules(config, family, mark, rules);
-        }
-        InboundMode::Tproxy { .. } => {}
+    let tproxy_mark = config.local_route().map(|route| route.mark);
+    if config.inbound_mode == InboundMode::Redirect {
+        add_redirect_rules(config, rules);
+    } else if let Some(mark) = tproxy_mark {
+        add_tproxy_rules(config, family, mark, rules);
     }
-    early_packets(config, rules);
+    early_packets(config, tproxy_mark, rules);
     nat_jump(config, rules);
 }
 
@@ -47,7 +46,10 @@ fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet)
 
 fn add_redirect_rules(config: &SidecarConfig, rules: &mut RuleSet) {
     let nat = rules.table_mut(Table::Nat);
-    skip_interfaces(config, nat, &config.exclude_interfaces);
+    for interface in &config.exclude_interfaces {
+        let rule = Rule::new(Target::Return).input(interface);
+        trace::push_traced_rule(config, nat, &INBOUND, "ExcludeInterfaceCommand", rule);
+    }
     if !config.include_inbound.is_none() {
         trace::push_log_rule(config, nat, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
     }
@@ -59,7 +61,7 @@ fn add_redirect_rules(config: &SidecarConfig, rules: &mut RuleSet) {
 }
 
 /// Exempts ports if all others are captured, and returns the label of the rules that capture them.
-fn inbound_label(config: &SidecarConfig, table: &mut InboundChains) -> &'static str {
+fn inbound_label(config: &SidecarConfig, table: &mut TableRules) -> &'static str {
     if config.include_inbound != PortSelection::All {
         return "IncludeInboundPort";
     }
@@ -69,16 +71,7 @@ fn inbound_label(config: &SidecarConfig, table: &mut InboundChains) -> &'static 
     "InboundCapture"
 }
 
-type InboundChains = crate::ir::TableRules;
-
-fn skip_interfaces(config: &SidecarConfig, table: &mut InboundChains, interfaces: &[IfName]) {
-    for interface in interfaces {
-        let rule = Rule::new(Target::Return).input(interface);
-        trace::push_traced_rule(config, table, &INBOUND, "ExcludeInterfaceCommand", rule);
-    }
-}
-
-fn skip_tunnel(config: &SidecarConfig, table: &mut InboundChains) {
+fn skip_tunnel(config: &SidecarConfig, table: &mut TableRules) {
     table.push(&INBOUND, Rule::new(Target::Return).tcp().dport(config.tunnel_port));
 }
 
@@ -104,7 +97,7 @@ fn add_tproxy_rules(config: &SidecarConfig, family: Family, mark: Mark, rules: &
 
 /// Exempts traffic that the proxy has marked, and loopback traffic, except the pod's connections to itself through the
 /// proxy.
-fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
+fn skip_own_loop(mangle: &mut TableRules, family: Family, mark: Mark) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();
     mangle.push(&INBOUND, Rule::new(Target::Return).tcp().when(Match::Mark(MatchValue::eq(mark))));
@@ -112,12 +105,7 @@ fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
     mangle.push(&INBOUND, from_lo.when(Match::Mark(MatchValue::ne(looped))));
 }
 
-fn divert_or_tproxy(
-    config: &SidecarConfig,
-    mangle: &mut InboundChains,
-    tag: &'static str,
-    conditions: &Rule,
-) {
+fn divert_or_tproxy(config: &SidecarConfig, mangle: &mut TableRules, tag: &'static str, conditions: &Rule) {
     let known =
         conditions.with_target(Target::Jump(DIVERT)).when(Match::CtState(CtStates::RelatedEstablished));
     mangle.push(&INBOUND, known);
@@ -146,16 +134,12 @@ fn remember_mark(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut
         &OUTPUT,
         Rule::new(Target::RestoreMark(u32::MAX)).tcp().when(Match::ConnMark(MatchValue::eq(mark))),
     );
-    add_jump(rules, Table::Mangle, Hook::Output, Rule::jump_to(OUTPUT).tcp(), JumpPlace::Last);
+    rules.add_jump(Table::Mangle, Hook::Output, Rule::jump_to(OUTPUT).tcp(), JumpPlace::Last);
 }
 
 /// Adds the rules of mangle PREROUTING: excluded interfaces first, then invalid packets, then inbound capture, then the
 /// mark.
-fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
-    let tproxy_mark = match config.inbound_mode {
-        InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => Some(mark),
-        _ => None,
-    };
+fn early_packets(config: &SidecarConfig, tproxy_mark: Option<Mark>, rules: &mut RuleSet) {
     if tproxy_mark.is_none() && !config.drop_invalid {
         return;
     }
@@ -170,16 +154,16 @@ fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
         mangle.push(&PRERT, Rule::jump_to(INBOUND).tcp());
         mangle.push(&PRERT, Rule::new(Target::SaveMark).tcp().when(Match::Mark(MatchValue::eq(mark))));
     }
-    add_jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump_to(PRERT), JumpPlace::Last);
+    rules.add_jump(Table::Mangle, Hook::Prerouting, Rule::jump_to(PRERT), JumpPlace::Last);
 }
 
 /// Adds a jump in nat PREROUTING only if inbound traffic is decided in nat. For virtual machines the jump is first,
 /// because KubeVirt has its own rules there.
 fn nat_jump(config: &SidecarConfig, rules: &mut RuleSet) {
-    let redirects = config.inbound_table() == Table::Nat && !config.include_inbound.is_none();
+    let redirects = config.inbound_mode == InboundMode::Redirect && !config.include_inbound.is_none();
     let has_vms = !config.kubevirt_interfaces.is_empty();
     if redirects || has_vms {
         let place = if has_vms { JumpPlace::First } else { JumpPlace::Last };
-        add_jump(rules, Table::Nat, Hook::Prerouting, Rule::jump_to(INBOUND).tcp(), place);
+        rules.add_jump(Table::Nat, Hook::Prerouting, Rule::jump_to(INBOUND).tcp(), place);
     }
 }

@@ -5,7 +5,7 @@ use model::{Family, IfName, IpNet};
 use super::{
     DNS, DNS_PORT, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, REDIRECT, SidecarConfig, SocketOwner,
 };
-use super::{add_jump, passthrough_source, trace};
+use super::{passthrough_source, trace};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target};
 
 pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
@@ -18,7 +18,9 @@ pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut Rule
         nat.push(&OUTPUT, Rule::new(Target::Return).not_tcp());
     }
     trace::push_log_rule(config, nat, &OUTPUT, "JumpOutbound", &Rule::new(Target::Return).tcp());
-    skip_ports(config, nat);
+    for rule in config.exclude_outbound.rules(&Rule::new(Target::Return).tcp()) {
+        nat.push(&OUTPUT, rule);
+    }
     let lo = IfName::lo();
     nat.push(&OUTPUT, Rule::new(Target::Return).source(IpNet::from(passthrough_source(family))).output(&lo));
     for owner in config.proxy_owners() {
@@ -31,19 +33,13 @@ pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut Rule
     nat.push(&OUTPUT, Rule::new(Target::Return).dest(config.loopback_net(family)));
     add_network_rules(config, family, nat);
     let rule = Rule::jump_to(OUTPUT);
-    add_jump(rules, Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, JumpPlace::Last);
+    rules.add_jump(Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, JumpPlace::Last);
 }
 
 fn skip_interfaces(config: &SidecarConfig, nat: &mut TableRules) {
     for interface in &config.exclude_interfaces {
         let rule = Rule::new(Target::Return).output(interface);
         trace::push_traced_rule(config, nat, &OUTPUT, "ExcludeInterfaceCommand", rule);
-    }
-}
-
-fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
-    for rule in config.exclude_outbound.rules(&Rule::new(Target::Return).tcp()) {
-        nat.push(&OUTPUT, rule);
     }
 }
 
