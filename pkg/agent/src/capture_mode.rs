@@ -76,7 +76,7 @@ pub trait CaptureMode: Send {
 
     /// Completes pending work: once it returns, the kernel is not changed any more. Afterwards the mode is only dropped, or told to
     /// forget all pods.
-    fn finish_work(&mut self) {}
+    fn finish_work(&mut self) {} // in other modes all work has ended when its method returns
 
     /// Sets the policy that applies while no ztunnel is ready. Returns whether it changed.
     fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
@@ -22,8 +22,6 @@ const MODE: u32 = 0o600;
 #[derive(Debug)]
 pub(crate) struct HistoryFile {
     path: PathBuf,
-    /// Open file; `None`: opened for the next line.
-    file: Option<File>,
     size: usize,
     error: LastError,
 }
@@ -56,15 +54,11 @@ fn merge_line(mut changes: Vec<ChangeRecord>, line: ChangeRecord) -> Vec<ChangeR
 impl HistoryFile {
     /// Opens the file, and returns its changes. A file that cannot be read is replaced.
     pub(crate) fn open(path: &Path) -> (HistoryFile, VecDeque<ChangeRecord>) {
-        let mut file =
-            HistoryFile { path: path.to_owned(), file: None, size: 0, error: LastError::default() };
-        let changes = read_history(path).map_or_else(
-            |error| {
-                file.log_error(&error);
-                VecDeque::new()
-            },
-            VecDeque::from,
-        );
+        let mut file = HistoryFile { path: path.to_owned(), size: 0, error: LastError::default() };
+        let changes = VecDeque::from(read_history(path).unwrap_or_else(|error| {
+            file.log_error(&error);
+            Vec::new()
+        }));
         // Terminates a truncated line, and removes foreign content.
         if path.exists() {
             let written = file.replace_file(&changes);
@@ -86,13 +80,7 @@ impl HistoryFile {
     }
 
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => {
-                let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(&self.path)?;
-                self.file.insert(opened)
-            }
-        };
+        let mut file = OpenOptions::new().append(true).create(true).mode(MODE).open(&self.path)?;
         file.write_all(line)?;
         self.size += line.len();
         Ok(())
@@ -100,7 +88,6 @@ impl HistoryFile {
 
     /// Writes a new file with the newest changes.
     fn replace_file(&mut self, all: &VecDeque<ChangeRecord>) -> io::Result<()> {
-        self.file = None;
         let mut lines = VecDeque::new();
         let mut size = 0;
         for line in all.iter().rev().map(encode_line) {
@@ -119,10 +106,7 @@ impl HistoryFile {
     fn note_written(&mut self, written: io::Result<()>) {
         match written {
             Ok(()) => drop(self.error.clear()),
-            Err(error) => {
-                self.file = None;
-                self.log_error(&error);
-            }
+            Err(error) => self.log_error(&error),
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::{
     cell::LazyCell,
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
@@ -331,10 +331,8 @@ impl AttachmentLedger {
 
 /// Keeps the greater of two claims.
 fn add_claim(claims: &mut BTreeMap<IpAddr, AddressClaim>, ip: IpAddr, new: AddressClaim) {
-    match claims.entry(ip) {
-        Entry::Vacant(entry) => drop(entry.insert(new)),
-        Entry::Occupied(mut entry) if *entry.get() < new => drop(entry.insert(new)),
-        Entry::Occupied(_) => {}
+    if claims.get(&ip).is_none_or(|known| *known < new) {
+        claims.insert(ip, new);
     }
 }
 

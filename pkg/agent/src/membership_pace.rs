@@ -34,7 +34,6 @@ struct PacedPod {
     changes: u32,
     /// Whether the pod's labels differ from this, and will take effect later.
     waits: bool,
-    round: u64,
 }
 
 /// Beginning or end of a series of changes that is too long to be logged.
@@ -52,13 +51,12 @@ pub(crate) struct MembershipPace {
     pods: BTreeMap<PodUid, PacedPod>,
     /// Time at which the next delayed change takes effect.
     pub(crate) due: Option<Instant>,
-    round: u64,
 }
 
 impl MembershipPace {
-    /// Starts an observation of all pods.
-    pub(crate) fn begin_observation(&mut self) {
-        self.round += 1;
+    /// Starts an observation of all pods; those that are not known are forgotten.
+    pub(crate) fn begin_observation(&mut self, is_known: impl Fn(&PodUid) -> bool) {
+        self.pods.retain(|uid, _| is_known(uid));
         self.due = None;
     }
 
@@ -73,13 +71,11 @@ impl MembershipPace {
             self.pods.remove(uid); // a later change is no change of labels
             return None;
         };
-        let round = self.round;
         let Some(pod) = self.pods.get_mut(uid) else {
-            self.pods
-                .insert(uid.clone(), PacedPod { membership, changed: None, changes: 0, waits: false, round });
+            self.pods.insert(uid.clone(), PacedPod { membership, changed: None, changes: 0, waits: false });
             return None;
         };
-        (pod.round, pod.waits) = (round, false);
+        pod.waits = false;
         let since = pod.changed.map(|changed| now.saturating_duration_since(changed));
         let is_calm = since.is_none_or(|since| since > CALM);
         if pod.membership.is_ok() == membership.is_ok() {
@@ -96,11 +92,6 @@ impl MembershipPace {
         pod.changed = Some(now);
         pod.changes = if is_calm { 1 } else { pod.changes.saturating_add(1) };
         (pod.changes == LOGGED + 1).then_some(SeriesNotice::Begins)
-    }
-
-    /// Ends the observation: pods that were not observed are forgotten.
-    pub(crate) fn end_observation(&mut self) {
-        self.pods.retain(|_, pod| pod.round == self.round);
     }
 
     /// Resets a starting pod, so that its labels take effect immediately.

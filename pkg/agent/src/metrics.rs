@@ -88,15 +88,12 @@ impl AgentMetrics {
         self.events.get_or_create(&[("type", kind)]).inc();
     }
 
-    /// Sets the number of connected ztunnels, and of those that have acknowledged their snapshot.
-    pub fn set_ztunnels(&self, connected: usize, synced: usize) {
+    /// Sets the number of connected ztunnels, of those that have acknowledged their snapshot, and of those that run in none
+    /// of the node's ztunnel pods.
+    pub fn set_ztunnels(&self, connected: usize, synced: usize, unknown: usize) {
         self.connected.set(gauge_value(connected));
         self.unsynced.set(gauge_value(connected.saturating_sub(synced)));
-    }
-
-    /// Sets the number of connected ztunnels that run in none of the node's ztunnel pods.
-    pub fn unknown_ztunnels(&self, count: usize) {
-        self.unknown_ztunnels.set(gauge_value(count));
+        self.unknown_ztunnels.set(gauge_value(unknown));
     }
 
     /// Observes the time from detection to repair of drift; `kind`: the changed object.
@@ -153,10 +150,6 @@ impl AgentMetrics {
             self.switches.inc();
             self.switching.observe(took.as_secs_f64());
         }
-    }
-
-    pub(crate) fn set_ready(&self, ready: bool) {
-        self.ready.set(i64::from(ready));
     }
 
     pub(crate) fn set_pods(&self, enrolled: usize, pending: usize) {

@@ -27,7 +27,7 @@ pub type NoticeSink = Box<dyn Fn(Notice) + Send>;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Observations and reports of a pod.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PodHistory {
     name: PodName,
     /// Whether the pod was captured when it was last observed.
@@ -36,7 +36,6 @@ struct PodHistory {
     ran_outside: bool,
     refused: Option<SkipReason>,
     missing: Option<UncapturedPod>,
-    round: u64,
 }
 
 /// A running pod that should be captured and is not.
@@ -74,31 +73,22 @@ pub struct NoticeTracker {
     ztunnel: ZtunnelAbsence,
     unknown_ztunnel: UnknownZtunnel,
     bypasses: bypass::BypassNotices,
-    round: u64,
 }
 
 impl NoticeTracker {
     pub(crate) fn new(notify: NoticeSink) -> NoticeTracker {
-        let bypasses = bypass::BypassNotices::default();
-        let (pods, ztunnel) = (BTreeMap::new(), ZtunnelAbsence::default());
         NoticeTracker {
             notify,
-            pods,
-            ztunnel,
+            pods: BTreeMap::new(),
+            ztunnel: ZtunnelAbsence::default(),
             unknown_ztunnel: UnknownZtunnel::default(),
-            bypasses,
-            round: 0,
+            bypasses: bypass::BypassNotices::default(),
         }
     }
 
-    /// Starts an observation of all pods.
-    pub(crate) fn begin_observation(&mut self) {
-        self.round += 1;
-    }
-
-    /// Ends the observation: pods that were not observed are forgotten.
-    pub(crate) fn end_observation(&mut self) {
-        self.pods.retain(|_, history| history.round == self.round);
+    /// Forgets all other pods, after an observation of all.
+    pub(crate) fn retain_pods(&mut self, was_observed: impl Fn(&PodUid) -> bool) {
+        self.pods.retain(|uid, _| was_observed(uid));
     }
 
     /// Forgets a pod that is no longer observed.
@@ -119,16 +109,8 @@ impl NoticeTracker {
             self.forget_pod(&pod.metadata.uid);
             return;
         }
-        let round = self.round;
-        let history = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(|| PodHistory {
-            name: pod.name(),
-            captured: false,
-            ran_outside: false,
-            refused: None,
-            missing: None,
-            round,
-        });
-        history.round = round;
+        let new = || PodHistory { name: pod.name(), ..PodHistory::default() };
+        let history = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(new);
         let runs = pod.status.phase == "Running";
         // A ztunnel outage is reported for the node, not for each of its pods.
         let captured =
@@ -160,9 +142,8 @@ impl NoticeTracker {
 
     /// Records a pod after a failed pass: pods that were captured are assumed to be still, and others not.
     pub(crate) fn observe_failure(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
-        let before = self.pods.get_mut(&pod.metadata.uid);
-        if let Some(history) = before.filter(|history| history.captured && !has_ended(pod)) {
-            history.round = self.round;
+        let before = self.pods.get(&pod.metadata.uid);
+        if before.is_some_and(|history| history.captured && !has_ended(pod)) {
             return;
         }
         let evidence = Evidence {

@@ -15,7 +15,7 @@ use enrolment::{EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::evaluate_
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use node_plan::ZtunnelFallback;
-use retry::{Attempts, Backoff};
+use retry::{Attempts, Backoff, LastError};
 use tracing::{info, warn};
 
 use crate::{
@@ -93,7 +93,7 @@ pub(crate) struct AddDecision {
 #[derive(Debug)]
 pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
-    Pod(PodName, PodUid, Sender<PodWithNamespace>),
+    Pod(PodWaiter),
     /// ADD; an unknown pod is returned.
     Add(Box<PodArrival>, Sender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
     Release(SandboxEnd, CaptureReply),
@@ -206,7 +206,7 @@ pub struct Reconciler {
     inbox: Receiver<ReconcilerMessage>,
     started: Instant,
     /// Error that was logged last.
-    logged: Option<String>,
+    logged: LastError,
     /// Containers that a GC could not release.
     unreleased: BTreeMap<ContainerId, PodAttachment>,
 }
@@ -232,7 +232,7 @@ impl Reconciler {
             oldest: None,
             inbox: inbox.receiver,
             started: Instant::now(),
-            logged: None,
+            logged: LastError::default(),
             unreleased: BTreeMap::new(),
         }
     }
@@ -344,7 +344,7 @@ impl Reconciler {
         self.core.history.clear_causes();
         self.core.problem.clone_from(&problem);
         self.core.status.set_problem(problem.clone());
-        self.core.metrics.set_ready(self.core.status.check_readiness().is_ok());
+        self.core.metrics.ready.set(i64::from(self.core.status.check_readiness().is_ok()));
         // Before the facts are synced no request can be answered; each has a deadline.
         if self.core.is_synced() {
             self.mode.answer_requests(refused.as_ref());
@@ -358,15 +358,14 @@ impl Reconciler {
             return;
         }
         match problem {
-            Some(problem) if self.logged.as_deref() != Some(problem) => {
+            Some(problem) if self.logged.replace(&problem) => {
                 warn!(target: "ambient", error = problem, "reconcile failed");
             }
-            None if self.logged.is_some() || self.core.problem.is_some() => {
+            None if self.logged.clear() || self.core.problem.is_some() => {
                 info!(target: "ambient", "reconcile succeeded");
             }
             _ => {}
         }
-        self.logged = problem.map(str::to_owned);
     }
 
     fn handle_message(&mut self, message: ReconcilerMessage) {
@@ -392,9 +391,7 @@ impl Reconciler {
                     core.answer_waiting();
                 }
             }
-            ReconcilerMessage::Pod(name, uid, reply) => {
-                core.wait_for_pod(PodWaiter { name, uid, since: Instant::now(), reply });
-            }
+            ReconcilerMessage::Pod(who) => core.wait_for_pod(who),
             ReconcilerMessage::Add(arrival, decision, reply) => {
                 drop(decision.send(self.process_add(arrival, reply)));
             }

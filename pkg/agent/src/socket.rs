@@ -27,10 +27,12 @@ use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
 use crate::{
-    capture_mode::{CaptureReply, CaptureResult},
+    capture_mode::CaptureReply,
     ledger::PodAttachment,
     plugin_metrics::PluginMetrics,
-    reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage, SandboxEnd},
+    reconciler::{
+        AddDecision, AgentHandle, PodArrival, PodWaiter, PodWithNamespace, ReconcilerMessage, SandboxEnd,
+    },
     status::AgentStatus,
 };
 
@@ -121,11 +123,7 @@ impl AgentServer {
     }
 
     /// Serves until the process ends. Blocks.
-    pub fn serve(&self, service: &AgentService) {
-        self.accept_connections(&service.0);
-    }
-
-    fn accept_connections(&self, shared: &Arc<ConnectionContext>) {
+    pub fn serve(&self, AgentService(shared): &AgentService) {
         // Closed when no other descriptor is left, so that the plugin gets a response instead of waiting for one.
         let mut reserve = None;
         let mut logged: Option<Instant> = None;
@@ -297,23 +295,27 @@ fn answer_request(
                 attachment: PodAttachment { uid: request.uid, ips: request.ips, network: request.network },
                 netns: with.netns.map(|netns| netns.id()),
             };
-            answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
-                ReconcilerMessage::Release(end, reply)
-            }))
+            request_operation(shared, with.deadline, |reply| ReconcilerMessage::Release(end, reply))
         }
         CniVerb::Check => answer_check(request, with.deadline, shared),
         CniVerb::Gc => {
             let attachments: BTreeSet<ContainerId> = request.attachments.into_iter().collect();
-            answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
+            request_operation(shared, with.deadline, |reply| {
                 ReconcilerMessage::Collect(request.network, attachments, reply)
-            }))
+            })
         }
         CniVerb::Status => AgentAnswer::default(),
     }
 }
 
-fn answer_from_result(done: Result<CaptureResult, Reason>) -> AgentAnswer {
-    AgentAnswer { error: done.and_then(|done| done).err().map(String::from), ..AgentAnswer::default() }
+/// Answers with the reconciler's result of an operation.
+fn request_operation(
+    shared: &ConnectionContext,
+    deadline: Instant,
+    message: impl FnOnce(CaptureReply) -> ReconcilerMessage,
+) -> AgentAnswer {
+    let done = ask_reconciler(shared, deadline, message).and_then(|done| done);
+    AgentAnswer { error: done.err().map(String::from), ..AgentAnswer::default() }
 }
 
 fn ask_reconciler<T>(
@@ -418,9 +420,8 @@ fn answer_check(request: AgentRequest, deadline: Instant, shared: &ConnectionCon
     let mut answer = AgentAnswer::default();
     if evaluate_membership(&pod, namespace.as_ref(), &shared.policy).is_ok() {
         let uid = pod.metadata.uid.clone();
-        answer = answer_from_result(ask_reconciler(shared, deadline, |reply| {
-            ReconcilerMessage::Check(uid, request.ips, reply)
-        }));
+        let message = |reply| ReconcilerMessage::Check(uid, request.ips, reply);
+        answer = request_operation(shared, deadline, message);
         answer.enrolled = answer.error.is_none();
     }
     AgentAnswer { pod: Some(pod), namespace, ..answer }
@@ -433,7 +434,8 @@ fn find_pod_facts(
     shared: &ConnectionContext,
 ) -> Result<PodWithNamespace, Reason> {
     let (reply, answer) = mpsc::channel();
-    shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.clone(), reply));
+    let waiter = PodWaiter { name: name.clone(), uid: uid.clone(), since: Instant::now(), reply };
+    shared.owner.send(ReconcilerMessage::Pod(waiter));
     let left = deadline.saturating_duration_since(Instant::now());
     if let Ok(known) = answer.recv_timeout(WATCH_DELAY.min(left)) {
         return Ok(known);

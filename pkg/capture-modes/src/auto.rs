@@ -122,7 +122,7 @@ impl AutoCapture {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
             if let Some(in_pod) = &mut self.in_pod {
-                in_pod.take_over(true);
+                in_pod.takes_over = true;
             }
             if let Some(node) = &mut self.node {
                 // Their pods are not on the node path yet; at the next attempt they are captured in the new mode.
@@ -155,7 +155,7 @@ impl AutoCapture {
         }
         log_mode_change(false);
         if let Some(in_pod) = &mut self.in_pod {
-            in_pod.take_over(false);
+            in_pod.takes_over = false;
             in_pod.finish_work(); // a pending job would add rules after their removal
             in_pod.forget_all();
         }
@@ -201,7 +201,7 @@ impl AutoCapture {
         let left = in_pod.count_without_rules();
         if left == Some(0) {
             let began = handing.began;
-            in_pod.take_over(false);
+            in_pod.takes_over = false;
             (self.node, self.handing_over) = (None, None);
             self.metrics.record_switch(None, Duration::ZERO); // no slot accepts connections any longer
             uninstall::log_errors(&node::uninstall(&self.settings));
@@ -390,7 +390,7 @@ impl CaptureMode for AutoCapture {
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > self.reconciled);
         let node = self.node.as_ref().filter(|_| self.handing_over.is_some());
-        let drift = node.and_then(NodeCapture::next_observation);
+        let drift = node.and_then(|node| node.drift.next_observation());
         in_pod.next_wakeup().into_iter().chain(again).chain(drift).min()
     }
 }

@@ -14,7 +14,7 @@ pub enum Error {
     Netns(#[from] netns::Error),
     /// The socket for ztunnel.
     #[error(transparent)]
-    Zds(#[from] zds::Error),
+    Zds(#[from] zds::SocketError),
     /// The watch on pods' network namespaces.
     #[error("cannot watch network namespaces of pods: {0}")]
     Changes(#[source] std::io::Error),

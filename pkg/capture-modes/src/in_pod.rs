@@ -24,21 +24,20 @@ mod ztunnel_netns;
 mod ztunnel_presence;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::IpAddr,
-    os::fd::BorrowedFd,
     sync::mpsc::Receiver,
     time::{Duration, Instant},
 };
 
-use inpod::{NodeProbes, peer_addresses};
-use model::{ContainerId, Family, PodUid, Reason};
+use inpod::{NodeProbes, netns_addresses};
+use model::{ContainerId, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::ChangeReporter;
 use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
 use rules::ChainSet;
-use zds::{Hub, ZdsServer};
+use zds::{Hub, ZdsDeadlines, ZdsServer};
 
 use crate::{
     error::Error,
@@ -81,8 +80,9 @@ pub(crate) struct InPodCapture {
     started: Instant,
     exemption: ProbeExemption,
     due: Option<Instant>,
-    /// Whether pods are taken over from node-level capture.
-    takes_over: bool,
+    /// Whether pods are taken over from node-level capture. Their connections through the node-level ztunnel are then
+    /// closed, because they would otherwise continue in plaintext.
+    pub(crate) takes_over: bool,
 }
 
 impl InPodCapture {
@@ -116,14 +116,15 @@ impl InPodCapture {
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
-        let hub = Hub::new(Box::new(send_event), Box::new(connection_addresses));
+        let locate = |netns: &Netns| netns_addresses(netns).map_err(|error| Reason::from(error.to_string()));
+        let hub = Hub::new(ZdsDeadlines::default(), Box::new(send_event), Box::new(locate));
         let server = ZdsServer::bind(&chosen.socket)?;
         let node = Netns::current()?;
         let id = node.id();
         let changes = report_changes(sender.clone())?;
         let watcher = changes.watcher();
         let node_watch = watch_node(&probes, settings.drift_attribution, sender.clone())?;
-        let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watcher, &sender)
+        let workers = WorkerPool::start(settings, chosen, node, &probes.rules, watcher, &sender)
             .map_err(Error::Thread)?;
         // After everything that may fail: a server cannot be stopped, and would keep the next attempt from its socket.
         server.serve(hub.clone()).map_err(Error::Thread)?;
@@ -144,12 +145,6 @@ impl InPodCapture {
             due: None,
             takes_over: false,
         })
-    }
-
-    /// Sets whether pods are taken over from node-level capture. Their connections through the node-level ztunnel are
-    /// then closed, because they would otherwise continue in plaintext.
-    pub(crate) fn take_over(&mut self, takes_over: bool) {
-        self.takes_over = takes_over;
     }
 
     /// Returns when a ztunnel was last connected: now, if one is.
@@ -184,17 +179,11 @@ impl InPodCapture {
         if netns.id() == self.node {
             return Err("its network namespace is the node's own".into());
         }
-        let captured = |ip: &&IpAddr| self.chosen.captured_families().contains(&Family::from_ip(**ip));
-        match enrolment.attachment.ips.iter().find(captured) {
-            Some(_) => Ok(()),
-            None => Err("it has no address of a family that is captured".into()),
+        if !enrolment.attachment.ips.iter().any(|ip| self.chosen.captures(*ip)) {
+            return Err("it has no address of a family that is captured".into());
         }
+        Ok(())
     }
-}
-
-/// Returns the addresses of a connection's peer.
-fn connection_addresses(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
-    peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
 /// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`].
@@ -215,11 +204,10 @@ fn ensure_reporting(reporter: &mut ChangeReporter<PodUid>) {
 
 /// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].
 fn watch_node(probes: &NodeProbes, attributed: bool, results: JobResultSender) -> Result<NodeWatch, Error> {
-    let rules = probes.rules().clone();
     let objects = NodeObjects {
-        sets: rules.set_names()?,
+        sets: probes.rules.set_names()?,
         rules: ChainSet::PROBES,
-        network: probes.has_branches(),
+        network: probes.has_branches,
         ztunnels: None,
         attributed,
     };
@@ -256,8 +244,7 @@ impl CaptureMode for InPodCapture {
             drop(reply.send(Err(error.to_string().into())));
             return;
         }
-        let families = self.chosen.captured_families();
-        let captured = ips.iter().filter(|ip| families.contains(&Family::from_ip(**ip)));
+        let captured = ips.iter().filter(|ip| self.chosen.captures(**ip));
         self.exemption.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
         let (latest, is_unavailable) = (Instant::now() + PATIENCE, self.presence.is_unavailable());
         let deadline = enrolment.deadline.min(latest);

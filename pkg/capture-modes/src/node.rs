@@ -68,7 +68,7 @@ pub(crate) struct NodeCapture {
     /// Changes that the watch reported.
     changes: Receiver<NodeNotice>,
     /// Changes by other components that no pass has observed yet.
-    drift: NodeDrift,
+    pub(crate) drift: NodeDrift,
     started: Instant,
     /// Whether the objects of the node path stay in place.
     stability: Stability,

@@ -8,11 +8,9 @@
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -221,23 +219,16 @@ impl NodeWatch {
 
 /// Thread that ends when this is dropped.
 struct WatchThread {
-    ended: Arc<AtomicBool>,
     handle: JoinHandle<()>,
+    _owner: Sender<Infallible>,
 }
 
 impl WatchThread {
-    fn spawn(body: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<WatchThread> {
-        let ended = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&ended);
+    /// Starts the thread. `body` has to end when its receiver is disconnected.
+    fn spawn(body: impl FnOnce(&Receiver<Infallible>) + Send + 'static) -> io::Result<WatchThread> {
+        let (owner, ended) = mpsc::channel();
         let builder = thread::Builder::new().name("node-watch".to_owned()).stack_size(STACK);
-        Ok(WatchThread { ended, handle: builder.spawn(move || body(&is_over))? })
-    }
-}
-
-impl Drop for WatchThread {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        self.handle.thread().unpark();
+        Ok(WatchThread { handle: builder.spawn(move || body(&ended))?, _owner: owner })
     }
 }
 
@@ -249,7 +240,9 @@ struct NodeObserver {
     /// `None`: notifications are not read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     rules: Option<RulesGeneration>,
-    legacy_due: Instant,
+    /// When our rules are read although no new generation was reported: those of legacy tables have none, and others are
+    /// read again after a failure.
+    rules_due: Instant,
     /// For each set, the number of foreign members; `None`: unknown.
     sets: Option<Vec<i64>>,
     /// For each set, a hash of these members; `None`: unknown.
@@ -259,8 +252,6 @@ struct NodeObserver {
     failures: Attempts,
     /// Consecutive checks at which our rules could not be read, which a foreign table may cause until it changes.
     rules_failures: Attempts,
-    /// When our rules are read again after such a failure; `None`: the last read succeeded.
-    rules_retry: Option<Instant>,
     /// Last process that wrote rules since the last report.
     writer: Option<String>,
 }
@@ -277,24 +268,19 @@ impl NodeObserver {
             requests: Some(requests),
             notifications,
             rules: None,
-            legacy_due: Instant::now(),
+            rules_due: Instant::now(),
             sets: None,
             members: None,
             members_due: Instant::now(),
             failures: RETRY.start_attempts(),
             rules_failures: RETRY.start_attempts(),
-            rules_retry: None,
             writer: None,
         })
     }
 
-    fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeNotice)) {
+    fn run(&mut self, ended: &Receiver<Infallible>, report: &mut impl FnMut(NodeNotice)) {
         let mut delay = PERIOD;
-        loop {
-            thread::park_timeout(delay);
-            if ended.load(Ordering::Acquire) {
-                return;
-            }
+        while ended.recv_timeout(delay) == Err(RecvTimeoutError::Timeout) {
             let replies = self.request_changes();
             // After the generation: whatever changed it is likely to have its notification.
             let (network_changed, writer) = self.read_notifications();
@@ -319,7 +305,7 @@ impl NodeObserver {
     }
 
     fn has_due_check(&self, replies: Option<ChangedReplies>) -> bool {
-        let due = self.members_due.min(self.rules_retry.unwrap_or(self.legacy_due));
+        let due = self.members_due.min(self.rules_due);
         replies.is_none_or(|changed| changed.first || changed.list)
             || self.handle.has_many_sets()
             || due <= Instant::now()
@@ -334,7 +320,7 @@ impl NodeObserver {
         let began = processor_time();
         if self.rules_changed(replies) {
             report(NodeNotice { change: NodeChange::Rules, writer: self.writer.take() });
-        } else if self.rules_retry.is_none() && replies.is_some_and(|changed| changed.first) {
+        } else if self.rules_failures.failure_count() == 0 && replies.is_some_and(|changed| changed.first) {
             self.writer = None; // of a change that does not concern us
         }
         let sets = [self.sets_changed(replies), self.members_changed()];
@@ -362,21 +348,19 @@ impl NodeObserver {
 
     /// Returns whether our rules changed. If they cannot be read, changes since the last check count in the next one.
     fn rules_changed(&mut self, replies: Option<ChangedReplies>) -> bool {
-        let retrying = self.rules_retry.is_some();
+        let retrying = self.rules_failures.failure_count() > 0;
         let generation_changed = replies.map(|changed| changed.first);
-        let due = self.rules_retry.unwrap_or(self.legacy_due);
-        if (retrying || generation_changed != Some(true)) && Instant::now() < due {
+        if (retrying || generation_changed != Some(true)) && Instant::now() < self.rules_due {
             return false;
         }
         let same_generation = !retrying && generation_changed == Some(false);
         let began = processor_time();
         let now = RulesGeneration::for_node(self.objects.rules, self.rules.as_ref(), same_generation);
-        self.legacy_due = list_due(began);
         if !now.is_comparable() {
-            self.rules_retry = Some(Instant::now() + self.rules_failures.record_failure());
+            self.rules_due = Instant::now() + self.rules_failures.record_failure();
             return false;
         }
-        self.rules_retry = None;
+        self.rules_due = list_due(began);
         self.rules_failures.record_success();
         let changed = self.rules.as_ref().is_some_and(|before| !before.is_unchanged(&now));
         self.rules = Some(now);
@@ -448,7 +432,10 @@ fn watch_node(rules: bool) -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
 
     use super::*;
 
@@ -460,9 +447,7 @@ mod tests {
             0 => Err(io::ErrorKind::OutOfMemory.into()),
             1 => WatchThread::spawn(|_| {}),
             _ => WatchThread::spawn(|ended| {
-                while !ended.load(Ordering::Acquire) {
-                    thread::park();
-                }
+                let _ = ended.recv();
             }),
         });
         assert!(watch.thread.is_none() && watch.is_lost);

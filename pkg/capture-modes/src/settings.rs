@@ -1,6 +1,6 @@
 //! The operator's settings for capture.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
 use agent::RecordIndex;
 use enrolment::{EnrolmentPolicy, inpod::PodOptionPolicy};
@@ -57,6 +57,11 @@ impl InPodConfig {
     pub fn captured_families(&self) -> Vec<model::Family> {
         let all = model::Family::BOTH.into_iter();
         all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
+    }
+
+    /// Returns whether the family of an address is captured.
+    pub(crate) fn captures(&self, ip: IpAddr) -> bool {
+        self.ipv6 || ip.is_ipv4()
     }
 
     /// Returns the settings without IPv6 if the kernel has none (`ipv6.disable=1`), because the legacy tools refuse its

@@ -17,63 +17,48 @@ use crate::Error;
 /// Priority before the main table, and before AWS's rules for packets from the node to pods.
 const TO_POD: u32 = 512;
 /// Tables of the kernel: a rule that looks up one of them is not about a pod.
-const DEFAULT: TableId = TableId(253);
-const MAIN: TableId = TableId(254);
-const LOCAL: TableId = TableId(255);
+const KERNEL_TABLES: [TableId; 4] = [TableId(0), TableId::DEFAULT, TableId::MAIN, TableId::LOCAL];
 /// Protocol by which our rules are recognised, as on our routes.
 const OURS: RouteProtocol = RouteProtocol(109);
 /// Sysctl that AWS's plugin sets to 0 where it gives pods branch interfaces.
 const EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
 
-/// Policy rules in the namespace in which this was opened.
-#[derive(Debug)]
-pub(crate) struct BranchRules {
-    /// Whether pods here may have branch interfaces.
-    pub(crate) is_possible: bool,
+/// Returns whether pods of the current namespace's node may have branch interfaces.
+pub(crate) fn may_have_branches() -> bool {
+    fs::read_to_string(EARLY_DEMUX).is_ok_and(|early_demux| early_demux.trim() == "0")
 }
 
-impl BranchRules {
-    /// Opens the rules of the current namespace. `is_chosen`: the operator's setting.
-    pub(crate) fn open(is_chosen: bool) -> BranchRules {
-        let early_demux = fs::read_to_string(EARLY_DEMUX).unwrap_or_default();
-        BranchRules { is_possible: is_chosen && early_demux.trim() == "0" }
+/// Ensures the rules of exactly these pods.
+///
+/// # Errors
+/// The kernel refuses. Rules of other pods are in place all the same.
+pub(crate) fn ensure_rules<'a>(ips: impl Iterator<Item = &'a IpAddr>) -> Result<(), Error> {
+    let mut handle = RtnetlinkHandle::open()?;
+    let rules = read_rules(&mut handle)?;
+    let desired = desired_pairs(&mut handle, &rules, &ips.copied().collect())?;
+    let mut outcome = Ok(());
+    for [to_pod, from_pod] in &desired {
+        outcome = outcome.and(ensure_pair(&mut handle, to_pod, from_pod));
     }
+    let stale = rules.iter().filter(|rule| rule.protocol == OURS);
+    for rule in stale.filter(|rule| !desired.iter().flatten().any(|desired| rule.is_match_for(desired))) {
+        outcome = outcome.and(handle.delete_rule(rule).map(drop).map_err(Error::from));
+    }
+    outcome
+}
 
-    /// Ensures the rules of exactly these pods.
-    ///
-    /// # Errors
-    /// The kernel refuses. Rules of other pods are in place all the same.
-    pub(crate) fn ensure_rules<'a>(&self, ips: impl Iterator<Item = &'a IpAddr>) -> Result<(), Error> {
-        if !self.is_possible {
-            return Ok(());
-        }
-        let mut handle = RtnetlinkHandle::open()?;
-        let rules = read_rules(&mut handle)?;
-        let desired = desired_pairs(&mut handle, &rules, &ips.copied().collect())?;
-        let mut outcome = Ok(());
-        for [to_pod, from_pod] in &desired {
-            outcome = outcome.and(ensure_pair(&mut handle, to_pod, from_pod));
-        }
-        let stale = rules.iter().filter(|rule| rule.protocol == OURS);
-        for rule in stale.filter(|rule| !desired.iter().flatten().any(|desired| rule.is_match_for(desired))) {
-            outcome = outcome.and(handle.delete_rule(rule).map(drop).map_err(Error::from));
-        }
-        outcome
+/// Removes all rules of ours, even unexpected ones, and returns them as text.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn remove_rules() -> Result<Vec<String>, Error> {
+    let mut handle = RtnetlinkHandle::open()?;
+    let mut removed = Vec::new();
+    for rule in read_rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
+        let _ = handle.delete_rule(&rule)?;
+        removed.push(format!("policy rule {rule}"));
     }
-
-    /// Removes all rules of ours, even unexpected ones, and returns them as text.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    pub(crate) fn remove_rules() -> Result<Vec<String>, Error> {
-        let mut handle = RtnetlinkHandle::open()?;
-        let mut removed = Vec::new();
-        for rule in read_rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
-            let _ = handle.delete_rule(&rule)?;
-            removed.push(format!("policy rule {rule}"));
-        }
-        Ok(removed)
-    }
+    Ok(removed)
 }
 
 fn read_rules(handle: &mut RtnetlinkHandle) -> Result<Vec<PolicyRule>, Error> {
@@ -107,7 +92,7 @@ fn desired_pairs(
     let mut tables: BTreeMap<TableId, Vec<Route>> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| rule.protocol != OURS && !rule.unmodelled) {
         let (Some(name), RuleAction::Lookup(table)) = (&rule.iif, rule.action) else { continue };
-        if [TableId(0), DEFAULT, MAIN, LOCAL].contains(&table) {
+        if KERNEL_TABLES.contains(&table) {
             continue;
         }
         let Some(link) = handle.link_by_name(name)? else { continue };
@@ -134,6 +119,6 @@ fn rule_pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRu
     let (dest, iif) = (Some(IpNet::from(ip)), Some(link.to_owned()));
     [
         PolicyRule { protocol: OURS, dest, ..rule(TO_POD, table) },
-        PolicyRule { protocol: OURS, iif, ..rule(priority.saturating_sub(1), LOCAL) },
+        PolicyRule { protocol: OURS, iif, ..rule(priority.saturating_sub(1), TableId::LOCAL) },
     ]
 }

@@ -27,13 +27,8 @@ pub enum Error {
     #[error("{0}")]
     Inactive(String),
     /// The sockets of a namespace cannot be listed.
-    #[error("cannot list the sockets of the network namespace in {}: {source}", path.display())]
-    Sockets {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    #[error("cannot list the sockets of the network namespace: {0}")]
+    Sockets(#[source] io::Error),
     /// The processes of the node cannot be listed.
     #[error("cannot list the processes in {}: {source}", path.display())]
     Processes {

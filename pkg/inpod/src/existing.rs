@@ -29,10 +29,15 @@ impl BypassingConnections {
 
     /// Observes the current namespace. `None`: connection tracking cannot be queried.
     pub(crate) fn observe_netns() -> Option<BypassingConnections> {
-        let mut found = conntrack::outside_connections().ok()?;
-        found.sort_by_key(|connection| connection.original);
-        let listed = found.iter().take(BypassingConnections::LISTED).map(|connection| connection.original);
-        Some(BypassingConnections { count: found.len(), listed: listed.collect() })
+        let found = conntrack::outside_connections().ok()?.into_iter();
+        Some(BypassingConnections::from_tuples(found.map(|connection| connection.original).collect()))
+    }
+
+    fn from_tuples(mut all: Vec<TcpTuple>) -> BypassingConnections {
+        let count = all.len();
+        all.sort_unstable();
+        all.truncate(BypassingConnections::LISTED);
+        BypassingConnections { count, listed: all }
     }
 
     /// Returns connections that would bypass ztunnel if the pod were captured now.
@@ -43,12 +48,8 @@ impl BypassingConnections {
             false => TcpTuple { source: *local, dest: *remote },
         };
         let found = sockets.connected.iter().filter(|socket| would_be(socket));
-        let mut found: Vec<TcpTuple> =
-            found.map(|socket| original(socket, ports.was_accepted(socket))).collect();
-        found.sort_unstable();
-        let count = found.len();
-        found.truncate(BypassingConnections::LISTED);
-        BypassingConnections { count, listed: found }
+        let found = found.map(|socket| original(socket, ports.was_accepted(socket)));
+        BypassingConnections::from_tuples(found.collect())
     }
 }
 

@@ -5,6 +5,7 @@
 //! earlier agent are adopted. This crate decides nothing about pods (`enrolment` does), and does not know ztunnel
 //! (`zds` does).
 
+mod addresses;
 mod branch;
 mod error;
 mod existing;
@@ -13,10 +14,10 @@ mod listener;
 mod node;
 mod node_network;
 mod overrule;
-mod peer;
 mod pod;
 mod taken;
 
+pub use addresses::netns_addresses;
 pub use conntrack::ConnectionsReport;
 pub use error::Error;
 pub use existing::{BypassingConnections, JoiningSockets, is_dns_received, joining_sockets};
@@ -25,7 +26,6 @@ pub use find::{
 };
 pub use listener::has_listener;
 pub use node::{NodeProbes, ProbeRules, probe_set_name};
-pub use peer::{netns_addresses, peer_addresses};
 pub use pod::{
     CaptureReport, PodRulesSnapshot, PodRulesSpec, capture_pod, captured_families, is_captured, observe_each,
     observe_pod, release_pod,

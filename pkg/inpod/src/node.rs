@@ -10,14 +10,16 @@ use journal::{Journal, JournalSection};
 use model::{Family, PodUid};
 use rules::{ChainSet, RuleSet, inpod};
 
-use crate::{Error, branch::BranchRules};
+use crate::{Error, branch};
 
 /// Sets and rules on the node, in the namespace in which this was opened.
 #[derive(Debug)]
 pub struct NodeProbes {
-    rules: ProbeRules,
+    /// The rules, for a thread of the same namespace that may wait for tools.
+    pub rules: ProbeRules,
     sets: ipset::IpsetHandle,
-    branches: BranchRules,
+    /// Whether there may be policy rules of ours for pods with a branch interface.
+    pub has_branches: bool,
     /// Error of probes of pods with a branch interface, until it is reported.
     branch_error: Option<Error>,
 }
@@ -98,21 +100,11 @@ impl NodeProbes {
         options: FirewallOptions,
         journal: &Path,
     ) -> Result<NodeProbes, Error> {
-        let branches = BranchRules::open(config.branch_probes);
+        let has_branches = config.branch_probes && branch::may_have_branches();
         // The node's rules use matches of x_tables and sets.
         let options = FirewallOptions { native: NativeTables::Never, ..options };
         let rules = ProbeRules { config, families, options, journal: Journal::for_file(journal) };
-        Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_error: None })
-    }
-
-    /// Returns the rules, for a thread of the same namespace that may wait for tools.
-    pub fn rules(&self) -> &ProbeRules {
-        &self.rules
-    }
-
-    /// Returns whether there may be policy rules of ours for pods with a branch interface.
-    pub fn has_branches(&self) -> bool {
-        self.branches.is_possible
+        Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, has_branches, branch_error: None })
     }
 
     /// Removes policy rules that an earlier agent left for pods with a branch interface, if there may be none. Returns
@@ -121,7 +113,7 @@ impl NodeProbes {
     /// # Errors
     /// The kernel refuses.
     pub fn remove_stale_branches(&self) -> Result<Vec<String>, Error> {
-        if self.has_branches() { Ok(Vec::new()) } else { BranchRules::remove_rules() }
+        if self.has_branches { Ok(Vec::new()) } else { branch::remove_rules() }
     }
 
     /// Creates missing sets, before the rules; members stay as they are.
@@ -208,7 +200,9 @@ impl NodeProbes {
     /// Failing probes of some pods must not keep others from being captured, so the error is reported by
     /// [`NodeProbes::ensure_sets`].
     pub fn reconcile_branches(&mut self, desired: &BTreeMap<IpAddr, PodUid>) {
-        self.branch_error = self.branches.ensure_rules(desired.keys()).err();
+        if self.has_branches {
+            self.branch_error = branch::ensure_rules(desired.keys()).err();
+        }
     }
 
     /// Removes rules, of both backends, the built-in chains that were created with them, and sets. Returns the removed
@@ -222,7 +216,7 @@ impl NodeProbes {
         firewall.apply(&changes, Vec::new())?;
         let mut removed = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
         self.rules.journal.remove_chains(JournalSection::ProbeChains)?;
-        removed.extend(BranchRules::remove_rules()?);
+        removed.extend(branch::remove_rules()?);
         for family in Family::BOTH {
             let name = probe_set_spec(family)?.name;
             if self.sets.destroy_set(&name)? == ipset::RemoveOutcome::Yes {

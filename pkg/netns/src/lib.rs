@@ -18,6 +18,7 @@ use std::path::Path;
 use std::thread;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use error::kernel_error;
@@ -67,11 +68,7 @@ impl Netns {
     /// file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        // NONBLOCK and NOCTTY: opening a pipe or terminal instead must not block, or acquire a controlling terminal.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;
-        Self::from_fd_at(fd, path)
+        Self::from_fd_at(open_file(path)?, path)
     }
 
     /// Takes ownership of an open netns, such as one that another process has sent.
@@ -122,7 +119,8 @@ impl Netns {
     /// [`Error::Kernel`] if the kernel refuses, as it does without CAP_SYS_ADMIN.
     pub fn create() -> Result<Self, Error> {
         on_own_thread(|| {
-            leave_into_new()?;
+            unshare_thread(UnshareFlags::NEWNET)
+                .map_err(|errno| kernel_error("make a network namespace", errno))?;
             Self::current()
         })
     }
@@ -197,6 +195,13 @@ impl AsFd for Netns {
     }
 }
 
+/// Opens a file that should be one of nsfs. Opening a pipe or terminal instead neither blocks nor acquires a controlling
+/// terminal.
+fn open_file(path: &Path) -> Result<OwnedFd, Error> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))
+}
+
 /// Runs `f` on a thread that ends with it: namespaces belong to threads, and switching back could fail.
 fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| {
@@ -207,10 +212,9 @@ fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result
     })
 }
 
-/// Moves the calling thread, which must be one of our own that ends soon, into a new netns.
+/// Moves the calling thread, which must be one of our own that ends soon, into new namespaces.
 #[expect(unsafe_code, clippy::disallowed_methods, reason = "this is the crate that the lints point to")]
-fn leave_into_new() -> Result<(), Error> {
-    // SAFETY: only a separate file descriptor table (CLONE_FILES) is unsafe, and it is not requested.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
-        .map_err(|errno| kernel_error("make a network namespace", errno))
+fn unshare_thread(namespaces: UnshareFlags) -> Result<(), Errno> {
+    // SAFETY: only a separate file descriptor table (CLONE_FILES) is unsafe, and it is never requested.
+    unsafe { rustix::thread::unshare_unsafe(namespaces.difference(UnshareFlags::FILES)) }
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 
-use crate::Error;
+use crate::{Error, unshare_thread};
 
 /// A file or directory that is mounted over another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub struct MountSandbox {
 impl MountSandbox {
     /// Gives the calling thread, which must be one of our own that ends soon, its own mounts.
     pub(crate) fn prepare_mounts(&self) -> Result<(), Error> {
-        unshare_mounts().map_err(sandbox_error("unshare mounts"))?;
+        // Also separates the thread's working directory and umask from the process's: the kernel implies CLONE_FS here.
+        unshare_thread(UnshareFlags::NEWNS).map_err(sandbox_error("unshare mounts"))?;
         // Slave, not private: mounts that the host removes are removed here, too, and not kept busy by us.
         let quiet = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", quiet).map_err(sandbox_error("keep mounts from the host"))?;
@@ -56,13 +57,6 @@ impl BindMount {
     fn mount_error(&self, verb: &str, errno: Errno) -> Error {
         sandbox_error(format_args!("{verb} {} on {}", self.source.display(), self.target.display()))(errno)
     }
-}
-
-/// Also separates the thread's working directory and umask from the process's: the kernel implies CLONE_FS here.
-#[expect(unsafe_code, clippy::disallowed_methods, reason = "this is the crate that the lints point to")]
-fn unshare_mounts() -> Result<(), Errno> {
-    // SAFETY: only a separate file descriptor table (CLONE_FILES) is unsafe, and it is not requested.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
 fn sandbox_error(step: impl Display) -> impl FnOnce(Errno) -> Error {

@@ -9,13 +9,12 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, LinkNameSpaceType, configure_capability_in_ambient_set, set_capabilities,
 };
 
-use crate::{Error, Netns, error::kernel_error, kind::NamespaceQuery};
+use crate::{Error, Netns, error::kernel_error, kind::NamespaceQuery, open_file};
 
 /// The user namespace of this process.
 const OWN: &str = "/proc/self/ns/user";
@@ -62,9 +61,7 @@ impl UserNamespace {
     /// [`Error::Missing`], [`Error::Denied`], [`Error::Kernel`].
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
     pub fn enter_permanently(path: &Path) -> Result<(), Error> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;
+        let fd = open_file(path)?;
         let failed = |errno: Errno| kernel_error("enter user namespace", errno);
         rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::User))
             .map_err(failed)?;

@@ -1,12 +1,15 @@
 //! Names, numbers and marks; the operator can change all of them, and plugin and agent must use the same.
 
-use std::str::FromStr;
+use std::{net::IpAddr, str::FromStr};
 
 use model::{Family, IpNet, Ipv4Net, Ipv6Net, TableId};
 use rules::node as rule_sets;
 use serde::{Deserialize, Serialize};
 
-use super::{state::ZtunnelSlot, want::RULES};
+use super::{
+    state::ZtunnelSlot,
+    want::{Direction, RULES},
+};
 
 model::word_enum! {
     /// Treatment of enrolled pods' TCP traffic while no ztunnel is ready.
@@ -154,28 +157,22 @@ impl NodeConfig {
 
     /// Returns the addresses of a slot's inbound or outbound link. Each slot has four consecutive addresses, of which
     /// the second is the node's and the third ztunnel's (for IPv4 that is a /30, as Istio's).
-    pub(super) fn link_ends(&self, inbound: bool, slot: ZtunnelSlot, family: Family) -> LinkEnds {
-        let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
-        let offset = slot.number() * 4;
-        match family {
-            Family::V4 => {
-                let base = u32::from(if inbound { inbound_v4 } else { outbound_v4 }.network());
-                let end = |place: u32| v4_net((base + offset + place).into());
-                LinkEnds { node: end(1), ztunnel: end(2) }
-            }
-            Family::V6 => {
-                let base = u128::from(if inbound { inbound_v6 } else { outbound_v6 }.network());
-                let end = |place: u32| v6_net((base + u128::from(offset + place)).into());
-                LinkEnds { node: end(1), ztunnel: end(2) }
-            }
-        }
+    pub(super) fn link_ends(&self, direction: Direction, slot: ZtunnelSlot, family: Family) -> LinkEnds {
+        let network: IpNet = match (direction, family) {
+            (Direction::Inbound, Family::V4) => self.nets.inbound_v4.into(),
+            (Direction::Outbound, Family::V4) => self.nets.outbound_v4.into(),
+            (Direction::Inbound, Family::V6) => self.nets.inbound_v6.into(),
+            (Direction::Outbound, Family::V6) => self.nets.outbound_v6.into(),
+        };
+        let end = |place: u32| link_address(network, slot.number() * 4 + place);
+        LinkEnds { node: end(1), ztunnel: end(2) }
     }
 }
 
-fn v4_net(ip: std::net::Ipv4Addr) -> IpNet {
-    IpNet::V4(Ipv4Net::new(ip, 30).unwrap_or_else(|_| Ipv4Net::from(ip)))
-}
-
-fn v6_net(ip: std::net::Ipv6Addr) -> IpNet {
-    IpNet::V6(Ipv6Net::new(ip, 126).unwrap_or_else(|_| Ipv6Net::from(ip)))
+fn link_address(network: IpNet, place: u32) -> IpNet {
+    let (ip, prefix) = match network.network() {
+        IpAddr::V4(base) => (IpAddr::V4((u32::from(base) + place).into()), 30),
+        IpAddr::V6(base) => (IpAddr::V6((u128::from(base) + u128::from(place)).into()), 126),
+    };
+    IpNet::new(ip, prefix).unwrap_or_else(|_| IpNet::from(ip))
 }

@@ -43,13 +43,13 @@ pub struct DesiredPlace {
 /// are taken from the observed state.
 pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> DesiredNode {
     let families = desired.families();
-    let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
     let inside = ZtunnelSlot::BOTH
         .map(|slot| desired.ztunnel_in(slot).map(|ztunnel| desired_inside(config, slot, ztunnel)));
     let node = DesiredPlace {
         rules: families.iter().flat_map(|family| want::policy_rules(config, *family)).collect(),
         routes: want::node_routes(config, desired),
-        addresses: slots
+        addresses: desired
+            .occupied_slots()
             .flat_map(|(slot, ztunnel)| want::link_addresses(config, slot, ztunnel, true))
             .collect(),
         sysctls: node_sysctls(desired, observed),
@@ -60,9 +60,8 @@ pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &Obse
 
 /// Returns the node's kernel settings. Settings that were changed before, and need no other value, count as ours, too.
 fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<String, String> {
-    let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
-    let mut settings: BTreeMap<String, String> =
-        slots.flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls)).collect();
+    let of_slot = |(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls);
+    let mut settings: BTreeMap<String, String> = desired.occupied_slots().flat_map(of_slot).collect();
     for (name, value) in observed.sysctls.iter().filter(|(name, _)| observed.journal.contains_key(*name)) {
         settings.entry(name.clone()).or_insert_with(|| value.clone());
     }

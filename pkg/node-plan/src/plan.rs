@@ -50,10 +50,8 @@ fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedS
         desired.families().into_iter().flat_map(|family| want::policy_rules(config, family)).collect();
     let added = |rule| Operation::AddRule(NetnsPlace::Node, rule);
     steps.extend(diff::missing_elements(&rules, &observed.rules).into_iter().map(added));
-    for slot in ZtunnelSlot::BOTH {
-        if let Some(ztunnel) = desired.ztunnel_in(slot) {
-            steps.extend(slot_steps(config, slot, ztunnel, observed));
-        }
+    for (slot, ztunnel) in desired.occupied_slots() {
+        steps.extend(slot_steps(config, slot, ztunnel, observed));
     }
     steps.extend(path_steps(config, desired, observed, vias));
     steps.extend(join_steps(desired, observed));
@@ -201,9 +199,8 @@ fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
 
 /// Returns the routes that will still exist after this plan has created its links.
 fn surviving_routes(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute> {
-    let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| desired.ztunnel_in(*slot).is_some());
-    let gone: BTreeSet<String> =
-        slots.flat_map(|slot| missing_pairs(slot, observed)).map(|pair| pair.node).collect();
+    let pairs = desired.occupied_slots().flat_map(|(slot, _)| missing_pairs(slot, observed));
+    let gone: BTreeSet<String> = pairs.map(|pair| pair.node).collect();
     let stays = |route: &&PathRoute| !matches!(&route.to, RouteTo::Via(_, link) if gone.contains(link));
     observed.routes.iter().filter(stays).cloned().collect()
 }

@@ -108,6 +108,11 @@ impl DesiredState {
         slot.select_from(&self.slots).as_ref()
     }
 
+    /// Returns the slots that have a ztunnel, each with it.
+    pub(super) fn occupied_slots(&self) -> impl Iterator<Item = (ZtunnelSlot, &ZtunnelInstance)> {
+        ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, self.ztunnel_in(slot)?)))
+    }
+
     /// Returns the ztunnel of new connections.
     pub fn active_ztunnel(&self) -> Option<&ZtunnelInstance> {
         self.active.and_then(|slot| self.ztunnel_in(slot))

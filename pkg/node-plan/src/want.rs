@@ -27,7 +27,7 @@ const DELIVER: [u32; 2] = [20000, 20003];
 const DELIVER_TABLE: TableId = TableId(100);
 
 fn route_via(config: &NodeConfig, direction: Direction, slot: ZtunnelSlot, family: Family) -> RouteTo {
-    let ends = config.link_ends(direction == Direction::Inbound, slot, family);
+    let ends = config.link_ends(direction, slot, family);
     RouteTo::Via(ends.ztunnel.addr(), node_link(direction, slot))
 }
 

@@ -69,38 +69,30 @@ pub(crate) fn route_metric(route: &Route) -> u32 {
 }
 
 pub(crate) fn route_to(route: &PathRoute, names: &LinkNames) -> Result<Route, Error> {
-    let kind = match &route.to {
-        RouteTo::Via(..) => RouteKind::Unicast,
-        RouteTo::Local(_) => RouteKind::Local,
-        RouteTo::Blackhole => RouteKind::Blackhole,
-        RouteTo::Unreachable | RouteTo::Other(_) => RouteKind::Unreachable,
+    let (kind, gateway) = match &route.to {
+        RouteTo::Via(gateway, _) => (RouteKind::Unicast, Some(*gateway)),
+        RouteTo::Local(_) => (RouteKind::Local, None),
+        RouteTo::Blackhole => (RouteKind::Blackhole, None),
+        RouteTo::Unreachable | RouteTo::Other(_) => (RouteKind::Unreachable, None),
     };
-    let mut made = Route::new(route.family, kind, route.dst, route.table);
-    made.protocol = OURS;
-    made.metric = Some(route.metric);
-    match &route.to {
-        RouteTo::Via(gateway, link) => {
-            made.gateway = Some(*gateway);
-            made.oif = Some(names.link_index(link)?);
-            made.onlink = true;
-        }
-        RouteTo::Local(link) => made.oif = Some(names.link_index(link)?),
-        RouteTo::Blackhole | RouteTo::Unreachable | RouteTo::Other(_) => {}
-    }
-    Ok(made)
+    Ok(Route {
+        protocol: OURS,
+        metric: Some(route.metric),
+        gateway,
+        oif: route_link(route).map(|link| names.link_index(link)).transpose()?,
+        onlink: gateway.is_some(),
+        ..Route::new(route.family, kind, route.dst, route.table)
+    })
 }
 
 /// Converts a policy rule. `None` if it has a form that none of our rules has.
 pub(crate) fn rule_from(rule: &PolicyRule) -> Option<PathRule> {
     let RuleAction::Lookup(table) = rule.action else { return None };
     let others = rule.iif.is_some() || rule.dest.is_some() || rule.ip_proto.is_some() || rule.unmodelled;
-    let priority = rule.priority?;
-    let made = PathRule { family: rule.family, priority, mark: rule.fwmark, table };
-    (!others).then_some(made)
+    (!others).then_some(PathRule { family: rule.family, priority: rule.priority?, mark: rule.fwmark, table })
 }
 
 pub(crate) fn rule_to(rule: &PathRule) -> PolicyRule {
-    let mut made = PolicyRule::new(rule.family, Some(rule.priority), RuleAction::Lookup(rule.table));
-    made.fwmark = rule.mark;
-    made
+    let made = PolicyRule::new(rule.family, Some(rule.priority), RuleAction::Lookup(rule.table));
+    PolicyRule { fwmark: rule.mark, ..made }
 }

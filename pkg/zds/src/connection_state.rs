@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use model::PodUid;
 use netns::NetnsId;
 
-use crate::{ledger::DesiredWorkload, peer::ZtunnelPeer, plan::RequestStep};
+use crate::{ZdsDeadlines, ledger::DesiredWorkload, peer::ZtunnelPeer, plan::RequestStep};
 
 /// A ztunnel that has sent its hello.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl ZtunnelConnection {
         &mut self,
         step: RequestStep,
         error: Option<&str>,
-        retry: impl Fn(u32) -> Duration,
+        deadlines: &ZdsDeadlines,
     ) -> bool {
         match step {
             RequestStep::SnapshotSent => self.in_sync = true,
@@ -100,7 +100,7 @@ impl ZtunnelConnection {
                 self.acked.insert(uid, kept);
             }
             RequestStep::Add { uid, revision, netns } => {
-                return self.note_add(uid, revision, netns, error, retry);
+                return self.note_add(uid, revision, netns, error, deadlines);
             }
         }
         false
@@ -112,13 +112,13 @@ impl ZtunnelConnection {
         revision: u64,
         netns: NetnsId,
         error: Option<&str>,
-        retry: impl Fn(u32) -> Duration,
+        deadlines: &ZdsDeadlines,
     ) -> bool {
         let before = self.acked.remove(&uid).filter(|acked| acked.netns == Some(netns));
         let attempts = before.as_ref().map_or(0, |acked| acked.attempts).saturating_add(1);
         let refusal = error.map(|error| WorkloadRefusal {
             error: error.to_owned(),
-            again: Instant::now() + retry(attempts),
+            again: Instant::now() + deadlines.retry_delay(attempts),
         });
         let is_news = before.is_none_or(|acked| {
             error.is_none()

@@ -1,20 +1,10 @@
-//! Errors of serving ZDS.
+//! Errors of conversations with ztunnels.
 
 use std::io;
 use std::time::Duration;
 
 use prost::DecodeError;
 use rustix::io::Errno;
-use socketfile::SocketError;
-
-/// Reason why ZDS cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The socket could not be created.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-}
 
 /// Reason why a conversation with a ztunnel ended.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -50,7 +50,7 @@ pub enum ZdsEvent {
 }
 
 /// Returns the addresses of the network namespace from which a ztunnel connected, or why they are not known.
-pub type PeerLocator = Box<dyn Fn(BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> + Send + Sync>;
+pub type PeerLocator = Box<dyn Fn(&Netns) -> Result<BTreeSet<IpAddr>, Reason> + Send + Sync>;
 
 /// Desired workloads, and the ztunnels that are sent them. Clones share everything.
 #[derive(Clone)]
@@ -74,12 +74,7 @@ impl Hub {
     /// Creates a hub without workloads that sends no snapshots yet. Events are sent on the threads of the ztunnels,
     /// which wait for that: `event_sink` should only pass them on. `locate` is called for connections whose namespace
     /// is not that of a known ztunnel pod, on the thread that accepts them.
-    pub fn new(event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
-        Hub::with_deadlines(ZdsDeadlines::default(), event_sink, locate)
-    }
-
-    /// Like [`Hub::new`], with other deadlines.
-    pub fn with_deadlines(
+    pub fn new(
         deadlines: ZdsDeadlines,
         event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>,
         locate: PeerLocator,
@@ -155,20 +150,25 @@ impl Hub {
         &self.shared.deadlines
     }
 
-    /// Returns the network namespace of a connection's peer. Its addresses are left out where they are irrelevant.
+    /// Returns the network namespace of a connection's peer. Its addresses are left out where they are irrelevant. The
+    /// peer's process ID is useless: a ztunnel is outside our PID namespace, for which the kernel reports 0.
     pub(crate) fn locate_peer(&self, socket: &OwnedFd, now: Instant) -> PeerNetns {
-        let id = Netns::from_socket(socket).map(|netns| netns.id());
-        let known = id.as_ref().ok().copied();
+        let netns = Netns::from_socket(socket);
+        let known = netns.as_ref().ok().map(Netns::id);
         let (is_ztunnels, by_address) = {
             let pods = &self.lock_ledger().pods;
             let is_ztunnels = known.is_some() && pods.iter().any(|pod| pod.netns == known);
             (is_ztunnels, pods.iter().any(|pod| pod.netns.is_none()))
         };
         let has_use = !is_ztunnels && (by_address || self.lock_holders().table.has_room_for_unknown(now));
-        let addresses = if has_use { (self.shared.locate)(socket.as_fd()) } else { Ok(BTreeSet::new()) };
-        let problem =
-            id.err().map(|error| error.to_string()).or(addresses.as_ref().err().map(Reason::to_string));
-        if let Some(error) = problem.filter(|_| self.may_log(Notice::Unlocated, !is_ztunnels)) {
+        let addresses = match netns {
+            Ok(netns) if has_use => (self.shared.locate)(&netns),
+            Ok(_) => Ok(BTreeSet::new()),
+            Err(error) => Err(error.to_string().into()),
+        };
+        if let Err(error) = &addresses
+            && self.may_log(Notice::Unlocated, !is_ztunnels)
+        {
             warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
         }
         PeerNetns { id: known, addresses: addresses.unwrap_or_default() }
@@ -259,8 +259,7 @@ impl ConnectionGuard<'_> {
     }
 
     pub(crate) fn record_answer(&self, step: RequestStep, error: Option<&str>) {
-        let retry = |attempts| self.hub.deadlines().retry_delay(attempts);
-        let event = self.hub.lock_ledger().record_answer(self.id, step, error, retry);
+        let event = self.hub.lock_ledger().record_answer(self.id, step, error, self.hub.deadlines());
         match event {
             // The number may have changed since the event was created.
             Some(ZdsEvent::Connections { .. }) => self.hub.report_connections(),

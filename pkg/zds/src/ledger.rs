@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use model::PodUid;
 
 use crate::{
-    Workload, ZdsEvent,
+    Workload, ZdsDeadlines, ZdsEvent,
     connection_state::ZtunnelConnection,
     peer::{PeerNetns, ZtunnelPeer, ZtunnelPod},
     plan::RequestStep,
@@ -37,12 +37,6 @@ pub(crate) struct WorkloadLedger {
 pub(crate) struct DesiredWorkload {
     pub(crate) workload: Workload,
     pub(crate) revision: u64,
-}
-
-impl DesiredWorkload {
-    fn uid(&self) -> PodUid {
-        self.workload.uid.clone()
-    }
 }
 
 impl WorkloadLedger {
@@ -110,12 +104,8 @@ impl WorkloadLedger {
     pub(crate) fn remove_connection(&mut self, id: u64) -> Vec<ZdsEvent> {
         let Some(gone) = self.connections.get(&id) else { return Vec::new() };
         self.unsynced.record_disconnect(&gone.peer, Instant::now());
-        let served: Vec<PodUid> = self
-            .desired
-            .values()
-            .filter(|desired| gone.serves_workload(desired))
-            .map(|desired| desired.uid())
-            .collect();
+        let served = self.desired.iter().filter(|(_, desired)| gone.serves_workload(desired));
+        let served: Vec<PodUid> = served.map(|(uid, _)| uid.clone()).collect();
         self.changing_newest(|ledger| drop(ledger.connections.remove(&id)));
         served.iter().filter_map(|uid| self.refusal_event(uid)).collect()
     }
@@ -205,14 +195,14 @@ impl WorkloadLedger {
         id: u64,
         step: RequestStep,
         error: Option<&str>,
-        retry: impl Fn(u32) -> Duration,
+        deadlines: &ZdsDeadlines,
     ) -> Option<ZdsEvent> {
         let is_sync = matches!(step, RequestStep::SnapshotSent);
         let subject = step.served_workload();
         let was_served = subject.as_ref().is_some_and(|(uid, ..)| self.is_served_by_another(id, uid));
         let is_newest = self.is_newest(id);
         let connection = self.connections.get_mut(&id)?;
-        let is_news = connection.record_answer(step, error, retry);
+        let is_news = connection.record_answer(step, error, deadlines);
         if is_sync {
             self.unsynced.record_sync(&connection.peer);
             return Some(self.connections_event());

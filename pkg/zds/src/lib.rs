@@ -36,10 +36,10 @@ mod unsynced;
 mod workload;
 
 pub use deadlines::ZdsDeadlines;
-pub use error::Error;
 pub use hub::{Hub, PeerLocator, ZdsEvent};
 pub use peer::{PeerStanding, ZtunnelPod};
 pub use places::{MAX_CONNECTIONS, MAX_PER_POD, MAX_UNKNOWN_PEERS};
 pub use server::ZdsServer;
+pub use socketfile::SocketError;
 pub use state::ConnectionState;
 pub use workload::Workload;

@@ -30,31 +30,27 @@ impl Hub {
         let now = Instant::now();
         let netns = self.locate_peer(socket, now);
         let peer = self.identify_peer(netns.clone());
-        let admission = {
+        let admitted = {
             let PlaceHolders { table, holders } = &mut *self.lock_holders();
             // Knowledge of the node's ztunnel pods may have changed since these connected.
             table.update_claims(|id| {
                 holders.get(&id).map(|holder| peer_claim(&self.identify_peer(holder.netns.clone())))
             });
-            let admission = table.admit_connection(peer_claim(&peer), now);
-            if let Admission::Admitted { id, evicted } = admission {
-                evicted
-                    .and_then(|evicted| holders.remove(&evicted))
-                    .iter()
-                    .for_each(PlaceHolder::close_connection);
+            let admitted = table.admit_connection(peer_claim(&peer), now);
+            if let Some(Admission { id, evicted }) = admitted {
+                let evicted = evicted.and_then(|evicted| holders.remove(&evicted));
+                evicted.iter().for_each(PlaceHolder::close_connection);
                 holders.insert(id, PlaceHolder { netns: netns.clone(), socket: Arc::downgrade(socket) });
             }
-            admission
+            admitted
         };
-        match admission {
-            Admission::Admitted { id, .. } => Some(HeldPlace { hub: self.clone(), id, netns }),
-            Admission::Refused => {
-                if self.may_log(Notice::NoPlace, peer.is_unknown_peer()) {
-                    warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: connection limit reached");
-                }
-                None
+        let Some(Admission { id, .. }) = admitted else {
+            if self.may_log(Notice::NoPlace, peer.is_unknown_peer()) {
+                warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: connection limit reached");
             }
-        }
+            return None;
+        };
+        Some(HeldPlace { hub: self.clone(), id, netns })
     }
 }
 

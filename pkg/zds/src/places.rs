@@ -34,13 +34,12 @@ pub(crate) struct Claim {
     pub(crate) pod: Option<PodUid>,
 }
 
-/// Decision on a connection.
+/// Place of an admitted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// The connection has the place `id`, and the one with the place `evicted`, if any, must be closed in its favour.
-    Admitted { id: u64, evicted: Option<u64> },
-    /// No place is available.
-    Refused,
+pub(crate) struct Admission {
+    pub(crate) id: u64,
+    /// Place of the connection that must be closed in favour of this one, if any.
+    pub(crate) evicted: Option<u64>,
 }
 
 /// All places in use.
@@ -59,17 +58,18 @@ struct Place {
 }
 
 impl PlaceTable {
-    /// Assigns a place, or none. Unknown peers never get one for which a peer of a ztunnel pod would have to wait.
-    pub(crate) fn admit_connection(&mut self, claim: Claim, now: Instant) -> Admission {
+    /// Assigns a place; `None`: none is available. Unknown peers never get one for which a peer of a ztunnel pod would
+    /// have to wait.
+    pub(crate) fn admit_connection(&mut self, claim: Claim, now: Instant) -> Option<Admission> {
         self.cooling.retain(|free_at| *free_at > now);
-        let Ok(evicted) = self.room_for(&claim) else { return Admission::Refused };
+        let evicted = self.room_for(&claim).ok()?;
         if let Some(evicted) = evicted {
             self.places.remove(&evicted);
         }
         self.given += 1;
         let place = Place { claim, progress: Progress::Dialled };
         self.places.insert(self.given, place);
-        Admission::Admitted { id: self.given, evicted }
+        Some(Admission { id: self.given, evicted })
     }
 
     /// Returns whether an unknown peer would get a place.
@@ -158,10 +158,7 @@ mod tests {
     }
 
     fn admitted(table: &mut PlaceTable, claim: Claim, now: Instant) -> Option<(u64, Option<u64>)> {
-        match table.admit_connection(claim, now) {
-            Admission::Admitted { id, evicted } => Some((id, evicted)),
-            Admission::Refused => None,
-        }
+        table.admit_connection(claim, now).map(|Admission { id, evicted }| (id, evicted))
     }
 
     #[test]

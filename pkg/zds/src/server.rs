@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
-use socketfile::SocketFile;
+use socketfile::{SocketError, SocketFile};
 use tracing::{info, warn};
 
+use crate::Hub;
 use crate::conversation::serve_ztunnel;
 use crate::error::ConversationEnd;
 use crate::notices::{self, Notice};
 use crate::place_guard::HeldPlace;
-use crate::{Error, Hub};
 
 /// Root only: a peer receives the network namespaces of pods.
 const MODE: u32 = 0o600;
@@ -38,7 +38,7 @@ impl ZdsServer {
     ///
     /// # Errors
     /// Another agent serves it, another kind of file is there, or the system refuses.
-    pub fn bind(path: &Path) -> Result<ZdsServer, Error> {
+    pub fn bind(path: &Path) -> Result<ZdsServer, SocketError> {
         let (listener, file) = socketfile::bind_type(path, MODE, SocketType::SEQPACKET)?;
         Ok(ZdsServer { listener, _file: file })
     }

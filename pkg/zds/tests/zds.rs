@@ -73,7 +73,7 @@ impl Agent {
         let next = Arc::new(Mutex::new(None));
         let taken = Arc::clone(&next);
         let locate: PeerLocator = Box::new(move |_| Ok(taken.lock().unwrap().take().into_iter().collect()));
-        let hub = Hub::with_deadlines(deadlines, Box::new(move |event| drop(tell.send(event))), locate);
+        let hub = Hub::new(deadlines, Box::new(move |event| drop(tell.send(event))), locate);
         let agent = Agent { hub, events, next, directory: tempfile::tempdir().unwrap() };
         ZdsServer::bind(&agent.socket()).unwrap().serve(agent.hub.clone()).unwrap();
         agent

@@ -10,9 +10,8 @@ const ENDED: AmbientStanding = AmbientStanding::Out(SkipReason::Terminated);
 fn pass(pace: &mut MembershipPace, start: Instant, at: u64, shown: &AmbientStanding) -> AmbientStanding {
     let mut pod = Pod::default();
     pod.metadata.uid = "u1".into();
-    pace.begin_observation();
+    pace.begin_observation(|_| true);
     let _ = pace.observe_pod(&pod.metadata.uid, shown, start + Duration::from_millis(at));
-    pace.end_observation();
     pace.effective_standing(&pod, shown.clone())
 }
 
@@ -48,16 +47,14 @@ fn a_long_series_is_logged_at_its_beginning_and_at_its_end() {
     let mut notices = Vec::new();
     for second in 0..200_u64 {
         let shown = if second < 100 && second / 3 % 2 == 1 { &IN } else { &OUT };
-        pace.begin_observation();
+        pace.begin_observation(|_| true);
         notices.extend(
             pace.observe_pod(&uid, shown, start + Duration::from_secs(second)).map(|one| (second, one)),
         );
-        pace.end_observation();
         assert_eq!(pace.is_flapping(&uid), (21..162).contains(&second), "{second}");
     }
     assert_eq!(notices, [(21, SeriesNotice::Begins), (162, SeriesNotice::Ends(34))]);
-    pace.begin_observation();
-    pace.end_observation();
+    pace.begin_observation(|_| false);
     assert!(pace.pods.is_empty(), "a pod that is gone is forgotten");
 }
 

@@ -12,17 +12,24 @@ const LONGEST: usize = 500;
 
 /// Reported bypasses of the mesh, and privileges that permit one, by UID of the pod.
 #[derive(Debug, Default)]
-pub(super) struct BypassNotices {
-    privileges: BTreeMap<PodUid, NetworkPrivilege>,
-    overruled: BTreeMap<PodUid, OverruledPod>,
-    unstable: BTreeMap<PodUid, UnstablePod>,
-    refused_exceptions: BTreeMap<PodUid, Vec<String>>,
+pub(super) struct BypassNotices(BTreeMap<PodUid, ReportedBypasses>);
+
+#[derive(Debug, Default)]
+struct ReportedBypasses {
+    privilege: Option<NetworkPrivilege>,
+    overruled: Option<OverruledPod>,
+    unstable: Option<UnstablePod>,
+    refused_exceptions: Vec<String>,
 }
 
 impl BypassNotices {
     /// Whether rules of the pod are removed repeatedly.
     pub(super) fn is_unstable(&self, uid: &PodUid) -> bool {
-        self.unstable.get(uid).is_some_and(|known| known.persists)
+        self.0.get(uid).and_then(|pod| pod.unstable.as_ref()).is_some_and(|known| known.persists)
+    }
+
+    fn pod_mut(&mut self, uid: &PodUid) -> &mut ReportedBypasses {
+        self.0.entry(uid.clone()).or_default()
     }
 }
 
@@ -56,10 +63,9 @@ impl NoticeTracker {
             NetworkPrivilege::NetAdmin => "has NET_ADMIN",
             _ => return,
         };
-        if self.bypasses.privileges.get(uid) == Some(&privilege) {
+        if self.bypasses.pod_mut(uid).privilege.replace(privilege) == Some(privilege) {
             return;
         }
-        self.bypasses.privileges.insert(uid.clone(), privilege);
         let message = format!(
             "One of its containers {by}, so the pod can make its traffic bypass the mesh. Rules that do so are reported."
         );
@@ -68,11 +74,11 @@ impl NoticeTracker {
 
     /// Reports exceptions that annotations request and that are not applied, unless reported before.
     pub fn refused_exceptions(&mut self, pod: &PodName, uid: &PodUid, refused: &[String]) {
-        let known = self.bypasses.refused_exceptions.get(uid).map(Vec::as_slice).unwrap_or_default();
-        if known == refused {
+        let known = &mut self.bypasses.pod_mut(uid).refused_exceptions;
+        if known.as_slice() == refused {
             return;
         }
-        self.bypasses.refused_exceptions.insert(uid.clone(), refused.to_vec());
+        refused.clone_into(known);
         if refused.is_empty() {
             return;
         }
@@ -89,16 +95,15 @@ impl NoticeTracker {
         (place, what): (RulesPlace, &str),
         now: Instant,
     ) {
+        let known = &mut self.bypasses.pod_mut(uid).overruled;
         if what.is_empty() {
-            self.bypasses.overruled.remove(uid);
+            *known = None;
             return;
         }
-        let known = self.bypasses.overruled.get(uid);
-        if known.is_some_and(|known| known.what == what && now < known.next) {
+        if known.as_ref().is_some_and(|known| known.what == what && now < known.next) {
             return;
         }
-        let entry = OverruledPod { what: what.to_owned(), next: now + NOTICE_INTERVAL };
-        self.bypasses.overruled.insert(uid.clone(), entry);
+        *known = Some(OverruledPod { what: what.to_owned(), next: now + NOTICE_INTERVAL });
         // The API server rejects messages longer than 1 KiB.
         let shown: String = what.chars().take(LONGEST).collect();
         let place = match place {
@@ -131,9 +136,9 @@ impl NoticeTracker {
         repairs: u32,
         now: Instant,
     ) {
-        let next = self.bypasses.unstable.get(uid).map(|known| known.next).filter(|next| now < *next);
-        let entry = UnstablePod { persists: true, next: next.unwrap_or(now + NOTICE_INTERVAL) };
-        self.bypasses.unstable.insert(uid.clone(), entry);
+        let known = &mut self.bypasses.pod_mut(uid).unstable;
+        let next = known.as_ref().map(|known| known.next).filter(|next| now < *next);
+        *known = Some(UnstablePod { persists: true, next: next.unwrap_or(now + NOTICE_INTERVAL) });
         if next.is_some() {
             return;
         }
@@ -143,17 +148,14 @@ impl NoticeTracker {
 
     /// Records that the rules of a pod are stable again.
     pub fn clear_unstable(&mut self, uid: &PodUid) {
-        if let Some(known) = self.bypasses.unstable.get_mut(uid) {
+        if let Some(known) = &mut self.bypasses.pod_mut(uid).unstable {
             known.persists = false;
         }
     }
 
     /// Forgets all pods that are not known.
     pub fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
-        self.bypasses.privileges.retain(|uid, _| is_known(uid));
-        self.bypasses.overruled.retain(|uid, _| is_known(uid));
-        self.bypasses.unstable.retain(|uid, _| is_known(uid));
-        self.bypasses.refused_exceptions.retain(|uid, _| is_known(uid));
+        self.bypasses.0.retain(|uid, _| is_known(uid));
     }
 }
 

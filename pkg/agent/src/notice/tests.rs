@@ -57,20 +57,18 @@ impl Desk {
     /// Runs one pass over one pod; returns the reported reasons.
     fn turn(&mut self, second: u64, pod: &Pod, (standing, is): &Look) -> Vec<&'static str> {
         let now = self.at(second);
-        self.notices.begin_observation();
         self.notices.observe_pod(pod, standing, *is, || "a tool failed".to_owned(), now);
-        self.notices.end_observation();
+        self.notices.retain_pods(|uid| *uid == pod.metadata.uid);
         self.reasons(second)
     }
 
     /// Runs a failing pass over these pods.
     fn fail(&mut self, second: u64, looks: &[(&Pod, Look)]) {
-        self.notices.begin_observation();
         for (pod, look) in looks {
             let now = self.at(second);
             self.notices.observe_failure(pod, &look.0, "no tool", now);
         }
-        self.notices.end_observation();
+        self.notices.retain_pods(|uid| looks.iter().any(|(pod, _)| pod.metadata.uid == *uid));
     }
 
     fn reasons(&mut self, second: u64) -> Vec<&'static str> {

@@ -75,9 +75,8 @@ impl InPodCapture {
                 let meanwhile = "new connections of captured pods fail until one is there";
                 state.notices.observe_ztunnel(connected > 0, meanwhile, Instant::now());
                 state.notices.unknown_ztunnels(unknown, Instant::now());
-                self.metrics.unknown_ztunnels(unknown);
                 self.presence.set_connections(connected, synced);
-                self.metrics.set_ztunnels(connected, synced);
+                self.metrics.set_ztunnels(connected, synced, unknown);
             }
             JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
                 self.note_answer(state, &uid, "ztunnel serves the pod", Ok(()));

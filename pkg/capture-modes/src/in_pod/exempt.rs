@@ -25,8 +25,7 @@ impl InPodCapture {
             self.workers.send_job(CaptureJob::Exempt, false);
         } else {
             let began = Instant::now();
-            let result =
-                self.exemption.probes.rules().ensure_rules().map_err(|error| error.to_string().into());
+            let result = self.exemption.probes.rules.ensure_rules().map_err(|error| error.to_string().into());
             self.finish_exemption(state, began.elapsed(), result);
         }
     }

@@ -22,7 +22,7 @@ use crate::settings::CaptureSettings;
 /// The plugin's records, and the directory of the namespaces that they name.
 #[derive(Debug)]
 pub(super) struct PodRecordStore {
-    index: Arc<RecordIndex>,
+    pub(super) index: Arc<RecordIndex>,
     netns_directory: PathBuf,
 }
 
@@ -46,11 +46,6 @@ impl PodRecordStore {
             index: Arc::clone(&settings.records),
             netns_directory: settings.netns_directory.clone(),
         }
-    }
-
-    /// Returns all records.
-    pub(super) fn read_records(&self) -> Vec<Arc<PodRecord>> {
-        self.index.read_records()
     }
 
     /// Returns the pod of a record, if the record is valid. `ips`: the pod's addresses, if the API shows any.

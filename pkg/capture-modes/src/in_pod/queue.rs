@@ -20,12 +20,17 @@ pub(super) struct JobQueue<J> {
 struct QueueState<J> {
     urgent: VecDeque<J>,
     other: VecDeque<J>,
-    /// Start of each running job, by its number.
-    running: BTreeMap<u64, Instant>,
+    /// Running jobs, by their number.
+    running: BTreeMap<u64, JobStart>,
     last: u64,
-    /// Number of running jobs that are not urgent.
-    running_others: usize,
     ended: bool,
+}
+
+/// Start of a running job.
+#[derive(Debug)]
+struct JobStart {
+    began: Instant,
+    is_urgent: bool,
 }
 
 /// A job that was taken from the queue; counts as running until this is dropped, also by a panic.
@@ -33,7 +38,6 @@ struct QueueState<J> {
 pub(super) struct RunningJob<'a, J> {
     queue: &'a JobQueue<J>,
     number: u64,
-    is_urgent: bool,
 }
 
 impl<J> JobQueue<J> {
@@ -41,8 +45,7 @@ impl<J> JobQueue<J> {
     /// long work in one pod keeps no other pod from starting.
     pub(super) fn new(others: usize) -> JobQueue<J> {
         let (urgent, other) = (VecDeque::new(), VecDeque::new());
-        let running = BTreeMap::new();
-        let state = QueueState { urgent, other, running, last: 0, running_others: 0, ended: false };
+        let state = QueueState { urgent, other, running: BTreeMap::new(), last: 0, ended: false };
         JobQueue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new(), others }
     }
 
@@ -69,10 +72,10 @@ impl<J> JobQueue<J> {
             if let Some(job) = state.urgent.pop_front() {
                 return Some((job, self.start_job(&mut state, true)));
             }
-            if state.running_others < self.others
+            let others = state.running.values().filter(|job| !job.is_urgent).count();
+            if others < self.others
                 && let Some(job) = state.other.pop_front()
             {
-                state.running_others += 1;
                 return Some((job, self.start_job(&mut state, false)));
             }
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -81,13 +84,13 @@ impl<J> JobQueue<J> {
 
     fn start_job(&self, state: &mut QueueState<J>, is_urgent: bool) -> RunningJob<'_, J> {
         state.last += 1;
-        let _ = state.running.insert(state.last, Instant::now());
-        RunningJob { queue: self, number: state.last, is_urgent }
+        let _ = state.running.insert(state.last, JobStart { began: Instant::now(), is_urgent });
+        RunningJob { queue: self, number: state.last }
     }
 
     /// Returns the number of jobs that have been running for longer than `time`.
     pub(super) fn longer_than(&self, time: Duration) -> usize {
-        self.lock_state().running.values().filter(|began| began.elapsed() > time).count()
+        self.lock_state().running.values().filter(|job| job.began.elapsed() > time).count()
     }
 
     /// Drops waiting jobs, and waits for running ones.
@@ -109,12 +112,7 @@ impl<J> JobQueue<J> {
 
 impl<J> Drop for RunningJob<'_, J> {
     fn drop(&mut self) {
-        let mut state = self.queue.lock_state();
-        let _ = state.running.remove(&self.number);
-        if !self.is_urgent {
-            state.running_others = state.running_others.saturating_sub(1);
-        }
-        drop(state);
+        let _ = self.queue.lock_state().running.remove(&self.number);
         self.queue.more.notify_one(); // another worker may take a job that had to wait for this one
         self.queue.idle.notify_all();
     }

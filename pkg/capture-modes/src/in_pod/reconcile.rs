@@ -187,8 +187,7 @@ impl InPodCapture {
                 members.entry(*ip).or_insert_with(|| uid.clone());
             }
         }
-        let families = self.chosen.captured_families();
-        members.retain(|ip, _| families.contains(&Family::from_ip(*ip)));
+        members.retain(|ip, _| self.chosen.captures(*ip));
         members
     }
 

@@ -23,7 +23,6 @@ use retry::LastError;
 
 use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
-use job::JobFallback;
 
 pub(super) use job::{CaptureJob, JobPod, JobResultSender};
 pub(crate) use job::{DiscoveryResult, JobResult, RulesCheck};
@@ -39,17 +38,12 @@ const CHECK_LIMIT: Duration = Duration::from_secs(10);
 const STANDSTILL: Duration = Duration::from_secs(180);
 
 /// Runs a job. A job that panics has failed: its pod does not stay busy, and its worker continues.
-fn catch_job_panic(
-    run: impl FnOnce() -> Option<JobResult>,
-    otherwise: Option<JobFallback>,
-) -> Option<JobResult> {
+fn catch_job_panic(job: CaptureJob, run: impl FnOnce(&CaptureJob) -> Option<JobResult>) -> Option<JobResult> {
     // A job's partial changes are in the kernel, and the next job observes them first.
-    match panic::catch_unwind(AssertUnwindSafe(run)) {
-        Ok(done) => done,
-        Err(payload) => {
-            otherwise.map(|done| done(format!("a defect of the agent: {}", panic_message(&*payload)).into()))
-        }
-    }
+    let done = panic::catch_unwind(AssertUnwindSafe(|| run(&job)));
+    done.unwrap_or_else(|payload| {
+        job.into_failure(format!("a defect of the agent: {}", panic_message(&*payload)).into())
+    })
 }
 
 /// Returns the message of a panic.
@@ -134,8 +128,7 @@ impl WorkerContext {
     /// Runs jobs until the pool stops its workers.
     fn run_jobs(&self, queue: &JobQueue<CaptureJob>, results: &JobResultSender) {
         while let Some((job, _running)) = queue.next_job() {
-            let otherwise = job.job_fallback();
-            if let Some(done) = catch_job_panic(|| self.run_job(job), otherwise) {
+            if let Some(done) = catch_job_panic(job, |job| self.run_job(job)) {
                 results.send(done);
             }
         }
@@ -161,27 +154,27 @@ impl WorkerContext {
     }
 
     /// Runs a job. `None`: only the requester gets the result.
-    fn run_job(&self, job: CaptureJob) -> Option<JobResult> {
+    fn run_job(&self, job: &CaptureJob) -> Option<JobResult> {
         let to_reason = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
             CaptureJob::Capture(pod) => {
-                let result = inpod::capture_pod(&pod.netns, &self.desired_rules(&pod), &self.options);
-                let netns = pod.netns.id();
-                JobResult::Captured { uid: pod.uid, netns, result: result.map_err(to_reason) }
+                let result = inpod::capture_pod(&pod.netns, &self.desired_rules(pod), &self.options);
+                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
+                JobResult::Captured { uid, netns, result: result.map_err(to_reason) }
             }
             CaptureJob::Verify { pod, watch } => {
                 // Later changes are reported by the watch, and earlier ones are observed.
-                let watch = if watch { self.watch_netns(&pod.uid, &pod.netns) } else { None };
-                let (netns, result) = (pod.netns.id(), self.check_rules(&pod).map_err(to_reason));
-                JobResult::Verified { uid: pod.uid, netns, watch, result }
+                let watch = if *watch { self.watch_netns(&pod.uid, &pod.netns) } else { None };
+                let (netns, result) = (pod.netns.id(), self.check_rules(pod).map_err(to_reason));
+                JobResult::Verified { uid: pod.uid.clone(), netns, watch, result }
             }
-            CaptureJob::ObserveEach(pods) => JobResult::ObservedEach(self.observe_each(&pods)),
+            CaptureJob::ObserveEach(pods) => JobResult::ObservedEach(self.observe_each(pods)),
             CaptureJob::Release(pod) => {
                 let result = inpod::release_pod(&pod.netns, &self.config, &self.options).map_err(to_reason);
-                JobResult::Released { uid: pod.uid, netns: pod.netns.id(), result }
+                JobResult::Released { uid: pod.uid.clone(), netns: pod.netns.id(), result }
             }
             CaptureJob::Check { pod, reply } => {
-                let observed = self.observe_rules(&pod).map_err(to_reason);
+                let observed = self.observe_rules(pod).map_err(to_reason);
                 let result = observed.and_then(|observed| match observed.is_complete() {
                     true => Ok(()),
                     false => Err(observed.differences().collect::<Vec<_>>().join("; ").into()),
@@ -195,7 +188,8 @@ impl WorkerContext {
                 JobResult::Exempted { took: began.elapsed(), result }
             }
             CaptureJob::DiscoverNetns { pods, processes, records } => {
-                JobResult::NetnsDiscovered(self.discover_netns(&pods, processes, records).map_err(to_reason))
+                let found = self.discover_netns(pods, processes.clone(), records);
+                JobResult::NetnsDiscovered(found.map_err(to_reason))
             }
         })
     }
@@ -205,20 +199,20 @@ impl WorkerContext {
         &self,
         pods: &KnownPods,
         mut processes: BTreeMap<PodUid, NetnsQuery>,
-        recorded: Vec<(PodIds, Vec<IpAddr>)>,
+        recorded: &[(PodIds, Vec<IpAddr>)],
     ) -> Result<DiscoveryResult, inpod::Error> {
         let mut finds = DiscoveryResult::default();
         if !recorded.is_empty() {
-            let ips: BTreeMap<PodUid, Vec<IpAddr>> =
-                recorded.iter().map(|(pod, ips)| (pod.uid.clone(), ips.clone())).collect();
-            let records = self.records.read_records();
-            for (uid, record) in newest_by_pod(&records, recorded.into_iter().map(|(pod, _)| pod)) {
+            let ips: BTreeMap<&PodUid, &Vec<IpAddr>> =
+                recorded.iter().map(|(pod, ips)| (&pod.uid, ips)).collect();
+            let records = self.records.index.read_records();
+            for (uid, record) in newest_by_pod(&records, recorded.iter().map(|(pod, _)| pod.clone())) {
                 // Where the runtime's directory is not mounted, the record still counts for a process in that
                 // namespace.
                 if let Some(query) = processes.get_mut(&uid) {
                     query.recorded = recorded_netns(record);
                 }
-                let ips = ips.get(&uid).map(Vec::as_slice).unwrap_or_default();
+                let ips = ips.get(&uid).map(|ips| ips.as_slice()).unwrap_or_default();
                 let confirmed = self.records.confirm_record(&self.finder, record, ips);
                 finds.records.extend(confirmed.map(|recorded| (uid, recorded)));
             }
@@ -276,10 +270,11 @@ mod tests {
         let netns = Arc::new(Netns::current().unwrap());
         let (options, existing) = Default::default();
         let job = CaptureJob::Release(JobPod { uid: "u1".into(), netns, options, existing, before: None });
-        let done = catch_job_panic(|| panic!("out of {}", "bounds"), job.job_fallback());
+        let done = catch_job_panic(job, |_| panic!("out of {}", "bounds"));
         let Some(JobResult::Released { uid, result: Err(why), .. }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));
-        let fine = catch_job_panic(|| Some(JobResult::NetnsDiscovered(Ok(DiscoveryResult::default()))), None);
+        let done = JobResult::NetnsDiscovered(Ok(DiscoveryResult::default()));
+        let fine = catch_job_panic(CaptureJob::Exempt, |_| Some(done));
         assert!(matches!(fine, Some(JobResult::NetnsDiscovered(Ok(_)))));
     }
 }

@@ -126,8 +126,6 @@ impl CaptureMode for NodeCapture {
         drop(reply.send(self.check_members(ips)));
     }
 
-    fn finish_work(&mut self) {} // all work has ended when its method returns
-
     fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
         std::mem::replace(&mut self.fallback, fallback) != fallback
     }

@@ -216,10 +216,7 @@ impl NodeCapture {
         known: &KernelSlots,
         living: &[(ZtunnelCandidate, ZtunnelInstance)],
     ) -> DesiredState {
-        let candidates: Vec<ZtunnelCandidate> =
-            living.iter().map(|(candidate, _)| candidate.clone()).collect();
-        let generations: Vec<ZtunnelInstance> =
-            living.iter().map(|(_, generation)| generation.clone()).collect();
+        let (candidates, generations): (Vec<_>, Vec<_>) = living.iter().cloned().unzip();
         let active = ztunnel::active_candidate(&candidates).map(|active| &active.uid);
         let assigned = assign_slots(known, &generations, active);
         let coming = ztunnel::next_candidate(&candidates).map(|coming| &coming.uid);
@@ -293,14 +290,13 @@ impl NodeCapture {
         let (what, took) = (summarize_steps(steps), began.elapsed());
         state.history.record_change(HistoryEntry { cause, what, pod: None, took, error });
         done?;
-        let active = desired.active;
+        let slot = desired.active.map(ZtunnelSlot::number);
         if before.is_none_or(|before| before != ztunnel(desired)) {
             state.status.record_change();
-            state.metrics.record_switch(active.map(ZtunnelSlot::number), began.elapsed());
-            match active.and_then(|slot| desired.ztunnel_in(slot)) {
+            state.metrics.record_switch(slot, began.elapsed());
+            match desired.active_ztunnel() {
                 Some(ztunnel) => {
-                    let number = active.map_or(0, ZtunnelSlot::number);
-                    info!(target: "ambient", ztunnel = %ztunnel.uid, slot = number, "new connections go through ztunnel");
+                    info!(target: "ambient", ztunnel = %ztunnel.uid, slot, "new connections go through ztunnel");
                 }
                 None => warn!(target: "ambient", effect = self.fallback_effect(), "no ztunnel is ready"),
             }

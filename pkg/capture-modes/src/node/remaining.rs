@@ -18,11 +18,6 @@ use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
 use agent::{AgentState, CaptureResult, ReconcileScope};
 
 impl NodeCapture {
-    /// Returns when changes that the watch has reported are to be observed.
-    pub(crate) fn next_observation(&self) -> Option<Instant> {
-        self.drift.next_observation()
-    }
-
     /// Restores the node path as it was verified last, without the pods `handed_over`, if the watch has reported a change, and in
     /// each full pass; pods that have left the mesh are removed. No pod and no ztunnel is added. Where this agent has verified
     /// none, because an earlier one began the handover, the first observation shows ztunnels and pods.

@@ -67,7 +67,7 @@ pub(crate) fn link_addresses(
     let families = Family::BOTH.into_iter().filter(|family| generation.ip(*family).is_some());
     let pairs = families.flat_map(|family| link_pairs(slot).map(|pair| (pair, family)));
     let addresses = pairs.map(|(pair, family)| {
-        let ends = config.link_ends(pair.direction == Direction::Inbound, slot, family);
+        let ends = config.link_ends(pair.direction, slot, family);
         if on_node { (pair.node, ends.node) } else { (pair.ztunnel, ends.ztunnel) }
     });
     addresses.collect()

@@ -123,6 +123,7 @@ fn an_answer_too_many_before_the_next_request() {
     let (tell, told) = channel();
     // The first acceptance delays the ztunnel's thread.
     let hub = Hub::new(
+        ZdsDeadlines::default(),
         Box::new(move |event| {
             if matches!(event, ZdsEvent::Accepted { .. }) && tell.send(event).is_ok() {
                 let _ = wait.lock().unwrap().recv();

@@ -63,35 +63,27 @@ impl JobPod {
     }
 }
 
-/// Produces the result of a job that failed, from the reason.
-pub(super) type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
-
 impl CaptureJob {
-    /// Returns the result to report if the job fails. `None`: only the requester gets the result, and notices that it
-    /// is missing.
-    pub(super) fn job_fallback(&self) -> Option<JobFallback> {
+    /// Returns the result to report if the job has failed. `None`: only the requester gets the result, and notices that
+    /// it is missing.
+    pub(super) fn into_failure(self, why: Reason) -> Option<JobResult> {
         Some(match self {
-            CaptureJob::Capture(pod) => {
-                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
-                Box::new(move |why| JobResult::Captured { uid, netns, result: Err(why) })
+            CaptureJob::Capture(JobPod { uid, netns, .. }) => {
+                JobResult::Captured { uid, netns: netns.id(), result: Err(why) }
             }
-            CaptureJob::Verify { pod, .. } => {
-                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
-                Box::new(move |why| JobResult::Verified { uid, netns, watch: None, result: Err(why) })
+            CaptureJob::Verify { pod: JobPod { uid, netns, .. }, .. } => {
+                JobResult::Verified { uid, netns: netns.id(), watch: None, result: Err(why) }
             }
             CaptureJob::ObserveEach(pods) => {
-                let pods = pods.iter().map(|pod| (pod.uid.clone(), pod.netns.id(), None)).collect();
-                Box::new(move |_| JobResult::ObservedEach(pods))
+                let unobserved = pods.into_iter().map(|pod| (pod.uid, pod.netns.id(), None));
+                JobResult::ObservedEach(unobserved.collect())
             }
-            CaptureJob::Release(pod) => {
-                let (uid, netns) = (pod.uid.clone(), pod.netns.id());
-                Box::new(move |why| JobResult::Released { uid, netns, result: Err(why) })
+            CaptureJob::Release(JobPod { uid, netns, .. }) => {
+                JobResult::Released { uid, netns: netns.id(), result: Err(why) }
             }
             CaptureJob::Check { .. } => return None,
-            CaptureJob::Exempt => {
-                Box::new(|why| JobResult::Exempted { took: Duration::ZERO, result: Err(why) })
-            }
-            CaptureJob::DiscoverNetns { .. } => Box::new(|why| JobResult::NetnsDiscovered(Err(why))),
+            CaptureJob::Exempt => JobResult::Exempted { took: Duration::ZERO, result: Err(why) },
+            CaptureJob::DiscoverNetns { .. } => JobResult::NetnsDiscovered(Err(why)),
         })
     }
 }

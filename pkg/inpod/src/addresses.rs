@@ -1,22 +1,11 @@
-//! The network namespace of a process that has connected to a Unix socket of ours.
-//!
-//! Its process ID is useless: a ztunnel is outside our PID namespace, for which the kernel reports 0. The network
-//! namespace of the connection is that in which the peer called `connect`, on every kernel.
+//! Addresses of a network namespace.
 
-use std::{collections::BTreeSet, net::IpAddr, os::fd::AsFd};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use hostnet::RtnetlinkHandle;
 use netns::Netns;
 
 use crate::Error;
-
-/// Returns the addresses of the network namespace in which a peer connected, without loopback and link-local ones.
-///
-/// # Errors
-/// The namespace cannot be opened or entered.
-pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error> {
-    netns_addresses(&Netns::from_socket(connection)?)
-}
 
 /// Returns the addresses in a network namespace, without loopback and link-local ones.
 ///
