@@ -7,7 +7,7 @@ use std::{
 
 use kubeio::{ConditionStatus, Error, KubeClient, NodeCondition};
 use model::Reason;
-use retry::{Backoff, LastError};
+use retry::{Attempts, Backoff, LastError};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -50,13 +50,14 @@ fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) ->
 struct LastReported {
     started: Instant,
     last: Option<(NodeCondition, Instant)>,
-    failures: u32,
+    attempts: Attempts,
     not_before: Option<Instant>,
 }
 
 impl LastReported {
     fn new(started: Instant) -> LastReported {
-        LastReported { started, last: None, failures: 0, not_before: None }
+        let attempts = Backoff::new(FIRST_BACKOFF, LAST_BACKOFF).start_attempts();
+        LastReported { started, last: None, attempts, not_before: None }
     }
 
     /// Whether to report the condition now.
@@ -81,8 +82,7 @@ impl LastReported {
     }
 
     fn record_failure(&mut self, now: Instant) {
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + Backoff::new(FIRST_BACKOFF, LAST_BACKOFF).delay_after(self.failures));
+        self.not_before = Some(now + self.attempts.record_failure());
     }
 }
 
@@ -90,7 +90,7 @@ impl LastReported {
 pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
     let (mut last_report, mut last_error) = (LastReported::new(Instant::now()), LastError::default());
     loop {
-        let condition = decide_condition(probe.installer_health(), probe.agent_health().unwrap_or(Ok(())));
+        let condition = decide_condition(probe.installer_health(), probe.agent_readiness());
         if let Some(client) = cluster.client()
             && last_report.is_due(&condition, Instant::now())
         {

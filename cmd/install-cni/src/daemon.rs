@@ -29,7 +29,7 @@ use telemetry::{
     debug, http,
     local::{RootServer, SocketError},
     log_server::{self, LogMetrics},
-    logging::{self, LogOptions, Logger},
+    logging::{LogOptions, Logger},
     metrics,
 };
 use tokio::{
@@ -69,16 +69,7 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 /// # Errors
 /// An essential part fails at the start, or the installer ends by itself.
 pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    // First of all: the kernel drops a SIGTERM for which the first process of a container has no handler.
-    let signals = {
-        let _entered = runtime.enter();
-        TerminationSignals::listen()?
-    };
-    let logger = logging::install(log).context("cannot set up logging")?;
-    supervise::log_panics();
-    kubeio::confirm_tls_provider()?;
+    let (runtime, signals, logger) = supervise::start_process(log)?;
     let tls_provider = kubeio::describe_tls_provider();
     info!(target: "install", version = env!("CARGO_PKG_VERSION"), tls_provider, node = settings.identity.node, "install-cni (Millrace) starts");
     if !settings.chosen.is_empty() {
@@ -506,7 +497,7 @@ async fn serve_debug_http(
     until: impl Future<Output = ()> + Send + 'static,
 ) {
     let DebugAddress { address, port } = chosen;
-    let listener = bind_when_free(port, || http::bind_to(&address, port)).await;
+    let listener = bind_when_free(port, || http::bind_to(address, port)).await;
     log_if_failed(port, debug::serve(listener, router, until).await);
 }
 

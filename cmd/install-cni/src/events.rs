@@ -20,7 +20,7 @@ use axum::{
     routing::post,
 };
 use cni_types::{K8sNamespace, K8sPodName};
-use daemon_settings::{EventSettings, HostPaths};
+use daemon_settings::EventSettings;
 use netns::Netns;
 use telemetry::local::RootServer;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
@@ -42,7 +42,7 @@ const DEADLINE: Duration = Duration::from_millis(4200);
 #[derive(Clone)]
 struct PluginEventHandler {
     service: AgentService,
-    places: HostPaths,
+    settings: EventSettings,
     metrics: PluginMetrics,
     room: Arc<Semaphore>,
 }
@@ -68,7 +68,7 @@ impl EventServer {
     ) -> Result<EventServer> {
         let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
         let room = Arc::new(Semaphore::new(MAX_PODS));
-        let handler = PluginEventHandler { service, places: settings.places.clone(), metrics, room };
+        let handler = PluginEventHandler { service, settings: settings.clone(), metrics, room };
         let router = Router::new().route(EVENT_PATH, post(answer_add)).with_state(handler);
         Ok(EventServer { server, router })
     }
@@ -102,11 +102,11 @@ async fn enrol_pod(handler: PluginEventHandler, body: Body) -> Result<(), EventR
     let event = PluginEvent::parse(&bytes).map_err(|error| bad_request(&error))?;
     K8sNamespace::new(&event.namespace).map_err(|error| bad_request(&format!("PodNamespace: {error}")))?;
     K8sPodName::new(&event.name).map_err(|error| bad_request(&format!("PodName: {error}")))?;
-    let PluginEventHandler { service, places, room, .. } = handler;
+    let PluginEventHandler { service, settings, room, .. } = handler;
     let permit = room.acquire_owned().await.map_err(|error| internal_error(&error))?;
     let asked = spawn_blocking(move || {
         let _permit = permit;
-        ask_agent(&service, &places, event, deadline)
+        ask_agent(&service, &settings, event, deadline)
     });
     asked.await.map_err(|error| internal_error(&error))?.map_err(|why| internal_error(&why))
 }
@@ -122,13 +122,13 @@ fn internal_error(why: &impl ToString) -> EventRejection {
 /// Waits for the agent's answer.
 fn ask_agent(
     service: &AgentService,
-    places: &HostPaths,
+    settings: &EventSettings,
     event: PluginEvent,
     deadline: Instant,
 ) -> Result<(), String> {
     let PluginEvent { netns, name, namespace, ips } = event;
     let pod = format!("pod {namespace}/{name}");
-    let netns = open_netns(places, &netns).map_err(|why| format!("{pod}: {why}"))?;
+    let netns = open_netns(settings, &netns).map_err(|why| format!("{pod}: {why}"))?;
     let request = AgentRequest { namespace, name, ips, ..AgentRequest::new(CniVerb::Add) };
     let answer = service.answer_by(request, Some(netns), deadline);
     match answer.error {
@@ -139,8 +139,8 @@ fn ask_agent(
 }
 
 /// Opens the network namespace with this path on the host.
-fn open_netns(places: &HostPaths, path: &str) -> Result<Netns, String> {
-    let netns = open_any(places, path)?;
+fn open_netns(settings: &EventSettings, path: &str) -> Result<Netns, String> {
+    let netns = open_any(settings, path)?;
     // The agent rejects the node's netns; this process may be in another one.
     let own = Netns::current().map_err(|error| error.to_string())?;
     if own.id() == netns.id() {
@@ -149,8 +149,8 @@ fn open_netns(places: &HostPaths, path: &str) -> Result<Netns, String> {
     Ok(netns)
 }
 
-fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
-    let candidates = candidate_paths(places, path)?;
+fn open_any(settings: &EventSettings, path: &str) -> Result<Netns, String> {
+    let candidates = candidate_paths(settings, path)?;
     for place in &candidates {
         match Netns::open(place) {
             Err(netns::Error::Missing { .. }) => {}
@@ -162,7 +162,7 @@ fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
 }
 
 /// Returns candidate paths, in order of preference.
-fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, String> {
+fn candidate_paths(settings: &EventSettings, path: &str) -> Result<Vec<PathBuf>, String> {
     let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is not an absolute path"))?;
     if !below.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(format!("{path:?} is not a plain path"));
@@ -173,12 +173,12 @@ fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, Strin
         if first.is_empty() || !first.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(format!("{path:?} names no process"));
         }
-        return Ok(vec![places.proc.join(process)]);
+        return Ok(vec![settings.proc.join(process)]);
     }
-    let mut candidates = vec![places.root.join(below), Path::new("/").join(below)];
+    let mut candidates = vec![settings.root.join(below), Path::new("/").join(below)];
     // Istio's chart mounts the runtime's directory, whichever it is, at a fixed path.
-    if let (Some(name), Ok(directory)) = (below.file_name(), places.netns_directory.strip_prefix("/")) {
-        let usual = places.root.join(directory).join(name);
+    if let (Some(name), Ok(directory)) = (below.file_name(), settings.netns_directory.strip_prefix("/")) {
+        let usual = settings.root.join(directory).join(name);
         if !candidates.contains(&usual) {
             candidates.push(usual);
         }
@@ -190,14 +190,16 @@ fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, Strin
 mod tests {
     use super::*;
 
-    fn places() -> HostPaths {
-        HostPaths { root: "/host".into(), proc: "/hostproc".into(), netns_directory: "/var/run/netns".into() }
+    fn settings() -> EventSettings {
+        let [socket, root, proc, netns_directory] =
+            ["/event.sock", "/host", "/hostproc", "/var/run/netns"].map(PathBuf::from);
+        EventSettings { socket, root, proc, netns_directory }
     }
 
     #[test]
     fn a_namespace_of_the_host_is_looked_for_where_it_may_be_mounted() {
         let of = |path: &str| {
-            let found = candidate_paths(&places(), path).unwrap();
+            let found = candidate_paths(&settings(), path).unwrap();
             found.iter().map(|place| place.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(of("/var/run/netns/cni-1"), ["/host/var/run/netns/cni-1", "/var/run/netns/cni-1"]);
@@ -220,7 +222,7 @@ mod tests {
             "/proc/1a/ns/net",
             "/..",
         ] {
-            assert!(candidate_paths(&places(), path).is_err(), "{path:?}");
+            assert!(candidate_paths(&settings(), path).is_err(), "{path:?}");
         }
     }
 }

@@ -27,15 +27,13 @@ impl HealthProbe {
 
     /// Returns `Ok` if the node's network matches the desired state and the agent is running; `None` without ambient mode.
     pub(crate) fn agent_health(&self) -> Option<Result<(), Reason>> {
-        self.is_ambient.then(|| self.agent_ready())
+        let check = || self.preflight.capture_readiness().and_then(|()| self.agent.check_readiness());
+        self.is_ambient.then(check)
     }
 
-    fn agent_ready(&self) -> Result<(), Reason> {
-        if self.is_ambient {
-            self.preflight.capture_readiness().and_then(|()| self.agent.check_readiness())
-        } else {
-            Ok(())
-        }
+    /// Returns `Ok` if pods are captured as desired, or ambient mode is off.
+    pub(crate) fn agent_readiness(&self) -> Result<(), Reason> {
+        self.agent_health().unwrap_or(Ok(()))
     }
 }
 
@@ -45,14 +43,14 @@ impl HealthCheck for HealthProbe {
     }
 
     fn check_readiness(&self) -> Result<(), Reason> {
-        match (self.installer.check_ready(), self.agent_ready()) {
+        match (self.installer.check_ready(), self.agent_readiness()) {
             (Err(installer), Err(agent)) => Err(format!("{installer}; {agent}").into()),
             (installer, agent) => installer.and(agent),
         }
     }
 
     fn unready_reason(&self) -> &'static str {
-        match (self.installer.check_ready(), self.agent_ready()) {
+        match (self.installer.check_ready(), self.agent_readiness()) {
             (Err(_), _) => condition::NOT_INSTALLED,
             (Ok(()), Err(_)) => condition::NETWORK_NOT_READY,
             (Ok(()), Ok(())) => "",

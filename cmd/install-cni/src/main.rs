@@ -124,7 +124,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             let Some(values) = read_flags(&help, version::FLAGS, arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
-            let text = version::render_text(&values).map_err(anyhow::Error::msg)?;
+            let text = version::render_text(&values)?;
             io::stdout().write_all(text.as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }

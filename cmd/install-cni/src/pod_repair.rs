@@ -29,9 +29,8 @@ pub(crate) fn start(
     let lock_directory = Some(settings.debug_socket.with_file_name(run_dir::LOCKS));
     let firewall = FirewallOptions { native, lock_directory, ..FirewallOptions::default() };
     let (index, proc) = (Arc::clone(&settings.records), settings.host_proc.clone());
-    let (policy, existing) = (options.policy.clone(), options.existing);
     let records = Arc::new(move || index.read_records());
-    let in_place = InPlaceRepair { proc, firewall, policy, existing, records };
+    let in_place = InPlaceRepair { proc, firewall, existing: options.existing, records };
     tokio::spawn(async move {
         let client = cluster::connect_to_api(&connection).await;
         let controller = RepairController { client, options, in_place, metrics, reports, unstable };

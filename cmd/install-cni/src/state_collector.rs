@@ -169,10 +169,6 @@ impl StateCollector {
 
     /// Observes for all waiting requests, until none is left.
     fn answer_waiting(&self) {
-        self.answer_all(|| self.observe_node());
-    }
-
-    fn answer_all(&self, observe: impl Fn() -> StateAnswer) {
         loop {
             let idle =
                 self.lock_queue().idle_until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -187,7 +183,7 @@ impl StateCollector {
             drop(queue);
             let began = Instant::now();
             // A panic must not leave later requests unanswered.
-            let outcome = panic::catch_unwind(AssertUnwindSafe(&observe));
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| self.observe_node()));
             let answer = outcome.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
             let idle = (began.elapsed() * IDLE_FACTOR).min(LONGEST_IDLE);
             self.lock_queue().idle_until = Some(Instant::now() + idle);
@@ -205,9 +201,9 @@ impl StateCollector {
         node_status::add_repairs(&self.unstable.borrow(), &mut state);
         self.add_self(&mut state);
         node_status::add_failures(&records, &mut state);
-        let template_known = self.settings.config_map.is_none() || self.probe.installer.template().is_some();
         let mut installer = self.settings.installer.clone();
-        installer.template.live = self.probe.installer.template().or(installer.template.live);
+        installer.template.live = self.probe.installer.template();
+        let template_known = self.settings.config_map.is_none() || installer.template.live.is_some();
         state.installation = installer::inspect_installation(&installer, template_known);
         state.installation.extend(node_status::shared_config(&self.settings));
         let parts =
@@ -294,15 +290,12 @@ impl StateCollector {
     async fn write_down(&self, state: Arc<StateReport>, last: &mut LastError) {
         let path = self.settings.last_state();
         let written = spawn_blocking(move || write_state(&path, &state)).await;
-        let error = written
-            .map_err(|error| error.to_string())
-            .and_then(|done| done.map_err(|error| error.to_string()));
-        match error {
+        match written.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(()) => {
                 last.clear();
             }
             Err(error) if last.replace(&error) => {
-                warn!(target: "install", error, "cannot write the debug state to its file");
+                warn!(target: "install", %error, "cannot write the debug state to its file");
             }
             Err(_) => {}
         }

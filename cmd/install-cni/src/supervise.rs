@@ -10,13 +10,18 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use futures_util::FutureExt as _;
 use retry::{Attempts, Backoff};
+use telemetry::logging::{self, LogOptions, Logger};
 use tokio::{
+    runtime::{self, Runtime},
     sync::mpsc::{self, Receiver, Sender},
     time::{Instant, sleep},
 };
 use tracing::error;
+
+use crate::shutdown::TerminationSignals;
 
 /// First and last delay before a restart; doubled each time, reset after a run longer than the last.
 const FIRST: Duration = Duration::from_secs(1);
@@ -35,8 +40,26 @@ fn restart_delay(attempts: &mut Attempts, ran: Duration) -> Duration {
 /// Future of a task that borrows the state it keeps across restarts.
 pub(crate) type TaskFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
+/// Starts the runtime, the handlers of termination signals, and the log.
+///
+/// # Errors
+/// One of them cannot be started, or the build has no provider for TLS that it promises.
+pub(crate) fn start_process(log: LogOptions) -> Result<(Runtime, TerminationSignals, Logger), anyhow::Error> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    // First of all: the kernel drops a SIGTERM for which the first process of a container has no handler.
+    let signals = {
+        let _entered = runtime.enter();
+        TerminationSignals::listen()?
+    };
+    let logger = logging::install(log).context("cannot set up logging")?;
+    log_panics();
+    kubeio::confirm_tls_provider()?;
+    Ok((runtime, signals, logger))
+}
+
 /// Logs panics like everything else, instead of printing them to stderr in another format.
-pub(crate) fn log_panics() {
+fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current().name().unwrap_or("without a name").to_owned();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();

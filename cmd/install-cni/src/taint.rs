@@ -11,8 +11,8 @@ use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 use kubeio::{ApiConnection, LeaseElector};
 use model::parse_go_bool;
 use node_taint::{TaintController, TaintOptions, check_selector, lease_options, run_while_leading};
-use telemetry::logging::{self, LogOptions};
-use tokio::{runtime, time::timeout};
+use telemetry::logging::LogOptions;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::{cluster, shutdown::TerminationSignals, supervise};
@@ -116,24 +116,12 @@ fn parse_settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Ve
 
 /// Whether the text is a valid object name, which becomes part of a path.
 fn is_object_name(text: &str) -> bool {
-    let is_fine = |character: char| {
-        character.is_ascii_lowercase() || character.is_ascii_digit() || "-.".contains(character)
-    };
-    !text.is_empty() && text.len() <= 253 && !text.starts_with('.') && text.chars().all(is_fine)
+    report::is_object_name(text) && !text.starts_with('.')
 }
 
 fn start_controller(settings: TaintSettings, mut log: LogOptions) -> Result<()> {
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    // First of all: the kernel drops a SIGTERM for which the first process of a container has no handler.
-    let signals = {
-        let _entered = runtime.enter();
-        TerminationSignals::listen()?
-    };
     let warnings = std::mem::take(&mut log.warnings);
-    logging::install(log).context("cannot set up logging")?;
-    supervise::log_panics();
-    kubeio::confirm_tls_provider()?;
+    let (runtime, signals, _) = supervise::start_process(log)?;
     info!(
         target: "taint",
         version = env!("CARGO_PKG_VERSION"),
@@ -151,7 +139,7 @@ async fn run_controller(settings: TaintSettings, mut signals: TerminationSignals
     let Some(client) = run_until_signal(&mut signals, cluster::connect_to_api(&settings.api)).await else {
         return Ok(());
     };
-    let controller = TaintController::new(client.clone(), settings.options);
+    let controller = TaintController { client: client.clone(), options: settings.options };
     if !settings.run_as_daemon {
         let Some(done) = run_until_signal(&mut signals, controller.run_once()).await else {
             bail!("a signal came before all nodes were evaluated");

@@ -72,8 +72,7 @@ impl Uninstallation {
         if !errors.is_empty() {
             return errors;
         }
-        errors
-            .extend(self.evidence_paths().iter().filter_map(|path| removal_failure(path, remove_path(path))));
+        errors.extend(self.evidence_paths().iter().filter_map(|path| remove_path(path)));
         let unlocked = lock.map(NodeLock::remove_file);
         errors.extend(unlocked.and_then(Result::err).map(|error| format!("agent.lock: {error}")));
         errors
@@ -119,20 +118,18 @@ fn finds_ambient(settings: &DaemonSettings) -> bool {
     settings.ambient.is_some() || paths.into_iter().flatten().any(is_there)
 }
 
-/// Returns the error of a removal, if any. A path that does not exist is no error.
-fn removal_failure(path: &Path, removed: io::Result<()>) -> Option<String> {
-    let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
-    Some(format!("{}: {error}", path.display()))
-}
-
 /// Whether something else than a socket is at a socket's path.
 fn is_other_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
 }
 
-/// Removes a file, or a directory with everything in it.
-fn remove_path(path: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+/// Removes a file, or a directory with everything in it; returns the error, if any. A path that does not exist is no error.
+fn remove_path(path: &Path) -> Option<String> {
+    let found = fs::symlink_metadata(path);
+    let removed =
+        found.and_then(|found| if found.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) });
+    let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
+    Some(format!("{}: {error}", path.display()))
 }
 
 /// Returns the directories that are not mounted here, in which nothing could therefore be found.

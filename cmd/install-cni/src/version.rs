@@ -1,5 +1,8 @@
 //! `install-cni version`, in Istio's output formats.
 
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
 use flags::{Flag, FlagValues};
 use telemetry::debug::BuildInfo;
 
@@ -44,34 +47,24 @@ const fn known_value(value: Option<&'static str>) -> &'static str {
 ///
 /// # Errors
 /// The format is unknown.
-pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
-    let provider = kubeio::describe_tls_provider();
-    let members = [
-        ("version", VERSION),
-        ("revision", REVISION),
-        ("golang_version", ""),
-        ("status", STATUS),
-        ("tag", VERSION),
-        ("date", DATE),
-        ("tls_provider", &provider),
-    ];
-    match (values.flag_text(&OUTPUT), values.flag_text(&SHORT)) {
-        ("json", _) => {
-            let lines = members.map(|(name, value)| format!("    \"{name}\": \"{value}\""));
-            Ok(format!("{{\n  \"clientVersion\": {{\n{}\n  }}\n}}\n", lines.join(",\n")))
-        }
+pub(crate) fn render_text(values: &FlagValues) -> Result<String> {
+    let build = build_info();
+    Ok(match (values.flag_text(&OUTPUT), values.flag_text(&SHORT)) {
+        ("json", _) => serde_json::to_string_pretty(&BTreeMap::from([("clientVersion", &build)]))? + "\n",
         ("yaml", _) => {
-            let mut lines = members.map(|(name, value)| format!("  {name}: \"{value}\"\n"));
-            lines.sort();
-            Ok(format!("clientVersion:\n{}", lines.concat()))
+            let members = serde_json::to_value(&build)?; // sorted by name, as in Go
+            let members = members.as_object().into_iter().flatten();
+            let lines = members.map(|(name, value)| format!("  {name}: {value}\n"));
+            format!("clientVersion:\n{}", lines.collect::<String>())
         }
-        ("", "true") => Ok(format!("{VERSION}-{REVISION}-{STATUS}\n")),
-        ("", _) => Ok(format!(
+        ("", "true") => format!("{VERSION}-{REVISION}-{STATUS}\n"),
+        ("", _) => format!(
             "version.BuildInfo{{Version:\"{VERSION}\", GitRevision:\"{REVISION}\", GolangVersion:\"\", \
-             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\", CommitDate:\"{DATE}\", TLSProvider:\"{provider}\"}}\n"
-        )),
-        (other, _) => Err(format!("--output: {other:?} is neither json nor yaml")),
-    }
+             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\", CommitDate:\"{DATE}\", TLSProvider:\"{}\"}}\n",
+            build.tls_provider
+        ),
+        (other, _) => bail!("--output: {other:?} is neither json nor yaml"),
+    })
 }
 
 /// Returns build information for scripts that query ControlZ.

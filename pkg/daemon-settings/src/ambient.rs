@@ -20,7 +20,7 @@ use node_plan::{NodeConfig, RouteTables, RulePriorities};
 use rules::inpod::{self, ProbeAddresses};
 
 use super::{AgentIdentity, SettingsReader};
-use crate::{AmbientOptions, EventSettings, HostPaths, PodSource, options};
+use crate::{AmbientOptions, EventSettings, PodSource, options};
 
 /// Flag of the operator's selectors.
 const SELECTORS: Flag = options::AMBIENT_ENABLEMENT_SELECTOR;
@@ -63,11 +63,9 @@ impl SettingsReader<'_> {
         };
         let events = agent.capture.in_pod().map(|chosen| EventSettings {
             socket: run_dir::path(&self.run_dir(), run_dir::EVENT_SOCKET).into(),
-            places: HostPaths {
-                root: self.flag_text(&options::HOST_ROOT).into(),
-                proc: chosen.proc.clone(),
-                netns_directory: self.flag_text(&options::NETNS_DIR).into(),
-            },
+            root: self.flag_text(&options::HOST_ROOT).into(),
+            proc: chosen.proc.clone(),
+            netns_directory: self.flag_text(&options::NETNS_DIR).into(),
         });
         AmbientOptions {
             agent,

@@ -27,18 +27,11 @@ pub struct AmbientOptions {
     pub events: Option<EventSettings>,
 }
 
-/// Path of the socket, and the mounts of the host's namespaces.
+/// Path of the socket for Istio's own plugin, and mounts in this container of the host's network namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSettings {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// Mounts of the host's namespaces.
-    pub places: HostPaths,
-}
-
-/// Mounts in this container of the host's network namespaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPaths {
     /// Mount of the host's root.
     pub root: PathBuf,
     /// Mount of the host's /proc.

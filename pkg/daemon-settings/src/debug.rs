@@ -19,8 +19,8 @@ pub(super) const TEMPLATE: Flag = options::CNI_NETWORK_CONFIG;
 /// Listen address of the debug state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugAddress {
-    /// `localhost`, `*`, or an IP address.
-    pub address: String,
+    /// The address.
+    pub address: ListenAddress,
     /// The port.
     pub port: u16,
 }
@@ -31,11 +31,10 @@ impl SettingsReader<'_> {
     pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<DebugAddress> {
         let is_asked_for = self.values.get(&options::CTRLZ_PORT).1 != ValueSource::Default;
         let port = self.parse_port(&options::CTRLZ_PORT).filter(|_| is_asked_for || !shares_node_network);
-        let address = self.flag_text(&options::CTRLZ_ADDRESS);
-        if let Err(error) = address.parse::<ListenAddress>() {
-            self.add_mistake(&options::CTRLZ_ADDRESS, error);
-        }
-        port.map(|port| DebugAddress { address, port })
+        let address = self.parse_flag(&options::CTRLZ_ADDRESS, |text| {
+            text.parse::<ListenAddress>().map(Some).map_err(|error| error.to_string())
+        });
+        Some(DebugAddress { address: address?, port: port? })
     }
 
     pub(super) fn log_socket(&self) -> Option<PathBuf> {

@@ -7,7 +7,7 @@ use ::repair::RepairOptions;
 use agent::RecordIndex;
 use flags::{Flag, FlagValues, ValueSource};
 use kubeio::{ApiConnection, ObjectRef};
-use model::{ApiServerTrust, PodName, parse_go_bool};
+use model::{ApiServerTrust, PodName, parse_switch};
 use report::EffectiveSetting;
 use telemetry::logging::{LogOptions, OutputLevel};
 
@@ -22,7 +22,7 @@ mod repair;
 mod simulated;
 mod token;
 
-pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
+pub use ambient_options::{AmbientOptions, EventSettings, PodSource};
 pub use debug::DebugAddress;
 use debug::{TEMPLATE, effective_settings};
 pub use in_cluster::in_cluster;
@@ -231,11 +231,6 @@ impl SettingsReader<'_> {
         let trust = self.server_trust();
         let config_map = self.config_map(&identity);
         let installer = self.read_installer(server.clone(), &trust, config_map.is_some(), &identity);
-        let cleanup = self.read_cleanup();
-        let monitoring_port = self.parse_port(&options::MONITORING_PORT);
-        let node_condition = self.parse_boolean(&options::NODE_CONDITION);
-        let metrics_by_namespace = self.parse_boolean(&options::METRICS_BY_NAMESPACE);
-        let proof_interval = self.proof_interval();
         self.other_parts();
         let native_nftables = self.parse_boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
@@ -250,7 +245,7 @@ impl SettingsReader<'_> {
         let debug = self.read_debug_address(is_ambient && ambient_traces.host_network.is_none());
         DaemonSettings {
             installer,
-            monitoring_port,
+            monitoring_port: self.parse_port(&options::MONITORING_PORT),
             debug_socket: self.debug_socket(),
             log_socket: self.log_socket(),
             agent_socket: self.agent_socket(),
@@ -258,10 +253,10 @@ impl SettingsReader<'_> {
             api: server.map(|server| in_cluster::account_connection(server, trust, "install-cni")),
             config_map,
             identity,
-            cleanup,
-            node_condition,
-            metrics_by_namespace,
-            proof_interval,
+            cleanup: self.read_cleanup(),
+            node_condition: self.parse_boolean(&options::NODE_CONDITION),
+            metrics_by_namespace: self.parse_boolean(&options::METRICS_BY_NAMESPACE),
+            proof_interval: self.proof_interval(),
             ambient: is_ambient.then(|| ambient_traces.clone()),
             ambient_traces,
             repair,
@@ -419,17 +414,6 @@ impl SettingsReader<'_> {
         let ignored = self.values.ignored_flags();
         self.warnings
             .extend(ignored.map(|flag| format!("--{flag} was removed with Istio 1.19 and has no effect")));
-    }
-}
-
-/// Parses a switch; empty counts as false, as in Istio.
-///
-/// # Errors
-/// The text is neither true nor false.
-pub fn parse_switch(text: &str) -> Result<bool, String> {
-    match text {
-        "" => Ok(false),
-        _ => parse_go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false")),
     }
 }
 

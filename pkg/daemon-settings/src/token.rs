@@ -3,36 +3,16 @@
 use std::{fs, io};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::SERVICE_ACCOUNT;
-
-/// Times of a token (RFC 7519), and the claims that Kubernetes adds to a bound one (KEP 1205); of those, the pod's name.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct TokenClaims {
-    iat: Option<i64>,
-    exp: Option<i64>,
-    #[serde(rename = "kubernetes.io")]
-    kubernetes: KubernetesClaims,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct KubernetesClaims {
-    pod: BoundPod,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct BoundPod {
-    name: String,
-}
 
 /// Returns the name of the pod that a token is bound to; `None` for a token that is bound to no pod, or is no JWT. The signature is
 /// not verified: the token is our own, from the kubelet.
 pub(super) fn pod_name(token: &str) -> Option<String> {
-    Some(read_claims(token)?.kubernetes.pod.name).filter(|name| !name.is_empty())
+    let claims = read_claims(token)?;
+    let name = claims.pointer("/kubernetes.io/pod/name")?.as_str()?;
+    Some(name.to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Returns when the service account's token was issued, and when it expires, in seconds since 1970; `None`: the token has no such
@@ -42,10 +22,13 @@ pub(super) fn pod_name(token: &str) -> Option<String> {
 /// The token cannot be read.
 pub fn token_times() -> io::Result<Option<(i64, i64)>> {
     let token = fs::read_to_string(format!("{SERVICE_ACCOUNT}/token"))?;
-    Ok(read_claims(&token).and_then(|claims| Some((claims.iat?, claims.exp?))))
+    let claims = read_claims(&token).unwrap_or_default();
+    let [issued, expires] = ["iat", "exp"].map(|name| claims.get(name).and_then(Value::as_i64));
+    Ok(issued.zip(expires))
 }
 
-fn read_claims(token: &str) -> Option<TokenClaims> {
+/// Returns a token's claims (RFC 7519), with those that Kubernetes adds to a bound one (KEP 1205).
+fn read_claims(token: &str) -> Option<Value> {
     let payload = token.trim().split('.').nth(1)?;
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }

@@ -44,19 +44,15 @@ pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     Ok(WriteOutcome::Replaced)
 }
 
-/// Whether `target` has the content of `source`, regardless of permission bits. False if either is missing or no regular file.
-///
-/// # Errors
-///
-/// Reading fails.
-pub fn is_copy(source: &Path, target: &Path) -> Result<bool, Error> {
+/// Whether `target` has the content of `source`, regardless of permission bits. False if either is missing, no regular file, or
+/// cannot be read.
+pub fn is_copy(source: &Path, target: &Path) -> bool {
     let (Ok((from, source_meta)), Ok((installed, found))) =
         (open_regular(COPY, source), open_regular(INSTALL, target))
     else {
-        return Ok(false);
+        return false;
     };
-    Ok(source_meta.len() == found.len()
-        && is_same_content(&from, &installed).map_err(Error::at(INSTALL, target))?)
+    source_meta.len() == found.len() && is_same_content(&from, &installed).unwrap_or(false)
 }
 
 fn copy_content(source: &Path, mut from: &File, target: &Path, to: &mut File) -> Result<(), Error> {

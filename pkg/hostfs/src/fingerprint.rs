@@ -36,6 +36,11 @@ impl FileFingerprint {
         }
     }
 
+    /// Whether the object at `path` has this fingerprint; false if that is unknown. A symlink is not followed.
+    pub fn is_current(&self, path: &Path) -> bool {
+        matches!(fingerprint(path), Ok(Some(now)) if now == *self)
+    }
+
     /// Whether the file was last touched before the other one, by the file system's clock.
     pub fn is_older_than(&self, other: &Self) -> bool {
         self.ctime < other.ctime

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
@@ -26,22 +26,46 @@ pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     let start = directory.join(name);
     let refuse = |cause: &str| Error::with_cause(RESOLVE, &start, cause);
     let no_file = |cause: &str| Error::no_file(RESOLVE, &start, cause);
+    let leaves = || refuse("it is a link that leaves the directory");
     if !is_plain(name) {
         return Err(refuse("it is not a plain file name"));
     }
-    let mut walk = PathWalk { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
-    while let Some(next) = walk.ahead.pop() {
-        match walk.enter_name(next) {
-            Ok(()) => {}
-            Err(WalkStop::Missing) if walk.links == 0 => return Ok(start),
-            Err(WalkStop::Missing) => return Err(no_file("it is a link to a missing file")),
-            Err(WalkStop::Masked) => return Err(no_file("it is a link to /dev/null")),
-            Err(WalkStop::Leaves) => return Err(refuse("it is a link that leaves the directory")),
-            Err(WalkStop::Circles) => return Err(no_file("it is a link that goes in circles")),
-            Err(WalkStop::Kernel(cause)) => return Err(Error::new(RESOLVE, &start, cause)),
+    // The current position, below `directory`; the remaining names, the next one last; the number of links so far.
+    let (mut at, mut ahead, mut links) = (PathBuf::new(), vec![name.to_owned()], 0);
+    while let Some(next) = ahead.pop() {
+        if next == ".." {
+            // The parent of `directory` may be another one on the host, even if the path leads back.
+            if !at.pop() {
+                return Err(leaves());
+            }
+            continue;
         }
+        at.push(next);
+        let mut to = match rustix::fs::readlink(directory.join(&at), Vec::new()) {
+            Ok(to) => PathBuf::from(OsString::from_vec(to.into_bytes())),
+            Err(Errno::INVAL) => continue, // not a link
+            Err(Errno::NOENT | Errno::NOTDIR) if links == 0 => return Ok(start),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(no_file("it is a link to a missing file")),
+            Err(cause) => return Err(Error::new(RESOLVE, &start, cause)),
+        };
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(no_file("it is a link that goes in circles"));
+        }
+        // With such a link administrators disable a file.
+        if to == Path::new("/dev/null") {
+            return Err(no_file("it is a link to /dev/null"));
+        }
+        // A target is relative to its link's own directory or, if absolute, to `directory`.
+        at.pop();
+        if to.is_absolute() {
+            at.clear();
+            to = relative_target(directory, &to).ok_or_else(leaves)?;
+        }
+        let names = to.components().filter(|part| *part != Component::CurDir);
+        ahead.extend(names.rev().map(|part| part.as_os_str().to_owned()));
     }
-    Ok(directory.join(walk.at))
+    Ok(directory.join(at))
 }
 
 fn is_plain(name: &OsStr) -> bool {
@@ -49,63 +73,7 @@ fn is_plain(name: &OsStr) -> bool {
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
 }
 
-/// State of the resolution.
-struct PathWalk<'a> {
-    directory: &'a Path,
-    /// Current position, below `directory`.
-    at: PathBuf,
-    /// Remaining names, the next one last.
-    ahead: Vec<OsString>,
-    links: usize,
-}
-
-enum WalkStop {
-    Missing,
-    /// A link to `/dev/null`, with which administrators disable a file.
-    Masked,
-    Leaves,
-    Circles,
-    Kernel(Errno),
-}
-
-impl PathWalk<'_> {
-    fn enter_name(&mut self, next: OsString) -> Result<(), WalkStop> {
-        if next == ".." {
-            // The parent of `directory` may be another one on the host, even if the path leads back.
-            return self.at.pop().then_some(()).ok_or(WalkStop::Leaves);
-        }
-        self.at.push(next);
-        match rustix::fs::readlink(self.directory.join(&self.at), Vec::new()) {
-            Ok(to) => self.follow_link(Path::new(OsStr::from_bytes(to.as_bytes()))),
-            Err(Errno::INVAL) => Ok(()), // not a link
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(WalkStop::Missing),
-            Err(cause) => Err(WalkStop::Kernel(cause)),
-        }
-    }
-
-    /// Continues at a link's target, which is relative to its own directory or, if absolute, to `directory`.
-    fn follow_link(&mut self, to: &Path) -> Result<(), WalkStop> {
-        self.links += 1;
-        if self.links > MOST_LINKS {
-            return Err(WalkStop::Circles);
-        }
-        if to == Path::new("/dev/null") {
-            return Err(WalkStop::Masked);
-        }
-        self.at.pop();
-        let to = if to.is_absolute() {
-            self.at.clear();
-            self.relative_target(to).ok_or(WalkStop::Leaves)?
-        } else {
-            to.to_owned()
-        };
-        let names = to.components().filter(|part| *part != Component::CurDir);
-        self.ahead.extend(names.rev().map(|part| part.as_os_str().to_owned()));
-        Ok(())
-    }
-
-    fn relative_target(&self, to: &Path) -> Option<PathBuf> {
-        let within = |directory: &Path| to.strip_prefix(directory).map(Path::to_owned).ok();
-        within(self.directory).or_else(|| within(&fs::canonicalize(self.directory).ok()?))
-    }
+fn relative_target(directory: &Path, to: &Path) -> Option<PathBuf> {
+    let within = |directory: &Path| to.strip_prefix(directory).map(Path::to_owned).ok();
+    within(directory).or_else(|| within(&fs::canonicalize(directory).ok()?))
 }

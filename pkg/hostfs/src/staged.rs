@@ -52,7 +52,7 @@ impl<'a> StagedFile<'a> {
             };
             match open_nonblocking(&temporary, OFlags::NOFOLLOW).and_then(lock_new_file) {
                 Ok(reader) => return Ok(Self { doing, target, directory, temporary, writer, reader }),
-                Err(cause) if is_lost(&cause) => {}
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 Err(cause) => return Err(Error::new(doing, target, cause)),
             }
         }
@@ -110,10 +110,6 @@ fn lock_new_file(file: File) -> io::Result<File> {
         return Err(Errno::NOENT.into());
     }
     Ok(file)
-}
-
-fn is_lost(cause: &io::Error) -> bool {
-    cause.kind() == io::ErrorKind::NotFound
 }
 
 /// Result of an attempt to lock a file.

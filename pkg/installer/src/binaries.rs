@@ -90,8 +90,7 @@ impl BinaryInstaller {
 
     /// Whether a verified file has been touched since.
     pub(crate) fn are_touched(&self) -> bool {
-        let is_touched = |(path, (_, fingerprints)): (&PathBuf, &(FileFingerprint, FileFingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *fingerprints);
-        self.same.iter().any(is_touched)
+        self.same.iter().any(|(path, (_, installed))| !installed.is_current(path))
     }
 
     fn copy_if_changed(&mut self, source: &Path, path: &Path, name: &OsStr) -> Result<WriteOutcome, Error> {
@@ -146,9 +145,4 @@ pub(crate) fn source_file_names(source: &Path) -> Result<Vec<OsString>, Error> {
         return Err(Error::NoPlugin(source.to_owned()));
     }
     Ok(names)
-}
-
-/// Whether an installed file still equals the image's. A file that cannot be compared counts as foreign.
-pub(crate) fn is_copy(source: &Path, path: &Path) -> bool {
-    hostfs::is_copy(source, path).unwrap_or(false)
 }

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use crate::{
     Chaining, Error, InstallerSettings,
-    binaries::{self, PLUGIN},
+    binaries::PLUGIN,
     conf::{self, ConfChange},
     known_writers, kubeconfig,
     network::{self, NetworkConf, is_owned_copy},
@@ -153,7 +153,7 @@ fn installed_binaries(settings: &InstallerSettings, late_caller: Option<&str>) -
     let names = hostfs::list(&settings.source).unwrap_or_default();
     let others = names.iter().filter(|name| *name != PLUGIN);
     let others = others.flat_map(|name| settings.targets.iter().map(move |target| (name, target.join(name))));
-    let copies = others.filter(|(name, path)| binaries::is_copy(&settings.source.join(name), path));
+    let copies = others.filter(|(name, path)| hostfs::is_copy(&settings.source.join(name), path));
     let plugins = settings.targets.iter().filter(|_| late_caller.is_none()).map(|target| target.join(PLUGIN));
     copies.map(|(_, path)| path).chain(plugins).collect()
 }

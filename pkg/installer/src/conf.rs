@@ -108,7 +108,7 @@ pub(crate) fn plan_changes(
     match &settings.chaining {
         Chaining::Primary { name } => plan_primary(settings, name.as_deref(), entry),
         Chaining::Own { primary } => plan_own(settings, primary.as_deref(), entry),
-        Chaining::Standalone { name } => plan_standalone(settings, name, &standalone_text(entry, text)),
+        Chaining::Standalone { name } => plan_standalone(settings, name, standalone_text(entry, text)),
     }
 }
 
@@ -239,44 +239,42 @@ fn plan_own(
         return Err(Error::Order { own: settings.own_name.clone(), primary: primary.name });
     }
     let edit = |cause| edit_error(&primary.path, cause);
-    let mut changes = Vec::new();
     let clean = without_entry(&primary.content).map_err(edit)?;
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
     let entry = entry.clone().with_default(OWNED_COPY, Json::Bool(true));
     let text = merge_entry(&base, &entry).map_err(edit)?.text;
-    let copy = NetworkConf::read_own(&settings.conf_dir, &settings.own_name)?;
-    let mode = settings.own_mode.unwrap_or(primary.mode);
-    let is_good = |copy: &NetworkConf| copy.content == text.as_bytes() && is_mode(copy, settings);
-    let (cause, path, observed) = match copy {
-        Ok(copy) if is_good(&copy) => (None, copy.path, None),
-        Ok(copy) => (Some(ChangeCause::CopyOutdated), copy.path, copy.fingerprint),
-        Err(observed) => {
-            (Some(ChangeCause::FileMissing), settings.conf_dir.join(&settings.own_name), observed)
-        }
-    };
-    if let Some(cause) = cause {
-        changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, observed }));
-    }
-    changes.extend(stale_entry_changes(settings, &settings.own_name, &path)?); // last, so that an entry exists at any time
-    Ok(ConfPlan::Do { holder: path, changes })
+    plan_own_file(settings, &settings.own_name, text, primary.mode, ChangeCause::CopyOutdated)
 }
 
-fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<ConfPlan, Error> {
+fn plan_standalone(settings: &InstallerSettings, name: &str, text: String) -> Result<ConfPlan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
+    plan_own_file(settings, name, text, DEFAULT_MODE, ChangeCause::EntryChanged)
+}
+
+/// Compares a file that is ours alone with its desired text. `mode`: of a new file, unless one is configured; `outdated`: the cause
+/// of a change to an existing one.
+fn plan_own_file(
+    settings: &InstallerSettings,
+    name: &str,
+    text: String,
+    mode: u32,
+    outdated: ChangeCause,
+) -> Result<ConfPlan, Error> {
+    let is_mode = |file: &NetworkConf| settings.own_mode.is_none_or(|mode| file.mode == mode);
     let (cause, path, observed) = match NetworkConf::read_own(&settings.conf_dir, name)? {
-        Ok(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
-            (None, found.path, None)
-        }
+        Ok(found) if found.content == text.as_bytes() && is_mode(&found) => (None, found.path, None),
         Ok(found) => {
-            check_foreign_plugins(&found)?;
-            (Some(ChangeCause::EntryChanged), found.path, found.fingerprint)
+            if let Chaining::Standalone { .. } = settings.chaining {
+                check_foreign_plugins(&found)?;
+            }
+            (Some(outdated), found.path, found.fingerprint)
         }
         Err(observed) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), observed),
     };
-    let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
+    let mode = settings.own_mode.unwrap_or(mode);
     let change = ConfChange::Write { path: path.clone(), text, mode, original: None, observed };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
-    changes.extend(stale_entry_changes(settings, name, &path)?);
+    changes.extend(stale_entry_changes(settings, name, &path)?); // last, so that an entry exists at any time
     Ok(ConfPlan::Do { holder: path, changes })
 }
 
@@ -302,11 +300,6 @@ fn standalone_text(entry: &ConflistEntry, text: &str) -> String {
     let members = version.chain(entry.as_json().as_object().into_iter().flatten());
     let members = members.map(|(key, value)| (key.clone(), value.clone()));
     Json::Object(members.collect()).to_go_text()
-}
-
-/// Whether our own file has the configured permission bits, if any.
-fn is_mode(file: &NetworkConf, settings: &InstallerSettings) -> bool {
-    settings.own_mode.is_none_or(|mode| file.mode == mode)
 }
 
 pub(crate) fn edit_error(path: &Path, cause: EditError) -> Error {

@@ -6,9 +6,7 @@ use cni_types::without_entry;
 use report::InstalledFile;
 
 use crate::{
-    Chaining, Error, InstallerSettings,
-    binaries::{self, is_copy},
-    cleanup,
+    Chaining, Error, InstallerSettings, binaries, cleanup,
     conf::{self, ConfPlan},
     entry::{EntryCache, TemplateUpdate},
     network::{self, NetworkSearch},
@@ -78,8 +76,9 @@ fn inspect_plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
         Err(error) => return vec![installed_file("plugin", &settings.source, Err(error.to_string()))],
     };
     // An incomplete directory that cannot be written is skipped while another one remains.
-    let is_complete =
-        |target: &PathBuf| names.iter().all(|name| is_copy(&settings.source.join(name), &target.join(name)));
+    let is_complete = |target: &PathBuf| {
+        names.iter().all(|name| hostfs::is_copy(&settings.source.join(name), &target.join(name)))
+    };
     let is_used = |target: &&PathBuf| hostfs::check_writable(target).is_ok() || is_complete(target);
     let targets: Vec<_> = settings.targets.iter().filter(is_used).collect();
     if targets.is_empty() {
@@ -91,7 +90,7 @@ fn inspect_plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
     pairs
         .map(|(target, name)| {
             let path = target.join(name);
-            let found = match (path.exists(), is_copy(&settings.source.join(name), &path)) {
+            let found = match (path.exists(), hostfs::is_copy(&settings.source.join(name), &path)) {
                 (false, _) => {
                     Err("it is missing: container runtimes cannot start pods that need it".to_owned())
                 }

@@ -29,8 +29,11 @@ impl Installer {
         let plugin = self.binaries_step(&mut result);
         let credential = self.kubeconfig_step(&mut result);
         // An entry without a working plugin, or without the credential that it refers to, would keep pods from starting.
-        if plugin && credential {
-            self.conf_step(&mut result);
+        if plugin
+            && credential
+            && let Err(error) = self.write_entry(&mut result)
+        {
+            result.problems.push(InstallProblem::Failed(InstallStep::Conf, error));
         }
         if result.problems.is_empty() && (result.changed || !self.complete) {
             self.remove_former_kubeconfigs();
@@ -133,12 +136,6 @@ impl Installer {
         }
         result.witnesses.extend(fingerprint.map(|fingerprint| (path.to_owned(), fingerprint)));
         Ok(())
-    }
-
-    fn conf_step(&mut self, result: &mut PassResult) {
-        if let Err(error) = self.write_entry(result) {
-            result.problems.push(InstallProblem::Failed(InstallStep::Conf, error));
-        }
     }
 
     fn write_entry(&mut self, result: &mut PassResult) -> Result<(), Error> {

@@ -159,7 +159,7 @@ impl Installer {
             let mut directories = self.settings.watched_directories();
             directories.retain(|directory| directory.is_dir());
             self.watcher.set_directories(&directories); // before observing, so that no change is missed
-            self.metrics.polled.set(gauge_value(self.watcher.polled().len()));
+            self.metrics.polled.set(gauge_value(self.watcher.count_polled()));
             let started = Instant::now();
             let result = self.run_pass();
             self.metrics.duration.observe(started.elapsed().as_secs_f64());
@@ -180,7 +180,7 @@ impl Installer {
         loop {
             match self.commands.try_recv() {
                 Ok(InstallerCommand::Template(text)) => {
-                    self.status.set_template(Some(text.clone()));
+                    self.status.set_template(text.clone());
                     self.settings.template.live = Some(text);
                 }
                 Ok(InstallerCommand::Stop) | Err(TryRecvError::Disconnected) => return false,

@@ -53,8 +53,7 @@ impl InstallerStatus {
         if let Some(why) = &state.missing {
             return Err(why.as_str().into());
         }
-        let touched = |(path, observed): &&(PathBuf, FileFingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *observed);
-        match state.witnesses.iter().find(touched) {
+        match state.witnesses.iter().find(|(path, observed)| !observed.is_current(path)) {
             Some((path, _)) => Err(format!("{} has changed and is being checked", path.display()).into()),
             None => Ok(()),
         }
@@ -91,8 +90,8 @@ impl InstallerStatus {
         self.lock_state().excluded_namespaces = Some(namespaces);
     }
 
-    pub(crate) fn set_template(&self, template: Option<String>) {
-        self.lock_state().template = template;
+    pub(crate) fn set_template(&self, template: String) {
+        self.lock_state().template = Some(template);
     }
 
     pub(crate) fn set_installed(&self, witnesses: Vec<(PathBuf, FileFingerprint)>) {

@@ -8,6 +8,17 @@ pub fn parse_go_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// Parses a switch; empty counts as false, as in Istio.
+///
+/// # Errors
+/// The text is neither true nor false.
+pub fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "" => Ok(false),
+        _ => parse_go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

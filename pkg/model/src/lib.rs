@@ -20,7 +20,7 @@ mod word_enum;
 
 pub use event::{EventLevel, EventSubject, NOTICE_INTERVAL, Notice};
 pub use existing::ExistingConnections;
-pub use go_bool::parse_go_bool;
+pub use go_bool::{parse_go_bool, parse_switch};
 pub use identifier::{ContainerId, MemberAddresses, PodUid};
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use list::list_elements;

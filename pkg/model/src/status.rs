@@ -136,13 +136,8 @@ impl PodStatus {
         ips
     }
 
-    /// Returns the status of the first condition of this type.
-    pub fn condition_status(&self, kind: &str) -> Option<&str> {
-        condition_status(&self.conditions, kind)
-    }
-
     /// Whether the condition `Ready` is `True`.
     pub fn is_ready(&self) -> bool {
-        self.condition_status("Ready") == Some("True")
+        condition_status(&self.conditions, "Ready") == Some("True")
     }
 }

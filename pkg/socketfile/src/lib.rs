@@ -181,14 +181,12 @@ impl SocketLocation<'_> {
         name: &OsStr,
         address: &SocketAddrUnix,
     ) -> Result<(), SocketError> {
-        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
-            stat => {
-                let mode = self.map_system_error("stat the existing file", stat)?.st_mode;
-                if FileType::from_raw_mode(mode) != FileType::Socket {
-                    return Err(SocketError::NotASocket { path: self.path.into() });
-                }
-            }
+            stat => self.map_system_error("stat the existing file", stat)?,
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return Err(SocketError::NotASocket { path: self.path.into() });
         }
         match self.is_in_use(address)? {
             false => Ok(()),

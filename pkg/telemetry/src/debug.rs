@@ -11,7 +11,6 @@
 //! [`StateInspector`], and each response is sent within [`DEADLINE`]. Nothing here is secret: neither the environment nor the
 //! command line is shown.
 
-mod ctrlz;
 mod guard;
 mod levels;
 mod query;
@@ -26,10 +25,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::MethodRouter;
+use axum::routing::{MethodRouter, get};
 use model::Reason;
 
 use crate::connections::ConnectionLimits;
@@ -96,15 +96,8 @@ pub struct BuildInfo {
     pub tls_provider: String,
 }
 
-/// State shared by the handlers. A clone refers to the same state.
-#[derive(Clone)]
-struct DebugHandler(Arc<HandlerState>);
-
-impl DebugHandler {
-    fn inspector(&self) -> Arc<dyn StateInspector> {
-        Arc::clone(&self.0.inspect)
-    }
-}
+/// State shared by the handlers.
+type DebugHandler = Arc<HandlerState>;
 
 struct HandlerState {
     inspect: Arc<dyn StateInspector>,
@@ -116,8 +109,9 @@ struct HandlerState {
 pub fn debug_router(inspect: Arc<dyn StateInspector>, logger: Logger, build: BuildInfo) -> Router {
     let router = views::add_routes(Router::new());
     let router = levels::add_routes(router);
-    let router = ctrlz::add_routes(router);
-    let desk = DebugHandler(Arc::new(HandlerState { inspect, logger, build }));
+    let version = get(async |State(desk): State<DebugHandler>| compact_json(&desk.build));
+    let router = route_with_slash(router, "/versionj", version);
+    let desk = Arc::new(HandlerState { inspect, logger, build });
     router.with_state(desk).layer(axum::middleware::from_fn(guard::check_request))
 }
 

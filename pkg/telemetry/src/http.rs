@@ -115,13 +115,12 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// Listens at a [`ListenAddress`], given as text.
+/// Listens at an address.
 ///
 /// # Errors
-/// The text is invalid ([`io::ErrorKind::InvalidInput`]), the machine lacks the address, the port is taken, and so on.
-pub fn bind_to(address: &str, port: u16) -> io::Result<TcpListener> {
-    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-    match address.parse().map_err(invalid)? {
+/// The machine lacks the address, the port is taken, and so on.
+pub fn bind_to(address: ListenAddress, port: u16) -> io::Result<TcpListener> {
+    match address {
         ListenAddress::All => bind(port),
         ListenAddress::One(ip) => Ok(listen_on((ip, port).into())?),
     }
@@ -205,18 +204,18 @@ mod tests {
             assert_eq!(text.parse::<ListenAddress>().unwrap(), expected);
         }
         for text in ["", "node-1", "localhost:80", "127.0.0.1:80", "[127.0.0.1", "**"] {
-            let error = bind_to(text, 0).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text:?}");
+            let error = text.parse::<ListenAddress>().unwrap_err();
             assert_eq!(error.to_string(), format!("{text:?} is neither localhost, * nor an IP address"));
         }
     }
 
     #[test]
     fn an_address_is_bound_and_no_other() {
-        let local = |address: &str| bind_to(address, 0).unwrap().local_addr().unwrap().ip().to_string();
+        let bound = |address: &str| bind_to(address.parse().unwrap(), 0);
+        let local = |address: &str| bound(address).unwrap().local_addr().unwrap().ip().to_string();
         assert_eq!(local("localhost"), "127.0.0.1");
         assert_eq!(local("127.0.0.2"), "127.0.0.2");
         assert!(["::", "0.0.0.0"].contains(&local("*").as_str()));
-        assert_eq!(bind_to("192.0.2.1", 0).unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+        assert_eq!(bound("192.0.2.1").unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
     }
 }

@@ -11,7 +11,6 @@ mod subscriber;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -129,11 +128,6 @@ impl Logger {
         }
     }
 
-    /// Writes the record, regardless of its scope's level.
-    fn emit_unfiltered(&self, record: &LogRecord) {
-        self.write_record(&mut self.lock_targets(), record);
-    }
-
     /// Writes several records as [`Logger::emit`], contiguously. The iterator runs with the lock held, and must not log itself.
     pub(crate) fn emit_all(&self, records: impl Iterator<Item = LogRecord>) {
         let mut targets = self.lock_targets();
@@ -180,28 +174,17 @@ impl Logger {
     }
 
     fn write_record(&self, targets: &mut [LogOutput], record: &LogRecord) {
-        let now = (self.0.clock)();
-        let record = complete_record(record, now);
+        let mut record = record.clone();
+        if record.scope == DEFAULT_SCOPE {
+            record.scope.clear(); // it is not printed
+        }
+        if record.time.is_empty() {
+            record.time = wire::rfc3339((self.0.clock)());
+        }
         let line = if self.0.json { record.to_line() } else { format::text_line(&record) };
         for target in targets {
             target.write_line(line.as_bytes()); // a full disk or a missing reader of one output must not affect the others
         }
         self.0.recent.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
-}
-
-/// Returns the record with a time, and without the default scope's name, which is not printed.
-fn complete_record(record: &LogRecord, now: SystemTime) -> Cow<'_, LogRecord> {
-    let named = record.scope == DEFAULT_SCOPE;
-    if !named && !record.time.is_empty() {
-        return Cow::Borrowed(record);
-    }
-    let mut record = record.clone();
-    if named {
-        record.scope.clear();
-    }
-    if record.time.is_empty() {
-        record.time = wire::rfc3339(now);
-    }
-    Cow::Owned(record)
 }

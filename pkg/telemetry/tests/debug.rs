@@ -71,7 +71,7 @@ fn on_thread(run: impl AsyncFnOnce() + Send + 'static) {
 }
 
 fn serve(size: usize) -> u16 {
-    let listener = http::bind_to("localhost", 0).unwrap();
+    let listener = http::bind_to("localhost".parse().unwrap(), 0).unwrap();
     let port = listener.local_addr().unwrap().port();
     on_thread(async move || debug::serve(listener, router(size), std::future::pending()).await.unwrap());
     port

@@ -8,7 +8,12 @@ use report::{ChangeRecord, tables};
 use super::{command_flags::NAMESPACE, explain, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let (pod, namespace) = (explain::pod_name(call.values.positionals())?, call.values.flag_text(&NAMESPACE));
+    let (operands, namespace) = (call.values.positionals(), call.values.flag_text(&NAMESPACE));
+    let pod = match operands {
+        [] => None,
+        _ => Some(explain::qualified_pod_name(operands, "")?),
+    };
+    let pod = pod.map(|(namespace, name)| format!("{namespace}/{name}"));
     let path = call.settings.history_path();
     ensure!(
         path.exists(),

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, anyhow};
 use console::{OutputFormat, Printer};
-use daemon_settings::parse_switch;
 use flags::{Flag, FlagValues};
+use model::parse_switch;
 
 use super::command_flags::{NO_COLOR, OUTPUT};
 

@@ -27,7 +27,8 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     if is_on(&call.values, &ALL)? {
         return prove_all(call);
     }
-    let (namespace, name) = explain::qualified_pod_name(call)?;
+    let (operands, namespace) = (call.values.positionals(), call.values.flag_text(&POD_NAMESPACE));
+    let (namespace, name) = explain::qualified_pod_name(operands, namespace)?;
     let proof = node_status::prove_pod(&call.settings.debug_socket, &namespace, &name)?;
     call.output.print_value(&proof, |_, colour| proof.render_table(colour))?;
     Ok(ExitCode::from(proof.exit_status()))

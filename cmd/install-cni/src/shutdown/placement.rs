@@ -1,61 +1,32 @@
 //! Whether a DaemonSet still selects a node, as the DaemonSet controller decides for an existing pod (`NodeShouldRunDaemonPod`):
 //! the difference between an upgrade of the agent and its removal.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use model::{
-    DaemonSet, LabelRequirement, Node, NodeSelectorTerm, PodPlacement, Taint, Toleration, parse_go_bool,
+    DaemonSet, LabelRequirement, Node, NodeSelectorTerm, PodPlacement, Taint, Toleration, parse_switch,
 };
 
-/// Reason why a DaemonSet no longer has a pod on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ExclusionReason {
-    /// The DaemonSet is being deleted.
-    Deleted,
-    /// The DaemonSet's `nodeSelector` does not match: this label is missing or different.
-    Selector(String),
-    /// The DaemonSet's required node affinity does not match.
-    Affinity,
-    /// The DaemonSet does not tolerate this `NoExecute` taint.
-    Taint(String),
-}
-
-impl fmt::Display for ExclusionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExclusionReason::Deleted => f.write_str("the DaemonSet is being deleted"),
-            ExclusionReason::Selector(label) => {
-                write!(f, "the DaemonSet's nodeSelector asks for the label {label}")
-            }
-            ExclusionReason::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
-            ExclusionReason::Taint(key) => {
-                write!(f, "the DaemonSet does not tolerate the node's taint {key}")
-            }
-        }
-    }
-}
-
-/// Returns why the DaemonSet excludes the node; `None` if it does not.
-pub(crate) fn exclusion_reason(daemon_set: &DaemonSet, node: &Node) -> Option<ExclusionReason> {
-    if daemon_set.metadata.deleted.is_some() {
-        return Some(ExclusionReason::Deleted);
-    }
+/// Returns why a DaemonSet that is not being deleted excludes the node; `None` if it does not.
+pub(crate) fn exclusion_reason(daemon_set: &DaemonSet, node: &Node) -> Option<String> {
     let placement = &daemon_set.spec.template.spec;
     selector_mismatch(placement, node)
         .or_else(|| affinity_mismatch(placement, node))
         .or_else(|| untolerated_taint(placement, node))
 }
 
-fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
+fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<String> {
     let has = |key: &str, value: &str| node.metadata.labels.get(key).is_some_and(|label| label == value);
     let (key, value) = placement.node_selector.iter().find(|(key, value)| !has(key, value))?;
-    Some(ExclusionReason::Selector(format!("{key}={value}")))
+    Some(format!("the DaemonSet's nodeSelector asks for the label {key}={value}"))
 }
 
-fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
+const AFFINITY: &str = "the DaemonSet's node affinity excludes this node";
+
+fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<String> {
     let required = placement.affinity.node_affinity.required.as_ref()?;
     let is_met = required.node_selector_terms.iter().any(|term| term_matches(term, node));
-    (!is_met).then_some(ExclusionReason::Affinity)
+    (!is_met).then(|| AFFINITY.to_owned())
 }
 
 fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
@@ -87,12 +58,12 @@ fn numeric_operands(value: Option<&String>, requirement: &LabelRequirement) -> O
 /// Taints that the DaemonSet controller makes every DaemonSet pod tolerate; the others that it adds never evict.
 const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
+fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<String> {
     let stays = |taint: &Taint| taint.effect != "NoExecute" || ALWAYS_TOLERATED.contains(&taint.key.as_str());
     let is_tolerated =
         |taint: &Taint| placement.tolerations.iter().any(|toleration| tolerates(toleration, taint));
     let taint = node.spec.taints.iter().find(|taint| !stays(taint) && !is_tolerated(taint))?;
-    Some(ExclusionReason::Taint(taint.key.clone()))
+    Some(format!("the DaemonSet does not tolerate the node's taint {}", taint.key))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -118,11 +89,8 @@ pub(crate) fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
     let flag = agent.args.iter().rev().find_map(|argument| argument.strip_prefix(FLAG));
     match (flag, agent.env.iter().rev().find(|variable| variable.name == VARIABLE)) {
         (Some(""), _) => Some(true),
-        (Some(value), _) => parse_go_bool(value.strip_prefix('=')?),
-        (None, Some(variable)) => match variable.value.as_deref()? {
-            "" => Some(false),
-            value => parse_go_bool(value),
-        },
+        (Some(value), _) => parse_switch(value.strip_prefix('=')?).ok(),
+        (None, Some(variable)) => parse_switch(variable.value.as_deref()?).ok(),
         (None, None) if agent.env_from.is_empty() => Some(false),
         (None, None) => None,
     }
@@ -183,27 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_set_that_is_deleted_wants_no_node() {
-        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
-        assert_eq!(exclusion_reason(&deleted, &node(&json!({}))), Some(ExclusionReason::Deleted));
-        assert_eq!(exclusion_reason(&daemon_set(&json!({})), &node(&json!({}))), None);
-        assert_eq!(
-            exclusion_reason(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
-            None
-        );
-    }
-
-    #[test]
     fn selectors_and_affinity_decide_as_in_kubernetes() {
-        let affinity = Some(ExclusionReason::Affinity);
-        let label = |label: &str| Some(ExclusionReason::Selector(label.to_owned()));
+        let affinity = Some(AFFINITY.to_owned());
+        let label = |label: &str| Some(format!("the DaemonSet's nodeSelector asks for the label {label}"));
         let by_name = |name: &str| {
             required(
                 &json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]),
             )
         };
         for (placement, expected) in [
+            (json!({}), None),
+            (json!({"affinity": null, "tolerations": null}), None),
             (json!({"nodeSelector": {"kubernetes.io/os": "linux"}}), None),
             (json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), label("kubernetes.io/os=windows")),
             (json!({"nodeSelector": {"mesh": "yes"}}), label("mesh=yes")),
@@ -233,7 +191,7 @@ mod tests {
             node(&json!({"taints": [{"key": key, "value": "v", "effect": effect}]}))
         };
         let tolerating = |toleration: Value| daemon_set(&json!({"tolerations": [toleration]}));
-        let evicted = Some(ExclusionReason::Taint("gpu".to_owned()));
+        let evicted = Some("the DaemonSet does not tolerate the node's taint gpu".to_owned());
         let none = daemon_set(&json!({}));
         assert_eq!(exclusion_reason(&none, &taint("gpu", "NoExecute")), evicted);
         assert_eq!(exclusion_reason(&none, &taint("gpu", "NoSchedule")), None);

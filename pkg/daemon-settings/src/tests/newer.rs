@@ -61,7 +61,7 @@ fn on_the_nodes_network_the_debug_port_is_opened_only_when_it_is_named() {
         chart(arguments, env).debug.map(|chosen| (chosen.address, chosen.port))
     };
     let on_node = [("ALLOW_SWITCH_TO_HOST_NS", "false")];
-    let local = |port| Some(("localhost".to_owned(), port));
+    let local = |port| Some(("localhost".parse::<telemetry::http::ListenAddress>().unwrap(), port));
     assert_eq!(port(&[], &[]), local(9876), "a network namespace of its own");
     assert_eq!(port(&[], &on_node), None);
     assert_eq!(port(&["--ctrlz_address=*"], &on_node), None, "an address names no port");
@@ -106,7 +106,7 @@ fn without_a_template_the_entry_has_istios_newer_keys() {
     assert_eq!(settings.agent_socket, Path::new("/var/run/istio-cni/agent.sock"));
     let events = settings.ambient.unwrap().events.unwrap();
     assert_eq!(events.socket, Path::new("/var/run/istio-cni/pluginevent.sock"));
-    assert_eq!((events.places.root, events.places.proc), ("/host".into(), "/host/proc".into()));
+    assert_eq!((events.root, events.proc), ("/host".into(), "/host/proc".into()));
     assert_eq!(settings.warnings, Vec::<String>::new());
 }
 

@@ -18,7 +18,7 @@ pub(super) struct WatchedDirectory {
 enum WatchState {
     New,
     Watched(i32),
-    Polled { why: String, listing: DirectoryListing },
+    Polled(DirectoryListing),
 }
 
 impl WatchedDirectory {
@@ -30,36 +30,32 @@ impl WatchedDirectory {
         if let WatchState::Watched(watch) = self.state { Some(watch) } else { None }
     }
 
-    /// Returns why the directory is only polled, if it is.
-    pub(super) fn polling_reason(&self) -> Option<&str> {
-        if let WatchState::Polled { why, .. } = &self.state { Some(why) } else { None }
+    /// Whether the directory is only polled.
+    pub(super) const fn is_polled(&self) -> bool {
+        matches!(self.state, WatchState::Polled(_))
     }
 
     /// Watches the directory that is at the path now, or falls back to polling. Returns true unless it is known to be unchanged.
-    pub(super) fn attach_watch(&mut self, inotify: &Result<Inotify, String>) -> bool {
-        let watch = inotify.as_ref().map_err(Clone::clone).and_then(|inotify| inotify.add_watch(&self.path));
+    pub(super) fn attach_watch(&mut self, inotify: Option<&Inotify>) -> bool {
+        let watch = inotify.and_then(|inotify| inotify.add_watch(&self.path));
         match (watch, &mut self.state) {
-            (Err(now), WatchState::Polled { why, .. }) => {
-                *why = now;
-                false
-            }
-            (Err(why), WatchState::New | WatchState::Watched(_)) => {
-                self.state =
-                    WatchState::Polled { why, listing: DirectoryListing::read_directory(&self.path) };
+            (None, WatchState::Polled(_)) => false,
+            (None, state) => {
+                *state = WatchState::Polled(DirectoryListing::read_directory(&self.path));
                 true
             }
-            (Ok(watch), state) => match mem::replace(state, WatchState::Watched(watch)) {
+            (Some(watch), state) => match mem::replace(state, WatchState::Watched(watch)) {
                 WatchState::New => true,
                 WatchState::Watched(before) => before != watch,
                 // Compared after the watch was added, so that no change is missed.
-                WatchState::Polled { listing, .. } => listing != DirectoryListing::read_directory(&self.path),
+                WatchState::Polled(listing) => listing != DirectoryListing::read_directory(&self.path),
             },
         }
     }
 
     /// Whether a polled directory has changed since the last comparison.
     pub(super) fn compare_listing(&mut self) -> bool {
-        let WatchState::Polled { listing, .. } = &mut self.state else { return false };
+        let WatchState::Polled(listing) = &mut self.state else { return false };
         let now = DirectoryListing::read_directory(&self.path);
         now != mem::replace(listing, now.clone())
     }

@@ -41,17 +41,15 @@ pub(super) struct PendingEvents {
 pub(super) struct Inotify(OwnedFd);
 
 impl Inotify {
-    pub(super) fn new() -> Result<Self, String> {
-        let made = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-        made.map(Self).map_err(|cause| format!("no inotify: {cause}"))
+    /// Returns an instance; `None`: the kernel has none left.
+    pub(super) fn new() -> Option<Self> {
+        inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok().map(Self)
     }
 
-    /// Watches the directory that is at `path` now; the descriptor is the same as before exactly if the directory is.
-    pub(super) fn add_watch(&self, path: &Path) -> Result<i32, String> {
-        inotify::add_watch(&self.0, path, EVENTS).map_err(|cause| match cause {
-            Errno::NOSPC => "no inotify: the limit of watches is reached".to_owned(),
-            cause => cause.to_string(),
-        })
+    /// Watches the directory that is at `path` now; the descriptor is the same as before exactly if the directory is. `None`: there
+    /// is no directory, or the limit of watches is reached.
+    pub(super) fn add_watch(&self, path: &Path) -> Option<i32> {
+        inotify::add_watch(&self.0, path, EVENTS).ok()
     }
 
     /// Removes a watch, which may have ended with its directory.
@@ -59,8 +57,8 @@ impl Inotify {
         let _ = inotify::remove_watch(&self.0, watch);
     }
 
-    /// Reads pending events, and evaluates those of `watches`. Lost ones count as a change.
-    pub(super) fn drain_events(&self, watches: &[i32]) -> Result<PendingEvents, String> {
+    /// Reads pending events, and evaluates those of `watches`. Lost ones count as a change. `None`: they cannot be read.
+    pub(super) fn drain_events(&self, watches: &[i32]) -> Option<PendingEvents> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);
         let mut pending = PendingEvents::default();
@@ -70,14 +68,14 @@ impl Inotify {
                 Ok(event) => (event.events(), event.wd()),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                Err(cause) => return Err(format!("no inotify: {cause}")),
+                Err(_) => return None,
             };
             count += 1;
             let ours = flags.contains(ReadFlags::QUEUE_OVERFLOW) || watches.contains(&watch);
             pending.changed |= ours;
             pending.unsure |= ours && flags.intersects(ENDS);
         }
-        Ok(pending)
+        Some(pending)
     }
 }
 

@@ -52,8 +52,8 @@ impl BitOrAssign for WakeReason {
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     waker: Waker,
-    /// The inotify instance, or why there is none.
-    inotify: Result<Inotify, String>,
+    /// `None`: inotify is unavailable.
+    inotify: Option<Inotify>,
     directories: Vec<WatchedDirectory>,
     /// A change that no wait has reported yet.
     changed: bool,
@@ -66,7 +66,7 @@ pub struct DirectoryWatcher {
 }
 
 impl DirectoryWatcher {
-    /// Returns a watcher without directories. Without inotify it polls, see [`DirectoryWatcher::polled`].
+    /// Returns a watcher without directories. Without inotify it polls, see [`DirectoryWatcher::count_polled`].
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl DirectoryWatcher {
         Self::with_inotify(Inotify::new())
     }
 
-    fn with_inotify(inotify: Result<Inotify, String>) -> Result<Self, Error> {
+    fn with_inotify(inotify: Option<Inotify>) -> Result<Self, Error> {
         let now = Instant::now();
         let (next_poll, next_retry) = (now + POLL, now + RETRY);
         let (waker, directories, settling) = (Waker::new()?, Vec::new(), (QUIET, BURST));
@@ -139,13 +139,9 @@ impl DirectoryWatcher {
         Ok(wake)
     }
 
-    /// Returns the directories that are currently only polled, every 250 ms, and why: missing, or inotify is unavailable.
-    pub fn polled(&self) -> Vec<(PathBuf, String)> {
-        let polled = self
-            .directories
-            .iter()
-            .filter_map(|one| Some((one.path.clone(), one.polling_reason()?.to_owned())));
-        polled.collect()
+    /// Returns how many directories are currently only polled, every 250 ms: missing ones, and all if inotify is unavailable.
+    pub fn count_polled(&self) -> usize {
+        self.directories.iter().filter(|directory| directory.is_polled()).count()
     }
 
     /// Waits for a burst to end. On an error the changes so far are reported, and the next wait fails.
@@ -168,11 +164,11 @@ impl DirectoryWatcher {
 
     /// Sleeps until an event, at most until `until`, and records it. There may be none.
     fn wait_once(&mut self, until: Option<Instant>) -> Result<WakeReason, Error> {
-        let next_poll = self.any_polled().then_some(self.next_poll);
+        let next_poll = (self.count_polled() > 0).then_some(self.next_poll);
         self.sleep_until(until.into_iter().chain(next_poll).min())?;
         let woken = self.waker.take_signal();
         let mut changed = self.drain_events();
-        if self.any_polled() && self.next_poll <= Instant::now() {
+        if self.count_polled() > 0 && self.next_poll <= Instant::now() {
             changed |= self.retry_watches();
             changed |= self.compare_polled();
         }
@@ -181,7 +177,7 @@ impl DirectoryWatcher {
 
     fn sleep_until(&self, until: Option<Instant>) -> Result<(), Error> {
         let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
-        if let Ok(inotify) = &self.inotify {
+        if let Some(inotify) = &self.inotify {
             fds.push(PollFd::new(inotify, PollFlags::IN));
         }
         let time = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -195,18 +191,13 @@ impl DirectoryWatcher {
 
     /// Reads pending events; true if one was ours.
     fn drain_events(&mut self) -> bool {
-        let Ok(inotify) = &self.inotify else { return false };
-        let watches = self.current_watches();
-        match inotify.drain_events(&watches) {
-            Ok(events) => {
-                self.unsure |= events.unsure;
-                events.changed
-            }
-            Err(why) => {
-                self.inotify = Err(why);
-                self.attach_watches(&[])
-            }
-        }
+        let Some(inotify) = &self.inotify else { return false };
+        let Some(events) = inotify.drain_events(&self.current_watches()) else {
+            self.inotify = None;
+            return self.attach_watches(&[]);
+        };
+        self.unsure |= events.unsure;
+        events.changed
     }
 
     /// Retries failed watches; true if that revealed a change.
@@ -214,14 +205,13 @@ impl DirectoryWatcher {
         let now = Instant::now();
         if self.next_retry <= now {
             self.next_retry = now + RETRY;
-            if self.inotify.is_err() {
+            if self.inotify.is_none() {
                 self.inotify = Inotify::new();
             }
         }
         let mut changed = false;
-        for directory in self.directories.iter_mut().filter(|directory| directory.polling_reason().is_some())
-        {
-            changed |= directory.attach_watch(&self.inotify);
+        for directory in self.directories.iter_mut().filter(|directory| directory.is_polled()) {
+            changed |= directory.attach_watch(self.inotify.as_ref());
         }
         changed
     }
@@ -240,10 +230,10 @@ impl DirectoryWatcher {
     fn attach_watches(&mut self, before: &[i32]) -> bool {
         let mut changed = false;
         for directory in &mut self.directories {
-            changed |= directory.attach_watch(&self.inotify);
+            changed |= directory.attach_watch(self.inotify.as_ref());
         }
         let now = self.current_watches();
-        if let Ok(inotify) = &self.inotify {
+        if let Some(inotify) = &self.inotify {
             before.iter().filter(|watch| !now.contains(watch)).for_each(|watch| inotify.remove_watch(*watch));
         }
         changed
@@ -251,9 +241,5 @@ impl DirectoryWatcher {
 
     fn current_watches(&self) -> Vec<i32> {
         self.directories.iter().filter_map(WatchedDirectory::watch_descriptor).collect()
-    }
-
-    fn any_polled(&self) -> bool {
-        self.directories.iter().any(|directory| directory.polling_reason().is_some())
     }
 }

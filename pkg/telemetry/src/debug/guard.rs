@@ -1,5 +1,7 @@
 //! Admission of requests: peers, operations, timeout, and the headers that restrict browsers.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use axum::extract::Request;
 use axum::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -27,8 +29,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 pub(super) async fn check_request(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectionPeer>().copied();
     let mut response = match find_refusal(peer, &request) {
-        Some(Refusal::Change) => refuse_change(),
-        Some(Refusal::Reader(why)) => error_response(StatusCode::FORBIDDEN, why),
+        Some(refusal) => refusal,
         None => timeout(DEADLINE, next.run(request)).await.unwrap_or_else(|_| timeout_response()),
     };
     for (name, value) in HEADERS {
@@ -42,33 +43,23 @@ fn timeout_response() -> Response {
     error_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-/// Reason why a request is refused.
-enum Refusal {
-    /// A change over TCP.
-    Change,
-    /// The peer may not read, for this reason.
-    Reader(&'static str),
-}
-
-/// Returns why a request is refused; `None`: it is admitted. A request without a known peer counts as remote.
+/// Returns the response to a request that is refused; `None`: it is admitted. A request without a known peer counts as remote.
 ///
 /// Changes over TCP are always refused: a peer of user 0 on the loopback interface can be any container with hostNetwork.
-fn find_refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
-    match peer {
+fn find_refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Response> {
+    let why = match peer {
         // Browsers cannot connect to it, and its clients send no Host.
         Some(ConnectionPeer::Socket) => return None,
-        _ if ![Method::GET, Method::HEAD].contains(request.method()) => return Some(Refusal::Change),
+        _ if ![Method::GET, Method::HEAD].contains(request.method()) => return Some(refuse_change()),
         // With hostNetwork the loopback interface is the node's, and any process of the node can connect.
         Some(peer @ ConnectionPeer::Local { .. }) if !peer.is_root() => {
-            return Some(Refusal::Reader("over the loopback only processes of root are answered"));
+            "over the loopback only processes of root are answered"
         }
-        _ => {}
-    }
-    if !is_asked_for_us(request) {
-        // Otherwise a page of another site could resolve its own name to our address (DNS rebinding), and read the responses.
-        return Some(Refusal::Reader("the host is neither an IP address nor localhost: use one of these"));
-    }
-    None
+        // A page of another site could resolve its own name to our address (DNS rebinding), and read the responses.
+        _ if !is_asked_for_us(request) => "the host is neither an IP address nor localhost: use one of these",
+        _ => return None,
+    };
+    Some(error_response(StatusCode::FORBIDDEN, why))
 }
 
 fn refuse_change() -> Response {
@@ -87,24 +78,13 @@ fn is_asked_for_us(request: &Request) -> bool {
 
 /// Whether a host is an IP address or `localhost`, with or without a port.
 fn is_ours(host: &str) -> bool {
-    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((name, "")) => (name, None),
-        Some((name, rest)) => match rest.strip_prefix(':') {
-            Some(port) => (name, Some(port)),
-            None => return false,
-        },
-        None => match host.split_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (host, None),
-        },
+    let is_known = |name: &str| match name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => name.eq_ignore_ascii_case("localhost") || name.parse::<Ipv4Addr>().is_ok(),
     };
-    let bracketed = host.starts_with('[');
-    let known = if bracketed {
-        name.parse::<std::net::Ipv6Addr>().is_ok()
-    } else {
-        name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::Ipv4Addr>().is_ok()
-    };
-    known && port.is_none_or(|port| port.parse::<u16>().is_ok())
+    // The last colon may belong to an address instead: then what precedes it is not known.
+    let with_port = host.rsplit_once(':');
+    is_known(host) || with_port.is_some_and(|(name, port)| is_known(name) && port.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]

@@ -3,14 +3,16 @@
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::query::query_parameter;
-use super::{DebugHandler, MAX_BODY, compact_json, error_response, pretty_json, route_with_slash};
+use super::{
+    DebugHandler, MAX_BODY, TEXT, build_response, compact_json, error_response, pretty_json, route_with_slash,
+};
 use crate::logging::{ALL_SCOPES, LevelError, LogScope, Logger, OutputLevel};
 
 pub(super) const ABOUT: &str = "log levels; over the Unix socket, PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
@@ -18,7 +20,7 @@ pub(super) const ABOUT: &str = "log levels; over the Unix socket, PUT ?scope=SCO
 
 pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let router = route_with_slash(router, "/debug/log", get(list_scopes).put(change_level));
-    let router = router.route("/debug/log/{scope}", get(show_scope).put(change_one));
+    let router = router.route("/debug/log/{scope}", get(show_scope).put(change_level));
     let router = route_with_slash(router, "/debug/lines", get(show_lines));
     let router = route_with_slash(router, "/scopej", get(ctrlz_list));
     router.route("/scopej/{scope}", get(ctrlz_one).put(ctrlz_change))
@@ -27,29 +29,11 @@ pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
 pub(super) const ABOUT_LINES: &str = "the agent's last log lines";
 
 async fn show_lines(State(desk): State<DebugHandler>) -> Response {
-    super::build_response(
-        StatusCode::OK,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-        desk.0.logger.recent_lines(),
-    )
+    build_response(StatusCode::OK, TEXT, desk.logger.recent_lines())
 }
 
 /// Status and reason.
 type LevelRejection = (StatusCode, String);
-
-/// A scope in our JSON.
-#[derive(Serialize)]
-struct ShownScope {
-    scope: String,
-    level: &'static str,
-    description: &'static str,
-}
-
-impl From<LogScope> for ShownScope {
-    fn from(scope: LogScope) -> ShownScope {
-        ShownScope { scope: scope.name, level: scope.level.as_str(), description: scope.description }
-    }
-}
 
 /// Body of a request to change a level.
 #[derive(Default, Deserialize)]
@@ -64,7 +48,7 @@ struct LevelRequest {
 struct CtrlzScope {
     name: String,
     description: &'static str,
-    output_level: &'static str,
+    output_level: OutputLevel,
     stack_trace_level: &'static str,
     log_callers: bool,
 }
@@ -74,7 +58,7 @@ impl From<LogScope> for CtrlzScope {
         CtrlzScope {
             name: scope.name,
             description: scope.description,
-            output_level: scope.level.as_str(),
+            output_level: scope.level,
             stack_trace_level: "none",
             log_callers: scope.callers,
         }
@@ -89,29 +73,26 @@ struct CtrlzLevelChange {
 }
 
 async fn list_scopes(State(desk): State<DebugHandler>) -> Response {
-    render_scopes(&desk.0.logger)
+    render_scopes(&desk.logger)
 }
 
 async fn show_scope(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
-    render_scope(&desk.0.logger, &name).unwrap_or_else(rejection_response)
+    render_scope(&desk.logger, &name).unwrap_or_else(rejection_response)
 }
 
-async fn change_level(State(desk): State<DebugHandler>, uri: Uri, body: Body) -> Response {
-    apply_change(&desk, None, &uri, body).await.unwrap_or_else(rejection_response)
-}
-
-async fn change_one(
+async fn change_level(
     State(desk): State<DebugHandler>,
-    Path(name): Path<String>,
+    name: Option<Path<String>>,
     uri: Uri,
     body: Body,
 ) -> Response {
-    apply_change(&desk, Some(name), &uri, body).await.unwrap_or_else(rejection_response)
+    let named = name.map(|Path(name)| name);
+    apply_change(&desk.logger, named, &uri, body).await.unwrap_or_else(rejection_response)
 }
 
 /// Changes a level; the scope is named by the path, else by the query, else by the body.
 async fn apply_change(
-    desk: &DebugHandler,
+    logger: &Logger,
     named: Option<String>,
     uri: &Uri,
     body: Body,
@@ -122,17 +103,17 @@ async fn apply_change(
     let Some((scope, level)) = scope.zip(level) else {
         return Err((StatusCode::BAD_REQUEST, "say which scope, and which level".to_owned()));
     };
-    set_scope_level(&desk.0.logger, &scope, &level)?;
-    if scope == ALL_SCOPES { Ok(render_scopes(&desk.0.logger)) } else { render_scope(&desk.0.logger, &scope) }
+    set_scope_level(logger, &scope, &level)?;
+    if scope == ALL_SCOPES { Ok(render_scopes(logger)) } else { render_scope(logger, &scope) }
 }
 
 async fn ctrlz_list(State(desk): State<DebugHandler>) -> Response {
-    let scopes: Vec<CtrlzScope> = desk.0.logger.scopes().into_iter().map(CtrlzScope::from).collect();
+    let scopes: Vec<CtrlzScope> = desk.logger.scopes().into_iter().map(CtrlzScope::from).collect();
     compact_json(&scopes)
 }
 
 async fn ctrlz_one(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
-    let scope = desk.0.logger.find_scope(&name).map_err(bad_request);
+    let scope = desk.logger.find_scope(&name).map_err(bad_request);
     scope.map_or_else(rejection_response, |scope| compact_json(&CtrlzScope::from(scope)))
 }
 
@@ -140,25 +121,24 @@ async fn ctrlz_change(State(desk): State<DebugHandler>, Path(name): Path<String>
     let change = async {
         let sent: CtrlzLevelChange = read_json(body).await?;
         match sent.output_level.filter(|level| !level.is_empty()) {
-            Some(level) => set_scope_level(&desk.0.logger, &name, &level),
+            Some(level) => set_scope_level(&desk.logger, &name, &level),
             // Other fields cannot be changed; ControlZ responds likewise to a request that changes nothing.
-            None => desk.0.logger.find_scope(&name).map(drop).map_err(bad_request),
+            None => desk.logger.find_scope(&name).map(drop).map_err(bad_request),
         }
     };
     change.await.map_or_else(rejection_response, |()| StatusCode::ACCEPTED.into_response())
 }
 
 fn render_scopes(logger: &Logger) -> Response {
-    let scopes: Vec<ShownScope> = logger.scopes().into_iter().map(ShownScope::from).collect();
-    pretty_json(&json!({"levels": OutputLevel::ALL.map(OutputLevel::as_str), "scopes": scopes}))
+    pretty_json(&json!({"levels": OutputLevel::ALL, "scopes": logger.scopes()}))
 }
 
 fn render_scope(logger: &Logger, name: &str) -> Result<Response, LevelRejection> {
-    Ok(pretty_json(&ShownScope::from(logger.find_scope(name).map_err(bad_request)?)))
+    Ok(pretty_json(&logger.find_scope(name).map_err(bad_request)?))
 }
 
 fn set_scope_level(logger: &Logger, scope: &str, level: &str) -> Result<(), LevelRejection> {
-    logger.change_level(scope, level).map(drop).map_err(bad_request)
+    logger.change_level(scope, level).map_err(bad_request)
 }
 
 /// Maps both errors to 400, as ControlZ does.

@@ -80,7 +80,7 @@ fn list_paths() -> BTreeMap<String, &'static str> {
 }
 
 async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
-    let state: Arc<report::StateReport> = match desk.inspector().observe_state().await {
+    let state: Arc<report::StateReport> = match desk.inspect.clone().observe_state().await {
         Ok(state) => state,
         Err(why) => return error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     };
@@ -93,7 +93,7 @@ async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
 
 async fn explain_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
-        Ok((namespace, name)) => answer_question(desk.inspector().explain_pod(namespace, name).await),
+        Ok((namespace, name)) => answer_question(desk.inspect.clone().explain_pod(namespace, name).await),
         Err(why) => error_response(StatusCode::BAD_REQUEST, why),
     }
 }
@@ -101,7 +101,7 @@ async fn explain_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
 /// Proves a pod. PUT, because it sends packets: the guard refuses it over TCP.
 async fn prove_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
-        Ok((namespace, name)) => answer_question(desk.inspector().prove_pod(namespace, name).await),
+        Ok((namespace, name)) => answer_question(desk.inspect.clone().prove_pod(namespace, name).await),
         Err(why) => error_response(StatusCode::BAD_REQUEST, why),
     }
 }
@@ -128,7 +128,7 @@ fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
 
 async fn simulate_change(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_change(&uri) {
-        Ok(change) => answer_question(desk.inspector().simulate_change(change).await),
+        Ok(change) => answer_question(desk.inspect.clone().simulate_change(change).await),
         Err(why) => error_response(StatusCode::BAD_REQUEST, &why),
     }
 }

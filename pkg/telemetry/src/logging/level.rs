@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use wire::LogLevel;
 
 /// Default scope, whose level applies to the others, and whose name is not printed.
@@ -13,7 +14,8 @@ pub(super) const LIBRARY_SCOPE: &str = "kube";
 
 model::word_enum! {
     /// Output level of a scope: lines of this severity and above are printed.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "lowercase")]
     pub enum OutputLevel {
         /// Nothing.
         None = "none",

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use flags::{
     Flag, FlagValues, LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_STACKTRACE_LEVEL, LOG_TARGET,
 };
-use model::parse_go_bool;
+use model::parse_switch;
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, ScopeLevels};
 
@@ -42,7 +42,7 @@ impl LogOptions {
         let mut warnings = Vec::new();
         let levels = parse_levels(values, &LOG_OUTPUT_LEVEL, &mut warnings);
         parse_levels(values, &LOG_STACKTRACE_LEVEL, &mut warnings);
-        let is_json = parse_boolean(values.flag_text(&LOG_AS_JSON));
+        let is_json = parse_switch(values.flag_text(&LOG_AS_JSON));
         Ok(LogOptions {
             targets: log_targets(values),
             json: is_json.map_err(|mistake| format!("--{LOG_AS_JSON}: {mistake}"))?,
@@ -73,12 +73,4 @@ fn log_targets(values: &FlagValues) -> Vec<String> {
     let file = Some(values.flag_text(&LOG_ROTATE).to_owned()).filter(|path| !path.is_empty());
     let named: Vec<String> = owned_elements(values.flag_text(&LOG_TARGET)).chain(file).collect();
     if named.is_empty() { vec!["stdout".to_owned()] } else { named }
-}
-
-/// Parses a boolean as Go does. Empty is false.
-fn parse_boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "" => Ok(false),
-        _ => parse_go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false")),
-    }
 }

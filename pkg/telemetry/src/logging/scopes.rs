@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use wire::{LogLevel, LogRecord};
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, scope_names};
@@ -21,15 +22,17 @@ const SCOPES: [(&str, &str); 9] = [
 ];
 
 /// Current state of a scope.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogScope {
     /// Name of the scope.
+    #[serde(rename = "scope")]
     pub name: String,
-    /// Description of its lines; empty for a scope that a flag names but no line uses.
-    pub description: &'static str,
     /// Output level; for a name that stands for several scopes, the most verbose.
     pub level: OutputLevel,
+    /// Description of its lines; empty for a scope that a flag names but no line uses.
+    pub description: &'static str,
     /// Whether its lines show the source location of the caller.
+    #[serde(skip)]
     pub callers: bool,
 }
 
@@ -79,7 +82,7 @@ impl Logger {
     ///
     /// # Errors
     /// The scope or the level does not exist. Nothing is changed then.
-    pub fn change_level(&self, scope: &str, level: &str) -> Result<OutputLevel, LevelError> {
+    pub fn change_level(&self, scope: &str, level: &str) -> Result<(), LevelError> {
         if scope != ALL_SCOPES {
             self.find_scope(scope)?;
         }
@@ -87,15 +90,16 @@ impl Logger {
             name: level.to_owned(),
             known: OutputLevel::ALL.map(OutputLevel::as_str).join(", "),
         })?;
-        self.emit_unfiltered(&LogRecord {
+        let record = LogRecord {
             level: LogLevel::Warn,
             time: String::new(),
             scope: "install".to_owned(),
             msg: format!("log level of {scope}: {level}, on request"),
             labels: BTreeMap::new(),
-        });
+        };
+        self.write_record(&mut self.lock_targets(), &record);
         self.set_level(scope, level);
-        Ok(level)
+        Ok(())
     }
 
     fn describe_scope(&self, name: String) -> LogScope {

@@ -72,49 +72,44 @@ fn open_fds() -> Option<u64> {
 }
 
 impl Collector for ProcessCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut out = MetricsEncoder(&mut encoder);
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
         if let Some(stat) = ProcStat::read() {
             let seconds = ConstCounter::new(ticks_to_seconds(stat.cpu_ticks));
-            out.encode_metric("process_cpu_seconds", "User and system CPU time spent in seconds.", &seconds)?;
+            let help = "User and system CPU time spent in seconds.";
+            encode_metric(encoder, "process_cpu_seconds", help, &seconds)?;
             let resident = stat.resident_pages.saturating_mul(page_size() as u64);
-            out.encode_gauge("process_resident_memory_bytes", "Resident memory size in bytes.", resident)?;
-            out.encode_gauge(
-                "process_virtual_memory_bytes",
-                "Virtual memory size in bytes.",
-                stat.virtual_bytes,
-            )?;
-            out.encode_gauge("process_threads", "Number of threads.", stat.threads)?;
+            let help = "Resident memory size in bytes.";
+            encode_gauge(encoder, "process_resident_memory_bytes", help, resident)?;
+            let help = "Virtual memory size in bytes.";
+            encode_gauge(encoder, "process_virtual_memory_bytes", help, stat.virtual_bytes)?;
+            encode_gauge(encoder, "process_threads", "Number of threads.", stat.threads)?;
         }
         if let Some(open) = open_fds() {
-            out.encode_gauge("process_open_fds", "Number of open file descriptors.", open)?;
+            encode_gauge(encoder, "process_open_fds", "Number of open file descriptors.", open)?;
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            out.encode_gauge("process_max_fds", "Maximum number of open file descriptors.", most)?;
+            encode_gauge(encoder, "process_max_fds", "Maximum number of open file descriptors.", most)?;
         }
         if let Some(started) = self.started {
             let help = "Start time of the process since unix epoch in seconds.";
-            out.encode_metric("process_start_time_seconds", help, &ConstGauge::new(started))?;
+            encode_metric(encoder, "process_start_time_seconds", help, &ConstGauge::new(started))?;
         }
         Ok(())
     }
 }
 
-struct MetricsEncoder<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+fn encode_gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    encode_metric(encoder, name, help, &ConstGauge::new(value))
+}
 
-impl MetricsEncoder<'_, '_> {
-    fn encode_gauge(&mut self, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
-        self.encode_metric(name, help, &ConstGauge::new(value))
-    }
-
-    fn encode_metric(
-        &mut self,
-        name: &str,
-        help: &str,
-        metric: &impl EncodeMetric,
-    ) -> Result<(), fmt::Error> {
-        metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
-    }
+fn encode_metric(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
 #[cfg(test)]
