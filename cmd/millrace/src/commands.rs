@@ -162,10 +162,7 @@ async fn list_pods(
     state: Option<CaptureState>,
     bypassing: bool,
 ) -> Result<ExitCode> {
-    let mut cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
-    if let Some(namespace) = namespace {
-        cluster.keep_namespace(namespace);
-    }
+    let cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
     let list = pod_list(&cluster, state);
     output::new_printer(options).print_value(&list, |wide, colour| list_text(&list, wide, colour))?;
     complain_partial(&list.unanswered, &cluster.unread);
@@ -180,10 +177,7 @@ async fn list_pods(
 }
 
 async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
-    let mut cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
-    if let Some(namespace) = namespace {
-        cluster.keep_namespace(namespace);
-    }
+    let cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
     let report = verify_cluster(&cluster);
     output::new_printer(options).print_value(&report, |_, colour| verify_text(&report, colour))?;
     complain_partial(&report.unanswered, &cluster.unread);

@@ -63,10 +63,7 @@ impl<'a> ClusterSource<'a> {
         if let Some(node) = node {
             query = format!("{query}&fieldSelector=spec.nodeName%3D{}", percent_encode(node));
         }
-        let path = match &self.options.agent_namespace {
-            Some(namespace) => format!("/api/v1/namespaces/{}/pods", percent_encode(namespace)),
-            None => "/api/v1/pods".to_owned(),
-        };
+        let path = format!("/api/v1{}/pods", in_namespace(self.options.agent_namespace.as_deref()));
         let listed =
             self.session.client.list_all("the agents' pods", &path, &query, self.options.request_timeout);
         listed.await.with_context(|| format!("cannot find agents through {}", self.session.server))
@@ -82,8 +79,8 @@ impl<'a> ClusterSource<'a> {
         Ok(Cluster { agents, answers, ..Cluster::default() })
     }
 
-    /// Returns the answers like [`ClusterSource::query_states`], and, as nodes that did not answer, those with mesh pods, of one
-    /// namespace if given, on which no agent runs.
+    /// Returns the answers like [`ClusterSource::query_states`], and, as nodes that did not answer, those with mesh pods on which no
+    /// agent runs; pods of one namespace, if given.
     ///
     /// # Errors
     /// The agents cannot be found.
@@ -96,7 +93,11 @@ impl<'a> ClusterSource<'a> {
         let (mut answers, (uncovered, unread)) =
             tokio::join!(self.query_answers(&agents), self.uncovered_nodes(&agents, namespace, node));
         add_uncovered(&mut answers, uncovered);
-        Ok(Cluster { agents, answers, unread, ..Cluster::default() })
+        let mut cluster = Cluster { agents, answers, unread, ..Cluster::default() };
+        if let Some(namespace) = namespace {
+            cluster.keep_namespace(namespace);
+        }
+        Ok(cluster)
     }
 
     /// Returns nodes with mesh pods on which no agent runs, and kinds of objects that could not be read. Pods are only read if
@@ -293,7 +294,7 @@ impl<'a> ClusterSource<'a> {
     }
 
     /// Queries the agent of each node, in no particular order, with a progress bar.
-    async fn ask_each_node<T>(
+    pub(crate) async fn ask_each_node<T>(
         &self,
         agents: &[Pod],
         ask: impl AsyncFn(&AgentQuery, &Pod) -> Result<T, QueryError>,

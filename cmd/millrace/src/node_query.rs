@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::arguments::{Options, Via};
 
 /// Name of the agent's container, in our manifests and in Istio's charts.
-const CONTAINER: &str = "install-cni";
+pub(crate) const CONTAINER: &str = "install-cni";
 /// Time limit for the proofs of all pods of a node, each of which takes up to a second.
 const ALL_PROOFS: Duration = Duration::from_secs(600);
 const STATE: &str = "/debug/state";
@@ -71,10 +71,7 @@ impl AgentQuery {
 
     /// Returns the node's document.
     pub(crate) async fn node_state(&self, agent: &Pod) -> Result<StateReport, QueryError> {
-        let body = match self.via {
-            Via::PortForward => self.get_document(agent, STATE).await?,
-            Via::Exec => self.exec_in_agent(agent, &["install-cni", "state", "-o", "json"]).await?,
-        };
+        let body = self.query_agent(agent, STATE, &["install-cni", "state", "-o", "json"]).await?;
         StateReport::parse(&body).map_err(|error| match error {
             DocumentError::Schema { found } => QueryError::Version(found),
             DocumentError::Content(error) => QueryError::Content(error.to_string()),
@@ -89,11 +86,9 @@ impl AgentQuery {
         name: &str,
     ) -> Result<Explanation, QueryError> {
         let pod = format!("{namespace}/{name}");
-        let body = match self.via {
-            Via::PortForward => self.get_document(agent, &format!("/debug/explain?pod={pod}")).await?,
-            Via::Exec => self.exec_in_agent(agent, &["install-cni", "explain", &pod, "-o", "json"]).await?,
-        };
-        decode_json(&body)
+        let path = format!("/debug/explain?pod={pod}");
+        let command = ["install-cni", "explain", pod.as_str(), "-o", "json"];
+        decode_json(&self.query_agent(agent, &path, &command).await?)
     }
 
     /// Makes the agent prove a pod. This sends packets, which no agent does for a request over TCP, so always by pods/exec.
@@ -104,7 +99,8 @@ impl AgentQuery {
         name: &str,
     ) -> Result<Proof, QueryError> {
         let pod = format!("{namespace}/{name}");
-        decode_json(&self.exec_in_agent(agent, &["install-cni", "prove", &pod, "-o", "json"]).await?)
+        let command = ["install-cni", "prove", pod.as_str(), "-o", "json"];
+        decode_json(&self.exec_within(self.limit, agent, &command).await?)
     }
 
     /// Proves pods like [`AgentQuery::prove_pod`], one of the node after the other: those of a namespace, if given.
@@ -124,27 +120,27 @@ impl AgentQuery {
         agent: &Pod,
         change: &SimulatedChange,
     ) -> Result<NodeSimulation, QueryError> {
-        let body = match self.via {
-            Via::PortForward => self.get_document(agent, &change.debug_path()).await?,
-            Via::Exec => {
-                let arguments = simulation_arguments(change);
-                let command = ["install-cni", "simulate", "-o", "json"].into_iter();
-                let command: Vec<&str> = command.chain(arguments.iter().map(String::as_str)).collect();
-                self.exec_in_agent(agent, &command).await?
-            }
-        };
-        decode_json(&body)
+        let arguments = simulation_arguments(change);
+        let command = ["install-cni", "simulate", "-o", "json"].into_iter();
+        let command: Vec<&str> = command.chain(arguments.iter().map(String::as_str)).collect();
+        decode_json(&self.query_agent(agent, &change.debug_path(), &command).await?)
     }
 
     /// Returns the agent's last log lines.
     pub(crate) async fn log_lines(&self, agent: &Pod) -> Result<String, QueryError> {
-        let body = match self.via {
-            Via::PortForward => self.get_document(agent, LINES).await?,
-            Via::Exec => {
-                return Err(QueryError::Content("with --via exec, kubectl logs has its lines".to_owned()));
-            }
-        };
+        if self.via == Via::Exec {
+            return Err(QueryError::Content("with --via exec, kubectl logs has its lines".to_owned()));
+        }
+        let body = self.get_document(agent, LINES).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Asks an agent: by this path of its debug endpoint, or by this command in its container, which has the same answer.
+    async fn query_agent(&self, agent: &Pod, path: &str, command: &[&str]) -> Result<Vec<u8>, QueryError> {
+        match self.via {
+            Via::PortForward => self.get_document(agent, path).await,
+            Via::Exec => self.exec_within(self.limit, agent, command).await,
+        }
     }
 
     async fn get_document(&self, agent: &Pod, path: &str) -> Result<Vec<u8>, QueryError> {
@@ -174,10 +170,6 @@ impl AgentQuery {
             Err(HttpError::Io(error)) => Err(connection_error(port, &error.to_string()).await),
             Err(HttpError::Malformed(what)) => Err(QueryError::Malformed(what)),
         }
-    }
-
-    async fn exec_in_agent(&self, agent: &Pod, command: &[&str]) -> Result<Vec<u8>, QueryError> {
-        self.exec_within(self.limit, agent, command).await
     }
 
     async fn exec_within(

@@ -32,8 +32,7 @@ impl Archive {
         let name = format!("{}/{name}", self.directory);
         self.out.write_all(&file_header(&name, content.len(), self.time)?)?;
         self.out.write_all(content.as_bytes())?;
-        let remainder = content.len() % BLOCK;
-        let padding = if remainder == 0 { 0 } else { BLOCK - remainder };
+        let padding = content.len().next_multiple_of(BLOCK) - content.len();
         self.out.write_all(&vec![0; padding])
     }
 

@@ -120,7 +120,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     let findings = complete_findings(findings, &cluster.unread);
     let unanswered = cluster.unanswered_nodes();
     let excepted = excepted_pods(cluster);
-    let missing = Missing::new(cluster, &findings);
+    let missing = Missing { cluster, findings: &findings };
     let codes = Code::ALL.iter().filter(|code| code.belongs_to_check());
     let checks = check_lines(codes, &findings, |code| missing.reasons_for(code));
     CheckReport {

@@ -32,10 +32,7 @@ fn junit_cases(line: &CheckLine, findings: &[Finding]) -> Vec<JunitCase> {
         Some(case(format!("{}: {check}", line.title), Some((worst, code, failure_message(&[], found)))))
     });
     let at_least = (!line.unknown.is_empty()).then_some(Severity::Unknown);
-    let severity = match of_nodes.is_empty() {
-        true => line.severity,
-        false => own.iter().map(|finding| finding.severity).max().max(at_least),
-    };
+    let severity = own.iter().map(|finding| finding.severity).max().max(at_least);
     let failed = severity
         .map(|severity| (severity, line.code.as_str().to_owned(), failure_message(&line.unknown, &own)));
     let whole = (of_nodes.is_empty() || failed.is_some()).then(|| case(line.title.to_owned(), failed));
@@ -65,14 +62,17 @@ mod tests {
     #[test]
     fn each_check_is_a_test_case_and_nothing_breaks_the_markup() {
         let node = ObjectName::node("n<1>");
-        let finding = Finding::new(Code::NodeDrift, node, "a \"quote\" & a \u{1} byte");
+        let findings = [
+            Finding::new(Code::NodeDrift, node, "a \"quote\" & a \u{1} byte"),
+            Finding::new(Code::PodPending, ObjectName::cluster(), ""),
+        ];
         let checks = [
             line(Code::NoAgents, None, &[]),
             line(Code::AgentSilent, Some(Severity::Unknown), &["1 of 2 agents did not answer"]),
             line(Code::NodeDrift, Some(Severity::Error), &[]),
             line(Code::PodPending, Some(Severity::Warning), &[]),
         ];
-        let text = render_junit("millrace check", &checks, &[finding], Severity::Unknown);
+        let text = render_junit("millrace check", &checks, &findings, Severity::Unknown);
         assert_eq!(
             text,
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -89,7 +89,7 @@ mod tests {
             (Severity::Warning, "failures=\"2\" errors=\"1\" skipped=\"0\""),
             (Severity::Error, "failures=\"1\" errors=\"0\" skipped=\"2\""),
         ] {
-            let text = render_junit("s", &checks, &[], least);
+            let text = render_junit("s", &checks, &findings, least);
             let suite = format!("<testsuite name=\"s\" tests=\"4\" {counts}>");
             assert_eq!(text.lines().nth(1), Some(suite.as_str()));
         }

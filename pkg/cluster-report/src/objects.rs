@@ -5,7 +5,7 @@ use enrolment::{INJECT, annotations::MODE as INTERCEPTION_MODE};
 use model::{EnvVar, Node, ObjectMeta, PodStatus, null_is_empty};
 use serde::{Deserialize, Deserializer};
 
-use crate::policy::PortName;
+use crate::policy::{PortName, is_tcp};
 
 /// Annotations that are kept. Others are often large, and not needed.
 const ANNOTATIONS: [&str; 4] = [REDIRECTION, SIDECAR_STATUS, INJECT, INTERCEPTION_MODE];
@@ -147,7 +147,8 @@ impl Pod {
 
     /// Whether a sidecar has been injected into the pod.
     pub fn has_sidecar(&self) -> bool {
-        self.metadata.annotations.contains_key(SIDECAR_STATUS) && self.has_container("istio-proxy")
+        self.metadata.annotations.contains_key(SIDECAR_STATUS)
+            && self.containers().any(|container| container.name == "istio-proxy")
     }
 
     /// Returns the pod in the form of the agent's decision, as far as its data is kept here.
@@ -168,10 +169,6 @@ impl Pod {
         model::Pod { metadata: self.metadata.clone(), spec, status: self.status.clone() }
     }
 
-    fn has_container(&self, name: &str) -> bool {
-        self.containers().any(|container| container.name == name)
-    }
-
     fn containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
@@ -189,7 +186,7 @@ impl Pod {
     /// Returns the TCP ports that containers declare.
     pub(crate) fn declared_ports(&self) -> impl Iterator<Item = u16> {
         let ports = self.containers().flat_map(|container| &container.ports);
-        ports.filter(|port| ["", "TCP"].contains(&&*port.protocol)).map(|port| port.container_port)
+        ports.filter(|port| is_tcp(&port.protocol)).map(|port| port.container_port)
     }
 
     /// Returns the targets of probes, with the container and the kind of each.

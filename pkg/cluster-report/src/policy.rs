@@ -191,23 +191,27 @@ impl IpBlock {
 
 impl PolicyPort {
     fn includes_port(&self, number: u16, pod: &Pod) -> bool {
-        let is_tcp = |protocol: Option<&str>| matches!(protocol, None | Some("" | "TCP"));
         let fits = match (&self.port, self.end_port) {
             (None, _) => true,
             (Some(PortName::Number(first)), None) => *first == number,
             (Some(PortName::Number(first)), Some(last)) => (*first..=last).contains(&number),
-            (Some(PortName::Name(name)), _) => pod.spec.containers.iter().any(|container| {
-                container.ports.iter().any(|port| {
-                    port.name == *name && port.container_port == number && is_tcp(Some(&port.protocol))
-                })
-            }),
+            (Some(PortName::Name(name)), _) => {
+                let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
+                ports
+                    .any(|port| port.name == *name && port.container_port == number && is_tcp(&port.protocol))
+            }
         };
-        fits && is_tcp(self.protocol.as_deref())
+        fits && self.is_tcp()
     }
 
     fn is_tcp(&self) -> bool {
-        self.protocol.as_deref().is_none_or(|protocol| protocol == "TCP")
+        self.protocol.as_deref().is_none_or(is_tcp)
     }
+}
+
+/// Whether a port's protocol is TCP, which is the default.
+pub(crate) fn is_tcp(protocol: &str) -> bool {
+    ["", "TCP"].contains(&protocol)
 }
 
 /// Returns the effect of policies on HBONE to this pod, and those of the policies that select it. The peers of different rules are
@@ -218,7 +222,7 @@ pub fn policy_effect<'a>(
 ) -> (Blocked, Vec<&'a NetworkPolicy>) {
     let selecting: Vec<&NetworkPolicy> =
         policies.into_iter().filter(|policy| policy.isolates_pod(pod)).collect();
-    let rules = || selecting.iter().flat_map(|policy| &policy.spec.ingress);
+    let rules = selecting.iter().flat_map(|policy| &policy.spec.ingress);
     (if selecting.is_empty() { Blocked::No } else { rules_effect(rules, pod) }, selecting)
 }
 
@@ -229,20 +233,19 @@ pub(crate) fn outbound_effect<'a>(
 ) -> (Blocked, Vec<&'a NetworkPolicy>) {
     let selecting: Vec<&NetworkPolicy> =
         policies.into_iter().filter(|policy| policy.isolates_outbound(pod)).collect();
-    let rules = || {
-        let all = selecting.iter().flat_map(|policy| &policy.spec.egress);
-        all.filter(|rule| rule.concerns_peers() || rule.opens_port(HBONE, &Pod::default()))
-    };
+    let rules = selecting.iter().flat_map(|policy| &policy.spec.egress);
+    let rules = rules.filter(|rule| rule.concerns_peers() || rule.opens_port(HBONE, &Pod::default()));
     // Named ports are those of the peers.
     (if selecting.is_empty() { Blocked::No } else { rules_effect(rules, &Pod::default()) }, selecting)
 }
 
 /// Returns the effect of rules for one direction on HBONE. `pod` resolves port names.
-fn rules_effect<'a, Rules: Iterator<Item = &'a PolicyRule>>(rules: impl Fn() -> Rules, pod: &Pod) -> Blocked {
-    let opening: Vec<&PolicyRule> = rules().filter(|rule| rule.opens_port(HBONE, pod)).collect();
+fn rules_effect<'a>(rules: impl Iterator<Item = &'a PolicyRule>, pod: &Pod) -> Blocked {
+    let (opening, others): (Vec<&PolicyRule>, Vec<&PolicyRule>) =
+        rules.partition(|rule| rule.opens_port(HBONE, pod));
     // A rule for UDP alone does not concern the mesh.
     let matters = |rule: &&PolicyRule| rule.ports.is_empty() || rule.ports.iter().any(PolicyPort::is_tcp);
-    let mut others = rules().filter(|rule| !rule.opens_port(HBONE, pod)).filter(matters);
+    let mut others = others.into_iter().filter(matters);
     if opening.is_empty() {
         if others.next().is_some() { Blocked::Hbone } else { Blocked::Everything }
     } else if others.any(|rule| !opening.iter().any(|opening| opening.includes_peers(rule))) {

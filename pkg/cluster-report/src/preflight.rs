@@ -110,7 +110,7 @@ pub fn check_before_installation(
     // Until the installation nothing is blocked.
     findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
     let findings = complete_findings(findings, &cluster.unread);
-    let missing = Missing::new(cluster, &findings);
+    let missing = Missing { cluster, findings: &findings };
     let is_meant = |code: &&Code| {
         code.belongs_to_preflight() && (**code != Code::NodePreflight || node_checks.is_some())
     };
@@ -138,25 +138,16 @@ fn may_join(pod: &Pod) -> bool {
         && pod.metadata.namespace != "kube-system"
 }
 
-fn node_findings(node: &Node) -> Vec<Finding> {
+fn node_findings(node: &Node) -> impl Iterator<Item = Finding> {
     let (name, info) = (&node.metadata.name, &node.status.node_info);
-    let mut findings = Vec::new();
-    if parse_version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
-        findings.push(Finding::for_node(
-            Code::KernelOld,
-            name,
-            format!("its kernel is Linux {}", info.kernel_version),
-        ));
-    }
-    let runtime = info.container_runtime_version.as_str();
-    if !runtime.is_empty() && !is_tested(runtime) {
-        findings.push(Finding::for_node(
-            Code::RuntimeUntested,
-            name,
-            format!("its container runtime is {runtime}"),
-        ));
-    }
-    findings
+    let (kernel, runtime) = (&info.kernel_version, &info.container_runtime_version);
+    let is_old = parse_version(kernel).is_some_and(|found| found < KERNEL);
+    let old =
+        is_old.then(|| Finding::for_node(Code::KernelOld, name, format!("its kernel is Linux {kernel}")));
+    let message = format!("its container runtime is {runtime}");
+    let is_untested = !runtime.is_empty() && !is_tested(runtime);
+    let untested = is_untested.then(|| Finding::for_node(Code::RuntimeUntested, name, message));
+    old.into_iter().chain(untested)
 }
 
 /// Whether a container runtime is tested, according to docs/platforms.md: containerd from 1.6, CRI-O from 1.34.

@@ -89,11 +89,8 @@ pub fn pod_list(cluster: &Cluster, state: Option<CaptureState>) -> PodList {
         state.pods.iter().filter(is_meant).map(row)
     });
     let mut pods: Vec<PodRow> = rows.collect();
-    pods.sort_by(|a, b| {
-        let key = |row: &PodRow| tables::capture_rank(row.pod.capture);
-        key(a).cmp(&key(b)).then_with(|| {
-            (&a.pod.namespace, &a.pod.name, &a.node).cmp(&(&b.pod.namespace, &b.pod.name, &b.node))
-        })
+    pods.sort_by_cached_key(|PodRow { node, pod }| {
+        (tables::capture_rank(pod.capture), pod.namespace.clone(), pod.name.clone(), node.clone())
     });
     let unanswered = cluster.unanswered_nodes();
     let unknown = cluster.state_reports().flat_map(|(node, state)| {

@@ -128,12 +128,10 @@ pub fn simulate_change(
     });
     let mut pods: Vec<SimulatedRow> = rows.collect();
     pods.extend(unknown_pods(&changed, replies));
-    pods.sort_by(|a, b| {
-        let key = |row: &SimulatedRow| (row.effect, row.pod.namespace.clone(), row.pod.name.clone());
-        key(a).cmp(&key(b))
-    });
+    pods.sort_by_cached_key(|row| (row.effect, row.pod.namespace.clone(), row.pod.name.clone()));
     add_probes(&mut pods, &changed.pods, replies);
-    let mut findings = agent_findings(replies);
+    let of_agents = replies.iter().flat_map(|(node, reply)| reply_findings(node, reply));
+    let mut findings: Vec<Finding> = of_agents.collect();
     findings.extend(declared_ports(&changed, &pods));
     match change {
         SimulatedChange::Labels(_) => {
@@ -166,11 +164,8 @@ pub fn simulate_change(
 
 /// Returns the objects affected by the change, with their new labels, and the policies.
 fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
-    let is_concerned = |pod: &&Pod| {
-        pod.metadata.namespace == change.namespace
-            && (change.pod.is_none() || change.concerns_pod(&pod.metadata.name))
-            && pod.is_live()
-    };
+    let is_concerned =
+        |pod: &&Pod| change.concerns_pod(&pod.metadata.namespace, &pod.metadata.name) && pod.is_live();
     let mut pods: Vec<Pod> = cluster.pods.iter().filter(is_concerned).cloned().collect();
     let own = cluster.namespaces.iter().filter(|found| found.metadata.name == change.namespace);
     let mut namespaces: Vec<_> = own.cloned().collect();
@@ -251,18 +246,12 @@ fn policed_source(row: &SimulatedRow, replies: &BTreeMap<String, NodeReply>) -> 
     row.probe_source.filter(|source| !is_of_node(source))
 }
 
-/// Returns findings from the agents' responses, and about agents that did not answer.
-fn agent_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (node, reply) in replies {
-        match reply {
-            Err(why) => findings.push(Finding::for_node(Code::AgentSilent, node, why)),
-            Ok(simulation) => {
-                findings.extend(simulation.problems().iter().filter_map(|problem| to_finding(node, problem)));
-            }
-        }
+/// Returns findings from an agent's response, or about one that did not answer.
+fn reply_findings(node: &str, reply: &NodeReply) -> Vec<Finding> {
+    match reply {
+        Err(why) => vec![Finding::for_node(Code::AgentSilent, node, why)],
+        Ok(simulation) => simulation.problems().iter().filter_map(|one| to_finding(node, one)).collect(),
     }
-    findings
 }
 
 fn to_finding(node: &str, problem: &SimulatedProblem<'_>) -> Option<Finding> {

@@ -124,13 +124,12 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         let [pod, effect, now, then, connections, why] = simulated_row(&row.pod, row.effect);
         vec![pod, Cell::plain(&row.node), effect, now, then, connections, why]
     };
-    let rows: Vec<Vec<Cell>> = report.pods.iter().take(most).map(row).collect();
-    if rows.is_empty() {
+    if report.pods.is_empty() {
         text.push_str("No pods.\n");
     } else {
         text.push_str(&render_table(
             &["POD", "NODE", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"],
-            &rows,
+            report.pods.iter().take(most).map(row),
             colour,
         ));
     }
@@ -151,11 +150,9 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         number(MembershipEffect::Unknown)
     );
     for (reset, outcome) in [(false, "go on outside of the mesh until they close"), (true, "are reset")] {
-        match report.open_connections(reset) {
-            0 => {}
-            open => {
-                let _ = writeln!(text, "{open} open TCP connections of pods that would join {outcome}.");
-            }
+        let open = report.open_connections(reset);
+        if open > 0 {
+            let _ = writeln!(text, "{open} open TCP connections of pods that would join {outcome}.");
         }
     }
     let moved: Vec<(usize, IpAddr)> =
@@ -270,7 +267,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     } else {
         &["POD", "NODE", "CAPTURE", "MODE", "SINCE", "WHY"]
     };
-    render_table(titles, &rows.collect::<Vec<_>>(), colour)
+    render_table(titles, rows, colour)
 }
 
 /// Renders `millrace verify`: differences, one line each, then what is unknown.
@@ -288,7 +285,7 @@ pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
         (true, true) => "No difference was found on the nodes that answered.\n".to_owned(),
         (true, false) if report.nodes.is_empty() => "No agent was found.\n".to_owned(),
         (true, false) => format!("All {} nodes are as desired.\n", report.nodes.len()),
-        (false, _) => render_table(&["NODE", "STATE", "WHAT"], &rows, colour),
+        (false, _) => render_table(&["NODE", "STATE", "WHAT"], rows, colour),
     }
 }
 

@@ -94,31 +94,22 @@ impl NodeWatch {
 /// changes: the node, and its faults.
 fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return initial_changes(now) };
-    let mut all = node_changes(before, now);
-    all.extend(pod_changes(before, now));
-    all.extend(ztunnel_changes(before, now));
-    all.extend(difference_changes(before, now));
-    all.extend(history_changes(before, now));
-    all
+    let kinds = [node_changes, pod_changes, ztunnel_changes, difference_changes, history_changes];
+    kinds.iter().flat_map(|changes| changes(before, now)).collect()
 }
 
 fn initial_changes(now: &StateReport) -> Vec<StateChange> {
     let count = now.pods.iter().filter(|pod| pod.capture == CaptureState::Captured).count();
     let message = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
-    let mut all = vec![StateChange::for_node("node", message)];
-    all.extend(
-        now.node.problem.iter().map(|problem| StateChange::for_node("node", format!("problem: {problem}"))),
-    );
-    all.extend(
-        now.pods
-            .iter()
-            .filter(|pod| pod.capture.is_wrong())
-            .map(|pod| StateChange::for_pod(pod, describe_pod(pod))),
-    );
-    all.extend(
-        now.differences().into_iter().map(|what| StateChange::for_node("difference", format!("+ {what}"))),
-    );
-    all
+    let problem = now.node.problem.iter().map(|problem| format!("problem: {problem}"));
+    let of_node = std::iter::once(message).chain(problem);
+    let wrong = now.pods.iter().filter(|pod| pod.capture.is_wrong());
+    let differences = now.differences().into_iter().map(|what| format!("+ {what}"));
+    of_node
+        .map(|message| StateChange::for_node("node", message))
+        .chain(wrong.map(|pod| StateChange::for_pod(pod, describe_pod(pod))))
+        .chain(differences.map(|message| StateChange::for_node("difference", message)))
+        .collect()
 }
 
 fn node_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
@@ -127,12 +118,14 @@ fn node_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
         let at = now.node.agent_started_at.as_deref().unwrap_or("an unknown time");
         all.push(StateChange::for_node("agent", format!("the agent was started at {at}")));
     }
-    match (&before.node.problem, &now.node.problem) {
-        (old, new) if old == new => {}
-        (_, Some(new)) => all.push(StateChange::for_node("node", format!("problem: {new}"))),
-        (_, None) => all.push(StateChange::for_node("node", "the problem is solved".to_owned())),
+    if before.node.problem != now.node.problem {
+        all.push(StateChange::for_node("node", describe_problem(now.node.problem.as_deref())));
     }
     all
+}
+
+fn describe_problem(problem: Option<&str>) -> String {
+    problem.map_or_else(|| "the problem is solved".to_owned(), |new| format!("problem: {new}"))
 }
 
 fn describe_pod(pod: &PodState) -> String {
@@ -143,29 +136,17 @@ fn describe_pod(pod: &PodState) -> String {
 fn pod_changes(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     for pod in &now.pods {
-        match before.pod(&pod.namespace, &pod.name) {
-            None => all.push(StateChange::for_pod(pod, format!("new, {}", describe_pod(pod)))),
-            Some(old) if old.uid != pod.uid => {
-                all.push(StateChange::for_pod(
-                    pod,
-                    format!("another one of that name, {}", describe_pod(pod)),
-                ));
-            }
+        let message = match before.pod(&pod.namespace, &pod.name) {
+            None => format!("new, {}", describe_pod(pod)),
+            Some(old) if old.uid != pod.uid => format!("another one of that name, {}", describe_pod(pod)),
             Some(old) if (old.capture, old.mode) != (pod.capture, pod.mode) => {
-                all.push(StateChange::for_pod(pod, format!("{} -> {}", old.capture, describe_pod(pod))));
+                format!("{} -> {}", old.capture, describe_pod(pod))
             }
-            Some(old) if old.reason != pod.reason => {
-                all.push(StateChange::for_pod(pod, format!("still {}", describe_pod(pod))));
-            }
-            Some(old) if old.problem != pod.problem => {
-                let message = pod
-                    .problem
-                    .as_ref()
-                    .map_or("the problem is solved".to_owned(), |new| format!("problem: {new}"));
-                all.push(StateChange::for_pod(pod, message));
-            }
-            Some(_) => {}
-        }
+            Some(old) if old.reason != pod.reason => format!("still {}", describe_pod(pod)),
+            Some(old) if old.problem != pod.problem => describe_problem(pod.problem.as_deref()),
+            Some(_) => continue,
+        };
+        all.push(StateChange::for_pod(pod, message));
     }
     let gone = before.pods.iter().filter(|pod| now.pod(&pod.namespace, &pod.name).is_none());
     all.extend(gone.map(|pod| StateChange::for_pod(pod, format!("gone, was {}", pod.capture))));

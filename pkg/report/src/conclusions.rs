@@ -89,13 +89,8 @@ pub(crate) fn add_exceptions(cause: String, exceptions: &[String]) -> String {
 fn pod_message(pod: &PodState, cause: String) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.error.as_deref());
     let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", to_clause(why)));
-    let own = pod.kernel.differences.iter().map(|difference| to_clause(difference)).chain(refused);
-    let own = own
-        .chain(pod.problem.as_deref().map(to_clause))
-        .chain(pod.kernel.unobserved.as_deref().map(to_clause));
-    let own: Vec<String> = own.collect();
-    if !own.is_empty() {
-        return own.join("; ");
-    }
-    add_exceptions(cause, &pod.exceptions)
+    let differences = pod.kernel.differences.iter().map(|difference| to_clause(difference));
+    let others = [pod.problem.as_deref(), pod.kernel.unobserved.as_deref()].into_iter().flatten();
+    let own: Vec<String> = differences.chain(refused).chain(others.map(to_clause)).collect();
+    if own.is_empty() { add_exceptions(cause, &pod.exceptions) } else { own.join("; ") }
 }

@@ -42,8 +42,7 @@ impl NetworkState {
             links: Comparison::compare_sets(Vec::new(), Vec::new()),
             sysctls: Comparison::compare_sets(Vec::new(), Vec::new()),
             firewall: Comparison::compare_sets(Vec::new(), Vec::new()),
-            foreign: Vec::new(),
-            overruling: Vec::new(),
+            ..NetworkState::default()
         }
     }
 

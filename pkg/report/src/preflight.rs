@@ -139,13 +139,9 @@ type Outcome = Result<String, (Severity, String)>;
 
 /// Evaluates the observed facts.
 pub fn judge_preflight(facts: &[PreflightFact]) -> Vec<PreflightCheck> {
-    let judged = facts.iter().map(|fact| {
-        let (code, outcome) = judge_fact(fact);
-        (code, make_check(code, outcome))
-    });
-    let mut judged: Vec<_> = judged.collect();
+    let mut judged: Vec<(PreflightCode, Outcome)> = facts.iter().map(judge_fact).collect();
     judged.sort_by_key(|(code, _)| *code);
-    judged.into_iter().map(|(_, check)| check).collect()
+    judged.into_iter().map(|(code, outcome)| make_check(code, outcome)).collect()
 }
 
 fn make_check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
@@ -189,17 +185,17 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
             (Code::PodNumbersTaken, judge_observation(found, judge))
         }
         PreflightFact::ProbeSources(found) => (Code::ProbeSource, judge_observation(found, judge_sources)),
-        PreflightFact::Files(most) => (
-            Code::FewFiles,
-            match most {
-                Some(most) if *most < FILES => {
-                    Err((Severity::Warning, format!("at most {most} files can be open")))
-                }
-                Some(most) => Ok(format!("at most {most} files can be open")),
-                None => Ok("any number".to_owned()),
-            },
-        ),
-        PreflightFact::Memory(limit) => (Code::LittleMemory, judge_observation(limit, judge_memory)),
+        PreflightFact::Files(most) => {
+            let describe = |most: u64| format!("at most {most} files can be open");
+            (Code::FewFiles, judge_limit(*most, FILES, "any number", describe))
+        }
+        PreflightFact::Memory(limit) => {
+            let describe = |limit: u64| format!("the memory limit is {limit} MiB");
+            let judge = |limit: &Option<u64>| {
+                judge_limit(limit.map(|limit| limit >> 20), MEMORY, "no limit", describe)
+            };
+            (Code::LittleMemory, judge_observation(limit, judge))
+        }
         PreflightFact::Clock(times, now) => {
             (Code::Clock, judge_observation(times, |times| judge_clock(*times, *now)))
         }
@@ -254,18 +250,12 @@ const OWNERS: [(&str, &str); 14] = [
 ];
 
 fn judge_tables(tables: &TablesInUse) -> Outcome {
-    let nft = match list_owners(&tables.nft_names) {
-        owners if owners.is_empty() => owners,
-        owners => format!("; nf_tables have those of {owners}"),
-    };
+    let nft = owners_clause("; nf_tables have those of", &tables.nft_names);
     if tables.legacy_chains.is_empty() {
         return Ok(format!("no legacy tables with rules{nft}"));
     }
     let number = format_count(tables.legacy_chains.len(), "chain");
-    let by = match list_owners(&tables.legacy_chains) {
-        owners if owners.is_empty() => owners,
-        owners => format!(", by their names of {owners}"),
-    };
+    let by = owners_clause(", by their names of", &tables.legacy_chains);
     let message = format!("legacy tables hold rules in {number}{by}");
     if tables.has_legacy_tool {
         return Ok(format!("{message}{nft}"));
@@ -273,11 +263,13 @@ fn judge_tables(tables: &TablesInUse) -> Outcome {
     Err((Severity::Warning, format!("{message}, and there is no iptables-legacy here{nft}")))
 }
 
-/// Lists the owners of names; empty: none is known.
-fn list_owners(names: &[String]) -> String {
+/// Returns a clause that lists the owners of names; empty: none is known.
+fn owners_clause(begin: &str, names: &[String]) -> String {
     let owner =
         |name: &String| OWNERS.iter().find(|(start, _)| name.starts_with(start)).map(|(_, owner)| *owner);
-    names.iter().filter_map(owner).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
+    let owners: BTreeSet<&str> = names.iter().filter_map(owner).collect();
+    let owners: Vec<&str> = owners.into_iter().collect();
+    if owners.is_empty() { String::new() } else { format!("{begin} {}", owners.join(", ")) }
 }
 
 fn judge_sources(sources: &ProbeSources) -> Outcome {
@@ -296,11 +288,12 @@ fn judge_sources(sources: &ProbeSources) -> Outcome {
     }
 }
 
-fn judge_memory(limit: &Option<u64>) -> Outcome {
-    match limit.map(|limit| limit >> 20) {
-        None => Ok("no limit".to_owned()),
-        Some(limit) if limit < MEMORY => Err((Severity::Warning, format!("the memory limit is {limit} MiB"))),
-        Some(limit) => Ok(format!("the memory limit is {limit} MiB")),
+/// Evaluates a limit; `None`: unlimited.
+fn judge_limit(limit: Option<u64>, least: u64, unlimited: &str, describe: impl Fn(u64) -> String) -> Outcome {
+    match limit {
+        None => Ok(unlimited.to_owned()),
+        Some(limit) if limit < least => Err((Severity::Warning, describe(limit))),
+        Some(limit) => Ok(describe(limit)),
     }
 }
 
@@ -392,8 +385,7 @@ impl NodePreflight {
                 }),
             ]
         };
-        let rows: Vec<Vec<Cell>> = self.checks.iter().map(row).collect();
-        let mut text = render_table(&["CODE", "SEVERITY", "FOUND"], &rows, colour);
+        let mut text = render_table(&["CODE", "SEVERITY", "FOUND"], self.checks.iter().map(row), colour);
         for check in self.checks.iter().filter(|check| check.severity.is_some()) {
             let lines = format!(
                 "\n{}\n    {}\n    {}\n    see {} for hints\n",

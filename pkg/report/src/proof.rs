@@ -1,7 +1,5 @@
 //! Proof by packets: where the kernel redirected packets that were sent in a pod's network namespace.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -130,22 +128,16 @@ impl Proof {
                 Cell::plain(&path.message),
             ]
         };
-        let rows: Vec<Vec<Cell>> = self.paths.iter().map(row).collect();
-        let mut text = format!("{pod}: {}\n\n", self.worst_result().as_str());
-        // Writing to a String cannot fail.
-        let _ =
-            write!(text, "{}", render_table(&["PATH", "FAMILY", "TO", "RESULT", "MESSAGE"], &rows, colour));
-        text
+        let rows = self.paths.iter().map(row);
+        let table = render_table(&["PATH", "FAMILY", "TO", "RESULT", "MESSAGE"], rows, colour);
+        format!("{pod}: {}\n\n{table}", self.worst_result().as_str())
     }
 }
 
 /// Returns the exit status for several pods, as [`Proof::exit_status`] for one. Pods that no longer exist are ignored.
 pub fn proofs_status(proofs: &[Proof]) -> u8 {
     let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.found).map(Proof::exit_status).collect();
-    match () {
-        () if statuses.contains(&1) => 1,
-        () => statuses.into_iter().max().unwrap_or_default(),
-    }
+    if statuses.contains(&1) { 1 } else { statuses.into_iter().max().unwrap_or_default() }
 }
 
 /// Renders the results of several pods for people, a line each, the worst first.
@@ -165,8 +157,7 @@ pub fn proofs_text(proofs: &[Proof], colour: bool) -> String {
             Cell::plain(&proof.worst_message()),
         ]
     };
-    let rows: Vec<Vec<Cell>> = proofs.iter().map(row).collect();
-    render_table(&["POD", "RESULT", "PROVEN", "MESSAGE"], &rows, colour)
+    render_table(&["POD", "RESULT", "PROVEN", "MESSAGE"], proofs.iter().map(row), colour)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     document::known_value,
     pod::StateReason,
-    text::{format_count, is_object_name, more_clause, sanitize_text},
+    text::{format_count, is_object_name, more_clause, percent_encode, sanitize_text},
 };
 
 pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
@@ -84,27 +84,17 @@ impl LabelChange {
         }
     }
 
-    /// Whether the labels of this pod change.
-    pub fn concerns_pod(&self, name: &str) -> bool {
-        self.pod.as_deref() == Some(name)
-    }
-
-    /// Returns the path of the agent's debug endpoint that simulates the change.
-    pub fn debug_path(&self) -> String {
-        let pod = self.pod.as_ref().map(|pod| format!("&pod={pod}")).unwrap_or_default();
-        format!("/debug/simulate?namespace={}{pod}&labels={}", self.namespace, self.labels_text())
+    /// Whether the labels of this pod or of its namespace change.
+    pub fn concerns_pod(&self, namespace: &str, name: &str) -> bool {
+        self.namespace == namespace && self.pod.as_ref().is_none_or(|pod| pod == name)
     }
 
     /// Returns a sentence on labels that do not affect running pods; `None`: the change has none.
     pub fn later_note(&self) -> Option<String> {
         let later: Vec<&str> =
             INJECTION_LABELS.into_iter().filter(|key| self.labels.contains_key(*key)).collect();
-        (!later.is_empty()).then(|| {
-            format!(
-                "Istio's injector reads {}: these count for pods that are created later.",
-                later.join(", ")
-            )
-        })
+        let later = (!later.is_empty()).then(|| later.join(", "))?;
+        Some(format!("Istio's injector reads {later}: these count for pods that are created later."))
     }
 
     /// Returns the labels in the syntax of `kubectl label`, separated by commas.
@@ -159,10 +149,14 @@ pub enum SimulatedChange {
 impl SimulatedChange {
     /// Returns the path of the agent's debug endpoint that simulates the change.
     pub fn debug_path(&self) -> String {
-        match self {
-            SimulatedChange::Labels(change) => change.debug_path(),
-            SimulatedChange::Settings(change) => change.debug_path(),
-        }
+        let query = match self {
+            SimulatedChange::Labels(change) => {
+                let pod = change.pod.as_ref().map(|pod| format!("&pod={pod}")).unwrap_or_default();
+                format!("namespace={}{pod}&labels={}", change.namespace, change.labels_text())
+            }
+            SimulatedChange::Settings(change) => format!("settings={}", percent_encode(&change.to_json())),
+        };
+        format!("/debug/simulate?{query}")
     }
 }
 

@@ -39,7 +39,7 @@ pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: b
         let more = [joined_ips(pod), netns, pod.uid.to_string()];
         pod_row(pod, if wide { &more } else { &[] })
     });
-    render_table(&titles, &rows.collect::<Vec<_>>(), colour)
+    render_table(&titles, rows, colour)
 }
 
 /// Renders pods of a node before and after a simulated change, one line each: first those affected by it. Then the resulting
@@ -55,14 +55,11 @@ pub fn simulation_table(change: &SimulatedChange, simulation: &NodeSimulation, c
     };
     let mut pods: Vec<&SimulatedPod> = simulation.pods.iter().collect();
     pods.sort_by_key(|pod| (pod.effect(), &pod.namespace, &pod.name));
-    match (pods.is_empty(), simulation.mode) {
-        (true, None) => {} // without ambient mode, no pods are listed
-        (true, Some(_)) => text.push_str("No pods.\n"),
-        (false, _) => {
-            let rows: Vec<Vec<Cell>> =
-                pods.iter().map(|pod| simulated_row(pod, pod.effect()).into()).collect();
-            text.push_str(&render_table(&SIMULATED, &rows, colour));
-        }
+    if !pods.is_empty() {
+        let rows = pods.iter().map(|pod| Vec::from(simulated_row(pod, pod.effect())));
+        text.push_str(&render_table(&SIMULATED, rows, colour));
+    } else if simulation.mode.is_some() {
+        text.push_str("No pods.\n"); // without ambient mode, no pods are listed
     }
     for note in simulation_notes(change, simulation.pods.iter()) {
         text.push_str(&format!("{note}\n"));
@@ -105,10 +102,8 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
 
 /// Returns the position of a state in a list that begins with the worst.
 pub fn capture_rank(capture: CaptureState) -> usize {
-    CaptureState::WORST_FIRST
-        .iter()
-        .position(|other| *other == capture)
-        .unwrap_or(CaptureState::WORST_FIRST.len())
+    let states = CaptureState::WORST_FIRST;
+    states.iter().position(|other| *other == capture).unwrap_or(states.len())
 }
 
 /// Returns the row of a pod: its name, state and mode, since when, `more` columns, and why.
@@ -132,10 +127,8 @@ pub fn joined_ips(pod: &PodState) -> String {
 /// Returns the colour of a state.
 pub fn capture_colour(capture: CaptureState) -> Colour {
     match capture {
-        CaptureState::Bypassing | CaptureState::Held => Colour::Red,
-        CaptureState::Unknown | CaptureState::Leaving | CaptureState::Pending => Colour::Yellow,
-        CaptureState::Captured => Colour::Green,
         CaptureState::Outside => Colour::Dim,
+        _ => Colour::for_severity(Severity::from_capture(capture)),
     }
 }
 
@@ -160,12 +153,8 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
 }
 
 fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) -> Vec<String> {
-    let unobserved = state.observation.unobserved.iter();
-    let mut all: Vec<String> = unobserved
-        .map(|unobserved| {
-            format!("{}: {}", to_clause(&unobserved.description), to_clause(&unobserved.message))
-        })
-        .collect();
+    let describe = |one: &Unobserved| format!("{}: {}", to_clause(&one.description), to_clause(&one.message));
+    let mut all: Vec<String> = state.observation.unobserved.iter().map(describe).collect();
     let network = &state.network;
     for (kind, part, is_unobserved) in [
         ("ipsets", StatePart::Ipsets, network.ipsets.lacks_observation()),
@@ -244,39 +233,27 @@ pub fn verification_findings(state: &StateReport) -> Vec<String> {
 /// Renders [`verification_findings`] as a table, and what is unknown.
 pub fn differences_table(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.correct);
-    let mut rows: Vec<Vec<Cell>> = files
-        .map(|file| {
-            difference_row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.message))
-        })
-        .collect();
-    rows.extend(state.network.differences().map(|(kind, found)| {
+    let files = files.map(|file| {
+        difference_row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.message))
+    });
+    let network = state.network.differences().map(|(kind, found)| {
         let colour = if found.kind == DifferenceKind::Unexpected { Colour::Yellow } else { Colour::Red };
         difference_row(&found.kind.to_string(), colour, kind, &found.object)
-    }));
-    for pod in &state.pods {
+    });
+    let pods = state.pods.iter().flat_map(|pod| {
         let found = pod.kernel.differences.iter();
-        rows.extend(found.map(|what| difference_row("pod", Colour::Red, &pod.title(), what)));
-    }
-    rows.extend(
-        faulty_pods(state)
-            .map(|(pod, fault)| difference_row(pod.capture.as_str(), Colour::Red, &pod.title(), &fault)),
-    );
-    rows.extend(
-        node_errors(state).map(|(name, message)| difference_row("error", Colour::Red, name, &message)),
-    );
-    let mut text = match rows.len() {
-        0 => String::new(),
-        _ => render_table(&["DIFFERENCE", "OF", "WHAT"], &rows, colour),
-    };
-    let unknown = not_known(state);
-    for what in &unknown {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "Unknown: {what}");
-    }
+        found.map(move |what| difference_row("pod", Colour::Red, &pod.title(), what))
+    });
+    let faulty = faulty_pods(state)
+        .map(|(pod, fault)| difference_row(pod.capture.as_str(), Colour::Red, &pod.title(), &fault));
+    let errors =
+        node_errors(state).map(|(name, message)| difference_row("error", Colour::Red, name, &message));
+    let rows: Vec<Vec<Cell>> = files.chain(network).chain(pods).chain(faulty).chain(errors).collect();
+    let unknown: String = not_known(state).iter().map(|what| format!("Unknown: {what}\n")).collect();
     match (rows.is_empty(), unknown.is_empty()) {
         (true, true) => "The kernel and the files match the desired state.\n".to_owned(),
-        (true, false) => format!("No difference was found, but not everything could be observed.\n{text}"),
-        (false, _) => text,
+        (true, false) => format!("No difference was found, but not everything could be observed.\n{unknown}"),
+        (false, _) => render_table(&["DIFFERENCE", "OF", "WHAT"], rows, colour) + &unknown,
     }
 }
 
@@ -289,8 +266,8 @@ pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
     if changes.is_empty() {
         return "No changes.\n".to_owned();
     }
-    let rows: Vec<Vec<Cell>> = changes.iter().map(build_history_row).collect();
-    render_table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], &rows, colour)
+    let rows = changes.iter().map(build_history_row);
+    render_table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], rows, colour)
 }
 
 fn build_history_row(change: &ChangeRecord) -> Vec<Cell> {

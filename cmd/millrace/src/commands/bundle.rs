@@ -1,11 +1,10 @@
 //! `bundle`: one archive of all nodes with everything needed to diagnose a fault elsewhere.
 
-use std::{io, process::ExitCode, time::SystemTime};
+use std::{collections::BTreeMap, io, process::ExitCode, time::SystemTime};
 
 use ::bundle::{Archive, redact};
 use anyhow::{Context as _, Result};
 use cluster_report::{Cluster, NodeMessage, Pod, check, check_text, partial_text};
-use futures_util::{StreamExt as _, stream};
 use report::{PodState, StateReport, tables};
 
 use crate::{
@@ -14,6 +13,9 @@ use crate::{
     gather::ClusterSource,
     output::{self, CANNOT},
 };
+
+/// Last lines of agents, by node.
+type AgentLogs = BTreeMap<String, Result<String, String>>;
 
 /// Maximum length of a node's name: names in an archive have at most 100 bytes.
 const MAX_NODE: usize = 48;
@@ -35,7 +37,7 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
     let now = SystemTime::now();
     let stamp: String = wire::rfc3339(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
     let name = format!("millrace-{stamp}");
-    let logs = agent_logs(&source, options, &cluster).await;
+    let logs = agent_logs(&source, &cluster).await;
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let archive = pack_archive(&name, &cluster, &logs, seconds).context("cannot make the archive")?;
     let default = format!("{name}.tar.gz");
@@ -45,29 +47,15 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
     Ok(if cluster.state_reports().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
-/// Returns the last log lines of each agent that answered, by node.
-async fn agent_logs(
-    source: &ClusterSource<'_>,
-    options: &Options,
-    cluster: &Cluster,
-) -> Vec<(String, String)> {
-    let query = source.agent_query();
-    let agents = agents_by_node(&cluster.agents);
-    let asked: Vec<(String, &Pod)> = cluster
-        .state_reports()
-        .filter_map(|(node, _)| agents.get(node).map(|agent| (node.to_owned(), *agent)))
-        .collect();
-    let questions = asked.into_iter().map(|(node, agent)| {
-        let query = &query;
-        async move {
-            let lines = query.log_lines(agent).await;
-            (node, lines.unwrap_or_else(|error| format!("its last lines are unknown: {error}\n")))
-        }
-    });
-    stream::iter(questions).buffer_unordered(usize::from(options.concurrency)).collect().await
+/// Returns the last log lines of each agent that answered, by node, or why they are unknown.
+async fn agent_logs(source: &ClusterSource<'_>, cluster: &Cluster) -> AgentLogs {
+    let answered = |node: &str| cluster.answers.get(node).is_some_and(Result::is_ok);
+    let agents = agents_by_node(&cluster.agents).into_iter().filter(|(node, _)| answered(node));
+    let agents: Vec<Pod> = agents.map(|(_, agent)| agent.clone()).collect();
+    source.ask_each_node(&agents, async |query, agent| query.log_lines(agent).await).await
 }
 
-fn pack_archive(name: &str, cluster: &Cluster, logs: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
+fn pack_archive(name: &str, cluster: &Cluster, logs: &AgentLogs, time: u64) -> io::Result<Vec<u8>> {
     let mut archive = Archive::new(name, time);
     let report = check(cluster);
     archive.add_file("README.txt", README)?;
@@ -75,13 +63,14 @@ fn pack_archive(name: &str, cluster: &Cluster, logs: &[(String, String)], time: 
     archive.add_file("check.json", &redact::json(&report))?;
     archive.add_file("nodes.txt", &redact::text(&node_names(cluster)))?;
     for (at, (node, state)) in cluster.state_reports().enumerate() {
-        add_node(&mut archive, &format!("nodes/{}", node_directory(at, node)), state)?;
-    }
-    for (at, (node, _)) in cluster.state_reports().enumerate() {
-        if let Some((_, lines)) = logs.iter().find(|(of, _)| of == node) {
-            archive
-                .add_file(&format!("nodes/{}/agent.log", node_directory(at, node)), &redact::text(lines))?;
-        }
+        let directory = format!("nodes/{}", node_directory(at, node));
+        add_node(&mut archive, &directory, state)?;
+        let lines = match logs.get(node) {
+            Some(Ok(lines)) => redact::text(lines),
+            Some(Err(why)) => redact::text(&format!("its last lines are unknown: {why}\n")),
+            None => continue,
+        };
+        archive.add_file(&format!("{directory}/agent.log"), &lines)?;
     }
     archive.finish()
 }
@@ -131,7 +120,7 @@ mod tests {
         let mut cluster = Cluster::default();
         cluster.answers.insert(node.clone(), Ok(state));
         cluster.answers.insert("quiet".to_owned(), Err("no answer".to_owned()));
-        let logs = [(node, "Authorization: Bearer abc\n".to_owned())];
+        let logs = AgentLogs::from([(node, Ok("Authorization: Bearer abc\n".to_owned()))]);
         let archive = pack_archive("millrace-20261121T010000", &cluster, &logs, 0).unwrap();
         let mut text = String::new();
         flate2::read::GzDecoder::new(archive.as_slice()).read_to_string(&mut text).unwrap();

@@ -20,8 +20,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::manifest::CheckedAgent;
-use super::rendered::CONTAINER;
-use crate::{arguments::Options, output, progress::ProgressBar};
+use crate::{arguments::Options, node_query::CONTAINER, output, progress::ProgressBar};
 
 /// Time limit from the creation of a pod to its end, including the image pull.
 const POD_LIMIT: Duration = Duration::from_secs(180);
@@ -112,18 +111,17 @@ impl<'a> NodeChecker<'a> {
             }
             return Err(error.to_string());
         }
-        let result = match self.wait_for_end(name).await {
-            Ok(()) => {
-                let limit = self.options.request_timeout;
-                let log = self.client.read_pod_log(name, CONTAINER, MAX_LOG, limit).await;
-                log.map_err(|error| error.to_string()).and_then(|log| parse_log(&log))
-            }
-            Err(why) => Err(why),
-        };
+        let result = self.read_result(name).await;
         if self.client.delete_pod_now(name).await.is_ok() {
             self.created.borrow_mut().remove(name);
         }
         result
+    }
+
+    async fn read_result(&self, name: &PodName) -> Result<Vec<PreflightCheck>, String> {
+        self.wait_for_end(name).await?;
+        let log = self.client.read_pod_log(name, CONTAINER, MAX_LOG, self.options.request_timeout).await;
+        parse_log(&log.map_err(|error| error.to_string())?)
     }
 
     /// Waits until the pod has ended, successfully or not.
@@ -175,8 +173,7 @@ fn parse_log(log: &str) -> Result<Vec<PreflightCheck>, String> {
             return Ok(answer.checks);
         }
     }
-    let lines: Vec<&str> = log.lines().collect();
-    match lines.iter().rev().find(|line| !line.trim().is_empty()) {
+    match log.lines().rfind(|line| !line.trim().is_empty()) {
         Some(last) => Err(format!("its pod did not check the node: {}", report::excerpt(last.as_bytes()))),
         None => Err("its pod ended without a result".to_owned()),
     }

@@ -13,8 +13,8 @@ use report::SettingsChange;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Name of the agent's container.
-pub(super) const CONTAINER: &str = "install-cni";
+use crate::node_query::CONTAINER;
+
 /// Maximum size of all manifests, in bytes; the chart renders a twentieth of it.
 const MAX_MANIFESTS: u64 = 2 * 1024 * 1024;
 
@@ -26,22 +26,18 @@ pub(super) struct RenderedSettings {
     pub(super) left_out: Vec<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct Container {
-    #[serde(default)]
     args: Vec<String>,
-    #[serde(default)]
     env_from: Vec<EnvSource>,
-    #[serde(default)]
     env: Vec<Variable>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct EnvSource {
     config_map_ref: Option<ConfigMapReference>,
-    #[serde(default)]
     prefix: String,
 }
 

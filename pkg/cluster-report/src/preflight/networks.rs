@@ -93,12 +93,8 @@ fn openshift_finding(objects: &NetworkObjects) -> Option<Finding> {
         return None;
     }
     let object = ObjectName::in_namespace("Network", "", "cluster");
-    Some(network_finding(
-        Code::OvnGatewayMode,
-        object,
-        "gatewayConfig.routingViaHost is not true",
-        OVN_SECTION,
-    ))
+    let message = "gatewayConfig.routingViaHost is not true";
+    Some(network_finding(Code::OvnGatewayMode, object, message, OVN_SECTION))
 }
 
 /// Returns a finding about the gateway mode, which is cluster-wide; a change reaches nodes one after the other.

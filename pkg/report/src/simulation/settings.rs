@@ -97,11 +97,6 @@ impl SettingsChange {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // strings, lists and maps of strings always serialise
     }
-
-    /// Returns the path of the agent's debug endpoint that simulates the change.
-    pub fn debug_path(&self) -> String {
-        format!("/debug/simulate?settings={}", percent_encode(&self.to_json()))
-    }
 }
 
 /// Formats names only: values can be long.
@@ -129,7 +124,7 @@ mod tests {
         assert_eq!(change.variables["X"], "a=b");
         assert_eq!(SettingsChange::from_text(&change.to_json()).unwrap(), change);
         assert_eq!(change.to_string(), "agents with other settings: AMBIENT_ENABLED, EXCLUDE_NAMESPACES, X");
-        let path = change.debug_path();
+        let path = crate::SimulatedChange::Settings(change).debug_path();
         let is_query = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%/?=".contains(&byte);
         assert!(path.starts_with("/debug/simulate?settings=%7B") && path.bytes().all(is_query), "{path}");
     }

@@ -66,14 +66,15 @@ pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
 }
 
 /// Renders rows of cells in aligned columns, two blanks apart; the last column is not padded. Without titles the header is omitted.
-pub fn render_table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
+pub fn render_table(titles: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>, colour: bool) -> String {
     let head: Vec<Cell> = titles.iter().map(|title| Cell::coloured(title, Colour::Bold)).collect();
-    let all = || std::iter::once(&head).chain(rows).filter(|row| !row.is_empty());
-    let columns = all().map(Vec::len).max().unwrap_or(0);
-    let width = |column| all().filter_map(|row| row.get(column)).map(Cell::width).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let all = std::iter::once(head).chain(rows).filter(|row| !row.is_empty());
+    let all: Vec<Vec<Cell>> = all.collect();
+    let columns = all.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| all.iter().filter_map(|row| row.get(column)).map(Cell::width).max();
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
     let mut text = String::new();
-    for row in all() {
+    for row in &all {
         for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
             text.push_str(&paint(&cell.text, cell.colour, colour));
             if at + 1 < row.len() {

@@ -15,7 +15,7 @@ use crate::{
 /// Renders the summary.
 pub fn render_summary(state: &StateReport, colour: bool) -> String {
     let rows = [node_rows(state), pod_rows(state), agent_rows(state), file_rows(state)];
-    render_table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
+    render_table(&[], rows.into_iter().flatten(), colour)
 }
 
 fn summary_row(of: &str, cell: Cell) -> Vec<Cell> {
@@ -32,27 +32,15 @@ fn node_rows(state: &StateReport) -> Vec<Vec<Cell>> {
         Observer::Agent => format!("the agent ({})", sanitize_text(&state.version)),
         Observer::Command => "this command: the agent does not run".to_owned(),
     };
-    let mode_text = match (node.mode, node.ambient_enabled) {
-        (Some(mode_text), _) => {
-            format!("captures {mode_text} (configured: {})", sanitize_text(&node.configured_mode))
-        }
+    let mode = match (node.mode, node.ambient_enabled) {
+        (Some(mode), _) => format!("captures {mode} (configured: {})", sanitize_text(&node.configured_mode)),
         (None, true) => "no mode in use".to_owned(),
         (None, false) => "off".to_owned(),
     };
-    let mut rows = vec![
-        summary_row("Node", Cell::plain(&node.name)),
-        summary_row(
-            "Observed",
-            Cell::plain(&format!("{} by {by}", truncate_to_seconds(&state.observation.observed_at))),
-        ),
-    ];
-    rows.extend(
-        node.agent_started_at
-            .iter()
-            .map(|started| summary_row("Agent since", Cell::plain(&truncate_to_seconds(started)))),
-    );
-    rows.push(summary_row("Ambient mode", Cell::plain(&mode_text)));
-    rows
+    let observed = format!("{} by {by}", truncate_to_seconds(&state.observation.observed_at));
+    let started = node.agent_started_at.iter().map(|started| ("Agent since", truncate_to_seconds(started)));
+    let rows = [("Node", node.name.clone()), ("Observed", observed)].into_iter().chain(started);
+    rows.chain([("Ambient mode", mode)]).map(|(of, text)| summary_row(of, Cell::plain(&text))).collect()
 }
 
 fn pod_rows(state: &StateReport) -> Vec<Vec<Cell>> {
@@ -63,7 +51,7 @@ fn pod_rows(state: &StateReport) -> Vec<Vec<Cell>> {
     let worst = state.pods.iter().map(|pod| pod.capture).min_by_key(|capture| capture_rank(*capture));
     let pods = match worst {
         None if is_partial => unknown(),
-        worst => Cell::coloured(&state_counts(state.pods.iter()), worst.map_or(Colour::None, capture_colour)),
+        worst => Cell::coloured(&state_counts(&state.pods), worst.map_or(Colour::None, capture_colour)),
     };
     let differing = match differences {
         0 if is_partial => unknown(),
@@ -111,9 +99,8 @@ fn file_rows(state: &StateReport) -> Vec<Vec<Cell>> {
 }
 
 /// Counts the pods in each state, the worst first.
-fn state_counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
-    let states: Vec<CaptureState> = pods.map(|pod| pod.capture).collect();
-    let number = |capture| states.iter().filter(|state| **state == capture).count();
+fn state_counts(pods: &[PodState]) -> String {
+    let number = |capture| pods.iter().filter(|pod| pod.capture == capture).count();
     let counts = CaptureState::WORST_FIRST.map(|capture| (number(capture), capture));
     let counts = counts.iter().filter(|(number, _)| *number > 0);
     let counts: Vec<String> = counts.map(|(number, capture)| format!("{number} {capture}")).collect();

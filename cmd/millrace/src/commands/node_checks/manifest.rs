@@ -103,32 +103,29 @@ impl CheckedAgent {
 /// Returns the agent's container, changed to run the check. The ConfigMap does not exist yet either: variables are resolved from
 /// the manifests.
 fn checking_container(mut container: Map<String, Value>, objects: &[Value]) -> Map<String, Value> {
-    let words = container.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
-    let args: Vec<Value> =
-        [json!("check")].into_iter().chain(words).chain([json!("-o"), json!("json")]).collect();
+    let [words, sources, own] = ["args", "envFrom", "env"].map(|key| remove_list(&mut container, key));
     for key in LEFT_OUT {
         container.remove(key);
     }
-    let sources = container.remove("envFrom");
-    let (inlined, kept): (Vec<Value>, Vec<Value>) = sources
-        .as_ref()
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .cloned()
-        .partition(|source| source.get("configMapRef").is_some());
-    let mut env: Vec<Value> = inlined
-        .iter()
-        .filter_map(|source| rendered::config_map_variables(objects, source))
-        .flatten()
-        .collect();
-    let own = container.remove("env");
-    let own = own.as_ref().and_then(Value::as_array).into_iter().flatten();
-    env.extend(own.map(|variable| rendered::resolved_variable(objects, variable)));
+    let args: Vec<Value> =
+        [json!("check")].into_iter().chain(words).chain([json!("-o"), json!("json")]).collect();
+    let (inlined, kept): (Vec<Value>, Vec<Value>) =
+        sources.into_iter().partition(|source| source.get("configMapRef").is_some());
+    let inlined = inlined.iter().filter_map(|source| rendered::config_map_variables(objects, source));
+    let own = own.iter().map(|variable| rendered::resolved_variable(objects, variable));
+    let env: Vec<Value> = inlined.flatten().chain(own).collect();
     container.extend(object_members(
         json!({"command": ["install-cni"], "args": args, "env": env, "envFrom": kept}),
     ));
     container
+}
+
+/// Removes a list from an object, and returns it; empty: there is none.
+fn remove_list(members: &mut Map<String, Value>, key: &str) -> Vec<Value> {
+    match members.remove(key) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    }
 }
 
 fn pull_secrets(objects: &[Value], account: Option<&Value>) -> Option<Value> {
