@@ -220,7 +220,6 @@ impl AgentOrApi {
         let incomplete = netns.as_ref().err().or(ips.as_ref().err()).cloned();
         let (netns, request) =
             (netns.unwrap_or_default(), request_for_call(verb, call, ips.unwrap_or_default()));
-        let (answer, pod, silence) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         let is_check = request.verb == CniVerb::Check;
         let api = if is_check { ApiServer::for_check(&call.conf) } else { ApiServer::new(&call.conf) };
         let falls_back = !ambient && api.has_kubeconfig();
@@ -236,9 +235,9 @@ impl AgentOrApi {
             falls_back,
             netns,
             incomplete,
-            answer,
-            pod,
-            silence,
+            answer: OnceCell::new(),
+            pod: OnceCell::new(),
+            silence: OnceCell::new(),
             asks_again: Cell::new(true),
             api,
         }

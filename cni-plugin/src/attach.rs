@@ -55,7 +55,7 @@ pub fn add_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> 
             log_warnings(log, &redirect.warnings);
             if let Some(RedirectResult { report, rules, warning }) = redirected? {
                 log_warnings(log, warning.as_slice());
-                log.record_rules(rules);
+                log.rules = rules;
                 log.info(format!("{decision}; {}", redirect_summary(&report)));
             }
         }
@@ -114,13 +114,13 @@ fn redirect_pod(
         return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
     }
     let (done, warning) = in_pod(call, |options| {
-        let _lock = netns_lock::acquire()?;
+        let _lock = netns_lock::acquire().map_err(RedirectFailure::NetnsLock)?;
         let mut prepared = PreparedNetns::observe(options)?;
         if start_tools {
             prepared.start_tools();
         }
         let Some(redirect) = order() else { return Ok(None) };
-        let report = prepared.apply(&redirect.config, family_choice(&redirect))?;
+        let report = prepared.apply(&redirect.config, FamilyChoice::by_setting(redirect.dual_stack))?;
         let rules = DesiredRules::for_families(&redirect.config, &report.families);
         Ok(Some((report, rules)))
     })?;
@@ -133,7 +133,8 @@ fn write_only(
     redirect: &SidecarRedirect,
     file: &Path,
 ) -> Result<Option<RedirectResult>, CniError> {
-    let (families, _) = in_pod(call, |_| Ok(family_choice(redirect).choose_in_netns()?))?;
+    let choice = FamilyChoice::by_setting(redirect.dual_stack);
+    let (families, _) = in_pod(call, |_| Ok(choice.choose_in_netns()?))?;
     let text: String =
         families.iter().map(|family| sidecar::restore_text(&redirect.config, *family)).collect();
     let failed = |error| CniError::new(ErrorCode::Io, format!("cannot write {}: {error}", file.display()));
@@ -141,7 +142,7 @@ fn write_only(
 }
 
 /// Whether the runtime passed the annotations, and the injector's is among them.
-fn is_injected(call: &PluginCall) -> bool {
+pub(crate) fn is_injected(call: &PluginCall) -> bool {
     call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(enrolment::STATUS))
 }
 
@@ -331,10 +332,6 @@ pub fn release_pod(call: &PluginCall, record: Option<PodRecord>, log: &mut CallL
     }
 }
 
-fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
-    if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
-}
-
 pub(crate) fn pod_title(call: &PluginCall) -> String {
     call.pod.as_ref().map_or_else(|| "the pod".to_owned(), |pod| format!("pod {pod}"))
 }
@@ -348,12 +345,6 @@ fn netns_path(call: &PluginCall) -> &Path {
 enum RedirectFailure {
     NetnsLock(netns_lock::NetnsBusy),
     Redirect(redirect::Error),
-}
-
-impl From<netns_lock::NetnsBusy> for RedirectFailure {
-    fn from(error: netns_lock::NetnsBusy) -> RedirectFailure {
-        RedirectFailure::NetnsLock(error)
-    }
 }
 
 impl<E: Into<redirect::Error>> From<E> for RedirectFailure {

@@ -30,8 +30,7 @@ pub struct PluginCall {
 /// The configuration cannot be read, or is invalid.
 pub(crate) fn read_configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
     let mut bytes = Vec::new();
-    let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
-    let read = stdin.take(limit).read_to_end(&mut bytes);
+    let read = stdin.take(MAX_STDIN as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| {
         CniError::new(ErrorCode::Io, format!("cannot read the configuration from stdin: {error}"))
     })?;

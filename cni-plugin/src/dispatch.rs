@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, io::Read};
 
-use cni_types::{CniCommand, CniEnvironment, CniError, ErrorCode, NetConf};
+use cni_types::{CniCommand, CniEnvironment, CniError, CniVersion, ErrorCode, NetConf};
 use wire::{AgentRequest, CniVerb};
 
 use crate::{
@@ -43,8 +43,8 @@ pub fn answer_call(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl R
 }
 
 fn about_output() -> PluginOutput {
-    let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
-    let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
+    let versions = cni_types::SUPPORTED.map(CniVersion::as_str).join(", ");
+    let versions = format!("CNI protocol versions supported: {versions}\n");
     let provider = format!("TLS provider: {}\n", apiclient::describe_tls_provider());
     success_output(String::new(), format!("{ABOUT}{versions}{provider}"))
 }

@@ -88,11 +88,9 @@ impl ApiServer {
     /// Returns a client, without opening anything; the credential is read at each request, because it changes.
     /// `api_timeout_seconds` starts here and covers all requests together, because it limits the call.
     pub fn new(conf: &NetConf) -> ApiServer {
-        let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
-        let kubeconfig = conf.kubernetes.kubeconfig.clone();
         ApiServer {
-            kubeconfig,
-            timeout,
+            kubeconfig: conf.kubernetes.kubeconfig.clone(),
+            timeout: Duration::from_secs(conf.kubernetes.api_timeout_seconds.into()),
             since: Instant::now(),
             last_kubeconfig: RefCell::default(),
             tries_once: false,
@@ -151,10 +149,6 @@ impl ApiServer {
         before.is_some_and(|before| before != now)
     }
 
-    fn kubeconfig_path(&self) -> Result<&str, LookupError> {
-        self.kubeconfig.as_deref().ok_or(LookupError::NoCredential)
-    }
-
     fn fetch_object<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -166,7 +160,8 @@ impl ApiServer {
             policy.not_found_grace = Duration::ZERO; // a `Newest` request follows
         }
         let wait = |delay| self.wait_to_retry(delay, is_answered);
-        let got = ApiClient::new(self.kubeconfig_path()?).get_interruptible(path, freshness, &policy, &wait);
+        let kubeconfig = self.kubeconfig.as_deref().ok_or(LookupError::NoCredential)?;
+        let got = ApiClient::new(kubeconfig).get_interruptible(path, freshness, &policy, &wait);
         got.map_err(|error| LookupError::Api(Box::new(error)))
     }
 

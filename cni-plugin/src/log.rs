@@ -35,8 +35,10 @@ pub struct CallLog {
     file: Option<PathBuf>,
     labels: BTreeMap<String, String>,
     records: Vec<LogRecord>,
-    decision: Option<PodDecision>,
-    rules: DesiredRules,
+    /// Decision on the pod, if one was made.
+    pub(crate) decision: Option<PodDecision>,
+    /// Applied rules; empty: none were applied.
+    pub(crate) rules: DesiredRules,
 }
 
 impl CallLog {
@@ -62,35 +64,10 @@ impl CallLog {
         }
     }
 
-    /// Adds a label to the lines that follow.
-    pub fn add_label(&mut self, key: &str, value: &str) {
-        self.labels.insert(key.to_owned(), value.to_owned());
-    }
-
-    /// Records the decision on the pod: as a label on the lines that follow, and for [`CallLog::decision`].
+    /// Records the decision on the pod, also as a label on the lines that follow.
     pub fn record_decision(&mut self, decision: &PodDecision) {
-        self.add_label("decision", decision.code());
+        self.labels.insert("decision".to_owned(), decision.code().to_owned());
         self.decision = Some(decision.clone());
-    }
-
-    /// Returns the decision; `None`: none was made.
-    pub fn decision(&self) -> Option<&PodDecision> {
-        self.decision.as_ref()
-    }
-
-    /// Records the applied rules, for [`CallLog::rules`].
-    pub fn record_rules(&mut self, rules: DesiredRules) {
-        self.rules = rules;
-    }
-
-    /// Returns the applied rules; empty: none were applied.
-    pub fn rules(&self) -> &DesiredRules {
-        &self.rules
-    }
-
-    /// Logs details for troubleshooting.
-    pub fn debug(&mut self, msg: String) {
-        self.push_line(LogLevel::Debug, msg);
     }
 
     /// Logs what an operator wants to know about every pod.

@@ -23,7 +23,8 @@ pub struct OfflineEnrolment {
     members: EnrolledMembers,
     active: Option<ZtunnelSlot>,
     fallback: ZtunnelFallback,
-    families: Vec<Family>,
+    /// IP versions for which the node has a path.
+    families: Vec<u8>,
 }
 
 impl OfflineEnrolment {
@@ -33,17 +34,19 @@ impl OfflineEnrolment {
     /// No agent runs, and none has left a node path, as text.
     pub fn open(call: &PluginCall) -> Result<OfflineEnrolment, String> {
         let path = Path::new(call.conf.ambient_config.as_deref().unwrap_or(CONFIG));
-        let node = read_shared_node(path).map_err(|why| format!("{}: {why}", path.display()))?;
-        let config: NodeConfig = serde_json::from_value(node.config.clone())
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-        let fallback = node.fallback.parse()?;
-        let active =
-            node.active.and_then(|number| ZtunnelSlot::BOTH.into_iter().find(|slot| slot.number() == number));
-        let families = [(4, Family::V4), (6, Family::V6)].into_iter();
-        let families =
-            families.filter(|(number, _)| node.families.contains(number)).map(|(_, family)| family);
+        let SharedNode { config, fallback, active, families } =
+            read_shared_node(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let config: NodeConfig =
+            serde_json::from_value(config).map_err(|error| format!("{}: {error}", path.display()))?;
+        let fallback = fallback.parse()?;
+        let active = ZtunnelSlot::BOTH.into_iter().find(|slot| active == Some(slot.number()));
         let members = EnrolledMembers::open(config).map_err(|error| error.to_string())?;
-        Ok(OfflineEnrolment { members, active, fallback, families: families.collect() })
+        Ok(OfflineEnrolment { members, active, fallback, families })
+    }
+
+    /// Whether the node has a path for the address.
+    fn has_path(&self, ip: IpAddr) -> bool {
+        self.families.contains(&Family::from_ip(ip).number())
     }
 
     /// Enrols a pod.
@@ -51,7 +54,7 @@ impl OfflineEnrolment {
     /// # Errors
     /// The node has no path for its addresses, or the kernel refuses.
     pub fn enrol_pod(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
-        if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::from_ip(**ip))) {
+        if let Some(ip) = ips.iter().find(|ip| !self.has_path(**ip)) {
             return Err(format!(
                 "the node has no ambient path for {}, which {ip} needs",
                 Family::from_ip(*ip)
@@ -73,8 +76,7 @@ impl OfflineEnrolment {
     /// # Errors
     /// An address is not enrolled.
     pub fn check_enrolled(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        let has_path = |ip: &&IpAddr| self.families.contains(&Family::from_ip(**ip));
-        let ips: Vec<IpAddr> = ips.iter().filter(has_path).copied().collect();
+        let ips: Vec<IpAddr> = ips.iter().copied().filter(|ip| self.has_path(*ip)).collect();
         Ok(self.members.check_members(&ips)?)
     }
 }
@@ -116,7 +118,7 @@ pub fn addresses_at_start(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
 fn reported_addresses(call: &PluginCall) -> Result<Option<Vec<IpAddr>>, CniError> {
     let Some(ifname) = &call.environment.ifname else { return Ok(Some(Vec::new())) };
     let previous = call.conf.prev_result()?;
-    Ok(previous.map(|previous| previous.parsed_result().pod_ips(ifname)))
+    Ok(previous.map(|previous| previous.result.pod_ips(ifname)))
 }
 
 fn observed_addresses(call: &PluginCall) -> Result<Vec<IpAddr>, String> {

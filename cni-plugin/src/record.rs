@@ -11,7 +11,7 @@ use std::{
     collections::BTreeSet,
     fs,
     hash::{BuildHasher as _, RandomState},
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     net::IpAddr,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use std::{
 
 use cni_types::{CniError, NetConf};
 use enrolment::PodDecision;
-use model::{ContainerId, Pod, PodName};
+use model::{Pod, PodName};
 use wire::{NetnsFile, PodRecord, RECORDS, STAGED};
 
 use crate::{
@@ -40,15 +40,15 @@ pub fn save_outcome(
     error: Option<&CniError>,
 ) {
     let Some(directory) = record_directory(&call.conf) else { return };
-    let (Some(name), Some(container)) = (&call.pod, container_id(call)) else { return };
+    let (Some(name), Some(container)) = (&call.pod, &call.environment.container_id) else { return };
     if error.is_none() {
         forget_failure(&directory, name);
         // In ambient mode the agent follows all pods, and those without rules need no record.
-        if call.conf.ambient_enabled && matches!(log.decision(), None | Some(PodDecision::Skip(_))) {
+        if call.conf.ambient_enabled && matches!(log.decision, None | Some(PodDecision::Skip(_))) {
             return;
         }
     }
-    let decision = log.decision();
+    let decision = log.decision.as_ref();
     let is_redirected = matches!(decision, Some(PodDecision::Sidecar(_)));
     let netns = call.environment.netns.as_ref().map(|netns| netns.as_path());
     let record = PodRecord {
@@ -65,8 +65,8 @@ pub fn save_outcome(
         decision: decision.map(PodDecision::code).unwrap_or_default().to_owned(),
         message: decision.map(ToString::to_string).unwrap_or_default(),
         error: error.map(|error| error.msg.clone()),
-        rules: log.rules().rules.lines().clone(),
-        captured: log.rules().captured.to_lines(),
+        rules: log.rules.rules.lines().clone(),
+        captured: log.rules.captured.to_lines(),
         // A failure's pod is not evaluated.
         pod: pod.filter(|_| error.is_none() && is_redirected).map(|mut pod| {
             enrolment::facts::trim_pod(&mut pod);
@@ -101,7 +101,7 @@ fn load_record(path: &Path) -> Option<PodRecord> {
 /// Returns the record of the ADD that attached this container: of this pod, and of this network namespace, if it can be determined.
 /// `None`: there is no valid one.
 pub fn find_for_container(call: &PluginCall) -> Option<PodRecord> {
-    let record = load_record(&record_directory(&call.conf)?.join(container_id(call)?.as_str()))?;
+    let record = load_record(&container_file(call)?)?;
     let name = call.pod.as_ref()?;
     let is_same_pod = record.namespace == name.namespace
         && record.name == name.name
@@ -113,8 +113,8 @@ pub fn find_for_container(call: &PluginCall) -> Option<PodRecord> {
 
 /// Removes the record of a deleted container.
 pub fn delete_for_container(call: &PluginCall) {
-    if let (Some(directory), Some(container)) = (record_directory(&call.conf), container_id(call)) {
-        drop(fs::remove_file(directory.join(container.as_str()))); // in ambient mode most pods have none
+    if let Some(file) = container_file(call) {
+        drop(fs::remove_file(file)); // in ambient mode most pods have none
     }
 }
 
@@ -138,9 +138,10 @@ fn netns_file(path: &Path) -> Option<NetnsFile> {
     Some(NetnsFile { dev: found.dev(), ino: found.ino() })
 }
 
-/// Returns the container ID, validated by `cni_types`: letters, digits, and a few characters without meaning in paths.
-fn container_id(call: &PluginCall) -> Option<&ContainerId> {
-    call.environment.container_id.as_ref()
+/// Returns the record's file. `cni_types` has validated the container ID: letters, digits, and a few characters without meaning in
+/// paths.
+fn container_file(call: &PluginCall) -> Option<PathBuf> {
+    Some(record_directory(&call.conf)?.join(call.environment.container_id.as_ref()?.as_str()))
 }
 
 fn record_directory(conf: &NetConf) -> Option<PathBuf> {
@@ -157,23 +158,32 @@ pub(crate) fn run_dir(conf: &NetConf) -> Option<&Path> {
 /// the agent removes. Without an agent's directory no one would read a record, or clean up.
 fn write_record(directory: &Path, file: &str, record: PodRecord) -> io::Result<()> {
     let text = record.encode().map_err(io::Error::other)?;
-    let unique = RandomState::new().hash_one(std::process::id());
-    let staged = directory.join(format!("{STAGED}{unique:016x}"));
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let opened = match options.open(&staged) {
+    match replace_file(directory, file, &text) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            match fs::DirBuilder::new().mode(0o700).create(directory) {
+            match create_directory(directory, 0o700) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // created by a concurrent call
                 made => made?,
             }
-            options.open(&staged)
+            replace_file(directory, file, &text)
         }
-        opened => opened,
-    };
-    let mut staging = opened?;
-    let written = io::Write::write_all(&mut staging, &text);
+        done => done,
+    }
+}
+
+/// Creates a directory, unless it exists: a concurrent call may have created it.
+pub(crate) fn create_directory(directory: &Path, mode: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(mode).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Writes a file of an existing directory atomically, for root alone.
+pub(crate) fn replace_file(directory: &Path, file: &str, content: &[u8]) -> io::Result<()> {
+    let unique = RandomState::new().hash_one(std::process::id());
+    let staged = directory.join(format!("{STAGED}{unique:016x}"));
+    let mut staging = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
+    let written = staging.write_all(content);
     let done = written.and_then(|()| fs::rename(&staged, directory.join(file)));
     if done.is_err() {
         drop(fs::remove_file(&staged)); // the agent removes leftovers

@@ -10,15 +10,11 @@
 //! know. With ambient mode on, these rules start no pod.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::{self, File},
+    io::{self, Read as _},
     path::Path,
-    process,
 };
 
-use cni_types::CniCommand;
-use enrolment::STATUS;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
@@ -26,6 +22,7 @@ use rustix::{
 };
 
 use crate::{
+    attach::is_injected,
     call::PluginCall,
     facts::{LookupError, file_fingerprint},
     record,
@@ -51,9 +48,6 @@ const REMEDY: &str =
 /// Decides whether an ADD of a pod that is unknown because of `error` may succeed: `Ok` with a warning for the log, or `Err` with
 /// an addition to the error. `None`: not applicable.
 pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String, String>> {
-    if call.environment.command != CniCommand::Add {
-        return None;
-    }
     if !error.is_refusal() {
         if error.is_not_found() {
             remove_record(call); // the credential is accepted
@@ -123,7 +117,8 @@ fn refused_seconds(call: &PluginCall, socket: &str) -> io::Result<i64> {
     {
         return Ok(now - since);
     }
-    write_note(directory, &format!("{now} {refused}"))?;
+    record::create_directory(directory, 0o755)?; // a reboot may have removed it
+    record::replace_file(directory, wire::REFUSED_CREDENTIAL, format!("{now} {refused}").as_bytes())?;
     Ok(0)
 }
 
@@ -135,30 +130,12 @@ fn recorded_since(path: &Path, refused: &str) -> Option<i64> {
     since.parse().ok().filter(|_| rest == refused)
 }
 
-/// Writes the record atomically. The directory may have been removed by a reboot.
-fn write_note(directory: &Path, line: &str) -> io::Result<()> {
-    if let Err(error) = DirBuilder::new().mode(0o755).create(directory)
-        && error.kind() != io::ErrorKind::AlreadyExists
-    {
-        return Err(error);
-    }
-    let new = directory.join(format!("{}.{}", wire::REFUSED_CREDENTIAL, process::id()));
-    let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
-    let done = written
-        .and_then(|mut file| file.write_all(line.as_bytes()))
-        .and_then(|()| fs::rename(&new, directory.join(wire::REFUSED_CREDENTIAL)));
-    if done.is_err() {
-        drop(fs::remove_file(&new));
-    }
-    done
-}
-
 /// Returns the directory that proves that the pod has no sidecar.
 ///
 /// # Errors
 /// The pod has a sidecar, or that cannot be excluded.
 fn shows_no_sidecar(call: &PluginCall) -> Result<String, String> {
-    if call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(STATUS)) {
+    if is_injected(call) {
         return Err("this pod was injected".to_owned());
     }
     let uid = call.uid.as_ref().ok_or("the runtime does not give this pod's UID")?;
@@ -199,7 +176,7 @@ mod tests {
     fn pod(volumes: &[&str]) -> std::path::PathBuf {
         static PODS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = PODS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("volumes-{}-{number}", process::id()));
+        let directory = std::env::temp_dir().join(format!("volumes-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         volumes.iter().for_each(|volume| fs::create_dir_all(directory.join(volume)).unwrap());
         directory

@@ -11,14 +11,14 @@ pub fn taint_config(data: &[u8]) {
     let values = |text: &str| BTreeMap::from([("config".to_owned(), text.to_owned())]);
     let Ok(config) = ReadinessConfig::parse(&values(text)) else { return };
     // Each costs a watch, which must not fail forever.
-    assert!(config.requirements().len() <= 32);
-    for one in config.requirements() {
+    assert!(config.requirements.len() <= 32);
+    for one in &config.requirements {
         assert!(!one.selector.trim().is_empty());
         assert_eq!(check_selector(&one.selector), Ok(()), "{one}");
     }
     // The requirements do not depend on the notation.
     let entries = config
-        .requirements()
+        .requirements
         .iter()
         .map(|one| serde_json::json!({"selector": one.selector, "namespace": one.namespace}));
     let written = serde_json::Value::Array(entries.collect()).to_string();

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use model::PodUid;
 
-use crate::{CniError, K8sNamespace, K8sPodName, NameError, environment::invalid_environment, names};
+use crate::environment::invalid_environment;
+use crate::names::{self, excerpt};
+use crate::{CniError, K8sNamespace, K8sPodName, NameError};
 
 /// Maximum length of `CNI_ARGS` in bytes. Runtimes send about 300.
 pub const MAX_ARGS: usize = 16 * 1024;
@@ -40,7 +42,7 @@ impl CniArgs {
         for pair in pairs {
             let (key, value) = split_pair(pair)?;
             if !args.set_field(key, value)? {
-                unknown.push(quote_value(key));
+                unknown.push(excerpt(key));
             }
         }
         if unknown.is_empty() || args.ignore_unknown {
@@ -71,10 +73,9 @@ impl CniArgs {
 fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
-        _ => Err(invalid_environment(format!(
-            "CNI_ARGS has {:?}, which is not one key=value",
-            quote_value(pair)
-        ))),
+        _ => {
+            Err(invalid_environment(format!("CNI_ARGS has {:?}, which is not one key=value", excerpt(pair))))
+        }
     }
 }
 
@@ -87,7 +88,7 @@ fn parse_bool(key: &str, value: &str) -> Result<bool, CniError> {
         _ if value.eq_ignore_ascii_case("false") => Ok(false),
         _ => Err(invalid_environment(format!(
             "CNI_ARGS key {key}: {:?} is neither true nor false",
-            quote_value(value)
+            excerpt(value)
         ))),
     }
 }
@@ -96,7 +97,7 @@ fn check_address(key: &str, value: &str) -> Result<(), CniError> {
     if value.is_empty() || value.parse::<IpAddr>().is_ok() {
         return Ok(());
     }
-    Err(invalid_environment(format!("CNI_ARGS key {key}: {:?} is not an IP address", quote_value(value))))
+    Err(invalid_environment(format!("CNI_ARGS key {key}: {:?} is not an IP address", excerpt(value))))
 }
 
 fn parse_name<T>(
@@ -108,10 +109,6 @@ fn parse_name<T>(
         return Ok(None);
     }
     parse(value).map(Some).map_err(|error| invalid_environment(format!("CNI_ARGS key {key}: {error}")))
-}
-
-fn quote_value(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use model::ContainerId;
 use serde_json::value::RawValue;
 
 use crate::json::ObjectFields;
-use crate::names::is_cni_name;
+use crate::names::{excerpt, is_cni_name};
 use crate::{CniCommand, CniError, CniVersion, ErrorCode, K8sNamespace, PrevResult, run_dir};
 
 /// Maximum size of the configuration on stdin, in bytes. Annotations, the largest part, are at most 256 KiB of keys and values
@@ -107,21 +107,13 @@ impl NetConf {
     /// version; code 7 for an invalid name or a value out of range. The message has the member's path; the error has the
     /// configuration's version if known.
     pub fn parse(stdin: &[u8]) -> Result<Self, CniError> {
+        let undecodable = |why| CniError::new(ErrorCode::Decode, format!("the configuration is {why}"));
         if stdin.len() > MAX_STDIN {
-            return Err(CniError::new(
-                ErrorCode::Decode,
-                format!("the configuration is larger than {MAX_STDIN} bytes"),
-            ));
+            return Err(undecodable(format!("larger than {MAX_STDIN} bytes")));
         }
-        let text = str::from_utf8(stdin).map_err(|error| {
-            CniError::new(ErrorCode::Decode, format!("the configuration is not UTF-8: {error}"))
-        })?;
-        let fields = ObjectFields::parse("", text).map_err(|wrong| {
-            CniError::new(
-                ErrorCode::Decode,
-                format!("the configuration is not a JSON object: {}", wrong.what),
-            )
-        })?;
+        let text = str::from_utf8(stdin).map_err(|error| undecodable(format!("not UTF-8: {error}")))?;
+        let fields = ObjectFields::parse("", text)
+            .map_err(|wrong| undecodable(format!("not a JSON object: {}", wrong.what)))?;
         let version = parse_version(&fields)?;
         Self::from_fields(&fields, version).map_err(|error| error.with_version(version))
     }
@@ -184,7 +176,7 @@ impl NetConf {
     pub fn pass_through(&self) -> Result<String, CniError> {
         Ok(match self.prev_result()? {
             Some(prev) => prev.output_for(self.cni_version),
-            None => crate::empty_result(self.cni_version),
+            None => format!("{{\"cniVersion\":\"{}\"}}", self.cni_version),
         })
     }
 }
@@ -200,11 +192,8 @@ fn network_name(fields: &ObjectFields<'_>) -> Result<String, CniError> {
         None => Err(invalid_config("name", "is missing; a network needs one")),
         Some(name) if is_cni_name(&name) => Ok(name),
         Some(name) => {
-            let shown: String = name.chars().take(80).collect();
-            Err(invalid_config(
-                "name",
-                &format!("{shown:?} is not an alphanumeric followed by alphanumerics, '_', '.', '-'"),
-            ))
+            let form = "an alphanumeric followed by alphanumerics, '_', '.', '-'";
+            Err(invalid_config("name", &format!("{:?} is not {form}", excerpt(&name))))
         }
     }
 }

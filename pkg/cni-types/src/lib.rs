@@ -31,5 +31,5 @@ pub use document::{Json, JsonError};
 pub use environment::{CniCommand, CniEnvironment};
 pub use error::{CniError, ErrorCode};
 pub use names::{CniIfName, K8sNamespace, K8sPodName, NameError, NetnsPath};
-pub use result::{CniResult, CniRoute, Interface, IpConfig, PrevResult, empty_result};
+pub use result::{CniResult, IpConfig, PrevResult};
 pub use version::{CniVersion, SUPPORTED, UnknownVersion, version_output};

@@ -36,7 +36,12 @@ fn check(text: &str, max: usize, form: &'static str, valid: impl Fn(&str) -> boo
     if text.len() > max {
         return Err(NameError::TooLong { max });
     }
-    if valid(text) { Ok(()) } else { Err(NameError::Form { text: text.chars().take(80).collect(), form }) }
+    if valid(text) { Ok(()) } else { Err(NameError::Form { text: excerpt(text), form }) }
+}
+
+/// Returns the beginning of a foreign text, for messages.
+pub(crate) fn excerpt(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 /// Whether the text is an alphanumeric character, then any of those, `_`, `.` and `-` (CNI spec 1.1.0, section 2,
@@ -46,23 +51,16 @@ pub(crate) fn is_cni_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// Whether the text is an RFC 1123 label as defined by Kubernetes: lower-case alphanumerics and `-`, alphanumeric at both ends.
+/// Whether the text has the form of an RFC 1123 label as defined by Kubernetes: lower-case alphanumerics and `-`, alphanumeric at
+/// both ends. The caller limits its length.
 fn is_dns_label(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    text.len() <= 63
-        && text.starts_with(edge)
-        && text.ends_with(edge)
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    text.starts_with(edge) && text.ends_with(edge) && text.chars().all(|c| edge(c) || c == '-')
 }
 
 /// Whether the text consists of labels joined by dots. Kubernetes limits the whole (253), not each label.
 fn is_dns_subdomain(text: &str) -> bool {
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    text.split('.').all(|label| {
-        label.starts_with(edge)
-            && label.ends_with(edge)
-            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    })
+    text.split('.').all(is_dns_label)
 }
 
 /// Whether the text is a valid device name by the rules of the kernel (`dev_valid_name`, net/core/dev.c) and of the reference
@@ -147,8 +145,7 @@ impl NetnsPath {
             return Err(NameError::TooLong { max: Self::MAX });
         }
         if !bytes.starts_with(b"/") || bytes.contains(&0) {
-            let text = path.to_string_lossy().chars().take(80).collect();
-            return Err(NameError::Form { text, form: "an absolute path" });
+            return Err(NameError::Form { text: excerpt(&path.to_string_lossy()), form: "an absolute path" });
         }
         Ok(Self(PathBuf::from(path)))
     }

@@ -8,6 +8,7 @@ use model::IpNet;
 use serde_json::value::RawValue;
 
 use crate::json::{InvalidMember, ObjectFields};
+use crate::names::excerpt;
 use crate::version::ResultShape;
 use crate::{CniError, CniIfName, CniVersion, ErrorCode};
 
@@ -15,19 +16,12 @@ use crate::{CniError, CniIfName, CniVersion, ErrorCode};
 /// members of the specification are validated and discarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniResult {
-    /// `interfaces`; empty before 0.3.0.
-    pub interfaces: Vec<Interface>,
+    /// `name` of each of the `interfaces`; may be empty in the output of sloppy plugins. None before 0.3.0.
+    pub interfaces: Vec<String>,
     /// `ips`; before 0.3.0 at most one of each family.
     pub ips: Vec<IpConfig>,
-    /// `routes`.
-    pub routes: Vec<CniRoute>,
-}
-
-/// A created interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
-    /// `name`; may be empty in the output of sloppy plugins.
-    pub name: String,
+    /// `dst` of each of the `routes`.
+    pub routes: Vec<IpNet>,
 }
 
 /// An address assigned to an interface.
@@ -39,13 +33,6 @@ pub struct IpConfig {
     pub interface: Option<i64>,
 }
 
-/// A created route.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CniRoute {
-    /// `dst`.
-    pub dst: IpNet,
-}
-
 impl CniResult {
     /// Returns the pod's own addresses, in their order: an entry is included if it refers to no interface, to one that is not in
     /// the list, or to the one called `ifname` (as in Istio's ambient enrolment). IPv4-mapped addresses are converted to IPv4.
@@ -55,7 +42,7 @@ impl CniResult {
             let at = ip.interface.and_then(|index| usize::try_from(index).ok());
             let interface = at.and_then(|index| self.interfaces.get(index));
             let addr = ip.address.addr().to_canonical();
-            if interface.is_none_or(|interface| interface.name == ifname.as_str()) && !ips.contains(&addr) {
+            if interface.is_none_or(|name| name == ifname.as_str()) && !ips.contains(&addr) {
                 ips.push(addr);
             }
         }
@@ -71,7 +58,8 @@ pub struct PrevResult<'a> {
     version: CniVersion,
     /// Whether the result itself states its version.
     stated: bool,
-    result: CniResult,
+    /// Parsed content of the result.
+    pub result: CniResult,
 }
 
 impl<'a> PrevResult<'a> {
@@ -93,11 +81,6 @@ impl<'a> PrevResult<'a> {
         Ok(PrevResult { raw, fields, version, stated: text.is_some(), result })
     }
 
-    /// Returns the parsed content of the result.
-    pub fn parsed_result(&self) -> &CniResult {
-        &self.result
-    }
-
     /// Returns the output for a configuration of that version: the original bytes if they are of that version (including unknown
     /// members, order and numbers), else converted. A conversion keeps everything that the requested version supports: unknown
     /// members are kept; a result of 0.1.0 or 0.2.0 has one address per family, and no interfaces.
@@ -107,11 +90,6 @@ impl<'a> PrevResult<'a> {
         }
         convert::convert_result(&self.fields, &self.result, self.version.result_shape(), requested)
     }
-}
-
-/// Returns a result that states only its version: the output of a plugin that has no `prevResult` and creates nothing.
-pub fn empty_result(version: CniVersion) -> String {
-    format!("{{\"cniVersion\":\"{version}\"}}")
 }
 
 fn parse_result(fields: &ObjectFields<'_>, shape: ResultShape) -> Result<CniResult, InvalidMember> {
@@ -142,14 +120,14 @@ fn parse_list<T>(
     fields.object_list(key)?.iter().map(item).collect()
 }
 
-fn parse_interface(fields: &ObjectFields<'_>) -> Result<Interface, InvalidMember> {
+fn parse_interface(fields: &ObjectFields<'_>) -> Result<String, InvalidMember> {
     let name = fields.text_member("name")?.unwrap_or_default();
     fields.text_member("mac")?;
     fields.decode_member::<u32>("mtu")?;
     for key in ["sandbox", "socketPath", "pciID"] {
         fields.text_member(key)?;
     }
-    Ok(Interface { name })
+    Ok(name)
 }
 
 fn ip_config(fields: &ObjectFields<'_>, address: &str) -> Result<IpConfig, InvalidMember> {
@@ -158,10 +136,10 @@ fn ip_config(fields: &ObjectFields<'_>, address: &str) -> Result<IpConfig, Inval
     Ok(IpConfig { address, interface: fields.decode_member("interface")? })
 }
 
-fn parse_route(fields: &ObjectFields<'_>) -> Result<CniRoute, InvalidMember> {
+fn parse_route(fields: &ObjectFields<'_>) -> Result<IpNet, InvalidMember> {
     let dst = parse_prefix(fields, "dst")?;
     check_gateway(fields, "gw")?;
-    Ok(CniRoute { dst })
+    Ok(dst)
 }
 
 fn check_dns(fields: &ObjectFields<'_>) -> Result<(), InvalidMember> {
@@ -173,14 +151,9 @@ fn check_dns(fields: &ObjectFields<'_>) -> Result<(), InvalidMember> {
 
 fn parse_prefix(fields: &ObjectFields<'_>, key: &str) -> Result<IpNet, InvalidMember> {
     let text = fields.text_member(key)?.ok_or_else(|| fields.member_error(key, "is missing"))?;
-    let wrong = || {
-        fields.member_error(key, format!("{:?} is not an address with a prefix length", shorten_text(&text)))
-    };
+    let wrong =
+        || fields.member_error(key, format!("{:?} is not an address with a prefix length", excerpt(&text)));
     text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| wrong())
-}
-
-fn shorten_text(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 fn check_gateway(fields: &ObjectFields<'_>, key: &str) -> Result<(), InvalidMember> {

@@ -78,13 +78,12 @@ impl FromStr for CniVersion {
 
 /// Returns the output of the plugin for `VERSION` (CNI spec 1.1.0, section 2, "VERSION").
 pub fn version_output() -> String {
-    let list: Vec<String> = SUPPORTED.iter().map(|version| format!("\"{version}\"")).collect();
-    format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{}]}}", CniVersion::LATEST, list.join(","))
+    let list = SUPPORTED.map(|version| format!("\"{version}\"")).join(",");
+    format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{list}]}}", CniVersion::LATEST)
 }
 
 fn list() -> String {
-    let list: Vec<&str> = SUPPORTED.iter().map(|version| version.as_str()).collect();
-    list.join(", ")
+    SUPPORTED.map(CniVersion::as_str).join(", ")
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ fn every_recorded_add_passes_through_unchanged_and_has_its_ip() {
     for call in calls().filter(|call| call["env"]["CNI_COMMAND"] == "ADD") {
         let conf = NetConf::parse(call["stdin"].to_string().as_bytes()).unwrap();
         let prev = conf.prev_result().unwrap().unwrap();
-        let ips = prev.parsed_result().pod_ips(&environment(&call).ifname.unwrap());
+        let ips = prev.result.pod_ips(&environment(&call).ifname.unwrap());
         assert_eq!(ips.len(), 1);
         assert_eq!(conf.pass_through().unwrap(), call["stdin"]["prevResult"].to_string());
         assert!(prev.output_for(CniVersion::V0_2_0).contains(&ips[0].to_string()));

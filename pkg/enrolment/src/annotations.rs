@@ -162,9 +162,8 @@ impl AnnotationReader<'_> {
         value: &str,
         allowed: &'static str,
     ) -> InvalidAnnotation {
-        let meta = &self.pod.metadata;
-        let pod = PodName { namespace: meta.namespace.clone(), name: meta.name.clone() };
-        InvalidAnnotation { pod, annotation, value: value.chars().take(200).collect(), allowed }
+        let value = value.chars().take(200).collect();
+        InvalidAnnotation { pod: self.pod.name(), annotation, value, allowed }
     }
 }
 

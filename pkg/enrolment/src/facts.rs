@@ -122,29 +122,27 @@ impl FactIndex {
                 let (name, entry) = named_pod(*pod);
                 let differs = self.pods.get(&name) != Some(&entry);
                 let before = self.pods.insert(name.clone(), entry).map(|entry| entry.pod);
-                return FactChange::from_pods(if differs {
-                    vec![ChangedPod { name, before }]
-                } else {
-                    Vec::new()
-                });
+                let changed = differs.then_some(ChangedPod { name, before });
+                return FactChange::from_pods(Vec::from_iter(changed));
             }
             Fact::PodGone { name, uid } => {
                 let is_that = self.pods.get(&name).is_some_and(|entry| entry.pod.metadata.uid == uid);
                 let gone = if is_that { self.pods.remove_entry(&name) } else { None };
                 let gone = gone.map(|(name, entry)| ChangedPod { name, before: Some(entry.pod) });
-                return FactChange::from_pods(gone.into_iter().collect());
+                return FactChange::from_pods(Vec::from_iter(gone));
             }
             Fact::Namespaces(namespaces) => {
-                let namespaces = namespaces.into_iter().map(named_namespace).collect();
-                let unconfirmed = self.unconfirmed.namespaces.iter();
-                let kept =
-                    unconfirmed.filter_map(|name| Some((name.clone(), self.namespaces.get(name)?.clone())));
-                let namespaces = but_for(namespaces, kept);
-                replace_all(&mut self.namespaces, namespaces, &mut self.has_namespaces)
+                let listed = namespaces.into_iter().map(named_namespace).collect();
+                let namespaces = keep_unconfirmed(listed, &self.namespaces, &self.unconfirmed.namespaces);
+                let differs = self.namespaces != namespaces;
+                self.namespaces = namespaces;
+                !std::mem::replace(&mut self.has_namespaces, true) || differs
             }
             Fact::Namespace(namespace) => {
                 let (name, namespace) = named_namespace(*namespace);
-                insert_entry(&mut self.namespaces, name, namespace)
+                let differs = self.namespaces.get(&name) != Some(&namespace);
+                self.namespaces.insert(name, namespace);
+                differs
             }
             Fact::NamespaceGone(name) => self.namespaces.remove(&name).is_some(),
             Fact::Unconfirmed(unconfirmed) => {
@@ -160,9 +158,8 @@ impl FactIndex {
     }
 
     fn apply_pod_list(&mut self, pods: Vec<Pod>) -> FactChange {
-        let unconfirmed = self.unconfirmed.pods.iter();
-        let kept = unconfirmed.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
-        let pods = but_for(pods.into_iter().map(named_pod).collect(), kept);
+        let listed = pods.into_iter().map(named_pod).collect();
+        let pods = keep_unconfirmed(listed, &self.pods, &self.unconfirmed.pods);
         let mut before = std::mem::take(&mut self.pods);
         let mut changed = Vec::new();
         for (name, entry) in &pods {
@@ -244,27 +241,14 @@ impl FactChange {
     }
 }
 
-fn but_for<K: Ord, V>(listed: BTreeMap<K, V>, kept: impl Iterator<Item = (K, V)>) -> BTreeMap<K, V> {
-    let mut all = listed;
-    all.extend(kept);
-    all
-}
-
-fn replace_all<K: Ord, V: PartialEq>(
-    known: &mut BTreeMap<K, V>,
-    now: BTreeMap<K, V>,
-    was_listed: &mut bool,
-) -> bool {
-    let first = !std::mem::replace(was_listed, true);
-    let other = *known != now;
-    *known = now;
-    first || other
-}
-
-fn insert_entry<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> bool {
-    let other = known.get(&name) != Some(&value);
-    known.insert(name, value);
-    other
+/// Returns a list in which the unconfirmed objects are as they are known.
+fn keep_unconfirmed<K: Ord + Clone, V: Clone>(
+    mut listed: BTreeMap<K, V>,
+    known: &BTreeMap<K, V>,
+    unconfirmed: &BTreeSet<K>,
+) -> BTreeMap<K, V> {
+    listed.extend(unconfirmed.iter().filter_map(|name| Some((name.clone(), known.get(name)?.clone()))));
+    listed
 }
 
 fn named_pod(mut pod: Pod) -> (PodName, IndexEntry) {

@@ -18,6 +18,7 @@ pub const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
 pub const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 /// Pod annotation: treatment of connections that exist when the pod joins the mesh, `keep` or `reset`. Not in Istio.
 pub const EXISTING_CONNECTIONS: &str = "cni.istio.io/existing-connections";
+
 /// Administrator's settings for the options of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodOptionPolicy {
@@ -54,8 +55,9 @@ impl InPodAnnotations {
     /// Parses the annotations of a pod.
     pub fn read_from(pod: &Pod) -> InPodAnnotations {
         let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
-        let dns = read_boolean(annotations, DNS_CAPTURE, &mut warnings);
-        let bypass_inbound = read_boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
+        let mut boolean =
+            |key| read_annotation(annotations, key, parse_go_bool, "true nor false", &mut warnings);
+        let (dns, bypass_inbound) = (boolean(DNS_CAPTURE), boolean(BYPASS_INBOUND).unwrap_or(false));
         let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
         let virtual_interfaces = virtual_interfaces(names, &mut warnings);
         let existing = existing_connections(annotations, &mut warnings);
@@ -90,26 +92,21 @@ pub fn existing_connections(
     annotations: &BTreeMap<String, String>,
     warnings: &mut Vec<String>,
 ) -> Option<ExistingConnections> {
-    let value = annotations.get(EXISTING_CONNECTIONS)?;
-    let read = ExistingConnections::from_name(value);
-    if read.is_none() {
-        warnings.push(format!(
-            "annotation {EXISTING_CONNECTIONS} is neither keep nor reset: {:?}",
-            excerpt(value)
-        ));
-    }
-    read
+    let parse = ExistingConnections::from_name;
+    read_annotation(annotations, EXISTING_CONNECTIONS, parse, "keep nor reset", warnings)
 }
 
-fn read_boolean(
+fn read_annotation<T>(
     annotations: &BTreeMap<String, String>,
     key: &str,
+    parse: impl Fn(&str) -> Option<T>,
+    allowed: &str,
     warnings: &mut Vec<String>,
-) -> Option<bool> {
+) -> Option<T> {
     let value = annotations.get(key)?;
-    let read = parse_go_bool(value);
+    let read = parse(value);
     if read.is_none() {
-        warnings.push(format!("annotation {key} is neither true nor false: {:?}", excerpt(value)));
+        warnings.push(format!("annotation {key} is neither {allowed}: {:?}", excerpt(value)));
     }
     read
 }

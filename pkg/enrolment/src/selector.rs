@@ -3,18 +3,18 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use cni_types::{CniError, ErrorCode, NetConf};
-use model::Reason;
-use serde::{Deserialize, Deserializer};
+use model::{Reason, null_is_empty};
+use serde::Deserialize;
 
 /// Pair of selectors that must both match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Enablement {
     /// Selector of the pod's labels.
-    #[serde(deserialize_with = "absent_if_null")]
+    #[serde(deserialize_with = "null_is_empty")]
     pub pod_selector: LabelSelector,
     /// Selector of its namespace's labels.
-    #[serde(deserialize_with = "absent_if_null")]
+    #[serde(deserialize_with = "null_is_empty")]
     pub namespace_selector: LabelSelector,
 }
 
@@ -23,10 +23,10 @@ pub struct Enablement {
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LabelSelector {
     /// Labels and their values.
-    #[serde(deserialize_with = "absent_if_null")]
+    #[serde(deserialize_with = "null_is_empty")]
     pub match_labels: BTreeMap<String, String>,
     /// Further conditions.
-    #[serde(deserialize_with = "absent_if_null")]
+    #[serde(deserialize_with = "null_is_empty")]
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
 
@@ -39,7 +39,7 @@ pub struct LabelSelectorRequirement {
     /// Operator of the condition.
     pub operator: SelectorOperator,
     /// Values for `In` and `NotIn`.
-    #[serde(default, deserialize_with = "absent_if_null")]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub values: Vec<String>,
 }
 
@@ -98,11 +98,6 @@ pub fn are_labels(selectors: &[Enablement]) -> bool {
     selectors == BY_LABELS.as_slice()
 }
 
-/// Deserialises as Go does: `null` counts as absent.
-fn absent_if_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
-    Option::deserialize(from).map(Option::unwrap_or_default)
-}
-
 impl Enablement {
     /// Whether a pod with these labels, in a namespace with those, matches.
     pub fn matches(&self, pod: &LabelMap, namespace: &LabelMap) -> bool {
@@ -159,7 +154,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links.
+    /// Default of Istio's chart.
     const DEFAULT: &str = r#"[
         {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
         {"podSelector": {"matchExpressions": [

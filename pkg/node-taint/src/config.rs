@@ -30,7 +30,8 @@ impl std::fmt::Display for PodRequirement {
 /// Requirements for each node. If empty, the node only has to be ready itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadinessConfig {
-    requirements: Vec<PodRequirement>,
+    /// The requirements, without duplicates.
+    pub requirements: Vec<PodRequirement>,
 }
 
 /// The reason why a ConfigMap is invalid, and the key.
@@ -93,11 +94,6 @@ impl ReadinessConfig {
         }
         Ok(ReadinessConfig { requirements: all.into_iter().collect() })
     }
-
-    /// Returns the requirements of each node, without duplicates.
-    pub fn requirements(&self) -> &[PodRequirement] {
-        &self.requirements
-    }
 }
 
 fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> {
@@ -149,7 +145,7 @@ mod tests {
     fn parse(values: &[(&str, &str)]) -> Result<Vec<String>, String> {
         let data = values.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
         let config = ReadinessConfig::parse(&data).map_err(|error| error.to_string())?;
-        Ok(config.requirements().iter().map(ToString::to_string).collect())
+        Ok(config.requirements.iter().map(ToString::to_string).collect())
     }
 
     /// The default of Istio's chart.

@@ -8,7 +8,7 @@ use retry::LastError;
 use serde::Deserialize;
 use tracing::{error, info};
 
-use crate::{ConfigError, ReadinessConfig};
+use crate::{ConfigError, ReadinessConfig, TaintOptions};
 
 /// Interval between two requests for the ConfigMap.
 const POLL: Duration = Duration::from_secs(10);
@@ -40,21 +40,17 @@ struct ConfigMap {
 
 /// The source of the configuration.
 pub(crate) struct ConfigSource<'a> {
-    client: &'a KubeClient,
-    namespace: &'a str,
-    name: &'a str,
-    last_error: LastError,
+    pub(crate) client: &'a KubeClient,
+    pub(crate) options: &'a TaintOptions,
+    pub(crate) last_error: LastError,
 }
 
-impl<'a> ConfigSource<'a> {
-    pub(crate) fn new(client: &'a KubeClient, namespace: &'a str, name: &'a str) -> ConfigSource<'a> {
-        ConfigSource { client, namespace, name, last_error: LastError::default() }
-    }
-
+impl ConfigSource<'_> {
     /// Reads the current configuration.
     pub(crate) async fn read_config(&self) -> Result<ReadinessConfig, ConfigReadError> {
-        let name = format!("{}/{}", self.namespace, self.name);
-        let path = format!("/api/v1/namespaces/{}/configmaps/{}", self.namespace, self.name);
+        let TaintOptions { config_namespace, config_name, .. } = self.options;
+        let name = format!("{config_namespace}/{config_name}");
+        let path = format!("/api/v1/namespaces/{config_namespace}/configmaps/{config_name}");
         let map: ConfigMap = self.client.get(&format!("ConfigMap {name}"), &path, LIMIT).await?;
         ReadinessConfig::parse(&map.data).map_err(|cause| ConfigReadError::Invalid { name, cause })
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kubeio::KubeClient;
+use retry::LastError;
 use tokio::time::timeout;
 use tracing::info;
 
@@ -50,16 +51,13 @@ pub enum OnceError {
 /// Adds and removes the taint.
 #[derive(Clone)]
 pub struct TaintController {
-    client: KubeClient,
-    options: TaintOptions,
+    /// The API server.
+    pub client: KubeClient,
+    /// The operator's options.
+    pub options: TaintOptions,
 }
 
 impl TaintController {
-    /// Creates the controller without starting it.
-    pub fn new(client: KubeClient, options: TaintOptions) -> TaintController {
-        TaintController { client, options }
-    }
-
     /// Maintains the taints of all nodes while it is polled. Without a valid configuration it changes none.
     pub async fn run(&self) {
         let mut source = self.config_source();
@@ -67,11 +65,10 @@ impl TaintController {
         loop {
             log_config(&config);
             let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
-            let next = tokio::select! {
+            config = tokio::select! {
                 () = pass.run() => return, // the pass does not end by itself
                 next = source.next_config(Some(&config)) => next,
             };
-            config = next;
         }
     }
 
@@ -98,11 +95,11 @@ impl TaintController {
     }
 
     fn config_source(&self) -> ConfigSource<'_> {
-        ConfigSource::new(&self.client, &self.options.config_namespace, &self.options.config_name)
+        ConfigSource { client: &self.client, options: &self.options, last_error: LastError::default() }
     }
 }
 
 fn log_config(config: &ReadinessConfig) {
-    let required: Vec<String> = config.requirements().iter().map(ToString::to_string).collect();
+    let required: Vec<String> = config.requirements.iter().map(ToString::to_string).collect();
     info!(target: "taint", taint = TAINT.key, required = required.join("; "), "configuration read");
 }

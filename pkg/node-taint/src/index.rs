@@ -97,7 +97,7 @@ impl RequiredPods {
 impl NodeIndex {
     /// Creates an index without observations.
     pub fn new(config: &ReadinessConfig) -> NodeIndex {
-        let required = config.requirements().iter().cloned().map(RequiredPods::new).collect();
+        let required = config.requirements.iter().cloned().map(RequiredPods::new).collect();
         NodeIndex { nodes: BTreeMap::new(), are_nodes_listed: false, required }
     }
 

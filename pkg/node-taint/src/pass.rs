@@ -48,7 +48,7 @@ impl<'a> TaintPass<'a> {
         node_selector: &str,
     ) -> TaintPass<'a> {
         let pods =
-            config.requirements().iter().enumerate().map(|(number, pods)| watch_pods(client, number, pods));
+            config.requirements.iter().enumerate().map(|(number, pods)| watch_pods(client, number, pods));
         let observed = stream::select_all(pods.chain([watch_nodes(client, node_selector)]));
         TaintPass {
             client,

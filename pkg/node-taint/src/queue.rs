@@ -27,9 +27,7 @@ impl TaintQueue {
     /// Queues a node that needs a change, unless it is already waiting or being handled.
     pub fn mark_pending(&mut self, node: &str, now: Instant) {
         let new = || QueuedNode { due: Some(now), attempts: BACKOFF.start_attempts() };
-        if !self.0.contains_key(node) {
-            self.0.insert(node.to_owned(), new());
-        }
+        self.0.entry(node.to_owned()).or_insert_with(new);
     }
 
     /// Takes the node that has been due for the longest time, and marks it as being handled.

@@ -65,23 +65,17 @@ fn is_requirement(part: &str) -> bool {
     if let Some(list) = part.strip_suffix(')') {
         return is_set_requirement(list);
     }
-    if let Some((key, value)) = part.split_once("!=").or_else(|| part.split_once("==")) {
-        return is_key(key.trim()) && is_value(value.trim());
+    match ["!=", "==", "="].into_iter().find_map(|operator| part.split_once(operator)) {
+        Some((key, value)) => is_key(key.trim()) && is_value(value.trim()),
+        None => is_key(part.strip_prefix('!').unwrap_or(part).trim()),
     }
-    if let Some((key, value)) = part.split_once('=') {
-        return is_key(key.trim()) && is_value(value.trim());
-    }
-    is_key(part.strip_prefix('!').unwrap_or(part).trim())
 }
 
 /// Whether the text, without its closing parenthesis, is a set requirement, such as `app in (a,b`.
 fn is_set_requirement(text: &str) -> bool {
     let Some((head, values)) = text.split_once('(') else { return false };
-    let mut fields = head.split_whitespace();
-    let (key, operator, rest) = (fields.next(), fields.next(), fields.next());
-    key.is_some_and(is_key)
-        && matches!(operator, Some("in" | "notin"))
-        && rest.is_none()
+    let words: Vec<&str> = head.split_whitespace().collect();
+    matches!(words.as_slice(), [key, "in" | "notin"] if is_key(key))
         && values.split(',').all(|value| is_value(value.trim()))
 }
 
@@ -102,12 +96,11 @@ fn is_value(value: &str) -> bool {
 
 /// Whether the text consists of letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
 fn is_name(name: &str, most: usize) -> bool {
-    let is_end =
-        |character: Option<char>| character.is_some_and(|character| character.is_ascii_alphanumeric());
+    let is_end = |character: char| character.is_ascii_alphanumeric();
     name.len() <= most
-        && is_end(name.chars().next())
-        && is_end(name.chars().next_back())
-        && name.chars().all(|character| character.is_ascii_alphanumeric() || "-_.".contains(character))
+        && name.starts_with(is_end)
+        && name.ends_with(is_end)
+        && name.chars().all(|character| is_end(character) || "-_.".contains(character))
 }
 
 #[cfg(test)]

@@ -26,16 +26,10 @@ impl From<&Pod> for PodIds {
 /// The pods of a node. It should have all of them: a process belongs to the outermost known pod of its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownPods {
-    owners: BTreeMap<UidNumber, Owner>,
+    /// Pod with each UID; `None`: several pods have it, so a process with it belongs to none of them.
+    owners: BTreeMap<UidNumber, Option<PodUid>>,
     /// Pods that share a UID with another one.
     contested: BTreeSet<PodUid>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Owner {
-    Pod(PodUid),
-    /// Several pods have this UID, so a process with it belongs to none of them.
-    Contested,
 }
 
 /// The pod that a process belongs to.
@@ -74,11 +68,8 @@ impl KnownPods {
             claims.entry(number).or_default().push(uid);
         }
         for (number, uids) in claims {
-            let owner = match uids.as_slice() {
-                [uid] => Owner::Pod((*uid).clone()),
-                _ => Owner::Contested,
-            };
-            if owner == Owner::Contested {
+            let owner = if let [uid] = uids.as_slice() { Some((*uid).clone()) } else { None };
+            if owner.is_none() {
                 self.contested.extend(uids.into_iter().cloned());
             }
             self.owners.insert(number, owner);
@@ -93,7 +84,7 @@ impl KnownPods {
     /// Returns the pod to which a process belongs, by its `/proc/PID/cgroup` (version 1 or 2): the outermost known one
     /// of its path.
     pub fn process_owner(&self, cgroup: &str) -> ProcessOwner {
-        let mut found: Option<(&Owner, bool)> = None;
+        let mut found: Option<(&Option<PodUid>, bool)> = None;
         for path in cgroup_paths(cgroup) {
             let mut names = pods_in_path(path).enumerate();
             let Some((place, owner)) =
@@ -108,8 +99,8 @@ impl KnownPods {
             found = Some((owner, nested));
         }
         match found {
-            Some((Owner::Pod(uid), nested)) => ProcessOwner::Pod { uid: uid.clone(), nested },
-            Some((Owner::Contested, _)) | None => ProcessOwner::Nobody,
+            Some((Some(uid), nested)) => ProcessOwner::Pod { uid: uid.clone(), nested },
+            Some((None, _)) | None => ProcessOwner::Nobody,
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Pods in the names of a process's control groups.
 
-use std::fmt;
-
 /// Hexadecimal digits of a UID.
 const DIGITS: usize = 32;
 /// Groups of digits in a UID with separators.
@@ -9,7 +7,7 @@ const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 
 /// A UID in comparable form: the number of its 32 hexadecimal digits. Runtimes write a pod's UID with dashes or
 /// underscores, and that of a static pod, the hash of its manifest, without any.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UidNumber(u128);
 
 impl UidNumber {
@@ -22,12 +20,6 @@ impl UidNumber {
     /// Parses the hash of a manifest: 32 hexadecimal digits without separators, a form that no UID of the API has.
     pub(crate) fn from_hash(hash: &str) -> Option<UidNumber> {
         (hash.len() == DIGITS).then(|| UidNumber::parse(hash)).flatten()
-    }
-}
-
-impl fmt::Debug for UidNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
     }
 }
 

@@ -6,11 +6,13 @@ mod running_pods;
 use std::{collections::BTreeMap, time::Duration};
 
 use enrolment::EnrolmentPolicy;
-use futures_util::{StreamExt as _, future::BoxFuture};
+use futures_util::{
+    StreamExt as _,
+    future::{BoxFuture, OptionFuture},
+};
 use kubeio::{Collection, KubeClient};
 use metrics::gauge_value;
 use model::{EventLevel, EventSubject, ExistingConnections, Notice, Pod, PodName, PodUid};
-use netns_changes::NetnsDisturbance;
 use pod_identity::KnownPods;
 use retry::LastError;
 use tokio::{
@@ -167,15 +169,17 @@ impl RepairController {
                     self.keep_rules(&mut rules, &sidecars, watcher, true).await;
                     (search, has_new) = (Instant::now() + SEARCH.max(began.elapsed() * SEARCH_RELIEF), false);
                 }
-                changed = next_changed(watch.as_mut()) => rules.compare_changed(changed),
-                () = wait_until(recheck) => rules.compare_changed(BTreeMap::new()),
-                compared = rules.next_compared() => self.finish_comparison(&mut rules, compared).await,
+                Some(changed) = OptionFuture::from(watch.as_mut().map(SidecarWatch::next_disturbances)) => {
+                    rules.compare_changed(changed);
+                }
+                Some(()) = OptionFuture::from(recheck.map(sleep_until)) => rules.compare_changed(BTreeMap::new()),
+                Some(compared) = rules.running.next() => self.finish_comparison(&mut rules, compared).await,
                 () = sleep(GATE), if keeps_rules && !sidecars.is_complete() => {}
                 (task, outcome) = finish_attempt(&mut attempt) => {
                     queue.finish_task(&task, outcome, std::time::Instant::now());
                 }
                 // Last branch: a running pod does not wait for all broken ones.
-                () = wait_until(due), if attempt.is_none() => {
+                Some(()) = OptionFuture::from(due.map(sleep_until)), if attempt.is_none() => {
                     let now = std::time::Instant::now();
                     if !is_installed() {
                         queue.pause_until(now + GATE);
@@ -197,7 +201,7 @@ impl RepairController {
     async fn handle_task(&self, task: &RepairTask, known: KnownPods, is_excluded: bool) -> RepairOutcome {
         let pod = &task.pod;
         let attempt = if self.options.dry_run {
-            Attempt::Skipped { message: format!("dry run: {}", self.intended_action()) }
+            Attempt::Skipped(format!("dry run: {}", self.intended_action()))
         } else {
             self.attempt_repair(task, known, is_excluded).await
         };
@@ -207,9 +211,9 @@ impl RepairController {
             Attempt::Done { level, reason, message } => {
                 self.metrics.count_repair(mode, "success");
                 info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
-                let (name, what) = (pod.name.clone(), message.clone());
-                let (cause, took, undone) = ("repair", Duration::ZERO, None);
-                self.send_report(RepairReport::Change(RepairedPod { name, cause, what, took, undone })).await;
+                let (name, what, took) = (pod.name.clone(), message.clone(), Duration::ZERO);
+                let change = RepairedPod { name, cause: "repair", what, took, undone: None };
+                self.send_report(RepairReport::Change(change)).await;
                 self.publish_event(&pod.name, &pod.uid, level, reason, message).await;
                 RepairOutcome::Done
             }
@@ -220,7 +224,7 @@ impl RepairController {
                 }
                 RepairOutcome::Skipped
             }
-            Attempt::Skipped { message } => {
+            Attempt::Skipped(message) => {
                 if !task.is_recheck {
                     self.metrics.count_repair(mode, "skip");
                     info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
@@ -229,7 +233,7 @@ impl RepairController {
                 }
                 RepairOutcome::Skipped
             }
-            Attempt::Failed { message } => {
+            Attempt::Failed(message) => {
                 self.metrics.count_repair(mode, "fail");
                 warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
                 self.publish_event(&pod.name, &pod.uid, EventLevel::Warning, "RepairFailed", message).await;
@@ -287,18 +291,4 @@ async fn finish_attempt<T>(attempt: &mut Option<BoxFuture<'_, T>>) -> T {
     let done = running.await;
     *attempt = None;
     done
-}
-
-async fn next_changed(watch: Option<&mut SidecarWatch>) -> BTreeMap<PodUid, NetnsDisturbance> {
-    match watch {
-        Some(watch) => watch.next_disturbances().await,
-        None => std::future::pending().await,
-    }
-}
-
-pub(crate) async fn wait_until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
-    }
 }

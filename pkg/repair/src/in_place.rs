@@ -24,8 +24,6 @@ pub struct InPlaceRepair {
     pub proc: PathBuf,
     /// How rules are changed.
     pub firewall: FirewallOptions,
-    /// The plugin's policy: a pod that it does not redirect is not repaired either.
-    pub policy: EnrolmentPolicy,
     /// Treatment of the connections of pods without their own setting.
     pub existing: ExistingConnections,
     /// In which namespace the runtime added each pod.
@@ -194,10 +192,9 @@ pub(crate) fn recorded_redirect(
 
 /// Returns the choice of a pod's families: those of its recorded rules, and those by its addresses.
 pub(crate) fn family_choice(redirect: &SidecarRedirect, recorded: Option<&RecordedRules>) -> FamilyChoice {
-    match redirect.dual_stack {
-        _ if recorded.is_some_and(|rules| rules.has_family(Family::V6)) => FamilyChoice::Both,
-        true => FamilyChoice::Dual,
-        false => FamilyChoice::First,
+    match recorded {
+        Some(rules) if rules.has_family(Family::V6) => FamilyChoice::Both,
+        _ => FamilyChoice::by_setting(redirect.dual_stack),
     }
 }
 

@@ -106,8 +106,7 @@ impl RepairQueue {
 
     fn update_pod(&mut self, pod: ObservedPod, known: Option<BrokenPod>, now: Instant) {
         let Some(breakage) = self.criteria.find_breakage(&pod) else { return };
-        let known = known.filter(|known| known.pod.uid == pod.uid);
-        let entry = match known {
+        let entry = match known.filter(|known| known.pod.uid == pod.uid) {
             Some(known) => BrokenPod { pod, breakage, ..known },
             None => BrokenPod {
                 pod,

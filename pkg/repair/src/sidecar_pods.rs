@@ -61,27 +61,24 @@ impl SidecarPods {
     /// Applies an event of the API server, and takes the part out of it that no other component needs. Returns whether
     /// a pod is new, or has other addresses than before.
     pub(crate) fn observe_event(&mut self, event: &mut ListEvent<ObservedPod>) -> bool {
-        let before = match event {
-            ListEvent::Reset(_) => std::mem::take(&mut self.pods),
-            ListEvent::Applied(_) | ListEvent::Deleted(_) => BTreeMap::new(),
-        };
-        let mut has_new = false;
         match event {
             ListEvent::Reset(pods) => {
+                let before = std::mem::take(&mut self.pods);
                 self.observed.clear();
                 self.listed = true;
-                pods.iter_mut().for_each(|pod| has_new |= self.update_pod(pod, before.get(&pod.uid)));
+                pods.iter_mut()
+                    .fold(false, |has_new, pod| self.update_pod(pod, before.get(&pod.uid)) || has_new)
             }
             ListEvent::Applied(pod) => {
                 let before = self.pods.remove(&pod.uid);
-                has_new = self.update_pod(pod, before.as_ref());
+                self.update_pod(pod, before.as_ref())
             }
             ListEvent::Deleted(pod) => {
                 self.pods.remove(&pod.uid);
                 self.observed.remove(&pod.uid);
+                false
             }
         }
-        has_new
     }
 
     /// Returns whether the pod is one of them and was not `before`, or had other addresses: its sandbox was replaced.

@@ -532,10 +532,9 @@ mod tests {
 
     /// A reconciler with a running pod for each of these characters; upper case ones are slow.
     fn reconciler_of(uids: &str) -> (SidecarRuleReconciler, SidecarPods) {
-        let (policy, existing) = (enrolment::EnrolmentPolicy::default(), ExistingConnections::default());
         let (proc, firewall) = ("/proc".into(), FirewallOptions::default());
-        let in_place =
-            InPlaceRepair { proc, firewall, policy: policy.clone(), existing, records: Arc::new(Vec::new) };
+        let existing = ExistingConnections::default();
+        let in_place = InPlaceRepair { proc, firewall, existing, records: Arc::new(Vec::new) };
         let mut reconciler = SidecarRuleReconciler::new(in_place, false, None);
         let pods = uids.chars().map(|uid| {
             let pod = json!({
@@ -546,7 +545,7 @@ mod tests {
             });
             serde_json::from_value::<Pod>(pod).unwrap().into()
         });
-        let mut all = SidecarPods::new(policy);
+        let mut all = SidecarPods::new(enrolment::EnrolmentPolicy::default());
         all.observe_event(&mut ListEvent::Reset(pods.collect()));
         let netns = Arc::new(Netns::open("/proc/self/ns/net").unwrap());
         for uid in all.all_pods().keys() {

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, io, time::Instant};
 
+use futures_util::future::OptionFuture;
 use model::PodUid;
 use netns_changes::{Change, ChangeReporter, ChangeWatcher, NetnsDisturbance};
 use retry::ChangePace;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::sleep_until};
 use tracing::warn;
 
 /// Capacity for changes of pods that wait to be handled; further ones are left to the clock.
@@ -60,13 +61,13 @@ impl SidecarWatch {
             if !begins.is_empty() {
                 return begins.into_iter().map(|(uid, (_, disturbance))| (uid, disturbance)).collect();
             }
-            let next = self.due.values().map(|(due, _)| *due).min().map(tokio::time::Instant::from_std);
+            let next = self.due.values().map(|(due, _)| *due).min();
             tokio::select! {
                 changed = self.changed.recv() => match changed {
                     Some(change) => self.schedule_change(change),
                     None => std::future::pending().await, // never: the reporter keeps the sender
                 },
-                () = super::controller::wait_until(next) => {}
+                Some(()) = OptionFuture::from(next.map(|next| sleep_until(next.into()))) => {}
             }
         }
     }

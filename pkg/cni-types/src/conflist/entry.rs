@@ -49,7 +49,6 @@ impl ConflistEntry {
     /// # Errors
     /// The template is not a JSON object of our type, or is rejected by the plugin ([`NetConf::parse`], with a name and a version
     /// where it has none) or the runtime.
-    /// version where it has none) or the runtime does not accept.
     pub fn parse(template: &str) -> Result<ConflistEntry, EntryError> {
         let Json::Object(mut members) = Json::parse(template.as_bytes())? else {
             return Err(EntryError::NotAnObject);

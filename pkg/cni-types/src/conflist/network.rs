@@ -238,13 +238,12 @@ fn missing_member(path: &str) -> UnusableConf {
 enum MemberShape {
     Text,
     Flag,
-    Texts,
+    /// A list whose elements all have one type.
+    List(&'static MemberShape),
     /// An object whose members all have one type.
     Map(&'static MemberShape),
     /// An object whose listed members have these types.
     Struct(&'static [(&'static str, MemberShape)]),
-    /// A list of such objects.
-    Structs(&'static [(&'static str, MemberShape)]),
     /// An object with any members.
     Object,
 }
@@ -263,15 +262,16 @@ const PLUGIN: &[(&str, MemberShape)] = &[
 /// Member added in libcni 1.2.
 const ATTACHMENTS: &[(&str, MemberShape)] = &[(
     "cni.dev/valid-attachments",
-    MemberShape::Structs(&[("containerID", MemberShape::Text), ("ifname", MemberShape::Text)]),
+    MemberShape::List(&MemberShape::Struct(&[
+        ("containerID", MemberShape::Text),
+        ("ifname", MemberShape::Text),
+    ])),
 )];
 
-const DNS: &[(&str, MemberShape)] = &[
-    ("nameservers", MemberShape::Texts),
-    ("domain", MemberShape::Text),
-    ("search", MemberShape::Texts),
-    ("options", MemberShape::Texts),
-];
+const TEXTS: MemberShape = MemberShape::List(&MemberShape::Text);
+
+const DNS: &[(&str, MemberShape)] =
+    &[("nameservers", TEXTS), ("domain", MemberShape::Text), ("search", TEXTS), ("options", TEXTS)];
 
 fn check_plugin(members: &JsonMembers, prefix: &str, libcni: Libcni) -> Result<(), UnusableConf> {
     check_members(members, PLUGIN, prefix)?;
@@ -299,10 +299,9 @@ fn check_shape(value: &Json, shape: &MemberShape, path: &str) -> Result<(), Unus
         (Json::Null, _) | (Json::String(_), MemberShape::Text) | (Json::Bool(_), MemberShape::Flag) => {
             return Ok(());
         }
-        (Json::List(list), MemberShape::Texts) => {
+        (Json::List(list), MemberShape::List(shape)) => {
             let mut places = list.iter().enumerate();
-            return places
-                .try_for_each(|(at, text)| check_shape(text, &MemberShape::Text, &format!("{path}[{at}]")));
+            return places.try_for_each(|(at, item)| check_shape(item, shape, &format!("{path}[{at}]")));
         }
         (Json::Object(members), MemberShape::Map(shape)) => {
             return members
@@ -312,17 +311,11 @@ fn check_shape(value: &Json, shape: &MemberShape, path: &str) -> Result<(), Unus
         (Json::Object(members), MemberShape::Struct(shapes)) => {
             return check_members(members, shapes, &format!("{path}."));
         }
-        (Json::List(list), MemberShape::Structs(shapes)) => {
-            let mut places = list.iter().enumerate();
-            return places.try_for_each(|(at, item)| {
-                check_shape(item, &MemberShape::Struct(shapes), &format!("{path}[{at}]"))
-            });
-        }
         (Json::Object(_), MemberShape::Object) => return check_numbers(value),
         (_, MemberShape::Text) => "a string",
         (_, MemberShape::Flag) => "a boolean",
-        (_, MemberShape::Texts) => "a list of strings",
-        (_, MemberShape::Structs(_)) => "a list of objects",
+        (_, MemberShape::List(MemberShape::Text)) => "a list of strings",
+        (_, MemberShape::List(_)) => "a list of objects",
         (_, MemberShape::Map(_) | MemberShape::Struct(_) | MemberShape::Object) => "an object",
     };
     Err(wrong_type(path, expected))

@@ -58,16 +58,14 @@ impl<'a> ResultLists<'a> {
                     .collect(),
             };
         }
-        let list = |key| fields.object_list(key).unwrap_or_default();
-        let interfaces =
-            list("interfaces").iter().map(|interface| object_members(interface, &[], None)).collect();
+        let list = |key: &str, skip: &[&str], address: Option<&str>| {
+            let elements = fields.object_list(key).unwrap_or_default();
+            elements.iter().map(|element| object_members(element, skip, address)).collect()
+        };
         ResultLists {
-            interfaces: fields.get("interfaces").map(|_| interfaces),
-            ips: list("ips")
-                .iter()
-                .map(|ip| object_members(ip, &["address", "version"], Some("address")))
-                .collect(),
-            routes: list("routes").iter().map(|route| object_members(route, &[], None)).collect(),
+            interfaces: fields.get("interfaces").map(|_| list("interfaces", &[], None)),
+            ips: list("ips", &["address", "version"], Some("address")),
+            routes: list("routes", &[], None),
         }
     }
 
@@ -107,7 +105,7 @@ impl<'a> ResultLists<'a> {
 
     /// Returns the first address of each family, with the routes of the family.
     fn into_ip4_ip6(self, result: &CniResult) -> ResultMembers<'a> {
-        let (mut ip4, mut ip6): (Option<ResultMembers<'a>>, Option<ResultMembers<'a>>) = (None, None);
+        let (mut ip4, mut ip6) = (None, None);
         for (mut ip, typed) in self.ips.into_iter().zip(&result.ips) {
             ip.retain(|(name, _)| !name.eq_ignore_ascii_case("interface"));
             if let Some((name, _)) = ip.iter_mut().find(|(name, _)| *name == "address") {
@@ -118,7 +116,7 @@ impl<'a> ResultLists<'a> {
         }
         let (mut routes4, mut routes6) = (Vec::new(), Vec::new());
         for (route, typed) in self.routes.into_iter().zip(&result.routes) {
-            if typed.dst.addr().to_canonical().is_ipv4() { routes4.push(route) } else { routes6.push(route) }
+            if typed.addr().to_canonical().is_ipv4() { routes4.push(route) } else { routes6.push(route) }
         }
         let mut members = Vec::new();
         for (key, ip, routes) in [("ip4", ip4, routes4), ("ip6", ip6, routes6)] {

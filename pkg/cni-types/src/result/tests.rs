@@ -27,11 +27,10 @@ fn newest() -> Value {
 fn a_result_is_typed() {
     let raw = raw(&newest());
     let prev = PrevResult::parse(&raw, CniVersion::V1_1_0).unwrap();
-    let result = prev.parsed_result();
-    let names: Vec<&str> = result.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    assert_eq!(names, ["veth1", "eth0"]);
+    let result = &prev.result;
+    assert_eq!(result.interfaces, ["veth1", "eth0"]);
     assert_eq!(result.ips[0].address.to_string(), "10.1.0.5/24");
-    assert_eq!(result.routes[1].dst.prefix_len(), 0);
+    assert_eq!(result.routes[1].prefix_len(), 0);
 }
 
 #[test]
@@ -93,12 +92,8 @@ fn pod_ips_are_those_of_the_pods_interface_or_of_none() {
                 {"address": "10.0.0.5/16", "interface": 1}]});
     let raw = raw(&value);
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    let ips: Vec<String> = prev
-        .parsed_result()
-        .pod_ips(&CniIfName::new("eth0").unwrap())
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let ips: Vec<String> =
+        prev.result.pod_ips(&CniIfName::new("eth0").unwrap()).iter().map(ToString::to_string).collect();
     assert_eq!(ips, ["10.0.0.5", "10.0.0.6", "fd00::5", "10.0.0.7"]);
 }
 

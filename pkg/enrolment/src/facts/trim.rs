@@ -64,13 +64,7 @@ pub fn trim_pod(pod: &mut Pod) {
     let metadata = &mut pod.metadata;
     metadata.resource_version = String::new();
     metadata.owners = Vec::new();
-    metadata.annotations.retain(|key, value| match annotation_limit(key) {
-        Some(limit) => {
-            truncate_text(value, limit);
-            true
-        }
-        None => false,
-    });
+    trim_annotations(&mut metadata.annotations, annotation_limit);
     trim_labels(&mut metadata.labels);
     let spec = &mut pod.spec;
     for containers in [&mut spec.containers, &mut spec.init_containers, &mut spec.ephemeral_containers] {
@@ -107,13 +101,7 @@ pub fn trim_to_sidecar(pod: &mut Pod) {
 
 /// Trims a namespace like [`trim_pod`]; its labels and the exceptions that it requests are retained.
 pub fn trim_namespace(namespace: &mut Namespace) {
-    namespace.metadata.annotations.retain(|key, value| match exception_limit(key) {
-        Some(limit) => {
-            truncate_text(value, limit);
-            true
-        }
-        None => false,
-    });
+    trim_annotations(&mut namespace.metadata.annotations, exception_limit);
     namespace.metadata.resource_version = String::new();
     namespace.metadata.owners = Vec::new();
     trim_labels(&mut namespace.metadata.labels);
@@ -132,6 +120,10 @@ fn annotation_limit(annotation: &str) -> Option<usize> {
 fn exception_limit(annotation: &str) -> Option<usize> {
     let kind = ExceptionKind::ALL.into_iter().find(|kind| kind.annotation() == annotation)?;
     Some(kind.max_length())
+}
+
+fn trim_annotations(annotations: &mut BTreeMap<String, String>, limit_of: impl Fn(&str) -> Option<usize>) {
+    annotations.retain(|key, value| limit_of(key).inspect(|limit| truncate_text(value, *limit)).is_some());
 }
 
 fn trim_labels(labels: &mut BTreeMap<String, String>) {

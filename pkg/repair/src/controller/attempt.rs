@@ -22,12 +22,10 @@ pub(super) enum Attempt {
         message: String,
     },
     Unchanged,
-    Skipped {
-        message: String,
-    },
-    Failed {
-        message: String,
-    },
+    /// With the reason.
+    Skipped(String),
+    /// With the error.
+    Failed(String),
     /// The pod has changed since it was observed.
     Outdated,
     Gone,
@@ -67,8 +65,8 @@ impl RepairController {
     async fn delete_pod(&self, task: &RepairTask, is_excluded: bool) -> Attempt {
         let ObservedPod { name, uid, version, .. } = &task.pod;
         if task.pod.is_finished && !task.pod.has_controller {
-            let message = format!("{}; it has ended, and nothing would replace it", task.breakage);
-            return Attempt::Skipped { message };
+            let why = "it has ended, and nothing would replace it";
+            return Attempt::Skipped(format!("{}; {why}", task.breakage));
         }
         if let Err(attempt) = self.read_redirected(task, is_excluded).await {
             return attempt;
@@ -90,8 +88,7 @@ impl RepairController {
 
     async fn repair_in_place(&self, task: &RepairTask, known: KnownPods, is_excluded: bool) -> Attempt {
         if task.pod.is_finished {
-            let message = format!("{}; it has ended and does not start again", task.breakage);
-            return Attempt::Skipped { message };
+            return Attempt::Skipped(format!("{}; it has ended and does not start again", task.breakage));
         }
         let (pod, redirect) = match self.read_redirected(task, is_excluded).await {
             Ok(found) => found,
@@ -110,8 +107,8 @@ impl RepairController {
                 ),
             },
             Ok(Ok(InPlaceReport::Unchanged)) => Attempt::Unchanged,
-            Ok(Err(error)) => Attempt::Failed { message: format!("{}; {error}", task.breakage) },
-            Err(error) => Attempt::Failed { message: format!("{}; defect: {error}", task.breakage) },
+            Ok(Err(error)) => Attempt::Failed(format!("{}; {error}", task.breakage)),
+            Err(error) => Attempt::Failed(format!("{}; defect: {error}", task.breakage)),
         }
     }
 
@@ -122,18 +119,17 @@ impl RepairController {
         task: &RepairTask,
         is_excluded: bool,
     ) -> Result<(Pod, Arc<SidecarRedirect>), Attempt> {
-        let skipped = |reason: SkipReason| Attempt::Skipped {
-            message: format!("{}; not redirected: {reason}", task.breakage),
-        };
+        let skipped =
+            |reason: SkipReason| Attempt::Skipped(format!("{}; not redirected: {reason}", task.breakage));
         if is_excluded {
             return Err(skipped(SkipReason::ExcludedNamespace));
         }
         let pod = self.read_pod(&task.pod).await?;
-        match enrolment::decide(&pod, None, &self.in_place.policy) {
+        match enrolment::decide(&pod, None, &self.options.policy) {
             Ok(PodDecision::Sidecar(redirect)) => Ok((pod, Arc::from(redirect))),
             Ok(PodDecision::Skip(reason)) => Err(skipped(reason)),
             Ok(PodDecision::Ambient(_)) => Err(skipped(SkipReason::NotInjected)),
-            Err(invalid) => Err(Attempt::Failed { message: format!("{}; {invalid}", task.breakage) }),
+            Err(invalid) => Err(Attempt::Failed(format!("{}; {invalid}", task.breakage))),
         }
     }
 
@@ -144,13 +140,13 @@ impl RepairController {
             Ok(pod) if pod.metadata.uid == *uid => Ok(pod),
             Ok(_) => Err(Attempt::Gone), // another pod has its name
             Err(error) if error.kind() == ApiErrorKind::NotFound => Err(Attempt::Gone),
-            Err(error) => Err(Attempt::Failed { message: error.to_string() }),
+            Err(error) => Err(Attempt::Failed(error.to_string())),
         }
     }
 
     /// Determines the outcome of a failed request that had the observed version of the pod as its precondition.
     async fn judge_failure(&self, observed: &ObservedPod, error: &kubeio::Error) -> Attempt {
-        let failed = Attempt::Failed { message: error.to_string() };
+        let failed = Attempt::Failed(error.to_string());
         match error.kind() {
             ApiErrorKind::NotFound => Attempt::Gone,
             ApiErrorKind::Conflict => match self.read_pod(observed).await {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::{future::BoxFuture, stream::FuturesUnordered};
 use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
 use pod_status::lifecycle::{UNDONE, UNSTABLE, describe_conflict, writer_clause};
@@ -23,7 +23,7 @@ pub(super) struct KeptRules {
     reconciler: Option<SidecarRuleReconciler>,
     last_pass: LastError,
     /// Running comparisons.
-    running: FuturesUnordered<BoxFuture<'static, (PodUid, Result<Compared, JoinError>)>>,
+    pub(super) running: FuturesUnordered<BoxFuture<'static, (PodUid, Result<Compared, JoinError>)>>,
 }
 
 impl KeptRules {
@@ -46,14 +46,6 @@ impl KeptRules {
             let uid = comparison.uid.clone();
             let compared = tokio::task::spawn_blocking(move || comparison.run());
             self.running.push(Box::pin(async move { (uid, compared.await) }));
-        }
-    }
-
-    /// Waits for the end of a comparison; forever if there is none.
-    pub(super) async fn next_compared(&mut self) -> (PodUid, Result<Compared, JoinError>) {
-        match self.running.next().await {
-            Some(compared) => compared,
-            None => std::future::pending().await,
         }
     }
 }
@@ -156,8 +148,8 @@ impl RepairController {
                 if let Some(changes) = disturbance.filter(|_| !is_contested) {
                     self.metrics.drift_repaired(changes.metric_label(), took);
                 }
-                let (name, cause) = (name.clone(), "drift");
-                self.send_report(RepairReport::Change(RepairedPod { name, cause, what, took, undone })).await;
+                let change = RepairedPod { name: name.clone(), cause: "drift", what, took, undone };
+                self.send_report(RepairReport::Change(change)).await;
                 (if is_contested { "fail" } else { "success" }, event)
             }
             Err(error) => {
