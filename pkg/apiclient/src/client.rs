@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use http_response::{HttpError, HttpResponse};
@@ -57,24 +56,8 @@ impl ApiClient {
     }
 
     /// `GET /<segment>/<segment>…`, decoded from JSON, as in `["api", "v1", "namespaces", "default", "pods", "web-0"]`. Segments
-    /// are escaped. Blocks until a response, or until the policy ends the retries.
-    ///
-    /// # Errors
-    /// The reason why the last attempt failed.
-    pub fn get<T: DeserializeOwned>(
-        &self,
-        segments: &[&str],
-        freshness: Freshness,
-        policy: &RetryPolicy,
-    ) -> Result<T, Error> {
-        self.get_interruptible(segments, freshness, policy, &|delay| {
-            sleep(delay);
-            RetryDecision::Try
-        })
-    }
-
-    /// Gets an object like [`ApiClient::get`], with delays made by the caller, who may end one early because of a change, or give
-    /// up.
+    /// are escaped. Blocks until a response, or until the policy ends the retries. Delays are made by `wait`, which may end one
+    /// early because of a change, or give up.
     ///
     /// # Errors
     /// The reason why the last attempt failed.

@@ -28,10 +28,9 @@ impl fmt::Display for Error {
             write!(f, " at the API server {server}")?;
         }
         write!(f, ": {}", self.reason)?;
-        let times = if self.tries == 1 { "once" } else { "times" };
         match self.tries {
-            1 => write!(f, " (tried {times}, {:.1} s)", self.elapsed.as_secs_f64()),
-            tries => write!(f, " (tried {tries} {times} in {:.1} s)", self.elapsed.as_secs_f64()),
+            1 => write!(f, " (tried once, {:.1} s)", self.elapsed.as_secs_f64()),
+            tries => write!(f, " (tried {tries} times in {:.1} s)", self.elapsed.as_secs_f64()),
         }
     }
 }

@@ -43,23 +43,10 @@ pub enum ConfigError {
         /// Cause.
         why: String,
     },
-    /// Neither YAML nor JSON.
-    #[error("invalid YAML: {0}")]
-    Syntax(String),
-    /// A member is missing.
-    #[error("{0} is missing or empty")]
-    Missing(String),
-    /// A member has a wrong value.
-    #[error("{key} {why}")]
-    Invalid {
-        /// Path of the member.
-        key: String,
-        /// Cause.
-        why: String,
-    },
-    /// A member requests a feature that this client does not support.
-    #[error("{0} is not supported here; use a token or a client certificate, and no proxy")]
-    Unsupported(String),
+    /// The text is neither YAML nor JSON, or a member is missing, has a wrong value, or requests a feature that this client does
+    /// not support.
+    #[error("{0}")]
+    Content(String),
 }
 
 /// Reads a file that a kubeconfig names.
@@ -72,7 +59,8 @@ impl Kubeconfig {
     /// The text is no YAML, the current context does not exist, an unsupported feature is requested (`exec`, `auth-provider`,
     /// impersonation, `proxy-url`), or a file that it names cannot be used.
     pub fn parse(text: &str, directory: &Path, read: ReadFile<'_>) -> Result<Self, ConfigError> {
-        let root = parse_document(text).map_err(ConfigError::Syntax)?;
+        let root =
+            parse_document(text).map_err(|why| ConfigError::Content(format!("invalid YAML: {why}")))?;
         let root = Section { name: "", members: &root, directory, read };
         let context = root.find_entry("contexts", "context", root.required_text("current-context")?)?;
         let cluster = root.find_entry("clusters", "cluster", context.required_text("cluster")?)?;
@@ -125,11 +113,11 @@ impl<'a> Section<'a> {
     }
 
     fn invalid_value(&self, key: &str, why: impl fmt::Display) -> ConfigError {
-        ConfigError::Invalid { key: self.key_path(key), why: why.to_string() }
+        ConfigError::Content(format!("{} {why}", self.key_path(key)))
     }
 
     fn missing_value(&self, key: &str) -> ConfigError {
-        ConfigError::Missing(self.key_path(key))
+        self.invalid_value(key, "is missing or empty")
     }
 
     /// Returns a text; `None`: it is absent, null or empty.
@@ -157,7 +145,10 @@ impl<'a> Section<'a> {
     fn refuse_keys(&self, keys: &[&str]) -> Result<(), ConfigError> {
         let nothing = [Value::Null, "".into(), Value::Array(Vec::new()), Value::Object(Map::new())];
         match keys.iter().find(|key| self.members.get(key).is_some_and(|value| !nothing.contains(value))) {
-            Some(key) => Err(ConfigError::Unsupported(self.key_path(key))),
+            Some(key) => {
+                let why = "is not supported here; use a token or a client certificate, and no proxy";
+                Err(self.invalid_value(key, why))
+            }
             None => Ok(()),
         }
     }
@@ -167,7 +158,8 @@ impl<'a> Section<'a> {
         let mut entries = self.members.get(list).and_then(Value::as_array).into_iter().flatten();
         let entry = entries.find(|entry| entry.get("name").and_then(Value::as_str) == Some(name));
         let shown: String = name.chars().take(80).collect();
-        let entry = entry.ok_or_else(|| ConfigError::Missing(format!("the entry {shown:?} of {list}")))?;
+        let missing = || ConfigError::Content(format!("the entry {shown:?} of {list} is missing or empty"));
+        let entry = entry.ok_or_else(missing)?;
         Ok(Section { name: part, members: entry.get(part).unwrap_or(&Value::Null), ..*self })
     }
 

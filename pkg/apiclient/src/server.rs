@@ -1,7 +1,7 @@
 //! Address of the API server.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Host part of a URL.
@@ -93,8 +93,7 @@ impl ServerUrl {
     /// Returns `host:port`, an IPv6 address in brackets: the `Host` header.
     pub(crate) fn authority(&self) -> String {
         match &self.host {
-            ServerHost::Ip(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),
-            ServerHost::Ip(ip) => format!("{ip}:{}", self.port),
+            ServerHost::Ip(ip) => SocketAddr::new(*ip, self.port).to_string(),
             ServerHost::Name(name) => format!("{name}:{}", self.port),
         }
     }

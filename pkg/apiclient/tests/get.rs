@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use apiclient::{ApiClient, Error, FailureReason, Freshness, Resolver, RetryPolicy};
+use apiclient::{ApiClient, Error, FailureReason, Freshness, Resolver, RetryDecision, RetryPolicy};
 use serde::Deserialize;
 use stub::{Dir, Stub, Tls, answer, json};
 
@@ -39,7 +39,14 @@ fn policy() -> RetryPolicy {
 }
 
 fn get(dir: &Dir) -> Result<Pod, Error> {
-    ApiClient::new(dir.kubeconfig()).get(&POD, Freshness::Newest, &policy())
+    get_with(&ApiClient::new(dir.kubeconfig()), &policy())
+}
+
+fn get_with(client: &ApiClient, policy: &RetryPolicy) -> Result<Pod, Error> {
+    client.get_interruptible(&POD, Freshness::Newest, policy, &|delay| {
+        sleep(delay);
+        RetryDecision::Try
+    })
 }
 
 fn pod() -> Vec<u8> {
@@ -174,12 +181,10 @@ fn a_hostname_is_looked_up_and_checked() {
     dir.write("resolv.conf", "nameserver 127.0.0.1\n");
     let resolver = Resolver { hosts: dir.path("hosts"), resolv_conf: dir.path("resolv.conf"), port: 1 };
     let client = ApiClient::new(dir.kubeconfig()).with_resolver(resolver);
-    assert!(client.get::<Pod>(&POD, Freshness::Newest, &policy()).is_ok());
+    assert!(get_with(&client, &policy()).is_ok());
 
     dir.write("hosts", "\n");
-    let error = client
-        .get::<Pod>(&POD, Freshness::Newest, &RetryPolicy { deadline: millis(100), ..policy() })
-        .unwrap_err();
+    let error = get_with(&client, &RetryPolicy { deadline: millis(100), ..policy() }).unwrap_err();
     let (FailureReason::Unreachable(during) | FailureReason::TimedOut(during)) = &error.reason else {
         panic!("{error}")
     };
@@ -235,7 +240,7 @@ fn a_last_try_that_is_cut_short_does_not_hide_what_the_others_were_told() {
         unauthorized_grace: millis(1000),
         ..policy()
     };
-    let error = ApiClient::new(dir.kubeconfig()).get::<Pod>(&POD, Freshness::Newest, &policy).unwrap_err();
+    let error = get_with(&ApiClient::new(dir.kubeconfig()), &policy).unwrap_err();
     assert!(error.tries >= 3 && matches!(error.reason, FailureReason::Unauthorized(_)), "{error}");
 }
 

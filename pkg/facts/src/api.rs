@@ -254,75 +254,61 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     /// Applies an event; returns true if the next request changes.
     fn apply_pods(&mut self, event: ListEvent<TrimmedObject<Pod>>) -> bool {
         let now = Instant::now();
-        let others;
-        match event {
+        let fact = match event {
             ListEvent::Reset(list) => {
                 let versions = list.iter().map(|slim| (slim.object.name(), slim.version()));
                 self.pods.apply_list(versions, |_| true, now);
                 self.synced = true;
-                self.notice_own();
-                others = self.report_unconfirmed();
-                (self.send)(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()));
+                Some(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()))
             }
             ListEvent::Applied(slim) => {
-                let counts = self.pods.apply_event(slim.object.name(), slim.version(), now);
-                self.notice_own();
-                others = self.report_unconfirmed();
-                if counts {
-                    (self.send)(Fact::Pod(Box::new(slim.object)));
-                }
+                let is_accepted = self.pods.apply_event(slim.object.name(), slim.version(), now);
+                is_accepted.then(|| Fact::Pod(Box::new(slim.object)))
             }
             ListEvent::Deleted(slim) => {
                 let (name, uid) = (slim.object.name(), slim.object.metadata.uid);
                 self.pods.apply_delete(&name, &uid);
-                others = self.report_unconfirmed();
-                (self.send)(Fact::PodGone { name, uid });
+                Some(Fact::PodGone { name, uid })
             }
-        }
-        others
+        };
+        self.has_own |= self.own.as_ref().is_some_and(|own| self.pods.is_known(own));
+        self.send_fact(fact)
     }
 
     fn apply_namespaces(&mut self, event: ListEvent<TrimmedObject<Namespace>>) -> bool {
         let now = Instant::now();
-        let others;
-        match event {
+        let fact = match event {
             ListEvent::Reset(list) => {
                 let versions = list.iter().map(|slim| (slim.object.metadata.name.clone(), slim.version()));
-                let pods = &self.pods;
-                self.namespaces.apply_list(
-                    versions,
-                    |name| pods.known_names().any(|pod| pod.namespace == *name),
-                    now,
-                );
-                others = self.report_unconfirmed();
-                (self.send)(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()));
+                let has_pods = |name: &String| self.pods.known_names().any(|pod| pod.namespace == *name);
+                self.namespaces.apply_list(versions, has_pods, now);
+                Some(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()))
             }
             ListEvent::Applied(slim) => {
                 let name = slim.object.metadata.name.clone();
-                let counts = self.namespaces.apply_event(name, slim.version(), now);
-                others = self.report_unconfirmed();
-                if counts {
-                    (self.send)(Fact::Namespace(Box::new(slim.object)));
-                }
+                let is_accepted = self.namespaces.apply_event(name, slim.version(), now);
+                is_accepted.then(|| Fact::Namespace(Box::new(slim.object)))
             }
             ListEvent::Deleted(slim) => {
                 let meta = slim.object.metadata;
                 let is_gone = self.namespaces.apply_delete(&meta.name, &meta.uid);
-                others = self.report_unconfirmed();
-                if is_gone {
-                    (self.send)(Fact::NamespaceGone(meta.name));
-                }
+                is_gone.then_some(Fact::NamespaceGone(meta.name))
             }
+        };
+        self.send_fact(fact)
+    }
+
+    /// Sends the fact of an event after the unconfirmed objects, so that a list is not taken for complete. Returns true if these
+    /// have changed.
+    fn send_fact(&mut self, fact: Option<Fact>) -> bool {
+        let others = self.report_unconfirmed();
+        if let Some(fact) = fact {
+            (self.send)(fact);
         }
         others
     }
 
-    fn notice_own(&mut self) {
-        self.has_own |= self.own.as_ref().is_some_and(|own| self.pods.is_known(own));
-    }
-
-    /// Reports unconfirmed objects, before the list concerned, so that the list is not taken for complete. Returns true if they
-    /// have changed.
+    /// Reports unconfirmed objects. Returns true if they have changed.
     fn report_unconfirmed(&mut self) -> bool {
         let unconfirmed = UnconfirmedObjects {
             pods: self.pods.unconfirmed_names(),
@@ -353,25 +339,22 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         let witness = self.own.clone().filter(|_| self.has_own);
         let witness = OwnPodWitness { own: witness, before: self.witnessed };
         let earliest = self.asked + PACE;
-        let is_pod = match (&pod, &namespace) {
-            (Some((_, _, pod)), Some((_, _, namespace))) => pod <= namespace,
-            (pod, _) => pod.is_some(),
-        };
-        match (pod, namespace) {
-            (Some((name, uid, due)), _) if is_pod => Box::pin(async move {
+        let is_first = |due: &Instant| namespace.as_ref().is_none_or(|(_, _, other)| due <= other);
+        match (pod.filter(|(_, _, due)| is_first(due)), namespace) {
+            (Some((name, uid, due)), _) => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
                 let reply =
                     query_object::<Pod>(&client, &format!("pod {name}"), &name.api_path(), witness).await;
                 QueryAnswer::Pod(name, uid, reply)
             }),
-            (_, Some((name, uid, due))) => Box::pin(async move {
+            (None, Some((name, uid, due))) => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
                 let path = format!("/api/v1/namespaces/{name}");
                 let reply =
                     query_object::<Namespace>(&client, &format!("namespace {name}"), &path, witness).await;
                 QueryAnswer::Namespace(name, uid, reply)
             }),
-            _ => Box::pin(future::pending()),
+            (None, None) => Box::pin(future::pending()),
         }
     }
 
@@ -436,22 +419,16 @@ where
 {
     let before = witness.before;
     match client.get::<T>(what, path, LIMIT).await.map(TrimmedObject::from) {
-        Ok(slim) => match slim.version() {
-            version if version.uid.is_empty() => {
-                ObjectReply { answer: ObjectAnswer::Unknown, object: None, witnessed: before }
-            }
-            version => ObjectReply {
-                answer: ObjectAnswer::There(version),
-                object: Some(Box::new(slim.object)),
-                witnessed: before,
-            },
-        },
+        Ok(slim) if !slim.version().uid.is_empty() => {
+            let answer = ObjectAnswer::There(slim.version());
+            ObjectReply { answer, object: Some(Box::new(slim.object)), witnessed: before }
+        }
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
             let witnessed = witness.last_witnessed(client).await;
             let answer = if witnessed.is_some() { ObjectAnswer::Gone } else { ObjectAnswer::Unknown };
             ObjectReply { answer, object: None, witnessed }
         }
-        Err(_) => ObjectReply { answer: ObjectAnswer::Unknown, object: None, witnessed: before },
+        Ok(_) | Err(_) => ObjectReply { answer: ObjectAnswer::Unknown, object: None, witnessed: before },
     }
 }
 

@@ -80,15 +80,9 @@ struct ObjectDoubt {
 }
 
 /// Objects of one collection, by name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CollectionCache<K> {
     known: BTreeMap<K, KnownObject>,
-}
-
-impl<K> Default for CollectionCache<K> {
-    fn default() -> Self {
-        Self { known: BTreeMap::new() }
-    }
 }
 
 impl<K: Ord + Clone> CollectionCache<K> {

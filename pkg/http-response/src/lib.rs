@@ -3,7 +3,7 @@
 //! Called by `apiclient`, and by clients of an agent's debug state. The crate must not open a connection or send a request. The
 //! plugin links it: it has no dependency of its own.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read};
 
 /// Maximum total size of status line and headers, and of the data between chunks, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
@@ -152,77 +152,49 @@ fn read_chunks<const MAX_BODY: usize>(
     }
 }
 
-/// Reader of a response, with a buffer of unprocessed bytes.
+/// Reader of a response.
 struct ResponseReader<'s, const MAX_BODY: usize, S> {
-    stream: &'s mut S,
-    buffer: Vec<u8>,
+    stream: BufReader<&'s mut S>,
     /// Number of bytes left for lines.
     head_left: usize,
 }
 
 impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
     fn new(stream: &'s mut S) -> Self {
-        ResponseReader { stream, buffer: Vec::new(), head_left: MAX_HEAD }
-    }
-
-    /// Reads more bytes; false at the end.
-    fn fill(&mut self) -> io::Result<bool> {
-        let mut part = [0; 8 * 1024];
-        loop {
-            match self.stream.read(&mut part) {
-                Ok(length) => {
-                    self.buffer.extend(part.iter().take(length));
-                    return Ok(length > 0);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        ResponseReader { stream: BufReader::new(stream), head_left: MAX_HEAD }
     }
 
     /// Reads a line without its end, which is CRLF or, leniently, LF.
     fn read_line(&mut self) -> Result<String, HttpError> {
-        let mut searched = 0;
-        loop {
-            let end = self.buffer.iter().skip(searched).position(|b| *b == b'\n').map(|at| searched + at);
-            let length = end.map_or(self.buffer.len(), |end| end + 1);
-            if length > self.head_left {
-                return Err(malformed_response("the head of the answer is too large"));
-            }
-            if let Some(end) = end {
-                self.head_left -= length;
-                let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
-                line.pop();
-                line.pop_if(|last| *last == b'\r');
-                return String::from_utf8(line).map_err(|_| malformed_response("a header is not text"));
-            }
-            searched = self.buffer.len();
-            if !self.fill()? {
-                return Err(unexpected_end());
-            }
+        let mut line = Vec::new();
+        let limit = self.head_left as u64 + 1;
+        self.stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
+        if line.len() > self.head_left {
+            return Err(malformed_response("the head of the answer is too large"));
         }
+        self.head_left -= line.len();
+        if line.pop() != Some(b'\n') {
+            return Err(unexpected_end());
+        }
+        line.pop_if(|last| *last == b'\r');
+        String::from_utf8(line).map_err(|_| malformed_response("a header is not text"))
     }
 
     fn read_exactly(&mut self, length: usize) -> Result<Vec<u8>, HttpError> {
-        while self.buffer.len() < length {
-            if !self.fill()? {
-                return Err(unexpected_end());
-            }
-        }
-        Ok(self.buffer.drain(..length).collect())
+        let bytes = self.read_up_to(length)?;
+        if bytes.len() == length { Ok(bytes) } else { Err(unexpected_end()) }
     }
 
     /// Reads until the end of the connection.
     fn read_to_end(&mut self) -> Result<Vec<u8>, HttpError> {
-        loop {
-            // Including the part received with the headers.
-            if self.buffer.len() > MAX_BODY {
-                return Err(too_large::<MAX_BODY>());
-            }
-            if !self.fill()? {
-                return Ok(std::mem::take(&mut self.buffer));
-            }
-        }
+        let bytes = self.read_up_to(MAX_BODY.saturating_add(1))?;
+        if bytes.len() > MAX_BODY { Err(too_large::<MAX_BODY>()) } else { Ok(bytes) }
+    }
+
+    fn read_up_to(&mut self, limit: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.stream.by_ref().take(limit as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

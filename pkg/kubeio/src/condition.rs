@@ -67,11 +67,8 @@ impl KubeClient {
 }
 
 fn read_status(node: &Node, kind: &str) -> Option<ConditionStatus> {
-    Some(match condition_status(&node.status.conditions, kind)? {
-        "True" => ConditionStatus::True,
-        "False" => ConditionStatus::False,
-        _ => ConditionStatus::Unknown,
-    })
+    let status = condition_status(&node.status.conditions, kind)?;
+    Some(ConditionStatus::from_name(status).unwrap_or(ConditionStatus::Unknown))
 }
 
 /// Returns the patch. The API server merges conditions by type, and keeps omitted members.

@@ -25,32 +25,27 @@ impl KubeClient {
         most: u64,
         limit: Duration,
     ) -> Result<Vec<u8>, Error> {
-        let doing = || format!("run {} in pod {namespace}/{pod}", command.join(" "));
-        match tokio::time::timeout(limit, self.run_in_container(namespace, pod, container, command, most))
-            .await
-        {
-            Ok(Ok(output)) => Ok(output),
-            Ok(Err(ExecError::Request(cause))) => Err(Error::request(doing(), &cause)),
-            Ok(Err(ExecError::Output(cause))) => Err(Error::unavailable(doing(), cause)),
-            Err(_) => Err(Error::Timeout { doing: doing(), limit }),
-        }
+        let doing = format!("run {} in pod {namespace}/{pod}", command.join(" "));
+        let run = self.run_in_container(&doing, (namespace, pod, container), command, most);
+        let output = tokio::time::timeout(limit, run).await;
+        output.unwrap_or_else(|_| Err(Error::Timeout { doing, limit }))
     }
 
     async fn run_in_container(
         &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
+        doing: &str,
+        (namespace, pod, container): (&str, &str, &str),
         command: &[&str],
         most: u64,
-    ) -> Result<Vec<u8>, ExecError> {
+    ) -> Result<Vec<u8>, Error> {
         let pods: Api<Pod> = Api::namespaced(self.kube.clone(), namespace);
         let options = AttachParams::default().container(container).stdin(false).stdout(true).stderr(true);
         let command = command.iter().copied();
-        let mut process = pods.exec(pod, command, &options).await.map_err(ExecError::Request)?;
+        let process = pods.exec(pod, command, &options).await;
+        let mut process = process.map_err(|cause| Error::request(doing.to_owned(), &cause))?;
         let (stdout, stderr) = (process.stdout(), process.stderr());
         let (output, complaint) = tokio::join!(read_limited(stdout, most), read_limited(stderr, COMPLAINT));
-        let output = output.map_err(|cause| ExecError::Output(cause.to_string()))?;
+        let output = output.map_err(|cause| Error::unavailable(doing, cause.to_string()))?;
         if !output.is_empty() {
             return Ok(output);
         }
@@ -58,25 +53,14 @@ impl KubeClient {
             Some(status) => tokio::time::timeout(REASON, status).await.ok().flatten(),
             None => None,
         };
-        let stderr_text = complaint
-            .map(|stderr_text| String::from_utf8_lossy(&stderr_text).trim().to_owned())
-            .unwrap_or_default();
-        let status = status.and_then(|status| status.message).filter(|message| !message.is_empty());
-        let parts: Vec<String> = status
-            .into_iter()
-            .chain(Some(stderr_text).filter(|stderr_text| !stderr_text.is_empty()))
-            .collect();
-        Err(ExecError::Output(if parts.is_empty() {
-            "it wrote nothing".to_owned()
-        } else {
-            parts.join(": ")
-        }))
+        let message = status.and_then(|status| status.message).unwrap_or_default();
+        let complaint = complaint.unwrap_or_default();
+        let complaint = String::from_utf8_lossy(&complaint);
+        let mut parts = vec![message.as_str(), complaint.trim()];
+        parts.retain(|part| !part.is_empty());
+        let why = if parts.is_empty() { "it wrote nothing".to_owned() } else { parts.join(": ") };
+        Err(Error::unavailable(doing, why))
     }
-}
-
-enum ExecError {
-    Request(kube::Error),
-    Output(String),
 }
 
 /// Reads up to one byte more than `most`.

@@ -29,13 +29,8 @@ impl KubeClient {
     /// The API server did not apply the change within ten seconds.
     pub async fn delete_pod_now(&self, name: &PodName) -> Result<(), Error> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
-        self.change_object(
-            format!("delete pod {name}"),
-            &name.api_path(),
-            ObjectChange::Delete(options),
-            LIMIT,
-        )
-        .await
+        let change = ObjectChange::Delete(options);
+        self.change_object(format!("delete pod {name}"), &name.api_path(), change, LIMIT).await
     }
 
     /// Returns a container's output, standard output and standard error, at most `most` bytes.

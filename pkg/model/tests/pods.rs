@@ -1,7 +1,7 @@
 //! Pods and namespaces from the API's JSON, and through our own sockets and back.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, condition_status};
 use serde_json::{Value, json};
 
 fn parse(object: &Value) -> Pod {
@@ -33,8 +33,9 @@ fn everything_that_is_kept_is_read() {
     assert_eq!(pod.metadata.created, "2026-01-31T23:59:59Z");
     assert_eq!(pod.metadata.deleted.as_deref(), Some("2026-02-01T00:00:00Z"));
     assert_eq!((pod.spec.node_name.as_str(), pod.spec.service_account_name.as_str()), ("n1", "web"));
-    assert_eq!((pod.status.phase.as_str(), pod.status.condition_status("Ready")), ("Running", Some("True")));
-    assert_eq!(pod.status.condition_status("Initialized"), None);
+    let condition = |kind| condition_status(&pod.status.conditions, kind);
+    assert_eq!((pod.status.phase.as_str(), condition("Ready")), ("Running", Some("True")));
+    assert_eq!(condition("Initialized"), None);
     assert!(pod.status.container_statuses[0].ready && !pod.status.init_container_statuses[0].ready);
 }
 

@@ -54,7 +54,7 @@ pub(super) fn compare_with_last(
     }
     state.plan.clear();
     state.node.agent_started_at = None;
-    compare_network(&mut state.network, now.network);
+    state.network = compare_network(std::mem::take(&mut state.network), now.network);
     if !is_known {
         forget_differences(&mut state.network); // every existing object may be desired
     }
@@ -152,34 +152,31 @@ fn observe_all(settings: &CaptureSettings) -> Result<ObservedState, String> {
 }
 
 /// Compares the last desired state with the current one; an unobserved network has no observed objects.
-fn compare_network(network: &mut NetworkState, now: NetworkState) {
-    network.ipsets = compare_objects(&mut network.ipsets, now.ipsets);
-    network.rules = compare_objects(&mut network.rules, now.rules);
-    network.routes = compare_objects(&mut network.routes, now.routes);
+fn compare_network(last: NetworkState, now: NetworkState) -> NetworkState {
+    let (mut links, mut sysctls) = (now.links.observed, now.sysctls.observed);
     // Only an agent that knows the desired peer of a link knows its actual one.
-    let links = now
-        .links
-        .observed
-        .map(|links| links.into_iter().map(|link| report::LinkState { correct: true, ..link }).collect());
-    network.links =
-        compare_objects(&mut network.links, Comparison { observed: links, ..Comparison::default() });
-    let desired: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.netns, &one.name)).collect();
-    let ours = |all: Vec<SysctlState>| {
-        all.into_iter().filter(|one| desired.contains(&(&one.netns, &one.name))).collect()
-    };
-    let sysctls = Comparison { observed: now.sysctls.observed.map(ours), ..Comparison::default() };
-    network.sysctls = compare_objects(&mut network.sysctls, sysctls);
-    network.firewall = compare_firewall(&mut network.firewall, now.firewall);
-    network.foreign = now.foreign;
-    network.overruling = now.overruling;
+    links.iter_mut().flatten().for_each(|link| link.correct = true);
+    let desired: BTreeSet<_> = last.sysctls.desired.iter().map(|one| (&one.netns, &one.name)).collect();
+    if let Some(all) = &mut sysctls {
+        all.retain(|one| desired.contains(&(&one.netns, &one.name)));
+    }
+    NetworkState {
+        ipsets: compare_objects(last.ipsets.desired, now.ipsets.observed),
+        rules: compare_objects(last.rules.desired, now.rules.observed),
+        routes: compare_objects(last.routes.desired, now.routes.observed),
+        links: compare_objects(last.links.desired, links),
+        sysctls: compare_objects(last.sysctls.desired, sysctls),
+        firewall: compare_firewall(last.firewall.desired, now.firewall.observed),
+        foreign: now.foreign,
+        overruling: now.overruling,
+    }
 }
 
 fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
-    before: &mut Comparison<T>,
-    now: Comparison<T>,
+    desired: Vec<T>,
+    observed: Option<Vec<T>>,
 ) -> Comparison<T> {
-    let desired = std::mem::take(&mut before.desired);
-    match now.observed {
+    match observed {
         Some(observed) => Comparison::compare_sets(desired, observed),
         None => Comparison::without_observation(desired),
     }
@@ -187,11 +184,10 @@ fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
 
 /// Compares rules like [`compare_objects`], although a save formats them differently.
 fn compare_firewall(
-    before: &mut Comparison<FirewallRule>,
-    now: Comparison<FirewallRule>,
+    desired: Vec<FirewallRule>,
+    observed: Option<Vec<FirewallRule>>,
 ) -> Comparison<FirewallRule> {
-    let desired = std::mem::take(&mut before.desired);
-    let Some(observed) = now.observed else { return Comparison::without_observation(desired) };
+    let Some(observed) = observed else { return Comparison::without_observation(desired) };
     let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
     let differences = Comparison::compare_sets(normal(&desired), normal(&observed)).differences;
     Comparison { desired, observed: Some(observed), differences }
@@ -223,8 +219,7 @@ fn observe_pod(
         None => pod.kernel = before,
     }
     if was_overruled && pod.mode == Some(RedirectionMode::InPod) && pod.capture == CaptureState::Captured {
-        pod.capture = Evidence::UNKNOWN.classify().state;
-        pod.kernel.unobserved = Some(OVERRULED.to_owned());
+        set_unknown(pod, OVERRULED.to_owned());
     }
     pod.last_transition_time = pod.last_transition_time.take().filter(|_| pod.capture == was);
 }
@@ -269,10 +264,7 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
             let rules = RulesEvidence::Incomplete { holds: false };
             pod.capture = Evidence { life: pod_life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
         }
-        Err(error) => {
-            pod.capture = Evidence::UNKNOWN.classify().state;
-            pod.kernel.unobserved = Some(error);
-        }
+        Err(error) => set_unknown(pod, error),
     }
 }
 
@@ -303,10 +295,7 @@ fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
             let word = if serves { "a process listens" } else { "ztunnel does not listen" };
             pod.kernel.observed.push(format!("{word} in its network namespace at ztunnel's port ({port})"));
         }
-        Err(error) => {
-            pod.capture = Evidence::UNKNOWN.classify().state;
-            pod.kernel.unobserved = Some(error.to_string());
-        }
+        Err(error) => set_unknown(pod, error.to_string()),
     }
 }
 
@@ -316,7 +305,11 @@ fn judge_sidecar(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mu
 }
 
 fn set_netns_unknown(settings: &CaptureSettings, pod: &mut PodState) {
-    pod.capture = Evidence::UNKNOWN.classify().state;
     let directory = settings.netns_directory.display();
-    pod.kernel.unobserved = Some(format!("no network namespace in {directory} has its address"));
+    set_unknown(pod, format!("no network namespace in {directory} has its address"));
+}
+
+fn set_unknown(pod: &mut PodState, why: String) {
+    pod.capture = Evidence::UNKNOWN.classify().state;
+    pod.kernel.unobserved = Some(why);
 }

@@ -71,19 +71,17 @@ pub enum FetchError {
 pub fn obtain_report(settings: &DaemonSettings) -> Result<StateReport> {
     match fetch(&settings.debug_socket, STATE, LIMIT) {
         Ok(body) => Ok(StateReport::parse(&body)?),
-        Err(error) => without_agent(settings, error),
+        Err(error) => Ok(report_without_agent(settings, &error)),
     }
 }
 
-fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
-    if let FetchError::NoAgent { .. } = error {
-        return Ok(standalone::observe_without_agent(settings));
-    }
-    let error = anyhow::Error::new(error);
-    let why = model::describe_error(&*error);
+/// Returns a document made without the agent. An agent that runs, but does not answer, is unobserved.
+fn report_without_agent(settings: &DaemonSettings, error: &FetchError) -> StateReport {
     let mut state = standalone::observe_without_agent(settings);
-    state.observation.unobserved.push(Unobserved::new(StatePart::Agent, why));
-    Ok(state)
+    if !matches!(error, FetchError::NoAgent { .. }) {
+        state.observation.unobserved.push(Unobserved::new(StatePart::Agent, model::describe_error(error)));
+    }
+    state
 }
 
 /// Returns the agent's document, without a fallback.
@@ -107,7 +105,7 @@ pub fn explain_pod(settings: &DaemonSettings, namespace: &str, name: &str) -> Re
         }
         // No pod has such a name, or the agent is of another version.
         None | Some(Err(FetchError::Refused { .. })) => obtain_report(settings)?,
-        Some(Err(error)) => without_agent(settings, error)?,
+        Some(Err(error)) => report_without_agent(settings, &error),
     };
     Ok(report::explain_pod(&state, namespace, name))
 }

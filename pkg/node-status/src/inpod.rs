@@ -52,7 +52,7 @@ pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddress
         }
         Err(error) => unobserved.push(Unobserved::new(StatePart::Ipsets, error)),
     }
-    match compare_probe_rules(probes.rules(), chosen) {
+    match compare_probe_rules(&probes.rules, chosen) {
         Ok(shown) => state.network.firewall = shown,
         Err(error) => unobserved.push(Unobserved::new(StatePart::Firewall, error)),
     }

@@ -35,8 +35,8 @@ use netns::Netns;
 use node_plan::DesiredState;
 use pod_status::PodLife;
 use report::{
-    NodeSimulation, NodeState, Observer, PodState, Provenance, RedirectionMode, SIMULATION_SCHEMA,
-    SimulatedChange, StatePart, StateReport, Unobserved,
+    NodeSimulation, NodeState, Observer, PodState, RedirectionMode, SIMULATION_SCHEMA, SimulatedChange,
+    StatePart, StateReport, Unobserved,
 };
 use wire::PodRecord;
 
@@ -144,16 +144,12 @@ impl NodeInspector {
             }
             SimulatedChange::Labels(change) => {
                 let snapshot = self.agent_snapshot()?;
-                let simulated =
-                    self.in_node(|| simulation::simulate_labels(settings, &snapshot, records, change));
-                Ok(simulated?)
+                Ok(self.in_node(|| simulation::simulate_labels(settings, &snapshot, records, change))?)
             }
             SimulatedChange::Settings(change) => match self.settings.simulate(change, &ProcessEnvironment) {
                 Ok(other) => {
-                    let (agent_snapshot, now) = (self.agent_snapshot()?, (settings, is_ambient));
-                    let simulated =
-                        self.in_node(|| simulation::simulate_settings(now, &agent_snapshot, records, other));
-                    Ok(simulated?)
+                    let (snapshot, now) = (self.agent_snapshot()?, (settings, is_ambient));
+                    Ok(self.in_node(|| simulation::simulate_settings(now, &snapshot, records, other))?)
                 }
                 Err(SettingsErrors(mistakes)) => {
                     Ok(NodeSimulation { schema, synced: true, mistakes, ..NodeSimulation::default() })
@@ -190,10 +186,9 @@ impl ObservationStart {
 
     /// Records time and observer in the document.
     fn stamp_report(self, state: &mut StateReport, by: Observer) {
-        let (at, took_ms) = (wire::rfc3339(self.at), to_milliseconds(self.began.elapsed()));
-        let missing = std::mem::take(&mut state.observation.unobserved);
-        state.observation =
-            Provenance { observed_at: at, duration_ms: took_ms, observer: by, unobserved: missing };
+        state.observation.observed_at = wire::rfc3339(self.at);
+        state.observation.duration_ms = to_milliseconds(self.began.elapsed());
+        state.observation.observer = by;
     }
 }
 
@@ -245,8 +240,8 @@ fn observe_ambient(
             inpod::observe_dns(chosen, enrolled, &mut state.pods);
         }
     }
-    let places = sidecar::NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
-    sidecar::observe_sidecars(&places, records, &redirects, cache, &mut state.pods);
+    let places = sidecar::NetnsPaths { netns_directory: &settings.netns_directory, proc: None };
+    sidecar::observe_sidecars(places, records, &redirects, cache, &mut state.pods);
     state
 }
 

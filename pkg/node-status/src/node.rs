@@ -77,22 +77,17 @@ pub(super) fn add_network(
 
 /// Adds differences for misplaced rules, which are not other rules: the plan shows them better than a comparison of lists.
 fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
-    let reasons = steps.iter().filter_map(|step| match step {
-        Operation::Firewall { place: at, why, .. } => Some((at, why)),
-        _ => None,
-    });
-    let found: Vec<StateDifference> = reasons
-        .flat_map(|(at, why)| {
-            why.iter().map(move |(family, why)| (*family, format!("{}: {family}: {why}", place_name(at))))
-        })
-        .map(|(family, what)| StateDifference {
+    if !network.firewall.differences.is_empty() {
+        return;
+    }
+    for step in steps {
+        let Operation::Firewall { place, why, .. } = step else { continue };
+        let found = why.iter().map(|(family, why)| StateDifference {
             kind: DifferenceKind::Changed,
             family: Some(family.number()),
-            object: what,
-        })
-        .collect();
-    if network.firewall.differences.is_empty() {
-        network.firewall.differences = found;
+            object: format!("{}: {family}: {why}", place_name(place)),
+        });
+        network.firewall.differences.extend(found);
     }
 }
 

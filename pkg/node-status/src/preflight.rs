@@ -59,11 +59,7 @@ pub fn preflight_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) 
     let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
     facts.extend(container_facts(ports));
-    facts.push(PreflightFact::Found(
-        PreflightCode::NoInotify,
-        Severity::Warning,
-        Ok(unwatched_directories()),
-    ));
+    facts.push(inotify_fact());
     facts.extend(clock_fact());
     judge_preflight(&facts)
 }
@@ -92,7 +88,7 @@ pub fn check_node(settings: &DaemonSettings, ports: &[u16]) -> NodePreflight {
         Err(error) => Err(model::describe_error(&**error)),
     };
     facts.extend([
-        PreflightFact::Found(PreflightCode::NoInotify, Severity::Warning, Ok(unwatched_directories())),
+        inotify_fact(),
         PreflightFact::Found(PreflightCode::SocketTaken, Severity::Error, sockets),
         PreflightFact::Found(PreflightCode::ReadOnly, Severity::Warning, read_only_directories(settings)),
     ]);
@@ -289,11 +285,12 @@ fn is_container(directory: &Path) -> Observed<()> {
     if directory.is_dir() { Ok(()) } else { Err(why()) }
 }
 
-/// Returns a message if a directory cannot be watched.
-fn unwatched_directories() -> Vec<String> {
+/// Returns the fact whether directories can be watched.
+fn inotify_fact() -> PreflightFact {
     let events = inotify::init(inotify::CreateFlags::CLOEXEC);
     let watch = events.and_then(|events| inotify::add_watch(&events, "/", inotify::WatchFlags::DELETE_SELF));
-    watch.err().map(|error| format!("a directory cannot be watched: {error}")).into_iter().collect()
+    let refusal = watch.err().map(|error| format!("a directory cannot be watched: {error}"));
+    PreflightFact::Found(PreflightCode::NoInotify, Severity::Warning, Ok(refusal.into_iter().collect()))
 }
 
 fn memory_limit() -> Observed<Option<u64>> {

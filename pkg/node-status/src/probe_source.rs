@@ -68,10 +68,7 @@ pub(crate) fn observe_sources(ambient: &AmbientOptions, pods: &[PodNetns]) -> Ob
 
 /// Returns the network namespaces of the node's pods that are visible here.
 pub(crate) fn pod_netns(settings: &DaemonSettings) -> Observed<Vec<PodNetns>> {
-    let places = NetnsPaths {
-        netns_directory: settings.netns_directory.clone(),
-        proc: Some(settings.host_proc.clone()),
-    };
+    let places = NetnsPaths { netns_directory: &settings.netns_directory, proc: Some(&settings.host_proc) };
     if places.are_unknown() {
         return Err(format!("{} is not there", places.netns_directory.display()));
     }

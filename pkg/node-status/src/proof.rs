@@ -12,7 +12,7 @@ use report::{NetnsRef, PodState, Proof, RedirectionMode, StateReport};
 use rules::RuleSet;
 use wire::PodRecord;
 
-use crate::{NodeInspector, inpod::netns_ref, records, sidecar::NetnsPaths};
+use crate::{NodeInspector, inpod::netns_ref, records, sidecar};
 
 /// Namespace of the pod, and the expected redirection in it; else why nothing can be tested, as a clause.
 type ProofTarget = Result<(Arc<Netns>, ProofSpec), String>;
@@ -88,7 +88,7 @@ impl NodeInspector {
         let redirect = redirect
             .ok_or("neither the API server nor a record of its ADD describes what is to be redirected")?;
         let netns = self.resolve_netns(pod.kernel.netns.ok_or_else(|| unobserved_reason(pod))?)?;
-        let choice = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
+        let choice = FamilyChoice::by_setting(redirect.dual_stack);
         let families = netns.run_in(|| choice.choose_in_netns()).map_err(|error| error.to_string())?;
         let families = families.map_err(|error| error.to_string())?;
         let config = &redirect.config;
@@ -133,8 +133,8 @@ impl NodeInspector {
     }
 
     fn resolve_netns(&self, requested: NetnsRef) -> Result<Netns, String> {
-        let proc = self.settings.ambient.is_none().then(|| self.settings.host_proc.clone());
-        let places = NetnsPaths { netns_directory: self.settings.netns_directory.clone(), proc };
+        let proc = self.settings.ambient.is_none().then_some(self.settings.host_proc.as_path());
+        let places = sidecar::NetnsPaths { netns_directory: &self.settings.netns_directory, proc };
         let mut found = places.list_netns().map_err(|error| error.to_string())?.into_iter();
         let found = found.find(|(_, netns)| netns_ref(netns.id()) == requested);
         found.map(|(_, netns)| netns).ok_or_else(|| "its network namespace is gone".to_owned())

@@ -59,14 +59,11 @@ pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
 }
 
 /// Returns network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
-fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
-    let netns_directory = &places.netns_directory;
+fn unrecorded_netns(records: &[Arc<PodRecord>], places: NetnsPaths<'_>) -> Option<Unobserved> {
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
     if places.are_unknown() {
-        let why = format!(
-            "{} is not there, so they cannot be distinguished from the others",
-            netns_directory.display()
-        );
+        let directory = places.netns_directory.display();
+        let why = format!("{directory} is not there, so they cannot be distinguished from the others");
         return Some(unrecorded(why));
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
@@ -102,13 +99,9 @@ pub(super) fn observe_recorded(
     cache: &mut sidecar::SidecarCache,
 ) -> StateReport {
     let known = snapshot.filter(|snapshot| snapshot.has_pods);
-    let pod_ids = |known: &KnownPod| PodIds::from(&known.pod);
-    let ids: BTreeMap<PodName, PodIds> = known
-        .iter()
-        .flat_map(|snapshot| &snapshot.pods)
-        .map(pod_ids)
-        .map(|ids| (ids.name.clone(), ids))
-        .collect();
+    let followed = known.iter().flat_map(|snapshot| &snapshot.pods);
+    let ids: BTreeMap<PodName, PodIds> =
+        followed.map(|known| (known.pod.name(), PodIds::from(&known.pod))).collect();
     // A predecessor of this name is not the pod that the API server reports.
     let is_current = |record: &&Arc<PodRecord>| {
         record.error.is_none() && ids.get(&pod_name(record)).is_none_or(|ids| belongs_to(record, ids))
@@ -134,13 +127,10 @@ pub(super) fn observe_recorded(
         let others = snapshot.pods.iter().filter(|known| !is_recorded(known));
         pods.extend(others.map(|known| context.pod_state(known, &mut redirects)));
     }
-    let places = NetnsPaths {
-        netns_directory: settings.netns_directory.clone(),
-        proc: Some(settings.host_proc.clone()),
-    };
-    sidecar::observe_sidecars(&places, records, &redirects, cache, &mut pods);
+    let places = NetnsPaths { netns_directory: &settings.netns_directory, proc: Some(&settings.host_proc) };
+    sidecar::observe_sidecars(places, records, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let missing = if known.is_some() { None } else { unrecorded_netns(records, &places) };
+    let missing = if known.is_some() { None } else { unrecorded_netns(records, places) };
     StateReport {
         observation: Provenance {
             unobserved: missing.into_iter().chain(snapshot.into_iter().flat_map(stale_collections)).collect(),
@@ -174,24 +164,13 @@ fn pod_name(record: &PodRecord) -> PodName {
     PodName { namespace: record.namespace.clone(), name: record.name.clone() }
 }
 
-/// Recorded rules and network namespace of each sidecar pod's ADD, by the pod's UID.
-#[derive(Debug, Default)]
-pub(super) struct RecordedAdds {
-    pub(super) rules: BTreeMap<PodUid, RecordedRules>,
-    pub(super) namespaces: BTreeMap<PodUid, NetnsId>,
-}
-
-impl RecordedAdds {
-    /// Selects the records of these pods alone: there may be thousands. Of several ADDs of a pod the newest is used.
-    pub(super) fn from_pods(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
-        let is_meant = |uid: &PodUid| pods.contains_key(uid);
-        let rules =
-            |record: &Arc<PodRecord>| (pod_uid(record), RecordedRules::from_lines(record.rules.clone()));
-        RecordedAdds {
-            namespaces: netns_by_record(records, is_meant),
-            rules: in_order(records, is_meant).map(rules).collect(),
-        }
-    }
+/// Returns the rules that the newest ADDs of these pods recorded. Other records are not parsed: there may be thousands.
+pub(super) fn rules_by_record(
+    records: &[Arc<PodRecord>],
+    is_meant: impl Fn(&PodUid) -> bool,
+) -> BTreeMap<PodUid, RecordedRules> {
+    let rules = |record: &Arc<PodRecord>| (pod_uid(record), RecordedRules::from_lines(record.rules.clone()));
+    in_order(records, is_meant).map(rules).collect()
 }
 
 /// Returns the network namespaces that the newest successful ADDs of these pods recorded.

@@ -24,7 +24,7 @@ use wire::PodRecord;
 use crate::{
     inpod::netns_ref,
     pods::PodRedirects,
-    records::{NetnsOwners, RecordedAdds},
+    records::{NetnsOwners, netns_by_record, rules_by_record},
 };
 
 /// Time limit of an observation. On a node with very many such pods, or with very many rules in some of them, the first one does
@@ -52,33 +52,33 @@ pub(super) struct RulesComparison {
 }
 
 /// Locations of the network namespaces of pods.
-#[derive(Clone, Debug)]
-pub(super) struct NetnsPaths {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NetnsPaths<'a> {
     /// Directory to which the container runtime binds them.
-    pub(super) netns_directory: PathBuf,
+    pub(super) netns_directory: &'a Path,
     /// /proc of the node, used if that directory is missing.
-    pub(super) proc: Option<PathBuf>,
+    pub(super) proc: Option<&'a Path>,
 }
 
-impl NetnsPaths {
-    pub(super) fn used_path(&self) -> &Path {
-        self.by_process().unwrap_or(&self.netns_directory)
+impl<'a> NetnsPaths<'a> {
+    pub(super) fn used_path(self) -> &'a Path {
+        self.by_process().unwrap_or(self.netns_directory)
     }
 
-    pub(super) fn by_process(&self) -> Option<&Path> {
-        self.proc.as_deref().filter(|proc| !self.netns_directory.is_dir() && proc.is_dir())
+    pub(super) fn by_process(self) -> Option<&'a Path> {
+        self.proc.filter(|proc| !self.netns_directory.is_dir() && proc.is_dir())
     }
 
     /// Whether neither location is available.
-    pub(super) fn are_unknown(&self) -> bool {
+    pub(super) fn are_unknown(self) -> bool {
         !self.netns_directory.is_dir() && self.by_process().is_none()
     }
 
     /// Returns all network namespaces with their paths.
-    pub(super) fn list_netns(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
+    pub(super) fn list_netns(self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
             Some(proc) => ::inpod::find_pod_netns(proc),
-            None => Ok(Netns::list_directory(&self.netns_directory)?),
+            None => Ok(Netns::list_directory(self.netns_directory)?),
         }
     }
 }
@@ -86,7 +86,7 @@ impl NetnsPaths {
 /// Fills in the kernel's state of pods with a sidecar, which needs no tool. A pod's rules are compared with those that its ADD
 /// recorded. Without a record, another version or another plugin made them, so any rules that redirect its traffic are accepted.
 pub(super) fn observe_sidecars(
-    places: &NetnsPaths,
+    places: NetnsPaths<'_>,
     records: &[Arc<PodRecord>],
     redirects: &PodRedirects,
     cache: &mut SidecarCache,
@@ -97,7 +97,8 @@ pub(super) fn observe_sidecars(
     if !pods.iter().any(is_one) {
         return;
     }
-    let adds = RecordedAdds::from_pods(records, redirects);
+    let is_meant = |uid: &PodUid| redirects.contains_key(uid);
+    let (rules, namespaces) = (rules_by_record(records, is_meant), netns_by_record(records, is_meant));
     let found = places.list_netns().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let owners = NetnsOwners::from_records(records);
@@ -107,12 +108,13 @@ pub(super) fn observe_sidecars(
         let outcome = match &found {
             Err(error) => Err(format!("network namespaces of pods cannot be listed: {error}")),
             Ok(_) if pod.phase != "Running" || pod.ips.is_empty() => {
-                let rules = RulesEvidence::Absent { failing: false };
-                pod.capture = Evidence { life: PodLife::Starting, rules, ..SIDECAR }.classify().state;
+                let absent = RulesEvidence::Absent { failing: false };
+                let evidence = Evidence { life: PodLife::Starting, rules: absent, ..SIDECAR };
+                pod.capture = evidence.classify().state;
                 continue;
             }
             Ok(all) => all
-                .find_pod_netns(&pod.ips, adds.namespaces.get(&pod.uid).copied(), |netns| {
+                .find_pod_netns(&pod.ips, namespaces.get(&pod.uid).copied(), |netns| {
                     owners.belongs_to_another(netns, &pod.namespace, &pod.name)
                 })
                 .ok_or_else(|| all.not_found(&pod.ips, places)),
@@ -120,7 +122,7 @@ pub(super) fn observe_sidecars(
         let late = || began.elapsed() > LIMIT;
         let comparison = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
-            let then = adds.rules.get(&pod.uid);
+            let then = rules.get(&pod.uid);
             let missing_routes = || missing_routes(redirect, then);
             cache.compare_cached(netns, missing_routes, |netns| compare_rules(netns, redirect, then), late)
         });
@@ -217,12 +219,9 @@ fn missing_routes(redirect: &SidecarRedirect, then: Option<&RecordedRules>) -> V
     if !then.is_some_and(RecordedRules::is_usable) {
         return Vec::new();
     }
-    let missing = redirect::missing_routes(&redirect.config, family_choice(redirect));
+    let choice = FamilyChoice::by_setting(redirect.dual_stack);
+    let missing = redirect::missing_routes(&redirect.config, choice);
     missing.unwrap_or_else(|error| vec![error.to_string()])
-}
-
-fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
-    if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
 /// Compares the rules in a pod's namespace.
@@ -232,7 +231,8 @@ fn compare_rules(
     then: Option<&RecordedRules>,
 ) -> Result<RulesComparison, String> {
     let Some(then) = then.filter(|then| then.is_usable()) else { return judge_traffic(netns) };
-    let compare = || redirect::compare_recorded(&redirect.config, family_choice(redirect), then);
+    let choice = FamilyChoice::by_setting(redirect.dual_stack);
+    let compare = || redirect::compare_recorded(&redirect.config, choice, then);
     let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
     let differences = compared.map_err(|error| error.to_string())?;
     let in_place = "all rules that redirect to its sidecar are in place".to_owned();
@@ -282,7 +282,7 @@ impl NetnsByAddress {
         fitting.get(&own).copied()
     }
 
-    fn not_found(&self, ips: &[IpAddr], places: &NetnsPaths) -> String {
+    fn not_found(&self, ips: &[IpAddr], places: NetnsPaths<'_>) -> String {
         let place = places.used_path().display();
         if ips.iter().any(|ip| self.by_address.contains_key(ip)) {
             return format!("which of the network namespaces in {place} is its own is not known");

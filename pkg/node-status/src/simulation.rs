@@ -62,9 +62,7 @@ pub(super) fn simulate_labels(
 ) -> NodeSimulation {
     let is_concerned = |known: &&KnownPod| {
         let meta = &known.pod.metadata;
-        let is_meant =
-            meta.namespace == change.namespace && (change.pod.is_none() || change.concerns_pod(&meta.name));
-        is_meant && !known.is_gone()
+        change.concerns_pod(&meta.namespace, &meta.name) && !known.is_gone()
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
     let basis = DecisionBasis::new(settings, redirection_mode(&snapshot.capture));
@@ -77,8 +75,8 @@ pub(super) fn simulate_labels(
         }
         simulate_pod(known, &basis, &pod, namespace.as_ref(), &basis)
     });
-    let pods = pods.collect();
-    let pods = add_sockets(settings, records, &known, &basis, pods);
+    let mut pods: Vec<SimulatedPod> = pods.collect();
+    add_sockets(settings, records, &known, &basis, &mut pods);
     let namespace_missing =
         snapshot.synced && known.is_empty() && !snapshot.namespaces.contains(&change.namespace);
     let simulation = build_simulation(settings, &basis, snapshot, snapshot.synced, pods);
@@ -96,13 +94,13 @@ pub(super) fn simulate_settings(
     let before = DecisionBasis::new(settings, redirection_mode(&snapshot.capture));
     let after = DecisionBasis::new(&other.capture, mode_with(&other, before.mode));
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(|known| !known.is_gone()).collect();
-    let pods = known
+    let mut pods: Vec<SimulatedPod> = known
         .iter()
         .map(|known| simulate_pod(known, &before, &known.pod, known.namespace.as_ref(), &after))
         .collect();
     // Without ambient mode namespaces are not followed.
     let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
-    let pods = add_sockets(settings, records, &known, &after, pods);
+    add_sockets(settings, records, &known, &after, &mut pods);
     let mut answer = build_simulation(settings, &after, snapshot, synced, pods);
     answer.not_simulated = other.not_simulated;
     if !is_ambient && other.ambient {
@@ -313,10 +311,10 @@ fn add_sockets(
     records: &[Arc<PodRecord>],
     known: &[&KnownPod],
     then: &DecisionBasis<'_>,
-    mut pods: Vec<SimulatedPod>,
-) -> Vec<SimulatedPod> {
+    pods: &mut [SimulatedPod],
+) {
     let of_joining = |(_, pod): &(&&KnownPod, &mut SimulatedPod)| pod.effect() == MembershipEffect::Joins;
-    let joining = known.iter().zip(&mut pods).filter(of_joining);
+    let joining = known.iter().zip(pods).filter(of_joining);
     let joining: Vec<_> = joining
         .map(|(known, pod)| {
             let in_pod = InPodDecision::new(known, pod.after, then.settings);
@@ -326,10 +324,10 @@ fn add_sockets(
         })
         .collect();
     if joining.is_empty() {
-        return pods;
+        return;
     }
-    let places = NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
-    let Ok(all) = places.list_netns() else { return pods };
+    let places = NetnsPaths { netns_directory: &settings.netns_directory, proc: None };
+    let Ok(all) = places.list_netns() else { return };
     let all = sidecar::by_address(all);
     let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, ..)| &known.pod.metadata.uid).collect();
     let recorded = netns_by_record(records, |uid| uids.contains(uid));
@@ -350,7 +348,6 @@ fn add_sockets(
         (pod.connections, pod.listed_connections) = (Some(count), connections);
         pod.taken_ports = taken_ports.into_iter().map(|port| port.0).collect();
     }
-    pods
 }
 
 #[cfg(test)]

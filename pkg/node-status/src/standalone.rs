@@ -19,16 +19,11 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
             (Some(last), why)
         }
         Ok(None) => {
-            let why = format!("the agent does not answer, and there is no record of it ({})", path.display());
-            (None, why)
+            (None, format!("the agent does not answer, and there is no record of it ({})", path.display()))
         }
         Err(error) => {
-            let error = model::describe_error(&*error);
-            let why = format!(
-                "the agent does not answer, and its last record, {}, cannot be used: {error}",
-                path.display()
-            );
-            (None, why)
+            let (path, error) = (path.display(), model::describe_error(&*error));
+            (None, format!("the agent does not answer, and its last record, {path}, cannot be used: {error}"))
         }
     };
     let records = settings.records.read_records();

@@ -24,7 +24,8 @@ use crate::plan::INTERFACE;
 /// Protocols of Ethernet.
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
-const BROADCAST: [u8; 6] = [0xff; 6];
+/// Six bytes of an Ethernet address, in a field of eight.
+const BROADCAST: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
 /// A socket for frames, in the node's network namespace.
 pub(crate) struct NodeSocket {
@@ -86,8 +87,6 @@ struct BroadcastAddress {
 
 impl BroadcastAddress {
     fn new(link: LinkIndex, protocol: u16) -> BroadcastAddress {
-        let mut address = [0; 8];
-        address.iter_mut().zip(BROADCAST).for_each(|(to, from)| *to = from);
         BroadcastAddress {
             family: AddressFamily::PACKET.as_raw(),
             protocol: protocol.to_be(),
@@ -95,7 +94,7 @@ impl BroadcastAddress {
             hardware_type: 0,
             packet_type: 0,
             length: 6,
-            address,
+            address: BROADCAST,
         }
     }
 }

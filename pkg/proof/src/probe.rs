@@ -126,11 +126,10 @@ impl Prober {
         let keys = flow_keys(TcpTuple { source, dest: packet.dest }, protocol);
         delete_flows(conntrack, &keys)?;
         let bytes = packet::sent_header(packet.protocol, source, packet.dest);
-        match rustix::net::send(&socket, &bytes, SendFlags::empty()) {
-            Ok(_) => {}
-            Err(Errno::PERM) => return Err(Observation::Refused),
-            Err(errno) => return Err(failed_step("send a packet", errno)),
-        }
+        rustix::net::send(&socket, &bytes, SendFlags::empty()).map_err(|errno| match errno {
+            Errno::PERM => Observation::Refused,
+            errno => failed_step("send a packet", errno),
+        })?;
         let to = find_and_forget(conntrack, keys)?;
         Ok(to.map_or(Observation::Untracked, |to| observe_tracked(path, to)))
     }
@@ -178,7 +177,11 @@ fn find_and_forget(
 ) -> Result<Option<SocketAddr>, Observation> {
     let mut to = None;
     for key in keys {
-        to = to.or(find_destination(conntrack, key)?);
+        let found = match conntrack.find(key) {
+            Err(_) if key.zone != 0 => None, // a kernel without zones
+            found => found.map_err(|error| Observation::Failed(error.to_string()))?,
+        };
+        to = to.or(found.map(|found| found.reply.source));
     }
     delete_flows(conntrack, &keys)?;
     Ok(to)
@@ -213,18 +216,6 @@ fn await_arrival(receiver: &OwnedFd, source: u16, family: Family) -> Result<bool
         }
     }
     Ok(false)
-}
-
-/// Returns where a packet of this flow was redirected.
-fn find_destination(
-    conntrack: &mut ConntrackHandle,
-    key: FlowKey,
-) -> Result<Option<SocketAddr>, Observation> {
-    match conntrack.find(key) {
-        Ok(found) => Ok(found.map(|found| found.reply.source)),
-        Err(_) if key.zone != 0 => Ok(None), // a kernel without zones
-        Err(error) => Err(Observation::Failed(error.to_string())),
-    }
 }
 
 fn delete_flows(conntrack: &mut ConntrackHandle, keys: &[FlowKey]) -> Result<(), Observation> {

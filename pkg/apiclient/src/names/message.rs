@@ -1,6 +1,6 @@
 //! DNS messages (RFC 1035, section 4): a query with one question, and the addresses in the response.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Type of the queried records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,37 +80,21 @@ fn follow_aliases(records: &[DnsRecord], name: &str) -> Vec<IpAddr> {
     let mut owner = name;
     for _ in 0..MAX_ALIASES {
         let own = || records.iter().filter(|record| record.owner.eq_ignore_ascii_case(owner));
-        let addresses: Vec<IpAddr> = own().filter_map(|record| record.address()).collect();
+        let addresses: Vec<IpAddr> = own().filter_map(|record| record.address).collect();
         if !addresses.is_empty() {
             return addresses;
         }
-        match own().find_map(|record| record.alias()) {
-            Some(alias) => owner = alias,
-            None => break,
-        }
+        let Some(alias) = own().find_map(|record| record.alias.as_deref()) else { break };
+        owner = alias;
     }
     Vec::new()
 }
 
+/// A record: an address or an alias, or neither if it is of another type.
 struct DnsRecord {
     owner: String,
-    data: RecordData,
-}
-
-enum RecordData {
-    Address(IpAddr),
-    Alias(String),
-    Other,
-}
-
-impl DnsRecord {
-    fn address(&self) -> Option<IpAddr> {
-        if let RecordData::Address(address) = self.data { Some(address) } else { None }
-    }
-
-    fn alias(&self) -> Option<&str> {
-        if let RecordData::Alias(name) = &self.data { Some(name) } else { None }
-    }
+    address: Option<IpAddr>,
+    alias: Option<String>,
 }
 
 /// Position in a message.
@@ -186,13 +170,14 @@ impl<'m> DnsReader<'m> {
         let length = usize::from(self.read_u16()?);
         let mut inside = *self;
         let bytes = self.take_bytes(length)?;
-        let data = match (class, kind) {
-            (CLASS_IN, CNAME) => RecordData::Alias(inside.read_name()?),
-            (CLASS_IN, 1) => RecordData::Address(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
-            (CLASS_IN, 28) => RecordData::Address(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
-            _ => RecordData::Other,
-        };
-        Some(DnsRecord { owner, data })
+        let mut record = DnsRecord { owner, address: None, alias: None };
+        match (class, kind) {
+            (CLASS_IN, CNAME) => record.alias = Some(inside.read_name()?),
+            (CLASS_IN, 1) => record.address = Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
+            (CLASS_IN, 28) => record.address = Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
+            _ => {}
+        }
+        Some(record)
     }
 }
 

@@ -92,17 +92,15 @@ pub(crate) fn show_sysctl(place: &str, (name, value): (&String, &String)) -> Sys
 }
 
 fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, ObservedLine)> {
-    let of = |(family, set): (&Family, &RuleSet)| {
-        set.rule_lines().into_iter().map(|line| (*family, to_observed_line(line))).collect()
-    };
-    sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+    let desired = sets.iter().map(|(family, set)| (*family, set.rule_lines()));
+    desired
+        .flat_map(|(family, lines)| lines.into_iter().map(move |line| (family, to_observed_line(line))))
+        .collect()
 }
 
 fn observed_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, ObservedLine)> {
-    let of = |(family, saved): (&Family, &SavedTables)| {
-        ChainSet::NODE.owned_lines(saved).into_iter().map(|line| (*family, line)).collect()
-    };
-    saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+    let owned = saved.iter().map(|(family, saved)| (*family, ChainSet::NODE.owned_lines(saved)));
+    owned.flat_map(|(family, lines)| lines.into_iter().map(move |line| (family, line))).collect()
 }
 
 /// Removes the addresses that the kernel adds to each link.

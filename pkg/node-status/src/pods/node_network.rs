@@ -59,9 +59,8 @@ impl<'a> NodeNetwork<'a> {
     }
 
     fn has_member(&self, ip: IpAddr, uid: &PodUid) -> bool {
-        let is =
-            |member: &&SetMember| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid);
-        self.members.is_some_and(|members| members.iter().any(|member| is(&member)))
+        let mut members = self.members.into_iter().flatten();
+        members.any(|member| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid))
     }
 }
 

@@ -39,12 +39,11 @@ pub(crate) fn decide_sidecar(
     policy: &EnrolmentPolicy,
 ) -> SidecarDecision {
     // Labels first: a user who is advised to change labels must not do so in vain.
-    match () {
-        () if pod.status.has_ended() => {
-            return SidecarDecision::Outside(SkipReason::Terminated);
-        }
-        () if policy.ztunnel.matches(pod) => return SidecarDecision::Outside(SkipReason::Ztunnel),
-        () => {}
+    if pod.status.has_ended() {
+        return SidecarDecision::Outside(SkipReason::Terminated);
+    }
+    if policy.ztunnel.matches(pod) {
+        return SidecarDecision::Outside(SkipReason::Ztunnel);
     }
     match enrolment::decide(pod, namespace, policy) {
         Ok(PodDecision::Sidecar(redirect)) => SidecarDecision::Redirected(redirect),
