@@ -28,7 +28,7 @@ impl KubeClient {
         let doing = format!("run {} in pod {namespace}/{pod}", command.join(" "));
         let run = self.run_in_container(&doing, (namespace, pod, container), command, most);
         let output = tokio::time::timeout(limit, run).await;
-        output.unwrap_or_else(|_| Err(Error::Timeout { doing, limit }))
+        output.unwrap_or(Err(Error::Timeout { doing, limit }))
     }
 
     async fn run_in_container(

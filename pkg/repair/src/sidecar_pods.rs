@@ -66,8 +66,10 @@ impl SidecarPods {
                 let before = std::mem::take(&mut self.pods);
                 self.observed.clear();
                 self.listed = true;
-                pods.iter_mut()
-                    .fold(false, |has_new, pod| self.update_pod(pod, before.get(&pod.uid)) || has_new)
+                // All of them, also behind the first new one.
+                let new: Vec<bool> =
+                    pods.iter_mut().map(|pod| self.update_pod(pod, before.get(&pod.uid))).collect();
+                new.contains(&true)
             }
             ListEvent::Applied(pod) => {
                 let before = self.pods.remove(&pod.uid);

@@ -6,7 +6,8 @@ use tracing::warn;
 
 /// Time without ztunnel after which pods that request it are opened: longer than a ztunnel takes to reconnect.
 const OPEN_AFTER: Duration = Duration::from_secs(5);
-/// The same after the agent's start: a ztunnel that could not connect meanwhile dials again after up to 15 s.
+/// Time without ztunnel since the agent's start after which they are: one that could not connect meanwhile dials again after up to
+/// 15 s.
 const OPEN_AFTER_START: Duration = Duration::from_secs(20);
 
 /// The connections of ztunnels.

@@ -127,7 +127,8 @@ fn a_pod_that_is_held_without_a_difference_is_no_success() {
 /// Nor is one whose annotation is missing, or whose DNS nothing answers.
 #[test]
 fn a_captured_pod_with_a_fault_is_no_success() {
-    let cases: [(fn(&mut PodState), &str); 3] = [
+    type FaultCase = (fn(&mut PodState), &'static str);
+    let cases: [FaultCase; 3] = [
         (|pod| pod.kernel.dns_unanswered = true, "dns-unanswered"),
         (|pod| pod.redirection_annotation = None, "annotation-missing"),
         (|pod| pod.problem = Some("it cannot be observed".into()), "failed"),
