@@ -184,14 +184,16 @@ impl Netns {
         });
     }
 
-    /// Waits until the kernel has finished duplicate address detection: a worker does it, under the RTNL lock that all namespaces
-    /// share.
+    /// Waits until the kernel has finished duplicate address detection, and has noticed the carrier of every veth link that is up,
+    /// whose IPv6 routes may change then: workers do both, under the RTNL lock that all namespaces share.
     ///
     /// # Panics
-    /// If it takes longer than 20 seconds.
+    /// If it takes longer than 20 seconds, as with a link whose peer is down.
     pub fn wait_until_addresses_are_usable(&self) {
-        until(format_args!("no address in {} is tentative", self.name), || {
-            self.sh("ip -6 -oneline address show tentative").is_empty()
+        until(format_args!("all links and addresses in {} are usable", self.name), || {
+            let links = self.sh("ip -oneline link show up type veth");
+            links.lines().all(|link| link.split(' ').any(|word| word == "UP"))
+                && self.sh("ip -6 -oneline address show tentative").is_empty()
         });
     }
 

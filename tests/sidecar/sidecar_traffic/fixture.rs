@@ -104,6 +104,7 @@ impl Fixture {
              link set eth0 up\n\
              link set net1 up\n",
         );
+        self.pod.wait_until_addresses_are_usable();
     }
 
     /// Starts a server of the proxy.
