@@ -55,10 +55,10 @@ impl PodContext<'_> {
         }
         let mut evidence = Evidence { life: pod_life(known), ..Evidence::OUTSIDE };
         match (&known.standing, &self.snapshot.capture) {
-            (AmbientStanding::Out(reason), _) => {
+            (AmbientStanding::Out(_), _) => {
                 let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
                 redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
-                if *reason == SkipReason::NamespaceUnknown && shown.mode.is_none() {
+                if shown.reason.code == SkipReason::NamespaceUnknown.code() {
                     evidence = Evidence { life: evidence.life, ..Evidence::UNDETERMINED };
                 }
             }
