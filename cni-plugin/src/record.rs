@@ -186,7 +186,7 @@ pub(crate) fn replace_file(directory: &Path, file: &str, content: &[u8]) -> io::
     let written = staging.write_all(content);
     let done = written.and_then(|()| fs::rename(&staged, directory.join(file)));
     if done.is_err() {
-        drop(fs::remove_file(&staged)); // the agent removes leftovers
+        drop(fs::remove_file(&staged)); // the agent removes leftovers beside the records
     }
     done
 }

@@ -72,6 +72,12 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let busy = (daemon.cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
     assert!(busy < 0.5, "it spins: {busy:.2} of a processor\n{}", daemon.log());
     assert!(daemon.log().contains("Too many open files"), "{}", daemon.log());
+    let is_repair = |line: &&str| line.split('\t').nth(3) == Some("probe rules of the node restored");
+    assert_eq!(
+        daemon.log().lines().find(is_repair),
+        None,
+        "a rule whose set cannot be read is not a foreign one"
+    );
     drop(connecting);
     limit_files(daemon, usual + 4096);
     let probe = daemon.get(8000, "/readyz").unwrap();

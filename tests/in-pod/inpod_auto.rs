@@ -280,11 +280,11 @@ fn rules_that_cannot_be_removed_when_the_node_takes_over_are_removed_later() {
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
     fixture.wait_logged("capture mode changed", "mode=node-level");
     fixture.wait_enrolled(&peer, true);
-    let limit = std::time::Duration::from_secs(10);
-    fixture.within(limit, "it is not ready", |fixture| !fixture.daemon().is_ready());
+    fixture.wait_logged("rules of in-pod redirection are left in pods", "");
     assert!(!fixture.is_bare(&peer));
     std::fs::remove_file(at("broken")).unwrap();
-    fixture.eventually("they are removed", |_| fixture.is_bare(&peer));
+    let limit = std::time::Duration::from_secs(90);
+    fixture.within(limit, "they are removed", |fixture| fixture.is_bare(&peer));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use enrolment::ztunnel;
 use model::{ContainerId, PodUid, Reason};
 use netns::NetnsId;
 use node_plan::ZtunnelFallback;
+use retry::LastError;
 use tracing::{info, warn};
 
 use crate::{
@@ -27,6 +28,8 @@ use agent::{
     HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope, summarize_steps,
 };
 
+/// Interval between attempts to remove rules from pods: each one searches all namespaces, and a pod may prevent its own removal.
+const CLEAR_AGAIN: Duration = Duration::from_secs(30);
 /// Time for which an earlier connection takes precedence over what ztunnel pods declare.
 const BELIEVED: Duration = Duration::from_secs(10);
 
@@ -63,8 +66,10 @@ pub(crate) struct AutoCapture {
     fallback: ZtunnelFallback,
     /// Whether rules that in-pod redirection may have left in pods were removed since the node path came into use.
     is_cleared: bool,
-    /// The rules that could not be removed.
-    uncleared: Option<Reason>,
+    /// When they were removed, or could not be.
+    clearing: Option<Instant>,
+    /// Why they could not be removed, as last logged.
+    uncleared: LastError,
     /// When the last pass that decided on the mode began.
     reconciled: Instant,
 }
@@ -90,7 +95,8 @@ impl AutoCapture {
             unswitched: None,
             fallback: settings.fallback,
             is_cleared: false,
-            uncleared: None,
+            clearing: None,
+            uncleared: LastError::default(),
             reconciled: Instant::now(),
         };
         auto.open_current()?;
@@ -129,7 +135,7 @@ impl AutoCapture {
                 node.answer_requests(Some(&"the capture mode has changed to in-pod redirection".into()));
             }
             self.handing_over = Some(HandOver::new());
-            (self.is_cleared, self.uncleared) = (false, None);
+            (self.is_cleared, self.clearing) = (false, None);
             log_mode_change(is_in_pod);
         } else {
             self.take_over_on_node(state)?;
@@ -167,18 +173,23 @@ impl AutoCapture {
     /// Removes the rules in pods, because they would cut a pod off without a ztunnel that supports in-pod redirection.
     fn clear_pods(&mut self) {
         let left = in_pod::uninstall(&self.settings);
-        self.is_cleared = left.is_empty();
-        self.uncleared = (!self.is_cleared).then(|| {
-            format!("rules of in-pod redirection are left in pods: {}", summarize_steps(&left)).into()
-        });
+        (self.is_cleared, self.clearing) = (left.is_empty(), Some(Instant::now()));
+        let error = summarize_steps(&left);
+        if self.is_cleared {
+            self.uncleared.clear();
+        } else if self.uncleared.replace(&error) {
+            warn!(target: "ambient", error, "rules of in-pod redirection are left in pods");
+        }
     }
 
-    /// Whether rules in pods are to be removed now: an earlier agent may have left them. Those that could not be removed are
-    /// tried again in each full pass.
-    fn must_clear(&self, state: &AgentState, scope: ReconcileScope) -> bool {
-        let is_due = scope == ReconcileScope::Full || self.uncleared.is_none();
+    /// Whether rules in pods are to be removed now: an earlier agent may have left them, or some could not be removed. Pods keep
+    /// them while the node path leads to no ztunnel.
+    fn must_clear(&self, state: &AgentState) -> bool {
+        let is_due = self.clearing.is_none_or(|last| last.elapsed() >= CLEAR_AGAIN);
         let is_pending = !self.is_in_pod && !self.is_cleared && is_due;
-        is_pending && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel)
+        is_pending
+            && self.node.as_ref().is_some_and(NodeCapture::has_ztunnel)
+            && ztunnel::is_served_on_node(&state.index, &state.policy.ztunnel)
     }
 
     /// Removes from the node path the pods whose own rules are in place, and finally the node path itself; until then,
@@ -286,10 +297,10 @@ impl CaptureMode for AutoCapture {
             let _ = node.restore_remaining(state, &handing.done, scope); // the other error is reported
         }
         let problem = done?;
-        if self.must_clear(state, scope) {
+        if self.must_clear(state) {
             self.clear_pods();
         }
-        Ok(self.hand_over(state, scope).or(followed.err()).or(self.uncleared.clone()).or(problem))
+        Ok(self.hand_over(state, scope).or(followed.err()).or(problem))
     }
 
     fn is_awaited(&self) -> bool {

@@ -237,7 +237,7 @@ impl CaptureMode for InPodCapture {
         let probes = &mut self.exemption.probes;
         let exempted = probes.add_addresses(&ips, &uid).or_else(|_| {
             // On a node that was just booted, a pod may arrive before the first pass.
-            probes.ensure_sets()?;
+            probes.create_sets()?;
             probes.add_addresses(&ips, &uid)
         });
         if let Err(error) = exempted {

@@ -134,19 +134,22 @@ pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPoli
     is_excluded.then_some(SkipReason::ExcludedNamespace)
 }
 
+/// Whether a pod has a sidecar. Istio checks the annotation alone, but a pod without any proxy has none.
+pub fn has_sidecar(pod: &Pod) -> bool {
+    let is_injected = pod.metadata.annotations.contains_key(STATUS);
+    is_injected && pod.all_containers().any(|container| container.name == PROXY)
+}
+
 /// Returns the first property of the pod itself that excludes it from ambient mode.
 fn pod_refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     let annotations = &pod.metadata.annotations;
-    // Istio checks the annotation alone. So do we, but a pod without any proxy does not count as one with a sidecar.
-    let injected = annotations.contains_key(STATUS);
-    let has_proxy = injected && pod.all_containers().any(|container| container.name == PROXY);
     let rows = [
         (SkipReason::Ztunnel, policy.ztunnel.matches(pod)),
         (SkipReason::HostNetwork, pod.spec.host_network),
         (SkipReason::Terminated, pod.status.has_ended()),
         (SkipReason::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
-        (SkipReason::HasSidecar, has_proxy),
-        (SkipReason::NoProxy, injected),
+        (SkipReason::HasSidecar, has_sidecar(pod)),
+        (SkipReason::NoProxy, annotations.contains_key(STATUS)),
     ];
     rows.into_iter().find_map(|(reason, holds)| holds.then_some(reason))
 }

@@ -12,7 +12,8 @@ use model::Family;
 use netlink::{Attributes, ListBounds, Malformed, NetlinkProtocol, ReceivedMessage, Socket};
 use nftables::uapi::{
     DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, RULE_CHAIN, RULE_EXPRESSIONS,
-    RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_RETURN, XT_NAME, query_message,
+    RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_CONTINUE, VERDICT_RETURN, XT_NAME,
+    query_message,
 };
 use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 
@@ -249,8 +250,11 @@ fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedR
         if name == "immediate" {
             let Some(verdict) = data.find_nested(IMMEDIATE_DATA).find(DATA_VERDICT) else { continue };
             let verdict = verdict.nested_attributes();
-            let code = verdict.find_be32(VERDICT_CODE)?;
-            if is_plain && matches!(code.map(u32::cast_signed), Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
+            let code = verdict.find_be32(VERDICT_CODE)?.map(u32::cast_signed);
+            if code == Some(VERDICT_CONTINUE) {
+                continue;
+            }
+            if is_plain && matches!(code, Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
                 effect = RuleEffect::Leaves;
             }
             jumps_to = verdict.find(VERDICT_CHAIN).map(|target| target.read_name().to_owned());
@@ -315,7 +319,7 @@ impl TableChains {
 #[cfg(test)]
 mod tests {
     use netlink::{MessageFlags, NetlinkRequest};
-    use nftables::uapi::ELEMENT;
+    use nftables::uapi::{ELEMENT, VERDICT_JUMP};
 
     use super::*;
 
@@ -355,18 +359,20 @@ mod tests {
         tables.into_values().next().unwrap_or_default()
     }
 
-    #[test]
-    fn a_rule_leads_to_its_first_verdict() {
+    fn verdict_rule(verdicts: [(i32, Option<&str>); 2]) -> TracedRule {
         let mut request = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[0; 4]);
         request.put_str(RULE_TABLE, "nat").put_str(RULE_CHAIN, "OUTPUT").put_nested(
             RULE_EXPRESSIONS,
             |list| {
-                for chain in ["ELSEWHERE", "ISTIO_OUTPUT"] {
+                for (code, chain) in verdicts {
                     list.put_nested(ELEMENT, |element| {
                         element.put_str(EXPRESSION_NAME, "immediate").put_nested(EXPRESSION_DATA, |data| {
                             data.put_nested(IMMEDIATE_DATA, |content| {
                                 content.put_nested(DATA_VERDICT, |verdict| {
-                                    verdict.put_str(VERDICT_CHAIN, chain);
+                                    verdict.put_bytes(VERDICT_CODE, &code.to_be_bytes());
+                                    if let Some(chain) = chain {
+                                        verdict.put_str(VERDICT_CHAIN, chain);
+                                    }
                                 });
                             });
                         });
@@ -376,7 +382,24 @@ mod tests {
         );
         let bytes = request.finish(0, MessageFlags::NONE).unwrap();
         let message = netlink::MessageIter::new(bytes).next().unwrap().unwrap();
-        assert_eq!(parse_rule(&message).unwrap().1.jumps_to.as_deref(), Some("ELSEWHERE"));
+        parse_rule(&message).unwrap().1
+    }
+
+    /// `continue` leads to the next expression.
+    #[test]
+    fn a_rule_leads_to_its_first_verdict() {
+        use RuleEffect::{Leaves, None as Nothing};
+        let to_ours = (VERDICT_JUMP, Some("ISTIO_OUTPUT"));
+        let (goes_on, accepts) = ((VERDICT_CONTINUE, None), (VERDICT_ACCEPT, None));
+        for (verdicts, jumps_to, effect) in [
+            ([(VERDICT_JUMP, Some("ELSEWHERE")), to_ours], Some("ELSEWHERE"), Nothing),
+            ([goes_on, to_ours], Some("ISTIO_OUTPUT"), Nothing),
+            ([goes_on, accepts], None, Leaves),
+            ([accepts, to_ours], None, Leaves),
+        ] {
+            let found = verdict_rule(verdicts);
+            assert_eq!((found.jumps_to.as_deref(), found.effect), (jumps_to, effect), "{verdicts:?}");
+        }
     }
 
     #[test]

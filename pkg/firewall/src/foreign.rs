@@ -200,12 +200,13 @@ struct ForeignRule {
     chain: String,
     effects: Vec<RuleEffect>,
     jumps: effect::JumpTarget,
+    /// Chains of which the kernel counts the rule as a use.
+    uses: Vec<String>,
 }
 
 impl ForeignTables {
     fn read_chains(owned: OwnedChains, bounds: ListBounds) -> Result<ForeignTables, netlink::Error> {
-        let timeout = bounds.time.min(DEFAULT_TIMEOUT);
-        let mut socket = Socket::open_with_timeout(NetlinkProtocol::Netfilter, timeout)?.with_bounds(bounds);
+        let mut socket = open_socket(bounds)?;
         let generation = nftables::request_generation(&mut socket)?;
         let replies = socket.dump(&query_message(GET_CHAIN, 0, &[]))?;
         let mut tables = BTreeMap::new();
@@ -277,16 +278,33 @@ impl ForeignTables {
     ) -> Result<bool, netlink::Error> {
         let owned = self.owned;
         let is_foreign = |chain: &str| !owned.contains(family, table, chain);
-        let is_jump =
-            |rule: &&ForeignRule| matches!(&rule.jumps, effect::JumpTarget::To(to) if is_foreign(to));
-        let listed = rules.len() + rules.iter().filter(is_jump).count() + chains.bound;
+        let uses = rules.iter().flat_map(|rule| &rule.uses).filter(|to| is_foreign(to));
+        let listed = rules.len() + uses.count() + chains.bound;
         let has_more = |listed: usize| u32::try_from(listed).is_ok_and(|listed| chains.rules > listed);
         if !has_more(listed) {
             return Ok(false);
         }
-        let in_maps = nftables::read_map_jumps(&mut self.socket, family, table)?;
+        let in_maps = match nftables::read_map_jumps(&mut self.socket, family, table) {
+            Err(netlink::Error::Bounds(_) | netlink::Error::Interrupted(_)) => {
+                self.socket = open_socket(ListBounds::POD)?;
+                return Ok(true);
+            }
+            in_maps => in_maps?,
+        };
         let in_maps = in_maps.iter().filter(|to| is_foreign(to)).count();
-        Ok(has_more(listed + in_maps) && nftables::request_generation(&mut self.socket)? == self.generation)
+        // The uses change while a transaction is prepared, which the kernel may still refuse.
+        Ok(has_more(listed + in_maps)
+            && self.count_rules(family, table)? == chains.rules
+            && nftables::request_generation(&mut self.socket)? == self.generation)
+    }
+
+    /// Lists the chains of a family again, and returns [`TableChains::rules`] of a table.
+    fn count_rules(&mut self, family: u8, table: &str) -> Result<u32, netlink::Error> {
+        let mut tables = BTreeMap::new();
+        for reply in self.socket.dump(&query_message(GET_CHAIN, family, &[]))?.iter() {
+            record_chain(&mut tables, self.owned, &reply)?;
+        }
+        Ok(tables.get(&(family, table.to_owned())).map_or(0, |chains: &TableChains| chains.rules))
     }
 
     /// Returns the rules of a table outside of our chains.
@@ -304,11 +322,17 @@ impl ForeignTables {
             if required_text(&attributes, RULE_TABLE)? != table || self.owned.contains(family, table, chain) {
                 continue;
             }
-            let (effects, jumps) = effect::rule_effects(attributes.find_nested(RULE_EXPRESSIONS), marks)?;
-            rules.push(ForeignRule { chain: chain.to_owned(), effects, jumps });
+            let (effects, jumps, uses) =
+                effect::rule_effects(attributes.find_nested(RULE_EXPRESSIONS), marks)?;
+            rules.push(ForeignRule { chain: chain.to_owned(), effects, jumps, uses });
         }
         Ok(rules)
     }
+}
+
+fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
+    let timeout = bounds.time.min(DEFAULT_TIMEOUT);
+    Ok(Socket::open_with_timeout(NetlinkProtocol::Netfilter, timeout)?.with_bounds(bounds))
 }
 
 /// Returns the dormant tables.

@@ -119,13 +119,22 @@ impl NodeProbes {
     /// Creates missing sets, before the rules; members stay as they are.
     ///
     /// # Errors
-    /// The kernel refuses. Also the error of [`NodeProbes::reconcile_branches`], which concerns only probes of pods
-    /// with a branch interface.
+    /// As [`NodeProbes::create_sets`]. Also the error of [`NodeProbes::reconcile_branches`], which concerns only probes of
+    /// pods with a branch interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
+        self.create_sets()?;
+        self.branch_error.take().map_or(Ok(()), Err)
+    }
+
+    /// Creates missing sets.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn create_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             self.sets.create_set(&probe_set_spec(family)?)?;
         }
-        self.branch_error.take().map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Returns the addresses in the sets, each with the UID of its pod, if it has one.

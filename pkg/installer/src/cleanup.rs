@@ -40,7 +40,8 @@ pub fn list_removals(settings: &InstallerSettings) -> (Vec<String>, Vec<Error>) 
         Ok(names) => names,
         Err(error) => return (Vec::new(), vec![error]),
     };
-    let (changes, errors) = plan_releases(settings, &names);
+    let (changes, mut errors) = plan_releases(settings, &names);
+    errors.retain(|error| !has_no_entry(error));
     let originals = saved::original_names(&names).map(|name| settings.conf_dir.join(name));
     let mut lines: Vec<String> = changes.iter().map(describe_removal).collect();
     lines.extend(existing_files("original", originals));
@@ -83,7 +84,11 @@ fn remove_entries(settings: &InstallerSettings) -> Vec<Error> {
         Ok(names) => names,
         Err(error) => return vec![error],
     };
-    let (changes, mut errors) = plan_releases(settings, &names);
+    let (changes, errors) = plan_releases(settings, &names);
+    let (skipped, mut errors): (Vec<Error>, Vec<Error>) = errors.into_iter().partition(has_no_entry);
+    for error in skipped {
+        warn!(target: "install", %error, "skipped: it has no entry of ours");
+    }
     errors.extend(changes.iter().filter_map(|change| conf::apply(change).err()));
     if !errors.is_empty() {
         return errors; // a later attempt may restore the rest
@@ -111,6 +116,12 @@ pub(crate) fn plan_releases(settings: &InstallerSettings, names: &[String]) -> (
     (changes, errors)
 }
 
+/// Whether a file that cannot be judged has no entry of ours, because none is written into such a one: it is too large, or a link
+/// out of the directory, for which the kernel reports no error.
+fn has_no_entry(error: &Error) -> bool {
+    matches!(error, Error::File(error) if error.io_error().raw_os_error().is_none())
+}
+
 fn plan_release(settings: &InstallerSettings, name: &str) -> Result<Option<ConfChange>, Error> {
     let is_named = match &settings.chaining {
         Chaining::Primary { name: named } => named.as_deref() == Some(name),
@@ -124,13 +135,7 @@ fn plan_release(settings: &InstallerSettings, name: &str) -> Result<Option<ConfC
     let network = match NetworkConf::read(&settings.conf_dir, name) {
         Ok(Some(network)) => network,
         Ok(None) => return Ok(None),
-        // Not the kernel's: no file, too large, or a link out of the directory. Into none of these an entry is written.
-        Err(Error::File(error)) if error.io_error().raw_os_error().is_none() => {
-            if !error.is_no_file() {
-                warn!(target: "install", %error, "skipped: it has no entry of ours");
-            }
-            return Ok(None);
-        }
+        Err(Error::File(error)) if error.is_no_file() => return Ok(None),
         Err(error) => return Err(error),
     };
     // The settings may be unknown: a reboot empties the directory with those of the last agent.

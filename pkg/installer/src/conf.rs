@@ -269,13 +269,27 @@ fn plan_own_file(
             }
             (Some(outdated), found.path, found.fingerprint)
         }
-        Err(observed) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), observed),
+        Err(observed) => {
+            if let Chaining::Standalone { .. } = settings.chaining {
+                check_linked_network(settings, name)?;
+            }
+            (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), observed)
+        }
     };
     let mode = settings.own_mode.unwrap_or(mode);
     let change = ConfChange::Write { path: path.clone(), text, mode, original: None, observed };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
     changes.extend(stale_entry_changes(settings, name, &path)?); // last, so that an entry exists at any time
     Ok(ConfPlan::Do { holder: path, changes })
+}
+
+/// Checks whether a link may be replaced by a network of our own.
+fn check_linked_network(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
+    match NetworkConf::read(&settings.conf_dir, name) {
+        Ok(found) => found.as_ref().map_or(Ok(()), check_foreign_plugins),
+        Err(Error::File(error)) if error.is_no_file() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Checks whether a file may be replaced by a network of our own: it calls no plugin but ours.

@@ -9,21 +9,33 @@ const REQUESTS: RequestBuilder = RequestBuilder { protocol: 7 };
 
 /// Returns the index of a set of the calling thread's netns; `None`: the set does not exist, or the kernel does not
 /// report it (before Linux 4.20, or without ipset).
-pub fn set_number(set: &str) -> Option<u16> {
+///
+/// # Errors
+/// The kernel could not be queried.
+pub fn set_number(set: &str) -> Result<Option<u16>, netlink::Error> {
     ask_kernel(REQUESTS.set_index(set), |attributes| attributes.find(attr::NUMBER)?.read_be16().ok())
 }
 
 /// Returns the name of the set with this index in the calling thread's netns; `None` as for [`set_number`].
-pub fn set_name(number: u16) -> Option<String> {
+///
+/// # Errors
+/// The kernel could not be queried.
+pub fn set_name(number: u16) -> Result<Option<String>, netlink::Error> {
     let read =
         |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.read_str().ok()?.to_owned());
     ask_kernel(REQUESTS.set_by_index(number), read)
 }
 
-fn ask_kernel<T>(question: NetlinkRequest, read: impl Fn(&Attributes<'_>) -> Option<T>) -> Option<T> {
-    let replies = Socket::open(NetlinkProtocol::Netfilter).ok()?.get(question).ok()?;
-    replies.iter().find_map(|reply| {
+fn ask_kernel<T>(
+    question: NetlinkRequest,
+    read: impl Fn(&Attributes<'_>) -> Option<T>,
+) -> Result<Option<T>, netlink::Error> {
+    let replies = match Socket::open(NetlinkProtocol::Netfilter)?.get(question) {
+        Err(refused) if refused.errno().is_some() => return Ok(None),
+        replies => replies?,
+    };
+    Ok(replies.iter().find_map(|reply| {
         let (_, attributes) = reply.split_header::<4>().ok()?; // struct nfgenmsg
         read(&attributes)
-    })
+    }))
 }

@@ -103,6 +103,7 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
             || decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
         builder.add_rule(table, rule.chain, |is_owned| rule.target_chain.is_some_and(is_owned), decoded);
     })?;
+    decoder.check_queries().map_err(|source| Error::LegacySocket { family, source })?;
     for (name, chains) in chains {
         let Some(table) = Table::from_name(&name) else { continue };
         builder.add_table(table);

@@ -86,7 +86,7 @@ impl Journal {
     /// Records old values by name, except where an older one is recorded: the first is the value before us.
     ///
     /// # Errors
-    /// The file cannot be written; nothing is recorded then.
+    /// The file cannot be read or written; nothing is recorded then.
     pub fn note_values(
         &self,
         section: JournalSection,
@@ -107,7 +107,7 @@ impl Journal {
     /// Removes the entry with this name.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be read or written.
     pub fn forget_value(&self, section: JournalSection, name: &str) -> Result<(), Error> {
         self.update_entries(|entries| {
             if let Some(noted) = entries.get_mut(&section_key(section)) {
@@ -119,7 +119,7 @@ impl Journal {
     /// Removes the namespaces that are not among these: they have ended, and their numbers will be reused. The node's is kept.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be read or written.
     pub fn keep_only(&self, whose: &[NetnsId]) -> Result<(), Error> {
         let kept: Vec<String> = std::iter::once(None)
             .chain(whose.iter().copied().map(Some))
@@ -160,7 +160,7 @@ impl Journal {
     /// namespace.
     ///
     /// # Errors
-    /// The kernel refuses, or the file cannot be written.
+    /// The kernel refuses, or the file cannot be read or written.
     pub fn remove_chains(&self, section: JournalSection) -> Result<(), Error> {
         for (name, before) in JournalSnapshot(self.read_contents()?.entries).section_entries(section) {
             if let Some((family, table)) = parse_entry(&name) {
@@ -171,7 +171,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Reads the file. A missing or unreadable one is empty, because its content does not justify a failure. An unreadable one,
+    /// Reads the file. A missing or malformed one is empty, because its content does not justify a failure. A malformed one,
     /// which a newer version may have written before a downgrade, is kept.
     ///
     /// # Errors

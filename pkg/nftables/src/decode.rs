@@ -61,15 +61,15 @@ impl DecodedRule {
     }
 }
 
-/// Returns the chain to which a rule jumps, without decoding its conditions.
-pub(crate) fn target_chain<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
+/// Returns the chains to which the verdicts of a rule lead, without decoding its conditions. The kernel evaluates the first one
+/// alone, and counts each as a use of its chain.
+pub(crate) fn target_chains<'a>(attributes: &Attributes<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
     let expressions = attributes.find_nested(RULE_EXPRESSIONS).map_while(Result::ok);
-    let chains = expressions.filter_map(|expression| {
+    expressions.filter_map(|expression| {
         let parts = expression.nested_attributes();
         let is_verdict = find_text(&parts, EXPRESSION_NAME) == Some("immediate");
         find_text(&find_verdict(&parts.find_nested(EXPRESSION_DATA)), VERDICT_CHAIN).filter(|_| is_verdict)
-    });
-    chains.last()
+    })
 }
 
 /// Reads the attributes of a rule. A truncated expression ends it, and makes it foreign.
@@ -78,8 +78,10 @@ pub(crate) fn read_rule(
     attributes: &Attributes<'_>,
     sets: &mut dyn SetNumbers,
 ) -> DecodedRule {
-    let mut decoded =
-        DecodedRule { target_chain: target_chain(attributes).map(str::to_owned), ..DecodedRule::default() };
+    let mut decoded = DecodedRule {
+        target_chain: target_chains(attributes).next().map(str::to_owned),
+        ..DecodedRule::default()
+    };
     let mut decoder = RuleDecoder::new(family);
     // Comments of iptables itself, or other data that nft stores with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();

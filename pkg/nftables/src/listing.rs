@@ -199,6 +199,7 @@ impl ChainReader<'_> {
             self.read_family(&chains, &mut builder)?;
             families.insert(family, builder.build());
         }
+        self.sets.check_queries()?;
         Ok(families)
     }
 
@@ -246,7 +247,7 @@ impl ChainReader<'_> {
             let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { OWN_CHAIN };
             let is_complete = self.read_chain(chain, bytes, builder, |rule| {
                 use_of(&chain.name);
-                rule.target_chain.into_iter().for_each(&mut use_of);
+                rule.target_chains().for_each(&mut use_of);
                 read.extend(rule.handle.map(|handle| (chain.table, handle)));
             })?;
             if !is_complete {
@@ -322,7 +323,7 @@ impl ChainReader<'_> {
             let rule = KernelRule::from(family, table, reply);
             match rule.map(|rule| rule.filter(|rule| !is_read(rule) && !is_ours(rule.chain))) {
                 Ok(Some(rule)) => {
-                    jumps.extend(rule.target_chain.filter(|name| is_ours(name)).map(str::to_owned));
+                    jumps.extend(rule.target_chains().filter(|name| is_ours(name)).map(str::to_owned));
                     rule.add_to(builder, sets);
                 }
                 Ok(None) => {}
@@ -347,8 +348,6 @@ struct KernelRule<'a> {
     family: Family,
     table: Table,
     chain: &'a str,
-    /// The chain to which it jumps.
-    target_chain: Option<&'a str>,
     handle: Option<u64>,
     attributes: Attributes<'a>,
 }
@@ -366,12 +365,15 @@ impl<'a> KernelRule<'a> {
         }
         let chain = attributes.find_name(RULE_CHAIN);
         let handle = attributes.find(RULE_HANDLE).map(|handle| handle.read_array().map(u64::from_be_bytes));
-        let (target_chain, handle) = (decode::target_chain(&attributes), handle.transpose()?);
-        Ok(Some(KernelRule { family, table, chain, target_chain, handle, attributes }))
+        Ok(Some(KernelRule { family, table, chain, handle: handle.transpose()?, attributes }))
+    }
+
+    fn target_chains(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        decode::target_chains(&self.attributes)
     }
 
     fn add_to(&self, builder: &mut SavedTablesBuilder<'_>, sets: &mut KernelSets) {
-        let is_ours = |is_owned: &dyn Fn(&str) -> bool| self.target_chain.is_some_and(is_owned);
+        let is_ours = |is_owned: &dyn Fn(&str) -> bool| self.target_chains().any(is_owned);
         builder.add_rule(self.table, self.chain, is_ours, || self.decode_rule(sets));
     }
 

@@ -177,6 +177,7 @@ pub const ANY_FAMILY: u32 = 0;
 /// `NF_DROP`, `NF_ACCEPT`, and `enum nft_verdicts`, which are negative.
 pub const VERDICT_DROP: i32 = 0;
 pub const VERDICT_ACCEPT: i32 = 1;
+pub const VERDICT_CONTINUE: i32 = -1;
 pub const VERDICT_JUMP: i32 = -3;
 pub const VERDICT_GOTO: i32 = -4;
 pub const VERDICT_RETURN: i32 = -5;

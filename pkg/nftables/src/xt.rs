@@ -7,6 +7,8 @@ mod layout;
 mod matches;
 mod targets;
 
+use std::io;
+
 use model::Family;
 use rules::{Match, Target, TransportProtocol};
 
@@ -20,6 +22,14 @@ pub(crate) use targets::{decode_target, encode_target};
 pub struct XtablesDecoder(KernelSets);
 
 impl XtablesDecoder {
+    /// Checks that the kernel could be queried for all sets to which the matches so far refer.
+    ///
+    /// # Errors
+    /// The first failure since the last call.
+    pub fn check_queries(&mut self) -> io::Result<()> {
+        self.0.check_queries().map_err(io::Error::other)
+    }
+
     /// Returns a match in terms of the model; `None` if the model cannot express it. `proto`: the protocol in its
     /// rule's conditions.
     pub fn decode_match(

@@ -28,8 +28,8 @@ use crate::{
     stale_collections,
 };
 
-/// Adds the error of each pod's last ADD to its network, if it failed. If no agent follows the node's pods, a pod that is known from no other
-/// source is added; otherwise the failure is that of a removed pod.
+/// Adds the error of each pod's last ADD to its network, if it failed. If no agent follows the node's pods, a pod that is known from
+/// no other source is added; otherwise the failure is that of a removed pod.
 pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
     let follows_pods = state.observation.observer == Observer::Agent && state.node.synced;
     let pods = &mut state.pods;

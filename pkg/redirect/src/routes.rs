@@ -1,6 +1,8 @@
 //! Objects that the rules need besides the tables: TPROXY's local route, and the source address of Envoy's connections
 //! to its own application over IPv6 (IPv4's 127.0.0.6 is on `lo` already, as all of 127.0.0.0/8).
 
+use std::io::ErrorKind;
+
 use hostnet::{
     ChangeOutcome, LinkIndex, LocalDelivery, PolicyRule, Route, RouteProtocol, RtnetlinkHandle, RuleAction,
     sysctl,
@@ -126,9 +128,15 @@ fn nothing_needed(config: &sidecar::SidecarConfig, families: &[Family]) -> bool 
 }
 
 /// Makes the kernel look up sources without the mark: with it, the policy route makes every source a local one, and the kernel drops
-/// all that TPROXY marks. A pod inherits the setting of its node, which WireGuard changes. IPv6 has none.
+/// all that TPROXY marks. A pod inherits the setting of its node, which WireGuard changes. IPv6 has none. An unprivileged container may
+/// not change it: the rest of the redirection is not to fail for that.
 fn ensure_unmarked_check() -> Result<Vec<String>, hostnet::Error> {
-    let changed = sysctl::write(SRC_VALID_MARK, "0")?;
+    let changed = match sysctl::write(SRC_VALID_MARK, "0") {
+        Err(hostnet::Error::Sysctl { source, .. }) if source.kind() == ErrorKind::ReadOnlyFilesystem => {
+            ChangeOutcome::No
+        }
+        written => written?,
+    };
     Ok(Vec::from_iter((changed == ChangeOutcome::Yes).then(|| format!("sysctl {SRC_VALID_MARK} was not 0"))))
 }
 

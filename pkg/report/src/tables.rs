@@ -142,14 +142,19 @@ pub fn truncate_to_seconds(time: &str) -> String {
 
 /// Returns what could not be observed, as sentences. Unless empty, the state cannot be called healthy.
 pub fn not_known(state: &StateReport) -> Vec<String> {
-    let is_unknown = |pod: &PodState| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some();
-    let mut unknown = unknown_parts(state, is_unknown);
+    let mut unknown = unobserved_parts(state);
     let is_listed = |one: &Unobserved| matches!(one.part, StatePart::Agent | StatePart::Desired);
     let is_alone = state.observation.observer == Observer::Command;
     if is_alone && !state.observation.unobserved.iter().any(is_listed) {
         unknown.push(to_sentence("the agent's health: no agent answers"));
     }
     unknown
+}
+
+/// Returns [`not_known`] without the agent's health.
+pub fn unobserved_parts(state: &StateReport) -> Vec<String> {
+    let is_unknown = |pod: &PodState| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some();
+    unknown_parts(state, is_unknown)
 }
 
 fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) -> Vec<String> {
@@ -183,7 +188,7 @@ fn unknown_parts(state: &StateReport, is_unknown: impl Fn(&PodState) -> bool) ->
 }
 
 /// Returns why an empty list of pods, or an empty plan, may be incomplete, as sentences; empty: everything was observed, so it is
-/// complete. These are [`not_known`], without pods whose state is known nevertheless, such as terminating ones, and without lists
+/// complete. These are [`unobserved_parts`], without pods whose state is known nevertheless, such as terminating ones, and without lists
 /// not received yet, which [`verification_findings`] reports as an error.
 pub fn empty_list_doubts(state: &StateReport) -> Vec<String> {
     let mut doubts = unknown_parts(state, |pod| pod.capture == CaptureState::Unknown);

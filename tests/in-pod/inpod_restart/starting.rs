@@ -163,6 +163,25 @@ fn a_pod_that_left_the_mesh_between_two_agents_is_released_once_it_has_a_process
     }
 }
 
+/// Chains of a sidecar have the names of ours.
+#[test]
+fn a_pod_with_a_sidecar_keeps_its_rules_whatever_its_annotation_says() {
+    let mut fixture = Fixture::new();
+    fixture.base.processes.add(&fixture.late.sandbox.pod.uid, &fixture.late.sandbox.netns);
+    let file = fixture.record();
+    fixture.restart(|fixture| {
+        fs::remove_file(&file).unwrap();
+        let mut manifest = fixture.late.sandbox.manifest();
+        manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+        manifest["metadata"]["annotations"] =
+            json!({"ambient.istio.io/redirection": "enabled", "sidecar.istio.io/status": "{}"});
+        manifest["spec"]["containers"] = json!([{"name": "istio-proxy"}]);
+        fixture.base.manifests.put_pod(&manifest);
+    });
+    assert_eq!(fixture.state(), Some(WorkloadState::Gone), "{:?}", fixture.ztunnel.messages());
+    assert!(fixture.base.is_ruled(&fixture.late));
+}
+
 /// The agent is killed after its answer; the next one reads records before the plugin has written this one.
 #[test]
 fn a_record_that_comes_after_the_snapshot_counts_too() {

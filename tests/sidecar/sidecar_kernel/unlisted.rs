@@ -72,6 +72,7 @@ fn rules_ahead_of_ours_that_the_kernel_does_not_list_are_reported() {
             type filter hook output priority raw;
             meta mark 1 jump { accept; }
             ip daddr vmap { 10.0.0.1 : jump x, 10.0.0.3 : goto x }
+            ip daddr vmap { 10.0.0.4 : accept } jump x
             goto x
         }
     }";

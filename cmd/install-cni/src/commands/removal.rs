@@ -47,7 +47,7 @@ impl RemovalPlan {
         let documented = state.installation.iter();
         let documented = documented.map(|file| format!("{} {}: {}", file.kind, file.path, file.message));
         let (files, mut unknown) = files.unwrap_or_else(|| (documented.collect(), Vec::new()));
-        unknown.extend(tables::not_known(state));
+        unknown.extend(tables::unobserved_parts(state));
         let is_left = |capture| !matches!(capture, CaptureState::Outside | CaptureState::Pending);
         let pods =
             state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::InPod) && is_left(pod.capture));

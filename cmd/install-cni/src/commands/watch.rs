@@ -16,6 +16,8 @@ use super::{
 
 /// Interval between two requests to the agent, each of which makes it observe the kernel.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Time for the last answer: the agent may pause for two seconds before it observes the kernel again.
+const LAST_ANSWER: Duration = Duration::from_secs(5);
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let end = match call.values.flag_text(&command_flags::FOR) {
@@ -26,7 +28,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     loop {
         let began = Instant::now();
         let limit = end.map_or(node_status::LIMIT, |end| {
-            node_status::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
+            node_status::LIMIT.min(end.saturating_duration_since(began).max(LAST_ANSWER))
         });
         let answer = node_status::from_agent(&call.settings.debug_socket, limit);
         let changes = watch.record_answer(answer.map_err(|error| model::describe_error(&*error)));

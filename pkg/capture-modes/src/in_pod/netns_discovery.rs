@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enrolment::{AmbientStanding, SkipReason};
+use enrolment::{AmbientStanding, SkipReason, ambient::has_sidecar};
 use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use model::{Pod, PodUid, Reason};
 use netns::NetnsId;
@@ -267,10 +267,13 @@ impl InPodCapture {
 
 /// Returns whether the pod is outside of the mesh, and may have left it while no agent ran.
 pub(super) fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
-    use SkipReason::{HasSidecar, NamespaceUnknown, Terminated};
-    // Others have no namespace of their own, or no longer, or are never captured: their labels may hide that in the reason.
-    let has_netns = !pod.spec.host_network && !pod.status.has_ended() && !state.policy.ztunnel.matches(pod);
+    // Others have no namespace of their own, or no longer, or are never captured, and chains of a sidecar have the same names. Their
+    // labels may hide that in the reason.
+    let is_possible = !pod.spec.host_network
+        && !pod.status.has_ended()
+        && !state.policy.ztunnel.matches(pod)
+        && !has_sidecar(pod);
     // Labels of an unknown namespace may arrive later.
-    let is_other = |reason| matches!(reason, HasSidecar | NamespaceUnknown | Terminated);
-    has_netns && matches!(state.pod_standing(pod), AmbientStanding::Out(reason) if !is_other(reason))
+    let is_other = |reason| matches!(reason, SkipReason::NamespaceUnknown | SkipReason::Terminated);
+    is_possible && matches!(state.pod_standing(pod), AmbientStanding::Out(reason) if !is_other(reason))
 }

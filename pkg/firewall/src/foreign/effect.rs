@@ -41,15 +41,16 @@ pub(super) enum RuleEffect {
     TooMany(u32),
     /// There are more chains or rules than are read in a pod.
     Unlisted,
-    /// The table has rules ahead of ours, and a name that is not UTF-8.
+    /// The table has rules ahead of ours, and a name that is not UTF-8 or rules that the kernel does not list.
     Unreadable,
     /// The kernel does not evaluate these rules of ours, or evaluates them otherwise; the reason, as text.
     Inactive(&'static str),
 }
 
 /// Chains to which a rule may jump.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum JumpTarget {
+    #[default]
     Nowhere,
     To(String),
     /// Decided by a map.
@@ -117,26 +118,28 @@ impl MarkRegister {
     }
 }
 
-/// Returns the effects of a rule of nf_tables, and its jump targets.
+/// Returns the effects of a rule of nf_tables, its jump targets, and the chains of which the kernel counts it as a use.
 pub(super) fn rule_effects(
     expressions: Attributes<'_>,
     marks: &[Mark],
-) -> Result<(Vec<RuleEffect>, JumpTarget), Malformed> {
-    let mut rule =
-        RuleEvaluation { registers: BTreeMap::new(), effects: Vec::new(), jumps: JumpTarget::Nowhere };
+) -> Result<(Vec<RuleEffect>, JumpTarget, Vec<String>), Malformed> {
+    let mut rule = RuleEvaluation::default();
     for expression in expressions {
         let parts = expression?.nested_attributes();
         let name =
             parts.find(EXPRESSION_NAME).ok_or(Malformed("an expression without a name"))?.read_str()?;
         rule.add_expression(name, &parts.find_nested(EXPRESSION_DATA), marks)?;
     }
-    Ok((rule.effects, rule.jumps))
+    Ok((rule.effects, rule.jumps, rule.uses))
 }
 
+#[derive(Default)]
 struct RuleEvaluation {
     registers: BTreeMap<u32, MarkRegister>,
     effects: Vec<RuleEffect>,
     jumps: JumpTarget,
+    /// Chains of all verdicts, also of those behind the first one.
+    uses: Vec<String>,
 }
 
 impl RuleEvaluation {
@@ -205,7 +208,9 @@ impl RuleEvaluation {
         let content = data.find_nested(IMMEDIATE_DATA);
         if let Some(verdict) = content.find(DATA_VERDICT) {
             if let Some(chain) = verdict.nested_attributes().find(VERDICT_CHAIN) {
-                self.add_jump(JumpTarget::To(chain.read_name().to_owned()));
+                let chain = chain.read_name().to_owned();
+                self.uses.push(chain.clone());
+                self.add_jump(JumpTarget::To(chain));
             }
         } else if let Some(register) = data.find_be32(IMMEDIATE_REGISTER)? {
             let value = content.find(DATA_VALUE).and_then(|value| value.read_u32().ok());

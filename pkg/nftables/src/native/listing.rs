@@ -265,8 +265,8 @@ fn read_listing(objects: &mut ObjectReader, owners: &[ChainSet]) -> Result<Nativ
             let (family, attributes) = reply.split_header::<4>()?;
             // A kernel before Linux 4.12 returns all rules, whatever was requested.
             if family.first() == Some(&INET) && attributes.find_name(RULE_TABLE) == table.name {
-                let listed = 1 + u32::from(decode::target_chain(&attributes).is_some());
-                unlisted = unlisted.saturating_sub(listed);
+                let listed = 1 + decode::target_chains(&attributes).count();
+                unlisted = unlisted.saturating_sub(u32::try_from(listed).unwrap_or(u32::MAX));
                 let name = attributes.find_name(RULE_CHAIN);
                 let chain = table.chains.iter_mut().find(|chain| chain.name == name);
                 // A chain that was just created belongs to another generation.

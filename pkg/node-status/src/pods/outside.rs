@@ -72,6 +72,7 @@ pub(super) fn judge_without_ambient(
         SidecarDecision::Ambient => {}
         SidecarDecision::Unreadable(error) => {
             shown.mode = Some(RedirectionMode::Sidecar);
+            shown.reason = SidecarDecision::state_reason();
             evidence.membership = MeshMembership::Member;
             evidence.rules = RulesEvidence::Absent { failing: true };
             shown.problem =

@@ -89,14 +89,15 @@ fn a_rule_leads_to_its_first_verdict() {
     put_expression(&mut map, "lookup", &|data| {
         data.put_be32(LOOKUP_REGISTER, 0);
     });
-    for (mut rule, expected) in [
-        ([first.clone(), second.clone()], JumpTarget::To("first".to_owned())),
-        ([map.clone(), second], JumpTarget::Anywhere),
-        ([first, map], JumpTarget::To("first".to_owned())),
+    for (mut rule, expected, uses) in [
+        ([first.clone(), second.clone()], JumpTarget::To("first".to_owned()), ["first", "second"].as_slice()),
+        ([map.clone(), second], JumpTarget::Anywhere, &["second"]),
+        ([first, map], JumpTarget::To("first".to_owned()), &["first"]),
     ] {
         let bytes = rule.iter_mut().flat_map(|one| one.finish(0, MessageFlags::NONE).unwrap()[16..].to_vec());
         let bytes: Vec<u8> = bytes.collect();
-        assert_eq!(rule_effects(Attributes::new(&bytes), &OURS).unwrap().1, expected);
+        let (_, jumps, used) = rule_effects(Attributes::new(&bytes), &OURS).unwrap();
+        assert_eq!((jumps, used), (expected, uses.iter().map(|name| (*name).to_owned()).collect()));
     }
 }
 
