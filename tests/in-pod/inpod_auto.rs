@@ -179,25 +179,38 @@ touch /gate/restored
 exit $status
 "#;
 
-/// Rules that are being applied when the capture mode changes would redirect a pod's traffic to no listener.
-#[test]
-fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
+/// Starts a node in auto mode with legacy tables, because only tools can be paused or made to fail: this script takes the place of
+/// `iptables-legacy-restore`. Returns also the ztunnels of both kinds, of which the second one serves, and the directory `/gate`.
+fn start_with_restore(script: &str) -> (InPod, kit::Ztunnel, InpodZtunnel, kit::TempDir) {
     let gate = kit::TempDir::new().unwrap();
-    let at = |name: &str| gate.path().join(name);
-    // Legacy tables, because nothing can pause the engine halfway.
-    kit::write_script(&at("iptables-legacy-restore"), GATE);
+    kit::write_script(&gate.path().join("iptables-legacy-restore"), script);
     let env = [IPTABLES, ("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
     let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
     fixture.mount(gate.path(), "/gate");
     fixture.start();
-    let _old = fixture.ambient_ztunnel("ztunnel-old");
-    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
+    let old = fixture.ambient_ztunnel("ztunnel-old");
+    let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
-    new.wait_for_snapshots(1);
+    (fixture, old, new, gate)
+}
+
+/// Returns a pod with legacy tables, whose network namespace it writes to the file.
+fn legacy_pod(fixture: &InPod, file: &std::path::Path) -> Peer {
     let peer = Peer::new(fixture.node.pod(kit::Pod::new(MESH, "app"), &[]));
     let netns = &peer.sandbox.netns;
     netns.sh("iptables-legacy -w -A INPUT -j ACCEPT"); // these tables are in use
-    std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
+    std::fs::write(file, netns.sh("readlink /proc/self/ns/net")).unwrap();
+    peer
+}
+
+/// Rules that are being applied when the capture mode changes would redirect a pod's traffic to no listener.
+#[test]
+fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
+    let (mut fixture, _old, mut new, gate) = start_with_restore(GATE);
+    let at = |name: &str| gate.path().join(name);
+    new.wait_for_snapshots(1);
+    let peer = legacy_pod(&fixture, &at("pod"));
+    let netns = &peer.sandbox.netns;
     std::fs::write(at("armed"), "").unwrap();
     fixture.processes.add(&peer.sandbox.pod.uid, netns);
     fixture.manifests.put_pod(&peer.sandbox.manifest());
@@ -257,21 +270,10 @@ exec "/usr/sbin/${0##*/}" "$@"
 /// They would cut the pod off until the agent restarts.
 #[test]
 fn rules_that_cannot_be_removed_when_the_node_takes_over_are_removed_later() {
-    let gate = kit::TempDir::new().unwrap();
+    let (mut fixture, _old, mut new, gate) = start_with_restore(BREAKABLE);
     let at = |name: &str| gate.path().join(name);
-    // Legacy tables, because only tools can be made to fail.
-    kit::write_script(&at("iptables-legacy-restore"), BREAKABLE);
-    let env = [IPTABLES, ("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
-    let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
-    fixture.mount(gate.path(), "/gate");
-    fixture.start();
-    let _old = fixture.ambient_ztunnel("ztunnel-old");
-    let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
-    fixture.wait_logged("capture mode changed", "mode=in-pod");
-    let peer = Peer::new(fixture.node.pod(kit::Pod::new(MESH, "app"), &[]));
+    let peer = legacy_pod(&fixture, &at("pod"));
     let netns = &peer.sandbox.netns;
-    netns.sh("iptables-legacy -w -A INPUT -j ACCEPT"); // these tables are in use
-    std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
     fixture.processes.add(&peer.sandbox.pod.uid, netns);
     fixture.manifests.put_pod(&peer.sandbox.manifest());
     fixture.wait_served(&new, &peer);
