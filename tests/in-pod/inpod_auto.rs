@@ -388,8 +388,9 @@ fn check_accepts_a_pod_that_the_node_path_captures_until_its_own_rules_are_in_pl
 fn assert_repaired_for(fixture: &mut InPod, old: &kit::Ztunnel, early: &Peer, late: &Peer) {
     fixture.wait_quiet();
     let before = fixture.state(&[old]);
+    let flush = format!("{} -w -t mangle -F ztunnel-PREROUTING", fixture.tables.iptables());
     for damage in [
-        "nft flush chain ip mangle ztunnel-PREROUTING",
+        flush.as_str(),
         "ip rule del pref 103",
         "ipset flush ztunnel-pods-ips",
         "ip route flush table 101",
