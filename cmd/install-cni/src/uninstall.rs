@@ -72,19 +72,26 @@ impl Uninstallation {
         if !errors.is_empty() {
             return errors;
         }
-        errors.extend(self.evidence_paths().iter().filter_map(|path| remove_path(path)));
+        let remove_directory = |path: &PathBuf| removal_failure(path, fs::remove_dir_all(path));
+        errors.extend(self.evidence_directories().iter().filter_map(remove_directory));
+        let remove_file = |path: &PathBuf| removal_failure(path, fs::remove_file(path));
+        errors.extend(self.evidence_files().iter().filter_map(remove_file));
         let unlocked = lock.map(NodeLock::remove_file);
         errors.extend(unlocked.and_then(Result::err).map(|error| format!("agent.lock: {error}")));
         errors
     }
 
-    /// Returns the paths of the files and directories that agent and plugin wrote for each other and for commands, but of the lock.
-    fn evidence_paths(&self) -> Vec<PathBuf> {
+    /// Returns the directories in which agent and plugin wrote for each other.
+    fn evidence_directories(&self) -> [PathBuf; 2] {
+        let locks = self.settings.last_state().with_file_name(cni_types::run_dir::LOCKS);
+        [self.settings.records.directory().to_owned(), locks]
+    }
+
+    /// Returns the files that agent and plugin wrote for each other and for commands, but the lock.
+    fn evidence_files(&self) -> Vec<PathBuf> {
         let sockets = self.daemon_sockets().into_iter().filter(|path| !is_other_file(path));
-        let (state, records) = (self.settings.last_state(), self.settings.records.directory());
+        let state = self.settings.last_state();
         let others = [
-            records.to_owned(),
-            state.with_file_name(cni_types::run_dir::LOCKS),
             self.settings.refused_credential(),
             self.settings.ambient_traces.agent.journal.clone(),
             self.settings.history_path(),
@@ -123,11 +130,8 @@ fn is_other_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
 }
 
-/// Removes a file, or a directory with everything in it; returns the error, if any. A path that does not exist is no error.
-fn remove_path(path: &Path) -> Option<String> {
-    let found = fs::symlink_metadata(path);
-    let removed =
-        found.and_then(|found| if found.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) });
+/// Returns the error of a removal, if any. A path that does not exist is no error.
+fn removal_failure(path: &Path, removed: io::Result<()>) -> Option<String> {
     let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
     Some(format!("{}: {error}", path.display()))
 }
@@ -177,7 +181,9 @@ fn list_files(settings: DaemonSettings, state: &StateReport) -> (Vec<String>, Ve
     let mut unknown: Vec<String> = errors.iter().map(ToString::to_string).collect();
     unknown.extend(missing_directories(&settings.installer));
     let lock = settings.lock_file();
-    let mut evidence = Uninstallation::new(Arc::new(settings)).evidence_paths();
+    let uninstallation = Uninstallation::new(Arc::new(settings));
+    let mut evidence = uninstallation.evidence_files();
+    evidence.extend(uninstallation.evidence_directories());
     evidence.push(lock);
     evidence.retain(|path| fs::symlink_metadata(path).is_ok());
     let shared = state.installation.iter().filter(|file| file.kind == "shared-config");

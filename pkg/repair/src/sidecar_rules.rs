@@ -464,7 +464,7 @@ impl KnownPod {
             if last.is_some() || !is_expected || Instant::now() >= deadline {
                 return last;
             }
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1)); // the kernel sends it right after the commit
         }
     }
 
