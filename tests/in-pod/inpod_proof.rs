@@ -1,12 +1,14 @@
 //! Proof by a packet: the results of the packets that the agent sends in a pod, which no other host receives.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use kit::{Echo, InpodOptions, Pod, Proto};
 use model::Family;
 use proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use report::{Proof, ProofPath, ProofResult};
 use rules::inpod::{InPodRulesConfig, PodOptions};
+use socket2::{Domain, Socket, Type};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, wait_relayed};
@@ -127,6 +129,32 @@ fn a_pod_whose_ztunnel_is_gone_is_held() {
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Held);
     assert_eq!(result(&proof.paths, "proxy-tcp"), ProofResult::Proven);
     assert_eq!(proof.exit_status(), 2);
+}
+
+/// Listens at an address beside ztunnel, for which a process needs no capability, only ztunnel's user.
+fn listen_beside_ztunnel(at: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&at.into()).unwrap();
+    socket.listen(8).unwrap();
+    socket
+}
+
+/// The kernel prefers a socket that listens on the address itself to ztunnel's, which listens on all.
+#[test]
+fn another_process_at_ztunnels_port_is_no_proof() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.mesh_pod("app");
+    fixture.wait_captured(&peer);
+    let port = InPodRulesConfig::default().inbound.0;
+    let ends = [false, true].map(|v6| SocketAddr::new(peer.ip(v6), port));
+    let sockets = peer.sandbox.netns.run(|| ends.map(listen_beside_ztunnel));
+    let proof = prove(&fixture, "mesh/app");
+    assert_eq!(result(&proof.paths, "inbound-tcp"), ProofResult::Bypasses);
+    assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Proven);
+    drop(sockets);
+    all_are(&prove(&fixture, "mesh/app").paths, ProofResult::Proven);
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Direction of connections: the end that opened one, which the kernel does not report for an established connection.
 
-use std::{net::SocketAddr, ops::RangeInclusive};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
+};
 
 use sockdiag::{TcpSocket, TcpSockets, TcpState};
 
@@ -12,7 +16,7 @@ const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 /// Listening sockets and ephemeral ports of a namespace, which distinguish the ports of clients from those of servers.
 #[derive(Clone, Debug)]
 pub struct LocalPorts {
-    listeners: Vec<SocketAddr>,
+    listeners: BTreeSet<SocketAddr>,
     ephemeral: RangeInclusive<u16>,
 }
 
@@ -20,7 +24,7 @@ impl LocalPorts {
     /// Creates the ports of a namespace with these sockets. `range`: content of its `net.ipv4.ip_local_port_range`.
     pub fn new(sockets: &TcpSockets, range: Option<&str>) -> LocalPorts {
         LocalPorts {
-            listeners: sockets.listeners.clone(),
+            listeners: sockets.listeners.iter().copied().collect(),
             ephemeral: range.and_then(parse_range).unwrap_or(EPHEMERAL),
         }
     }
@@ -47,10 +51,9 @@ impl LocalPorts {
             TcpState::SynReceived => true,
             TcpState::SynSent => false,
             _ => {
-                let has_listener = self.listeners.iter().any(|listener| {
-                    let is_ours = listener.ip().is_unspecified() || listener.ip() == socket.local.ip();
-                    is_ours && listener.port() == socket.local.port()
-                });
+                let own = [socket.local.ip(), Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+                let at = |ip| SocketAddr::new(ip, socket.local.port());
+                let has_listener = own.into_iter().any(|ip| self.listeners.contains(&at(ip)));
                 let is_ephemeral = |end: SocketAddr| self.ephemeral.contains(&end.port());
                 has_listener || (!is_ephemeral(socket.local) && is_ephemeral(socket.remote))
             }
@@ -93,6 +96,19 @@ mod tests {
             assert!(ports.was_accepted(&socket(local, remote, TcpState::SynReceived)));
             assert!(!ports.was_accepted(&socket(local, remote, TcpState::SynSent)));
         }
+    }
+
+    /// As many as a process without any capability can open: a search of all listeners for each takes a minute.
+    #[test]
+    fn tens_of_thousands_of_sockets_and_listeners_take_no_time() {
+        let end = |host: u8, port: u16| SocketAddr::from(([127, 0, 0, host], port));
+        let listeners = (1..=u16::MAX).map(|port| end(1, port)).collect();
+        let ports = LocalPorts::new(&TcpSockets { listeners, ..TcpSockets::default() }, None);
+        let began = std::time::Instant::now();
+        let socket = |port| TcpSocket::new(end(2, port), end(3, port), TcpState::Established);
+        assert!(!(1..=u16::MAX).any(|port| ports.was_accepted(&socket(port))));
+        let took = began.elapsed();
+        assert!(took < std::time::Duration::from_secs(2), "{took:?}");
     }
 
     #[test]

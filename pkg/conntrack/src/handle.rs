@@ -34,7 +34,7 @@ impl ConntrackHandle {
     ) -> Result<Vec<Result<(), netlink::Error>>, Error> {
         let messages =
             connections.into_iter().map(|(tuple, state, mark)| message::insert_request(tuple, state, mark));
-        self.send_batch(messages, "enter connections into the tracking")
+        self.send_batch(messages, "add connections to connection tracking")
     }
 
     /// Returns the connection to which a packet of this direction would belong.
@@ -44,7 +44,7 @@ impl ConntrackHandle {
     pub fn find(&mut self, key: impl Into<FlowKey>) -> Result<Option<TrackedConnection>, Error> {
         let key = key.into();
         let replies = allow_missing(self.0.get(message::connection_request(message::GET, key)), Errno::NOENT);
-        let replies = replies.map_err(tracking_error("ask for a tracked connection"))?.unwrap_or_default();
+        let replies = replies.map_err(tracking_error("query a tracked connection"))?.unwrap_or_default();
         Ok(replies.iter().find_map(|reply| message::parse_connection(&reply, key.protocol)))
     }
 

@@ -49,7 +49,7 @@ pub enum Error {
         source: ParseError,
     },
     /// The kernel did not list its tables.
-    #[error("cannot find out which nf_tables tables there are: {0}")]
+    #[error("cannot list the tables of nf_tables: {0}")]
     Presence(#[source] netlink::Error),
     /// The kernel did not report a built-in chain, or did not delete it.
     #[error("cannot maintain the built-in chains of nf_tables: {0}")]

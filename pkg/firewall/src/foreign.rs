@@ -216,7 +216,8 @@ impl ForeignTables {
         let dormant = read_dormant(&mut socket)?;
         for ((family, table), chains) in &mut tables {
             chains.is_dormant = dormant.contains(&(*family, table.clone()));
-            // Our jumps precede all other rules in the chains of iptables, so later rules in `nat` have no effect.
+            // Our jumps precede all other rules in the chains of iptables, so later rules in `nat` affect only what ours
+            // leave alone, such as connections to 127.0.0.1.
             if chains.is_shared && table == NAT && [IPV4, IPV6].contains(family) {
                 chains.early.retain(|name, _| !["PREROUTING", "OUTPUT"].contains(&name.as_str()));
             }

@@ -22,9 +22,6 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// The namespace has no loopback device, which is impossible.
-    #[error("the network namespace has no device lo")]
-    NoLoopback,
     /// A link that cannot be requested; nothing was changed.
     #[error("cannot create link {link}: {reason}")]
     UnsuitableLink {

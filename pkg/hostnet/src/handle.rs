@@ -64,15 +64,6 @@ impl RtnetlinkHandle {
         }
     }
 
-    /// Returns the loopback link.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoLoopback`], and those of [`RtnetlinkHandle::link_by_name`].
-    pub fn loopback_index(&mut self) -> Result<LinkIndex, Error> {
-        self.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
-    }
-
     /// Returns the name of a link for an error message, or its number if it no longer exists.
     pub(crate) fn link_name(&mut self, index: LinkIndex) -> String {
         let found = self.link_by_index(index).ok().flatten();

@@ -22,7 +22,7 @@ impl RtnetlinkHandle {
     /// [`Error::Kernel`], also if the file is no netns.
     pub fn netns_number(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, Error> {
         let number = self.request_number(netns);
-        number.map_err(|error| kernel_error("ask for the number of a network namespace", error))
+        number.map_err(|error| kernel_error("query the number of a network namespace", error))
     }
 
     fn request_number(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {

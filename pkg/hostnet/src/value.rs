@@ -6,6 +6,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u32);
 
+impl LinkIndex {
+    /// The loopback of every netns, whatever its name (`LOOPBACK_IFINDEX`).
+    pub const LOOPBACK: Self = Self(1);
+}
+
 /// Scope in which a destination or address is valid (`RT_SCOPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteScope(pub u8);

@@ -116,14 +116,15 @@ pub fn is_dns_received(config: &InPodRulesConfig) -> Option<bool> {
 }
 
 /// Returns the taken ports. ztunnel listens on every address; for DNS, over TCP and UDP, only on loopback.
-fn taken_ports(config: &InPodRulesConfig, listeners: &[SocketAddr], receivers: &[SocketAddr]) -> Vec<Port> {
+fn taken_ports(config: &InPodRulesConfig, listeners: &[SocketAddr], receivers: &[TcpSocket]) -> Vec<Port> {
     let anywhere = [config.outbound, config.inbound, config.tunnel];
     let is_taken = |end: &SocketAddr| {
         let is_loopback = end.ip().is_unspecified() || end.ip().is_loopback();
         is_loopback && end.port() == config.dns.0
     };
     let listeners = listeners.iter().filter(|end| anywhere.contains(&Port(end.port())) || is_taken(end));
-    let taken = listeners.chain(receivers.iter().filter(|end| is_taken(end)));
+    let receivers = receivers.iter().map(|socket| &socket.local);
+    let taken = listeners.chain(receivers.filter(|end| is_taken(end)));
     taken.map(|end| Port(end.port())).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -148,6 +149,8 @@ pub(crate) fn is_redirected(
 
 #[cfg(test)]
 mod tests {
+    use sockdiag::TcpState;
+
     use super::*;
 
     #[test]
@@ -155,7 +158,9 @@ mod tests {
         let ends =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
         let taken = |tcp: &[&str], udp: &[&str]| -> Vec<u16> {
-            let taken = taken_ports(&InPodRulesConfig::default(), &ends(tcp), &ends(udp));
+            let receivers = ends(udp).into_iter().map(|end| TcpSocket::new(end, end, TcpState::Closed));
+            let receivers: Vec<TcpSocket> = receivers.collect();
+            let taken = taken_ports(&InPodRulesConfig::default(), &ends(tcp), &receivers);
             taken.into_iter().map(|port| port.0).collect()
         };
         assert_eq!(taken(&["0.0.0.0:8080", "127.0.0.1:15000"], &["0.0.0.0:15001"]), [0; 0]);

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     net::IpAddr,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -22,6 +22,10 @@ use rules::inpod::InPodRulesConfig;
 use wire::PodRecord;
 
 use crate::{Error, node_network::NodeNetwork, pod::families_with_rule};
+
+/// Number of namespaces of one pod's processes that are examined: a process can create any number, and each takes a
+/// descriptor and a few requests. In a pod with that many, only the node's routes are evidence.
+const MOST_NAMESPACES: usize = 64;
 
 /// Finder of pods' namespaces.
 #[derive(Debug)]
@@ -94,6 +98,8 @@ struct OpenQuery<'a> {
     fitting: Vec<(ProcessNetns, NetnsView)>,
     /// Whether the known namespace still has one of the pod's addresses.
     known_fits: bool,
+    /// Whether there may be namespaces that were not examined.
+    is_crowded: bool,
 }
 
 impl OpenQuery<'_> {
@@ -116,7 +122,11 @@ impl OpenQuery<'_> {
             linked_to_node: view.linked_to_node,
             nested: one.nested,
         });
-        match choose_netns(&candidates.collect::<Vec<_>>()) {
+        let identity = choose_netns(&candidates.collect::<Vec<_>>());
+        if self.is_crowded && !matches!(identity, Identity::Found(_, Witness::Route)) {
+            return Some(NetnsAnswer::Ambiguous(Ambiguity::TooMany));
+        }
+        match identity {
             Identity::Found(place, witness) => self.found_answer(place, witness),
             Identity::Ambiguous(why) => Some(NetnsAnswer::Ambiguous(why)),
             Identity::NotFound => self.query.known.as_ref().map(|_| NetnsAnswer::Unchanged { runs: true }),
@@ -141,8 +151,8 @@ impl NetnsFinder {
     /// are absent. Each process of the node is examined once, whatever the number of pods.
     ///
     /// # Errors
-    /// The processes cannot be listed, or the node's network cannot be observed. A process that ends meanwhile, or
-    /// cannot be examined, is skipped.
+    /// The processes cannot be listed, no descriptor is left, or the node's network cannot be observed. A process that
+    /// ends meanwhile, or cannot be examined, is skipped.
     pub fn find_netns(
         &self,
         pods: &KnownPods,
@@ -182,10 +192,11 @@ impl NetnsFinder {
         query: &'a NetnsQuery,
         own: BTreeMap<NetnsId, ProcessNetns>,
     ) -> OpenQuery<'a> {
+        let is_crowded = own.len() >= MOST_NAMESPACES;
         let view = |netns: &Netns| self.view_netns(netns, &query.ips).ok().flatten();
         let known_fits = query.known.as_deref().is_some_and(|known| view(known).is_some());
         let fitting = own.into_values().filter_map(|one| view(&one.netns).map(|view| (one, view))).collect();
-        OpenQuery { uid, query, fitting, known_fits }
+        OpenQuery { uid, query, fitting, known_fits, is_crowded }
     }
 
     fn node_network(&self, open: &[OpenQuery<'_>]) -> Result<NodeNetwork, Error> {
@@ -208,16 +219,18 @@ impl NetnsFinder {
     ) -> Result<BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>>, Error> {
         let mut candidates: BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>> = BTreeMap::new();
         for process in process_directories(&self.proc)? {
-            let Ok(cgroup) = fs::read_to_string(process.join("cgroup")) else { continue };
+            let Some(cgroup) = read_cgroup(&process)? else { continue };
             let ProcessOwner::Pod { uid, nested } = pods.process_owner(&cgroup) else { continue };
-            if !sought.contains_key(&uid) {
-                continue;
-            }
-            let Ok(netns) = Netns::open(process.join("ns/net")) else { continue };
+            let Some(query) = sought.get(&uid) else { continue };
+            let Some(netns) = open_netns(&process)? else { continue };
             if netns.id() == self.node.id() {
                 continue;
             }
             let own = candidates.entry(uid).or_default();
+            let known = query.known.as_ref().map(|known| known.id());
+            if own.len() >= MOST_NAMESPACES && ![known, query.recorded].contains(&Some(netns.id())) {
+                continue;
+            }
             let one = own.entry(netns.id()).or_insert(ProcessNetns { netns, nested });
             one.nested &= nested;
         }
@@ -283,7 +296,7 @@ pub fn process_netns(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
     let mut found = BTreeMap::new();
     for process in process_directories(proc)? {
         // One by one: open at the same time are as many as there are namespaces, not processes.
-        if let Ok(netns) = Netns::open(process.join("ns/net")) {
+        if let Some(netns) = open_netns(&process)? {
             let _ = found.insert(netns.id(), netns);
         }
     }
@@ -302,11 +315,11 @@ pub fn find_pod_netns(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     visited.extend(first);
     let mut found = Vec::new();
     for process in process_directories(proc)? {
-        let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+        let cgroup = read_cgroup(&process)?.unwrap_or_default();
         if !names_a_pod(&cgroup) {
             continue;
         }
-        if let Ok(netns) = Netns::open(process.join("ns/net"))
+        if let Some(netns) = open_netns(&process)?
             && visited.insert(netns.id())
         {
             found.push((process, netns));
@@ -318,6 +331,30 @@ pub fn find_pod_netns(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
 /// Returns the namespace of a pod's ADD, as its record identifies it.
 pub fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
     record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
+}
+
+/// Returns the control groups of a process; `None`: it has ended, or may not be examined. A lack of descriptors is an
+/// error, because every process would seem to have ended.
+fn read_cgroup(process: &Path) -> Result<Option<String>, Error> {
+    match fs::read_to_string(process.join("cgroup")) {
+        Err(source) if is_exhausted(&source) => Err(Error::Processes { path: process.to_owned(), source }),
+        read => Ok(read.ok()),
+    }
+}
+
+/// Returns the namespace of a process, likewise.
+fn open_netns(process: &Path) -> Result<Option<Netns>, Error> {
+    match Netns::open(process.join("ns/net")) {
+        Err(netns::Error::Kernel { source, .. }) if is_exhausted(&source) => {
+            Err(Error::Processes { path: process.to_owned(), source })
+        }
+        opened => Ok(opened.ok()),
+    }
+}
+
+/// Returns whether a file could not be opened for lack of descriptors (`ENFILE`, `EMFILE`).
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 fn process_directories(proc: &Path) -> Result<Vec<PathBuf>, Error> {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hostnet::{PolicyRule, Route, RouteKind, RtnetlinkHandle};
+use hostnet::{LinkIndex, PolicyRule, Route, RouteKind, RtnetlinkHandle};
 use model::{Family, Mark};
 use rules::inpod::{InPodRulesConfig, PRIORITY};
 
@@ -58,6 +58,18 @@ pub(crate) fn overruling_route(
         None => format!("a policy rule or route ({family}) that discards packets"),
     };
     Ok(Some(format!("{taken_by} takes packets from {from} ahead of ours in table {}", ours.table)))
+}
+
+/// Describes that the loopback has another name than `lo`: our rules recognise it by this name, and exempt what leaves on
+/// it. So a process that gives the name to the pod's interface exempts all its traffic.
+///
+/// # Errors
+/// The kernel could not be queried.
+pub(crate) fn describe_renamed_loopback(
+    handle: &mut RtnetlinkHandle,
+) -> Result<Option<String>, hostnet::Error> {
+    let is_renamed = handle.link_by_index(LinkIndex::LOOPBACK)?.is_some_and(|link| link.name != "lo");
+    Ok(is_renamed.then(|| "the loopback is not named lo, so that rules take another link for it".to_owned()))
 }
 
 /// Returns whether a rule matches our mark, or all packets to some destinations or to any, and leads elsewhere. A rule

@@ -7,7 +7,7 @@ use firewall::{
     FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, describe_owned_tables,
     foreign_effects, run_inside,
 };
-use hostnet::{LocalDelivery, ObservedDelivery, RtnetlinkHandle};
+use hostnet::{LinkIndex, LocalDelivery, ObservedDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
 use netns::Netns;
 use rules::{
@@ -20,7 +20,7 @@ use sockdiag::TcpSocket;
 use crate::{
     BypassingConnections, Error,
     existing::{self, ExceptionFacts},
-    overrule::{narrower_route, overruling_route, overruling_rules, unread_rules},
+    overrule::{describe_renamed_loopback, narrower_route, overruling_route, overruling_rules, unread_rules},
 };
 
 /// Desired state of a pod's namespace.
@@ -246,7 +246,7 @@ fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
 /// restored.
 fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<(), hostnet::Error>), Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback_index()?;
+    let lo = LinkIndex::LOOPBACK;
     let (mut made, mut unlisted) = (Vec::new(), Ok(()));
     for family in desired.families {
         let known = made.len();
@@ -269,7 +269,7 @@ fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<()
 
 fn remove_delivery(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback_index()?;
+    let lo = LinkIndex::LOOPBACK;
     let mut removed = Vec::new();
     for family in Family::BOTH {
         removed.extend(handle.delete_local_delivery(family, lo, &local_delivery(config))?);
@@ -284,6 +284,7 @@ fn observe_netns(
 ) -> Result<PodRulesSnapshot, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
+    overruled.extend(describe_renamed_loopback(&mut handle)?);
     for family in desired.families {
         let delivery = local_delivery(desired.config);
         let ours = delivery.policy_rule(*family);

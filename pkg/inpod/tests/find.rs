@@ -17,7 +17,7 @@ use inpod::{
 };
 use model::{ExistingConnections, Family, PodName};
 use netns::Netns;
-use pod_identity::{KnownPods, PodIds, Witness};
+use pod_identity::{Ambiguity, KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 
 use named_netns::Named;
@@ -116,6 +116,22 @@ fn processes_elsewhere_mislead_nobody() {
     assert!(fixture.find().is_none());
 }
 
+/// A process that needs no capability for it can create thousands, each of which takes a descriptor and time.
+#[test]
+fn a_pod_in_very_many_namespaces_is_ambiguous() {
+    let fixture = Fixture::new();
+    fixture.process(1000, UID, 200, &fixture.pod.0);
+    let others: Vec<Named> = (0..64).map(|_| Named::new("more")).collect();
+    let (few, rest) = others.split_at(62);
+    (1..).zip(few).for_each(|(pid, other)| fixture.process(pid, UID, 1, &other.0));
+    assert_eq!(fixture.find().unwrap().netns.id(), fixture.pod.1.id());
+    (100..).zip(rest).for_each(|(pid, other)| fixture.process(pid, UID, 1, &other.0));
+    let answer = fixture.answer(None);
+    assert!(matches!(answer, Some(NetnsAnswer::Ambiguous(Ambiguity::TooMany))), "{answer:?}");
+    let known = fixture.answer(Some(&fixture.pod.0));
+    assert!(matches!(known, Some(NetnsAnswer::Unchanged { runs: true })), "{known:?}");
+}
+
 #[test]
 fn a_captured_pod_is_recognised_until_it_is_released() {
     let fixture = Fixture::new();
@@ -147,6 +163,27 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     assert!(!release_pod(&fixture.pod.1, &config, &options).unwrap().is_empty());
     assert_eq!(release_pod(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
     assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find().unwrap().captured);
+}
+
+/// Our rules recognise the loopback by its name, and do not redirect what leaves on it.
+#[test]
+fn an_interface_with_the_name_of_the_loopback_is_reported() {
+    let fixture = Fixture::new();
+    let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+    let existing = ExistingConnections::Keep;
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+    let (netns, options) = (&fixture.pod.1, FirewallOptions::default());
+    let reasons = || {
+        let _ = capture_pod(netns, &wanted, &options).unwrap();
+        let seen = inpod::observe_pod(netns, &wanted, None, &options).unwrap();
+        assert!(seen.is_complete(), "{seen:?}");
+        seen.bypass_reasons().count()
+    };
+    assert_eq!(reasons(), 0);
+    for step in ["lo down", "lo name lo0", "lo0 up", "eth0 name lo"] {
+        fixture.pod.sh(&format!("ip link set {step}"));
+    }
+    assert_eq!(reasons(), 1);
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn read_once(
     read_sockopt(socket, family, GET_INFO, &mut info)?;
     let size = chains::read_u32(&info, offset_of!(TableInfo, size)).map_err(LegacyTableError::Malformed)?;
     let length = usize::try_from(size).ok().filter(|length| *length <= longest);
-    let length = length.ok_or(LegacyTableError::Malformed("it is longer than is read"))?;
+    let length = length.ok_or(LegacyTableError::Malformed("it is longer than the limit"))?;
     let mut content = named_buffer(table, offset_of!(EntriesHeader, entries) + length)?;
     if let Some(asked) = content.get_mut(offset_of!(EntriesHeader, size)..).and_then(<[u8]>::first_chunk_mut)
     {

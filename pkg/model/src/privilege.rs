@@ -1,6 +1,6 @@
 //! Privileges of a pod's containers in its network namespace, according to their security contexts.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::pod::null_is_empty;
 
@@ -28,7 +28,7 @@ crate::word_enum! {
 pub struct Capabilities {
     #[serde(deserialize_with = "null_is_empty")]
     add: CapabilityList,
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "read_dropped_capabilities")]
     drop: CapabilityList,
 }
 
@@ -55,6 +55,13 @@ impl Capabilities {
             () => NetworkPrivilege::RuntimeDefault,
         }
     }
+}
+
+/// Reads the dropped capabilities, except for names with the kernel's prefix, which containerd does not know.
+fn read_dropped_capabilities<'de, D: Deserializer<'de>>(names: D) -> Result<CapabilityList, D::Error> {
+    let mut names: Vec<String> = null_is_empty(names)?;
+    names.retain(|name| !name.to_ascii_uppercase().starts_with("CAP_"));
+    Ok(names.into())
 }
 
 impl From<Vec<String>> for CapabilityList {
@@ -87,6 +94,11 @@ mod tests {
             (r"[{}]", RuntimeDefault),
             (r#"[{"securityContext":{"capabilities":{"drop":["ALL"]}}}]"#, None),
             (r#"[{"securityContext":{"capabilities":{"drop":["NET_RAW"],"add":null}}}]"#, None),
+            (r#"[{"securityContext":{"capabilities":{"drop":["CAP_NET_RAW"]}}}]"#, RuntimeDefault),
+            (
+                r#"[{"securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["CAP_NET_ADMIN"]}}}]"#,
+                NetAdmin,
+            ),
             (r#"[{"securityContext":{"capabilities":{"drop":["ALL"],"add":["NET_BIND_SERVICE"]}}}]"#, None),
             (r#"[{"securityContext":{"capabilities":{"drop":["ALL"],"add":["net_raw"]}}}]"#, NetRaw),
             (r#"[{"securityContext":{"capabilities":{"drop":["ALL"],"add":["CAP_NET_ADMIN"]}}}]"#, NetAdmin),

@@ -1,6 +1,7 @@
 //! Meaning of the kernel's notifications. Only computes, and accepts any bytes.
 
 use netlink::{Attributes, Malformed, MessageIter, ReceivedMessage};
+use netns::THREAD_NAME;
 
 use crate::change::{Change, ChangeKinds, Writer};
 use crate::watcher::WatchId;
@@ -56,7 +57,7 @@ impl Observed {
                 let (_, attributes) = message.split_header::<NETFILTER_HEADER>()?;
                 self.generation =
                     attributes.find(GENERATION).and_then(|attribute| attribute.read_be32().ok());
-                self.writer = read_writer(&attributes);
+                self.writer = read_writer(&attributes).or(self.writer.take());
                 ChangeKinds::FIREWALL
             }
             16 | 17 => ChangeKinds::LINKS, // RTM_NEWLINK, RTM_DELLINK
@@ -70,6 +71,7 @@ impl Observed {
     }
 }
 
+/// Returns the process that a notification names; `None` for a thread of ours, which is not the cause of a later repair.
 fn read_writer(attributes: &Attributes<'_>) -> Option<Writer> {
     let pid = attributes.find(PROCESS_ID)?.read_be32().ok()?;
     let name = attributes.find(PROCESS_NAME).map(|name| name.payload).unwrap_or_default();
@@ -78,7 +80,8 @@ fn read_writer(attributes: &Attributes<'_>) -> Option<Writer> {
         b' '..=b'~' => char::from(*byte),
         _ => '?',
     });
-    Some(Writer { pid, name: printable.collect() })
+    let name: String = printable.collect();
+    (name != THREAD_NAME).then_some(Writer { pid, name })
 }
 
 fn is_cache_entry(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {

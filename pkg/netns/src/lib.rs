@@ -29,6 +29,8 @@ pub use user::UserNamespace;
 
 /// Path of the calling thread's netns; `/proc/self` would be that of the process's first thread.
 const CURRENT: &str = "/proc/thread-self/ns/net";
+/// Name of the threads that run in a netns: the kernel names it as the writer of rules that they change.
+pub const THREAD_NAME: &str = "netns";
 
 /// Identity of a netns, independent of its path: device and inode of its file in nsfs.
 ///
@@ -205,7 +207,7 @@ fn open_file(path: &Path) -> Result<OwnedFd, Error> {
 /// Runs `f` on a thread that ends with it: namespaces belong to threads, and switching back could fail.
 fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| {
-        let spawned = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, f);
+        let spawned = thread::Builder::new().name(THREAD_NAME.to_owned()).spawn_scoped(scope, f);
         let thread =
             spawned.map_err(|error| kernel_error("start a thread for a network namespace", error))?;
         thread.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))

@@ -9,7 +9,7 @@ use std::{
 use ::inpod::{captured_families, has_listener};
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
 use firewall::CapturedTraffic;
-use model::{Family, Port};
+use model::Family;
 use netns::{Netns, NetnsId};
 use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
@@ -104,7 +104,9 @@ fn observe_network(settings: &CaptureSettings, mode: Option<RedirectionMode>) ->
         inpod::observe_probes(settings, &BTreeMap::new(), &mut state);
         return state;
     }
-    match observe_all(settings) {
+    let path = open_path(settings).map_err(|error| error.to_string());
+    // Everything on the node, and in the ztunnels that its routes lead to.
+    match path.and_then(|mut path| Ok(observe_installed(settings, &mut path)?)) {
         Ok(observed) => {
             let sysctls = observed_sysctls(&observed);
             state.node.active_slot = node::active_slot(settings, &observed).map(ZtunnelSlot::number);
@@ -143,12 +145,6 @@ fn forget_differences(network: &mut NetworkState) {
     network.links.differences.clear();
     network.sysctls.differences.clear();
     network.firewall.differences.clear();
-}
-
-/// Observes everything on the node, and in the ztunnels that its routes lead to.
-fn observe_all(settings: &CaptureSettings) -> Result<ObservedState, String> {
-    let mut path = open_path(settings).map_err(|error| error.to_string())?;
-    Ok(observe_installed(settings, &mut path)?)
 }
 
 /// Compares the last desired state with the current one; an unobserved network has no observed objects.
@@ -229,13 +225,13 @@ fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState
     let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
     let mut view = NodeView::from_state(network);
     view.served = node.active_slot.map_or_else(Vec::new, |_| Family::BOTH.to_vec());
-    let mut evidence = Evidence { life: pod_life(pod), ..Evidence::OUTSIDE };
+    let mut evidence = Evidence { life: recorded_life(pod), ..Evidence::OUTSIDE };
     judge_on_node(&view, open, pod, &mut evidence);
     pod.capture = evidence.classify().state;
 }
 
-/// Returns the life of the pod as recorded by the last agent.
-fn pod_life(pod: &PodState) -> PodLife {
+/// Returns the life of the pod by its phase in the document.
+pub(super) fn recorded_life(pod: &PodState) -> PodLife {
     if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
 
@@ -259,10 +255,10 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
                      one by one",
                     traffic.to_lines().join(" and ")
                 ));
-                return judge_listener(&netns, config.outbound, pod);
+                return judge_listener(&netns, &config, pod);
             }
             let rules = RulesEvidence::Incomplete { holds: false };
-            pod.capture = Evidence { life: pod_life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
+            pod.capture = Evidence { life: recorded_life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
         }
         Err(error) => set_unknown(pod, error),
     }
@@ -283,17 +279,17 @@ fn expected_traffic(config: &InPodRulesConfig, families: &[Family]) -> CapturedT
 }
 
 /// Determines whether ztunnel serves the pod by its listener in the pod's namespace: without one, traffic reaches nothing.
-fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
-    match has_listener(netns, port) {
+fn judge_listener(netns: &Netns, config: &InPodRulesConfig, pod: &mut PodState) {
+    match has_listener(netns, config) {
         Ok(serves) => {
             let proxy = if serves { ProxyEvidence::Serves } else { ProxyEvidence::Absent };
             let rules = RulesEvidence::Applied;
             pod.capture =
-                Evidence { life: pod_life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
+                Evidence { life: recorded_life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { acknowledged: serves, error: None });
             pod.problem = None; // outdated
-            let word = if serves { "a process listens" } else { "ztunnel does not listen" };
-            pod.kernel.observed.push(format!("{word} in its network namespace at ztunnel's port ({port})"));
+            let (word, port) = (if serves { "listens" } else { "does not listen" }, config.outbound);
+            pod.kernel.observed.push(format!("ztunnel {word} in its network namespace at its port ({port})"));
         }
         Err(error) => set_unknown(pod, error.to_string()),
     }
@@ -301,7 +297,7 @@ fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
 
 fn judge_sidecar(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return set_netns_unknown(settings, pod) };
-    sidecar::add_comparison(pod, pod_life(pod), sidecar::judge_traffic(&netns));
+    sidecar::add_comparison(pod, recorded_life(pod), sidecar::judge_traffic(&netns));
 }
 
 fn set_netns_unknown(settings: &CaptureSettings, pod: &mut PodState) {

@@ -49,7 +49,7 @@ const OF_AGENT: [PreflightCode; 3] =
 pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
     let listeners = sockdiag::tcp_listeners().map_err(|error| error.to_string())?;
     let listeners = listeners.ok_or("there are too many listeners")?;
-    let is_taken = |port: &&u16| listeners.iter().any(|listener| listener.port() == **port);
+    let is_taken = |port: &&u16| listeners.iter().any(|listener| listener.local.port() == **port);
     let message = |port: &u16| format!("another process listens on TCP port {port}");
     Ok(ports.iter().filter(is_taken).map(message).collect())
 }
@@ -280,7 +280,8 @@ fn network_fact(settings: &DaemonSettings) -> Option<PreflightFact> {
     found.transpose().map(PreflightFact::Network)
 }
 
-fn is_container(directory: &Path) -> Observed<()> {
+/// Checks that the directory of network configurations is there, as in the agent's container.
+pub(crate) fn is_container(directory: &Path) -> Observed<()> {
     let why = || format!("{} is not there, so this is not the agent's container", directory.display());
     if directory.is_dir() { Ok(()) } else { Err(why()) }
 }
@@ -298,7 +299,7 @@ fn memory_limit() -> Observed<Option<u64>> {
         match fs::read_to_string(file) {
             Ok(text) if text.trim() == "max" => return Ok(None),
             Ok(text) => {
-                let limit: u64 = text.trim().parse().map_err(|_| format!("{file} is no number"))?;
+                let limit: u64 = text.trim().parse().map_err(|_| format!("{file} is not a number"))?;
                 return Ok(Some(limit).filter(|limit| *limit < NO_LIMIT));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

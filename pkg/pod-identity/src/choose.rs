@@ -69,6 +69,8 @@ model::word_enum! {
     pub enum Ambiguity {
         /// Several namespaces fit.
         SeveralFit = "several-fit", "its processes are in several network namespaces that have its address and are connected to the node",
+        /// There are more namespaces of its processes than are examined.
+        TooMany = "too-many-netns", "its processes are in more network namespaces than are examined",
         /// Processes of the pod are in a namespace with its address, and the node routes that address to another one.
         AddressElsewhere = "address-elsewhere", "its processes are in a network namespace that has its address, but the node's routes lead to another one",
         /// All processes may belong to a pod that is not known.

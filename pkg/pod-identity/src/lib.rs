@@ -1,6 +1,6 @@
 //! Attribution of network namespaces to pods, by witnesses that neither a pod nor its author can forge.
 //!
-//! Every component that searches for a pod's network namespace uses this crate: netns discovery of in-pod redirection,
+//! Every component that searches for a pod's network namespace uses this crate: netns discovery of in-pod capture,
 //! the records of ADDs, repair in place, the reconciler of sidecar rules, and reports on pods. Nothing here observes
 //! anything: callers pass what the runtime recorded, what the node's network shows, and the namespaces of processes.
 //!

@@ -94,7 +94,7 @@ pub fn prove(netns: &Netns, node: Option<&Netns>, spec: &ProofSpec) -> Result<Ve
         Some(node) => node.run_in(node_end::NodeSocket::open).unwrap_or_else(|error| Err(error.to_string())),
     };
     netns.run_in(|| {
-        let mut prober = probe::Prober::open(node);
+        let mut prober = probe::Prober::open(node, spec.proxy);
         plan::plan_paths(spec, probe::own_address)
             .into_iter()
             .map(|planned| match planned {

@@ -26,8 +26,10 @@ use rustix::{
         CapabilitySets, Gid, Uid, capabilities, set_capabilities, set_thread_res_gid, set_thread_res_uid,
     },
 };
+use sockdiag::TcpSocket;
 
 use crate::{
+    ProxyIdentity,
     node_end::NodeSocket,
     packet,
     plan::{PlannedPath, foreign_address},
@@ -48,18 +50,24 @@ const ARRIVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Prober {
     conntrack: Result<ConntrackHandle, String>,
     node: Result<(NodeSocket, LinkIndex), String>,
+    /// Mark of the proxy's sockets; `None`: they have none.
+    mark: Option<model::Mark>,
     port: u16,
 }
 
 impl Prober {
-    pub(crate) fn open(node: Result<NodeSocket, String>) -> Prober {
+    pub(crate) fn open(node: Result<NodeSocket, String>, proxy: ProxyIdentity) -> Prober {
         let node = node.and_then(|socket| socket.find_peer().map(|peer| (socket, peer)));
         let conntrack = ConntrackHandle::open().map_err(|error| error.to_string());
         // Another port at each proof, so that a conflict with an entry of an earlier proof, or of a connection, is
         // unlikely.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let port = u16::try_from(now.subsec_micros() % PORTS).unwrap_or_default();
-        Prober { conntrack, node, port: FIRST_PORT.saturating_add(port) }
+        let mark = match proxy {
+            ProxyIdentity::Mark(mark) => Some(mark),
+            ProxyIdentity::Owner { .. } => None,
+        };
+        Prober { conntrack, node, mark, port: FIRST_PORT.saturating_add(port) }
     }
 
     /// Sends the packet of a path, and observes its fate.
@@ -83,11 +91,11 @@ impl Prober {
             // mark.
             let foreign = SocketAddr::new(foreign_address(Family::from_ip(dest.ip())), dest.port());
             if self.deliver_to(foreign, source)?.is_some() {
-                return Ok(observe_tracked(path, SocketAddr::new(dest.ip(), port.0)));
+                return Ok(self.observe_tracked(path, SocketAddr::new(dest.ip(), port.0)));
             }
         }
         match self.deliver_to(dest, source)? {
-            Some(to) => Ok(observe_tracked(path, to)),
+            Some(to) => Ok(self.observe_tracked(path, to)),
             None if discards_broadcast(Family::from_ip(source)) => {
                 let why =
                     "the pod discards packets for itself in broadcast frames (drop_unicast_in_l2_multicast)";
@@ -131,7 +139,23 @@ impl Prober {
             errno => failed_step("send a packet", errno),
         })?;
         let to = find_and_forget(conntrack, keys)?;
-        Ok(to.map_or(Observation::Untracked, |to| observe_tracked(path, to)))
+        Ok(to.map_or(Observation::Untracked, |to| self.observe_tracked(path, to)))
+    }
+
+    fn observe_tracked(&self, path: &PlannedPath, to: SocketAddr) -> Observation {
+        let receivers = match path.expected {
+            PacketVerdict::Redirected(port) | PacketVerdict::Tproxied(port) if port.0 == to.port() => {
+                find_receivers(to, path.packet.protocol)
+            }
+            _ => None,
+        };
+        // A process without capabilities cannot mark its sockets.
+        let is_foreign =
+            |socket: &TcpSocket| self.mark.is_some_and(|mark| socket.mark & mark.mask != mark.value);
+        match receivers {
+            Some(receivers) if receivers.iter().any(is_foreign) => Observation::Intercepted(to),
+            receivers => Observation::Tracked { to, listens: receivers.map(|found| !found.is_empty()) },
+        }
     }
 }
 
@@ -154,16 +178,6 @@ fn discards_broadcast(family: Family) -> bool {
         value.is_ok_and(|value| value.is_some_and(|value| value != "0"))
     };
     parameters.iter().any(is_on)
-}
-
-fn observe_tracked(path: &PlannedPath, to: SocketAddr) -> Observation {
-    let listens = match path.expected {
-        PacketVerdict::Redirected(port) | PacketVerdict::Tproxied(port) if port.0 == to.port() => {
-            listens_at(to, path.packet.protocol)
-        }
-        _ => None,
-    };
-    Observation::Tracked { to, listens }
 }
 
 fn flow_keys(tuple: TcpTuple, protocol: TrackedProtocol) -> [FlowKey; 3] {
@@ -296,13 +310,20 @@ fn become_owner(uid: u32, gid: u32) -> Result<(), Errno> {
     set_capabilities(None, CapabilitySets { effective, permitted, inheritable })
 }
 
-/// Returns whether a process of the namespace receives at this address; `None`: unknown.
-fn listens_at(to: SocketAddr, protocol: TransportProtocol) -> Option<bool> {
+/// Returns the sockets of the namespace that receive at this address: those of the address itself, which the kernel
+/// prefers, or else those of any. `None`: unknown.
+fn find_receivers(to: SocketAddr, protocol: TransportProtocol) -> Option<Vec<TcpSocket>> {
     let receivers = match protocol {
         TransportProtocol::Tcp => sockdiag::tcp_listeners(),
         TransportProtocol::Udp => sockdiag::udp_receivers(),
     };
-    Some(receivers.ok().flatten()?.iter().any(|receiver| is_receiver(*receiver, to)))
+    let mut found = receivers.ok().flatten()?;
+    found.retain(|socket| is_receiver(socket.local, to));
+    let is_own = |socket: &TcpSocket| socket.local.ip() == to.ip();
+    if found.iter().any(is_own) {
+        found.retain(is_own);
+    }
+    Some(found)
 }
 
 fn is_receiver(receiver: SocketAddr, to: SocketAddr) -> bool {

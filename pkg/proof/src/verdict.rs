@@ -25,6 +25,8 @@ pub(crate) enum Observation {
         /// Whether a process of the namespace receives there; `None`: unknown.
         listens: Option<bool>,
     },
+    /// Another process than the proxy receives the packet at this address, the proxy's.
+    Intercepted(SocketAddr),
     /// Why the packet could not be sent, or the kernel not be queried, as a clause.
     Failed(String),
 }
@@ -73,6 +75,9 @@ fn judge_redirected(
             let why = "no connection is tracked, so no rule redirects it";
             (ProofResult::Bypasses, format!("{bypasses}: {why}"))
         }
+        Observation::Intercepted(to) => {
+            (ProofResult::Bypasses, format!("arrives at {to}, where another process than ztunnel listens"))
+        }
         other => judge_undelivered(other),
     }
 }
@@ -120,7 +125,7 @@ fn judge_undelivered(observed: &Observation) -> (ProofResult, String) {
             (ProofResult::NotTestable, format!("the pod has no route to it: {error}"))
         }
         Observation::Failed(why) => (ProofResult::NotTestable, why.clone()),
-        Observation::Untracked | Observation::Tracked { .. } => {
+        Observation::Untracked | Observation::Tracked { .. } | Observation::Intercepted(_) => {
             (ProofResult::NotTestable, "the kernel shows nothing of it".to_owned())
         }
     }
@@ -164,6 +169,7 @@ mod tests {
             (led("[::1]:15001", Some(true)), Proven),
             (led("127.0.0.1:15001", Some(false)), Held),
             (led("127.0.0.1:15001", None), NotTestable),
+            (Observation::Intercepted("127.0.0.1:15001".parse().unwrap()), Bypasses),
             (led("127.0.0.1:9999", Some(true)), Bypasses),
             (led("10.0.0.9:15001", Some(true)), Bypasses),
             (led(DEST, None), Bypasses),

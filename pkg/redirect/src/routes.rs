@@ -23,7 +23,7 @@ pub(crate) fn ensure_routes(
         return Ok(Vec::new());
     }
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback_index()?;
+    let lo = LinkIndex::LOOPBACK;
     let mut steps = Vec::new();
     if families.contains(&Family::V6) {
         // Without duplicate address detection: with it, even an address of `lo` is unusable until a kernel worker gets
@@ -52,7 +52,7 @@ pub(crate) fn missing_routes(
         return Ok(Vec::new());
     }
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback_index()?;
+    let lo = LinkIndex::LOOPBACK;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
         let desired = passthrough_net().addr();
@@ -73,7 +73,7 @@ pub(crate) fn missing_routes(
 /// returns them as text.
 pub(crate) fn remove_routes(mark: Mark, dry_run: bool) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback_index()?;
+    let lo = LinkIndex::LOOPBACK;
     let found = find_routes(&mut handle, mark, lo)?;
     if dry_run {
         return Ok(found.descriptions());

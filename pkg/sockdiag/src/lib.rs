@@ -77,32 +77,32 @@ impl TcpSockets {
     }
 }
 
-/// Returns the addresses of listening TCP sockets of the calling thread's namespace, in both families; `None`: more
-/// than 16 MiB of them. Unlike [`TcpSockets::observe_netns`], this lists no connections.
+/// Returns the listening TCP sockets of the calling thread's namespace, of both families; `None`: more than 16 MiB of
+/// them. Unlike [`TcpSockets::observe_netns`], this lists no connections.
 ///
 /// # Errors
 /// As [`TcpSockets::observe_netns`].
-pub fn tcp_listeners() -> Result<Option<Vec<SocketAddr>>, Error> {
-    local_ends(|family| DiagRequest::list(family, |state| state == TcpState::Listen))
+pub fn tcp_listeners() -> Result<Option<Vec<TcpSocket>>, Error> {
+    list_sockets(|family| DiagRequest::list(family, |state| state == TcpState::Listen))
 }
 
-/// Returns the addresses of UDP sockets of the calling thread's namespace without a peer, in both families; `None`:
-/// more than 16 MiB of them.
+/// Returns the UDP sockets of the calling thread's namespace without a peer, of both families; `None`: more than 16 MiB
+/// of them.
 ///
 /// # Errors
 /// The kernel does not reply, for example without `udp_diag`.
-pub fn udp_receivers() -> Result<Option<Vec<SocketAddr>>, Error> {
-    local_ends(DiagRequest::unconnected_udp)
+pub fn udp_receivers() -> Result<Option<Vec<TcpSocket>>, Error> {
+    list_sockets(DiagRequest::unconnected_udp)
 }
 
-fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAddr>>, Error> {
+fn list_sockets(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<TcpSocket>>, Error> {
     let mut found = Vec::new();
     for family in [AF_INET, AF_INET6] {
         let (replies, is_all) = list_family(family, &request(family))?;
         if !is_all {
             return Ok(None);
         }
-        found.extend(replies.iter().filter_map(|reply| Some(TcpSocket::parse(&reply)?.local)));
+        found.extend(replies.iter().filter_map(|reply| TcpSocket::parse(&reply)));
     }
     Ok(Some(found))
 }

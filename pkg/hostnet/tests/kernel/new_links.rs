@@ -62,7 +62,7 @@ fn a_file_that_is_no_netns_has_no_number() {
     in_fresh_netns(|handle| {
         let file = std::fs::File::open("/dev/null").unwrap();
         let text = handle.netns_number(file.as_fd()).unwrap_err().to_string();
-        assert!(text.starts_with("cannot ask for the number of a network namespace: kernel: "), "{text}");
+        assert!(text.starts_with("cannot query the number of a network namespace: kernel: "), "{text}");
     });
 }
 

@@ -93,7 +93,7 @@ pub(super) struct LegacyEntry<'a> {
 
 pub(super) fn read_u32(bytes: &[u8], at: usize) -> Result<u32, ParseFailure> {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
-    found.map(u32::from_ne_bytes).ok_or("something is cut off")
+    found.map(u32::from_ne_bytes).ok_or("an entry is cut off")
 }
 
 fn split_entries<'a>(entries: &'a [u8], layout: &EntryLayout) -> Result<Vec<LegacyEntry<'a>>, ParseFailure> {
@@ -113,7 +113,7 @@ fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, ParseFailure> {
     let valid = read_u32(info, HOOKS)?;
     let mut chains = Vec::new();
     for (hook, name) in BUILT_IN.into_iter().enumerate().filter(|(hook, _)| valid & (1 << hook) != 0) {
-        let at = usize::try_from(read_u32(info, HOOK_ENTRY + 4 * hook)?).map_err(|_| "a hook is nowhere")?;
+        let at = usize::try_from(read_u32(info, HOOK_ENTRY + 4 * hook)?).map_err(|_| "a hook has no rule")?;
         chains.push((at, name.to_owned()));
     }
     Ok(chains)

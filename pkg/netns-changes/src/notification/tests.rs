@@ -39,6 +39,13 @@ fn a_transaction_of_nf_tables_has_its_generation_and_writer() {
 }
 
 #[test]
+fn a_thread_of_ours_is_no_writer() {
+    let pid = attribute(PROCESS_ID, &4711_u32.to_be_bytes());
+    let datagram = new_generation(&[pid, attribute(PROCESS_NAME, b"netns\0")]);
+    assert_eq!(observed(&datagram), Observed { kinds: ChangeKinds::FIREWALL, ..Observed::default() });
+}
+
+#[test]
 fn the_last_of_several_transactions_counts() {
     let of = |generation: u32| {
         new_generation(&[

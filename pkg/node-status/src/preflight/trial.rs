@@ -10,7 +10,7 @@ use std::{
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig, kernel_has_ipv6};
 use conntrack::{ConntrackHandle, TcpTuple};
 use firewall::{Firewall, FirewallOptions, NativeTables};
-use hostnet::{LocalDelivery, RtnetlinkHandle, sysctl};
+use hostnet::{LinkIndex, LocalDelivery, RtnetlinkHandle, sysctl};
 use ipset::{IpsetHandle, SetName, SetSpec};
 use model::{Family, Mark, PodUid, TableId};
 use netlink::Errno;
@@ -107,9 +107,7 @@ fn run_trial(act: impl FnOnce() -> Result<(), Failure> + Send) -> Trial {
         Err(error) => return Trial::NotTested(format!("no network namespace to try it in: {error}")),
     };
     let done = netns.run_in(|| {
-        let mut handle = RtnetlinkHandle::open()?;
-        let lo = handle.loopback_index()?;
-        let _ = handle.set_link_up(lo)?;
+        let _ = RtnetlinkHandle::open()?.set_link_up(LinkIndex::LOOPBACK)?;
         act()
     });
     match done {
@@ -153,9 +151,8 @@ fn try_delivery(config: &inpod::InPodRulesConfig, families: &[Family]) -> Result
     let local = config.local_route();
     let desired = LocalDelivery { mark: local.mark, table: local.table, priority: Some(inpod::PRIORITY) };
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = handle.loopback_index()?;
     for family in families {
-        handle.ensure_local_delivery(*family, lo, &desired, &mut Vec::new())?;
+        handle.ensure_local_delivery(*family, LinkIndex::LOOPBACK, &desired, &mut Vec::new())?;
     }
     Ok(())
 }
