@@ -68,7 +68,8 @@ fn a_pod_is_captured_from_within() {
     fixture.container.set_without_ipv6();
     fixture.start();
     // Health and metrics are then served on IPv4.
-    assert_eq!(fixture.daemon().metric("istio_cni_ambient_pods{state=\"enrolled\"}"), Some(0.0));
+    let captured = "istio_cni_mesh_pods{redirection=\"ambient\",state=\"captured\"}";
+    assert_eq!(fixture.daemon().metric(captured), Some(0.0));
     let options = InpodOptions { ipv6: false, ..InpodOptions::default() };
     let ztunnel = fixture.ztunnel("ztunnel-a", options);
     let outside = SocketAddr::new(fixture.node.outside_ip(false), PORT);

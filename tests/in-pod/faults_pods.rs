@@ -1,4 +1,4 @@
-//! Pods with unusual network namespaces: captured like any other by in-pod redirection.
+//! Pods with unusual network namespaces: captured like any other by in-pod capture.
 
 use std::path::Path;
 use std::time::Duration;

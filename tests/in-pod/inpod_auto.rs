@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, dump_of};
 use crate::fixtures::inpod::{IPTABLES, InPod, ours, wait_relayed};
 
-/// Starts a ztunnel for in-pod redirection, as its chart does: it is ready only when connected to the agent.
+/// Starts a ztunnel for in-pod capture, as its chart does: it is ready only when connected to the agent.
 fn modern(fixture: &mut InPod, name: &str, created: &str) -> InpodZtunnel {
     let ztunnel = InpodZtunnel::start(&fixture.node, name, &fixture.socket(), InpodOptions::default());
     let mut manifest = ztunnel.manifest();
@@ -31,6 +31,14 @@ fn has_node_path(fixture: &Ambient) -> bool {
     rules.as_array().unwrap().iter().any(|rule| rule["fwmark"] == "0x1000")
 }
 
+/// Number of pods that the metrics of in-pod capture count.
+fn counted_pods(fixture: &mut Ambient) -> f64 {
+    let daemon = fixture.daemon();
+    let privileges = ["none", "runtime-default", "net-raw", "net-admin", "privileged"];
+    let sample = |name: &str| format!("istio_cni_ambient_privileged_pods{{privilege=\"{name}\"}}");
+    privileges.into_iter().filter_map(|name| daemon.metric(&sample(name))).sum()
+}
+
 #[test]
 fn ztunnel_decides_and_may_change_its_mind() {
     let mut fixture = InPod::new(&[("AMBIENT_CAPTURE", "auto")]);
@@ -41,7 +49,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     fixture.wait_enrolled(&peer, true);
     assert!(fixture.is_captured(&peer));
     assert!(fixture.is_bare(&peer));
-    // It is replaced by one for in-pod redirection.
+    // It is replaced by one for in-pod capture.
     let mut new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
     new.wait_for_snapshots(1);
@@ -53,6 +61,8 @@ fn ztunnel_decides_and_may_change_its_mind() {
     fixture.wait_enrolled(&peer, false);
     let added = fixture.mesh_pod("added");
     reaches(&fixture, &added);
+    let limit = std::time::Duration::from_secs(10);
+    fixture.within(limit, "both pods are counted", |fixture| counted_pods(fixture) > 1.0);
     // And in the reverse order.
     assert_eq!(new.protocol_error(), None);
     new.kill();
@@ -61,6 +71,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     fixture.eventually("the pods are bare", |_| fixture.is_bare(&peer) && fixture.is_bare(&added));
     fixture.wait_enrolled(&peer, true);
     assert!(fixture.is_captured(&peer));
+    fixture.within(limit, "none is counted", |fixture| counted_pods(fixture) < 1.0);
     drop(old);
 }
 
@@ -282,8 +293,14 @@ fn rules_that_cannot_be_removed_when_the_node_takes_over_are_removed_later() {
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
     fixture.wait_logged("capture mode changed", "mode=node-level");
     fixture.wait_enrolled(&peer, true);
-    fixture.wait_logged("rules of in-pod redirection are left in pods", "");
+    fixture.wait_logged("rules of in-pod capture are left in pods", "");
     assert!(!fixture.is_bare(&peer));
+    fixture.eventually("the history shows it", |fixture| {
+        let changes = fixture.container.exec(&["history", "-o", "json"]).stdout;
+        let changes: Vec<Value> = serde_json::from_slice(&changes).unwrap();
+        let is_failed = |change: &Value| change["pod"].is_null() && change["outcome"] == "failed";
+        changes.iter().any(|change| change["cause"] == "ztunnel" && is_failed(change))
+    });
     std::fs::remove_file(at("broken")).unwrap();
     let limit = std::time::Duration::from_secs(90);
     fixture.within(limit, "they are removed", |fixture| fixture.is_bare(&peer));

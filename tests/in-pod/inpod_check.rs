@@ -1,4 +1,4 @@
-//! CHECK of a pod with in-pod redirection: the result depends on its rules alone, whichever component is unavailable.
+//! CHECK of a pod with in-pod capture: the result depends on its rules alone, whichever component is unavailable.
 
 use std::time::{Duration, Instant};
 

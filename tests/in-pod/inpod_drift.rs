@@ -1,4 +1,4 @@
-//! In-pod redirection: foreign changes are repaired, and a replaced network namespace is captured again.
+//! In-pod capture: foreign changes are repaired, and a replaced network namespace is captured again.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -229,7 +229,7 @@ fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift
         let shown = fixture.container.exec(&["history", &pod, "-o", "json"]);
         serde_json::from_slice::<Vec<Value>>(&shown.stdout).unwrap()
     };
-    let pending = thread::scope(|scope| {
+    let captured = thread::scope(|scope| {
         for _ in 0..2 {
             let (ends, netns) = (&ends, peer.sandbox.netns.second_handle());
             scope.spawn(move || {
@@ -239,13 +239,14 @@ fn a_writer_that_is_faster_than_the_agent_meets_a_pause_and_is_reported_as_drift
             });
         }
         thread::sleep(Duration::from_secs(20)); // the attack itself
-        let pending = fixture.daemon().metric("istio_cni_ambient_pods{state=\"pending\"}");
+        let captured =
+            fixture.daemon().metric("istio_cni_mesh_pods{redirection=\"ambient\",state=\"captured\"}");
         ends.store(true, Ordering::Relaxed);
-        pending
+        captured
     });
     let cpu = fixture.daemon().cpu_time() - cpu;
     println!("{cpu:?} of CPU\n{:#?}", changes(&fixture));
-    assert_eq!(pending, Some(1.0), "{}", fixture.log());
+    assert_eq!(captured, Some(0.0), "{}", fixture.log());
     assert!(cpu < Duration::from_secs(2), "{cpu:?}");
     fixture.within(SOON, "it is captured again", |fixture| fixture.is_ruled(&peer));
     fixture.within(MINUTE, "it stays so", |fixture| fixture.explain(&pod).code == "captured");

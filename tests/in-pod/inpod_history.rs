@@ -1,4 +1,4 @@
-//! In-pod redirection: changes can be queried later, also after a restart of the agent and without one.
+//! In-pod capture: changes can be queried later, also after a restart of the agent and without one.
 
 use kit::InpodOptions;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! In-pod redirection beside kube-proxy, in each of its modes.
+//! In-pod capture beside kube-proxy, in each of its modes.
 
 use std::net::SocketAddr;
 

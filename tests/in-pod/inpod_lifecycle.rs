@@ -1,4 +1,4 @@
-//! In-pod redirection: ztunnels and agents start, stop and are killed.
+//! In-pod capture: ztunnels and agents start, stop and are killed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

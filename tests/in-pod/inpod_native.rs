@@ -1,4 +1,4 @@
-//! In-pod redirection in native tables (`NATIVE_NFTABLES`): pods are captured, observed and released as in those of iptables.
+//! In-pod capture in native tables (`NATIVE_NFTABLES`): pods are captured, observed and released as in those of iptables.
 
 use std::time::{Duration, Instant};
 

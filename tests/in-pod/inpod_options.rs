@@ -1,4 +1,4 @@
-//! In-pod redirection: effects of annotations and settings.
+//! In-pod capture: effects of annotations and settings.
 
 use std::net::{IpAddr, SocketAddr};
 

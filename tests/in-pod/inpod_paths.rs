@@ -1,4 +1,4 @@
-//! In-pod redirection: path of each packet.
+//! In-pod capture: path of each packet.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! In-pod redirection: pods join and leave the mesh, and the agent reports it.
+//! In-pod capture: pods join and leave the mesh, and the agent reports it.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! In-pod redirection: the agent is killed at each step while a pod joins or leaves the mesh, and started again. It converges,
+//! In-pod capture: the agent is killed at each step while a pod joins or leaves the mesh, and started again. It converges,
 //! other pods are not affected, and no pod starts without being captured.
 
 mod starting;

@@ -1,4 +1,4 @@
-//! In-pod redirection: state that remains when the agent ends.
+//! In-pod capture: state that remains when the agent ends.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! In-pod redirection, on the kernel. Each test creates its own node; see `kit`.
+//! In-pod capture, on the kernel. Each test creates its own node; see `kit`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -95,9 +95,8 @@ fn a_pod_is_enrolled_without_the_agent_which_adopts_it_later() {
     fixture.assert_owned(&web);
     fixture.assert_free(&gone);
     assert!(fixture.is_captured(&web) && !fixture.is_captured(&other));
-    assert!(
-        fixture.daemon().metric("istio_cni_ambient_pods{state=\"enrolled\"}").is_some_and(|pods| pods >= 1.0)
-    );
+    let captured = fixture.daemon().metric("istio_cni_mesh_pods{redirection=\"ambient\",state=\"captured\"}");
+    assert!(captured.is_some_and(|pods| pods >= 1.0), "{captured:?}");
     web.sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }
 

@@ -1,12 +1,13 @@
 //! Node-level capture: drift on the node, and in a ztunnel's network namespace, is repaired immediately.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kit::{NodeOptions, Pod};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH};
 
@@ -15,9 +16,17 @@ const SOON: Duration = Duration::from_secs(10);
 /// The kernel has no generation for legacy tables.
 const LATER: Duration = Duration::from_secs(60);
 
-/// Runs a command, or passes several lines to `ipset restore`.
+/// Another link has the name of ours.
+const REPLACED_LINK: &str =
+    "link del istioout0\nlink add istioout0 type veth peer name other\nlink set istioout0 up";
+
+/// Runs a command, or passes several lines about links to `ip`, and others to `ipset restore`.
 fn damage_by(node: &kit::Netns, damage: &str) {
-    let _ = if damage.contains('\n') { node.pipe("ipset restore", damage) } else { node.sh(damage) };
+    let _ = match damage.contains('\n') {
+        true if damage.starts_with("link") => node.pipe("ip -batch -", damage),
+        true => node.pipe("ipset restore", damage),
+        false => node.sh(damage),
+    };
 }
 
 fn assert_repaired(tool: &str) {
@@ -40,6 +49,7 @@ fn assert_repaired(tool: &str) {
         (&node, "ip route flush table 101".to_owned(), SOON),
         (&node, "ip link set istioin0 down".to_owned(), SOON),
         (&node, "ip link del istioout0".to_owned(), SOON),
+        (&node, REPLACED_LINK.to_owned(), SOON),
         (inside, format!("iptables-{tool} -t mangle -F"), rules_limit),
         (inside, format!("ip6tables-{tool} -t mangle -F"), rules_limit),
         (inside, "ip -6 rule del pref 20000".to_owned(), SOON),
@@ -346,6 +356,12 @@ fn pods_bypass_the_mesh_while_policy_rules_or_routes_of_others_precede_ours() {
             "route default dev lo table 101 metric 1",
         ),
         (
+            // With the metric of ours, which stays behind it.
+            "ip route prepend default dev lo table 101 metric 1024",
+            "ip route del default dev lo table 101 metric 1024",
+            "route default dev lo table 101 metric 1024",
+        ),
+        (
             "ip route add 198.51.100.0/24 dev lo table 101",
             "ip route del 198.51.100.0/24 dev lo table 101",
             "route 198.51.100.0/24 dev lo table 101",
@@ -381,6 +397,75 @@ fn the_history_names_pods_whose_addresses_were_added_or_removed() {
         state["pods"].as_array().unwrap().iter().find_map(of_pod)
     };
     assert_eq!((fixture.explain("mesh/web").code.as_str(), since(&fixture)), ("captured", Some(Value::Null)));
+}
+
+#[test]
+fn a_pod_that_starts_while_a_repair_is_delayed_is_captured_at_once() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    let node = fixture.node.netns().clone();
+    let is_whole = || node.sh("iptables-nft -t mangle -S ztunnel-PREROUTING").lines().count() > 1;
+    // Each pause between two repairs is twice as long as the one before.
+    fixture.within(LATER, "a repair is delayed", |fixture| {
+        let began = Instant::now();
+        node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
+        fixture.within(SOON, "it is repaired", |_| is_whole());
+        began.elapsed() > Duration::from_secs(1)
+    });
+    let repairs = |fixture: &mut Ambient| {
+        fixture.daemon().metric("istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}").unwrap()
+    };
+    let before = repairs(&mut fixture);
+    node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
+    // Meanwhile the agent notices it.
+    kit::holds_for(Duration::from_millis(300), "the repair is delayed", || !is_whole());
+    let _late = fixture.pod(MESH, "late");
+    assert!(is_whole(), "{}", fixture.dump());
+    fixture.within(SOON, "it is counted as drift", |fixture| repairs(fixture) > before);
+}
+
+/// Between two polls of the agent, the rules are restored and damaged again, so that both show the same.
+#[test]
+fn damage_that_is_repeated_right_after_its_repair_is_noticed() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    fixture.wait_quiet();
+    let node = fixture.node.netns().clone();
+    let is_whole = || node.sh("iptables-nft -t mangle -S ztunnel-PREROUTING").lines().count() > 1;
+    for _ in 0..5 {
+        node.sh("nft flush chain ip mangle ztunnel-PREROUTING");
+        fixture.within(LATER, "it is repaired", |_| is_whole());
+    }
+    // Repairs of damage that only the clock has found do not count.
+    let count = "istio_cni_ambient_drift_repair_seconds_count{kind=\"firewall\"}";
+    fixture.within(SOON, "each was noticed", |fixture| fixture.daemon().metric(count) >= Some(5.0));
+}
+
+#[test]
+fn an_add_right_after_a_change_waits_for_its_repair() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    let socket = fixture.node.run_dir().join("agent.sock");
+    let uid = &pod.sandbox.pod.uid;
+    let request = json!({
+        "verb": "add", "namespace": MESH, "name": "web", "uid": uid, "container": "c2", "ips": pod.sandbox.ips(),
+    });
+    // The agent has noticed the change in time in a few of these cases at most.
+    for _ in 0..10 {
+        fixture.node.netns().sh("ip link del istioin0");
+        let mut client = UnixStream::connect(&socket).unwrap();
+        writeln!(client, "{request}").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["enrolled"], &answer["error"]), (&json!(true), &Value::Null));
+    }
 }
 
 #[test]

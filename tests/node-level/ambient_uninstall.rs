@@ -260,8 +260,8 @@ fn the_command_takes_everything_away_unless_an_agent_runs() {
     };
     let (status, log) = command(&fixture);
     let served =
-        "an agent runs on this node, and would put everything back (/var/run/istio-cni/debug.sock is served)";
-    let advice = "delete its DaemonSet, which takes everything away by itself, or stop it first";
+        "an agent runs on this node, and would restore everything (/var/run/istio-cni/debug.sock is served)";
+    let advice = "delete its DaemonSet, which removes everything by itself, or stop it first";
     assert!(status == Some(1) && kit::has_line(&log, &format!("install-cni: {served}: {advice}")), "{log}");
     fixture.base.wait_enrolled(&pod, true); // nothing has changed
     fixture.base.daemon.take().unwrap().kill();

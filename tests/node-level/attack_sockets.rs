@@ -126,7 +126,7 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
     let wrong = fixture.container.exec(&["log-level", "nothing:debug"]);
     let why = String::from_utf8_lossy(&wrong.stderr).into_owned();
     let scopes = "ambient, cni, cni-agent, cni-plugin, default, install, kube, repair, zds";
-    let refusal = format!("HTTP status 400: unknown scope name: nothing (there are {scopes})");
+    let refusal = format!("HTTP status 400: unknown scope name: nothing (known: {scopes})");
     let expected = format!("install-cni: the agent refused: {refusal}\n");
     assert_eq!((wrong.status.code(), why), (Some(2), expected));
 }

@@ -56,17 +56,8 @@ struct PodReport {
     /// Since when the pod is in that state.
     /// `None`: since before this agent first observed the pods.
     since: Option<SystemTime>,
-    count: PodCount,
     /// Reason why the mesh refuses a pod that requests it.
     refused: Option<&'static str>,
-}
-
-/// State of a pod in `istio_cni_ambient_pods`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PodCount {
-    Enrolled,
-    Pending,
-    Uncounted,
 }
 
 /// Knowledge of the node's pods, and the destinations of reports, common to all capture modes.
@@ -235,6 +226,7 @@ impl AgentState {
         let known = self.find_known_pod(name, uid)?;
         let (pod, _) = &known;
         let shown = pod.status.ips();
+        // A pod without addresses is probably the one of this ADD: the kubelet reports them after it.
         let is_other = !shown.is_empty() && !ips.iter().any(|ip| shown.contains(ip));
         let has_ended = pod.status.has_ended();
         let is_before = pod.metadata.deleted.is_some() || has_ended || self.has_ended(pod) || is_other;
@@ -267,6 +259,7 @@ impl AgentState {
         let Self { index, policy, pace, ledger, .. } = self;
         let members =
             ledger.resolve_members(index, |pod: &Pod| paced_standing(index, policy, pace, pod), inherited);
+        // By now the watch has shown the pods that an outdated first list lacked.
         if self.started.elapsed() >= GRACE {
             self.observed.clear();
             return members;
@@ -410,11 +403,11 @@ impl AgentState {
             }
             let uid = &pod.metadata.uid;
             let (standing, is_waiting) = (self.pod_standing(pod), self.pace.is_waiting(uid));
-            let (is_member, refused, status) = match &standing {
-                AmbientStanding::Member { ips, .. } => (true, None, status(pod, Some(ips))),
+            let (refused, status) = match &standing {
+                AmbientStanding::Member { ips, .. } => (None, status(pod, Some(ips))),
                 // Its address is still unknown.
                 AmbientStanding::Pending(_) => {
-                    (true, None, CaptureStatus { state: CaptureState::Pending, annotation: None })
+                    (None, CaptureStatus { state: CaptureState::Pending, annotation: None })
                 }
                 AmbientStanding::Out(reason) => {
                     let mut status = status(pod, None);
@@ -423,24 +416,15 @@ impl AgentState {
                     }
                     let state = if is_waiting { CaptureState::Pending } else { status.state };
                     let refused = reason.is_refusal().then(|| reason.code());
-                    (false, refused, CaptureStatus { state, ..status })
+                    (refused, CaptureStatus { state, ..status })
                 }
             };
             self.notices.observe_pod(pod, &standing, status, || why(uid), Instant::now());
-            let count = match status.annotation {
-                Some(Redirection::Enabled) => PodCount::Enrolled,
-                // A pod being deleted will not start.
-                None | Some(Redirection::Pending) if is_member && pod.metadata.deleted.is_none() => {
-                    PodCount::Pending
-                }
-                _ if is_waiting && !is_member => PodCount::Pending,
-                _ => PodCount::Uncounted,
-            };
             // A user's annotation that is about to remove the pod from the mesh must not be replaced.
             let annotation = status.annotation.filter(|_| !is_waiting);
             marks.extend(annotation.and_then(|redirection| AnnotationUpdate::for_pod(pod, redirection)));
             let namespace = pod.metadata.namespace.clone();
-            let report = PodReport { namespace, state: status.state, since: now, count, refused };
+            let report = PodReport { namespace, state: status.state, since: now, refused };
             reports.insert(uid.clone(), report);
         }
         match only {
@@ -478,8 +462,6 @@ impl AgentState {
     }
 
     fn count_pods(&self) {
-        let count = |of: PodCount| self.reports.values().filter(|report| report.count == of).count();
-        self.metrics.set_pods(count(PodCount::Enrolled), count(PodCount::Pending));
         let states = self.reports.values().map(|report| (report.namespace.as_str(), report.state));
         self.metrics.mesh_pods.set_pod_counts("ambient", states);
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();

@@ -67,7 +67,7 @@ impl HistoryFile {
         (file, changes)
     }
 
-    /// Appends the newest change. On failure, which is logged, the file lacks it.
+    /// Appends the newest change. On failure, which is logged, the file lacks it until the next one, which writes all anew.
     pub(crate) fn append_newest(&mut self, all: &VecDeque<ChangeRecord>) {
         let Some(newest) = all.back() else { return };
         let line = encode_line(newest);
@@ -106,7 +106,10 @@ impl HistoryFile {
     fn note_written(&mut self, written: io::Result<()>) {
         match written {
             Ok(()) => drop(self.error.clear()),
-            Err(error) => self.log_error(&error),
+            Err(error) => {
+                self.size = LIMIT; // it may end with half a line, for lack of space
+                self.log_error(&error);
+            }
         }
     }
 
@@ -193,7 +196,11 @@ mod tests {
         assert_eq!(found, []);
         file.append_newest(&all(&[change("one")]));
         assert_eq!(read_history(&path).unwrap(), [change("one")]);
-        let (mut file, _) = HistoryFile::open(&directory.path().join("nowhere/history"));
+        let path = directory.path().join("nowhere/history");
+        let (mut file, _) = HistoryFile::open(&path);
         file.append_newest(&all(&[change("one")]));
+        std::fs::create_dir(directory.path().join("nowhere")).unwrap();
+        file.append_newest(&all(&[change("one"), change("two")]));
+        assert_eq!(read_history(&path).unwrap(), [change("one"), change("two")]);
     }
 }

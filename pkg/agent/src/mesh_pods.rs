@@ -49,7 +49,7 @@ impl MeshPodMetrics {
             pods: metrics::register(
                 registry,
                 "istio_cni_mesh_pods_by_namespace",
-                "The same by the pods' namespace, with METRICS_BY_NAMESPACE",
+                "Pods of the mesh, and pods that leave it, by namespace, redirection and capture state",
                 Family::default(),
             ),
             labels: Arc::default(),

@@ -20,8 +20,6 @@ pub(crate) const DURATIONS: [f64; 12] =
 metrics::metric_set! {
     /// The agent's metrics; clones share their values.
     pub struct AgentMetrics, fn register_all(mesh_pods: MeshPodMetrics) {
-        pods: Labelled<Gauge> = "istio_cni_ambient_pods",
-            "Pods of this node that belong to ambient mode, by whether the kernel captures them";
         watch_failures: Labelled<Gauge> = "istio_cni_ambient_watch_failure_seconds",
             "How long the watch of a resource has failed; no series for one that works";
         refused: Labelled<Gauge> = "istio_cni_ambient_refused_pods",
@@ -31,7 +29,7 @@ metrics::metric_set! {
         switches: Counter = "istio_cni_ambient_ztunnel_switches",
             "Switches of new connections to another ztunnel";
         switching: Histogram = "istio_cni_ambient_ztunnel_switch_seconds",
-            "Duration of such a switch, from its first to its last step",
+            "Duration of a switch to another ztunnel, from its first to its last step",
             Histogram::new(DURATIONS);
         steps: Family<Labels<2>, Counter> = "istio_cni_ambient_plan_steps",
             "Steps applied to the node's network, by kind and result";
@@ -55,7 +53,7 @@ metrics::metric_set! {
         unknown_ztunnels: Gauge = "istio_cni_ambient_unknown_ztunnels",
             "Connected ztunnels that run in none of the node's ztunnel pods";
         privileges: Labelled<Gauge> = "istio_cni_ambient_privileged_pods",
-            "Pods with in-pod redirection, by what their most privileged container may do in the pod's network namespace";
+            "Pods with in-pod capture, by what their most privileged container may do in the pod's network namespace";
         overruled: Gauge = "istio_cni_ambient_overruled_pods",
             "Captured pods of which rules of another component precede ours, in their network namespaces or on the node, so that traffic bypasses the mesh";
         ambiguous: Gauge = "istio_cni_ambient_ambiguous_pods",
@@ -65,7 +63,7 @@ metrics::metric_set! {
         bypassing: Gauge = "istio_cni_ambient_bypassing_connections",
             "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close";
         events: Labelled<Counter> = "nodeagent_reconcile_events",
-            "Pods that joined ambient mode, changed, or left it, with in-pod redirection";
+            "Pods that joined ambient mode, changed, or left it, with in-pod capture";
         connected: Gauge = "ztunnel_connected",
             "Connections from ztunnel";
     }
@@ -83,7 +81,7 @@ impl AgentMetrics {
         metrics
     }
 
-    /// Counts a pod that joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
+    /// Counts a pod that joined (`add`), changed (`update`) or left (`delete`) in-pod capture.
     pub fn count_pod_event(&self, kind: &'static str) {
         self.events.get_or_create(&[("type", kind)]).inc();
     }
@@ -149,12 +147,6 @@ impl AgentMetrics {
         if slot.is_some() {
             self.switches.inc();
             self.switching.observe(took.as_secs_f64());
-        }
-    }
-
-    pub(crate) fn set_pods(&self, enrolled: usize, pending: usize) {
-        for (state, number) in [("enrolled", enrolled), ("pending", pending)] {
-            self.pods.get_or_create(&[("state", state)]).set(gauge_value(number));
         }
     }
 

@@ -122,9 +122,9 @@ impl NoticeTracker {
                 history.missing = None;
                 None
             }
-            (AmbientStanding::Member { .. }, state) if runs => {
-                let is_ruled = matches!(state, CaptureState::Held | CaptureState::Unknown);
-                history.missing_now(is_ruled, why, now);
+            // An unknown state is neither a fault of the pod nor the end of one; metrics and commands show it.
+            (AmbientStanding::Member { .. }, state) if runs && state != CaptureState::Unknown => {
+                history.missing_now(state == CaptureState::Held, why, now);
                 None
             }
             (AmbientStanding::Out(reason), CaptureState::Outside)
@@ -199,7 +199,7 @@ impl NoticeTracker {
         if matches!(self.unknown_ztunnel, UnknownZtunnel::Due(when) if when <= now) {
             self.unknown_ztunnel = UnknownZtunnel::Reported;
             let message = "A process that runs in none of the node's ztunnel pods has connected to the ZDS socket. It receives \
-                           the network namespaces of all captured pods in its snapshot. `install-cni state` shows its connection.";
+                           the network namespaces of all captured pods in its snapshot. The agent's log has its connection (scope zds).";
             self.emit_warning("UnknownZtunnel", message.to_owned());
         }
         let due = self.ztunnel.gone.take_if(|(when, _)| *when <= now);

@@ -84,7 +84,7 @@ pub enum CaptureSnapshot {
         /// Number of consecutive repairs of the node path's objects; 0: they are stable.
         repairs: u32,
     },
-    /// In-pod redirection.
+    /// In-pod capture.
     InPod {
         /// Pods whose probes are to be exempt.
         members: MemberAddresses,
@@ -97,7 +97,7 @@ pub enum CaptureSnapshot {
     None,
 }
 
-/// State of a pod with in-pod redirection, actual or desired.
+/// State of a pod with in-pod capture, actual or desired.
 #[derive(Clone, Debug)]
 pub struct EnrolledPodView {
     /// Addresses of the pod.

@@ -304,7 +304,6 @@ fn answer_request(
                 ReconcilerMessage::Collect(request.network, attachments, reply)
             })
         }
-        CniVerb::Status => AgentAnswer::default(),
     }
 }
 

@@ -23,7 +23,7 @@ const NEEDED: usize = 8;
 
 #[derive(Debug)]
 struct ReconcilerHealth {
-    turned: Instant,
+    active: Instant,
     /// Whether the workers have stopped making progress.
     standstill: bool,
     problem: Option<String>,
@@ -39,7 +39,7 @@ impl Default for AgentStatus {
     fn default() -> AgentStatus {
         let problem = Some("the node has not been observed yet".to_owned());
         AgentStatus(
-            Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, problem, short: None }),
+            Mutex::new(ReconcilerHealth { active: Instant::now(), standstill: false, problem, short: None }),
             AtomicU64::new(0),
         )
     }
@@ -51,7 +51,7 @@ impl AgentStatus {
     }
 
     pub(crate) fn record_progress(&self) {
-        self.lock_health().turned = Instant::now();
+        self.lock_health().active = Instant::now();
     }
 
     /// Sets whether the workers have stopped making progress.
@@ -84,7 +84,7 @@ impl AgentStatus {
     pub fn check_liveness(&self) -> Result<(), Reason> {
         let (since, standstill) = {
             let state = self.lock_health();
-            (state.turned.elapsed(), state.standstill)
+            (state.active.elapsed(), state.standstill)
         };
         if standstill {
             return Err("the agent's workers have made no progress for minutes".into());
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(status.check_readiness(), status.check_liveness());
         status.set_standstill(false);
         let past = Instant::now().checked_sub(STUCK).expect("the machine has run for longer");
-        status.lock_health().turned = past;
+        status.lock_health().active = past;
         assert!(status.check_readiness().is_err());
         status.record_progress();
         assert_eq!(status.check_readiness(), Ok(()));

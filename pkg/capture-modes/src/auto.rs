@@ -1,4 +1,4 @@
-//! Selection of the capture mode that the node's ztunnel supports. A connected ztunnel supports in-pod redirection;
+//! Selection of the capture mode that the node's ztunnel supports. A connected ztunnel supports in-pod capture;
 //! without a connection, the newest ztunnel pod decides. Without any ztunnel pod, [`CaptureSettings::starts_in_pod`]
 //! does.
 //!
@@ -25,7 +25,7 @@ use crate::{
 };
 use agent::{
     AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
-    HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope, summarize_steps,
+    ChangedPods, HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope, summarize_steps,
 };
 
 /// Interval between attempts to remove rules from pods: each one searches all namespaces, and a pod may prevent its own removal.
@@ -59,12 +59,12 @@ pub(crate) struct AutoCapture {
     owner: AgentHandle,
     metrics: AgentMetrics,
     is_in_pod: bool,
-    /// The transition from node-level capture to in-pod redirection.
+    /// The transition from node-level capture to in-pod capture.
     handing_over: Option<HandOver>,
     /// Why the last attempt to change the mode failed; `None`: it succeeded, or the mode is the right one.
     unswitched: Option<Reason>,
     fallback: ZtunnelFallback,
-    /// Whether rules that in-pod redirection may have left in pods were removed since the node path came into use.
+    /// Whether rules that in-pod capture may have left in pods were removed since the node path came into use.
     is_cleared: bool,
     /// When they were removed, or could not be.
     clearing: Option<Instant>,
@@ -132,7 +132,7 @@ impl AutoCapture {
             }
             if let Some(node) = &mut self.node {
                 // Their pods are not on the node path yet; at the next attempt they are captured in the new mode.
-                node.answer_requests(Some(&"the capture mode has changed to in-pod redirection".into()));
+                node.answer_requests(Some(&"the capture mode has changed to in-pod capture".into()));
             }
             self.handing_over = Some(HandOver::new());
             (self.is_cleared, self.clearing) = (false, None);
@@ -164,22 +164,25 @@ impl AutoCapture {
             in_pod.takes_over = false;
             in_pod.finish_work(); // a pending job would add rules after their removal
             in_pod.forget_all();
+            in_pod.report_bypasses(state, Some(&ChangedPods::default())); // else they stay counted
         }
-        self.clear_pods();
-        record_mode_change(state, false, began.elapsed());
+        let left = self.clear_pods();
+        record_mode_change(state, false, began.elapsed(), &left);
         Ok(())
     }
 
-    /// Removes the rules in pods, because they would cut a pod off without a ztunnel that supports in-pod redirection.
-    fn clear_pods(&mut self) {
+    /// Removes the rules in pods, because they would cut a pod off without a ztunnel that supports in-pod capture.
+    /// Returns the errors.
+    fn clear_pods(&mut self) -> Vec<String> {
         let left = in_pod::uninstall(&self.settings);
         (self.is_cleared, self.clearing) = (left.is_empty(), Some(Instant::now()));
         let error = summarize_steps(&left);
         if self.is_cleared {
             self.uncleared.clear();
         } else if self.uncleared.replace(&error) {
-            warn!(target: "ambient", error, "rules of in-pod redirection are left in pods");
+            warn!(target: "ambient", error, "rules of in-pod capture are left in pods");
         }
+        left
     }
 
     /// Whether rules in pods are to be removed now: an earlier agent may have left them, or some could not be removed. Pods keep
@@ -215,8 +218,9 @@ impl AutoCapture {
             in_pod.takes_over = false;
             (self.node, self.handing_over) = (None, None);
             self.metrics.record_switch(None, Duration::ZERO); // no slot accepts connections any longer
-            uninstall::log_errors(&node::uninstall(&self.settings));
-            record_mode_change(state, true, began.elapsed());
+            let left = node::uninstall(&self.settings);
+            uninstall::log_errors(&left);
+            record_mode_change(state, true, began.elapsed(), &left);
             return None;
         }
         let unrestored = node.restore_remaining(state, &handing.done, scope).err();
@@ -227,7 +231,7 @@ impl AutoCapture {
         unrestored.or(late)
     }
 
-    /// Returns whether the node's ztunnel supports in-pod redirection. A connected ztunnel is the best evidence, and so
+    /// Returns whether the node's ztunnel supports in-pod capture. A connected ztunnel is the best evidence, and so
     /// is one that was connected within [`BELIEVED`], because a restarting ztunnel is not ready meanwhile. An announced
     /// successor may never start: while another ztunnel serves the node, the socket is opened for the successor, and
     /// the mode does not change before the successor has connected.
@@ -298,7 +302,7 @@ impl CaptureMode for AutoCapture {
         }
         let problem = done?;
         if self.must_clear(state) {
-            self.clear_pods();
+            self.clear_pods(); // errors are logged
         }
         Ok(self.hand_over(state, scope).or(followed.err()).or(problem))
     }
@@ -410,11 +414,12 @@ fn log_mode_change(is_in_pod: bool) {
     info!(target: "ambient", mode = if is_in_pod { "in-pod" } else { "node-level" }, "capture mode changed");
 }
 
-fn record_mode_change(state: &mut AgentState, is_in_pod: bool, took: Duration) {
+/// Records a change of the capture mode. `left`: why objects of the other one could not be removed.
+fn record_mode_change(state: &mut AgentState, is_in_pod: bool, took: Duration, left: &[String]) {
     let what = format!(
         "pods are captured {} from now on; what the other capture mode had made was removed afterwards",
         if is_in_pod { "in each pod's network namespace" } else { "on the node" }
     );
-    let entry = HistoryEntry { cause: "ztunnel".to_owned(), what, took, ..HistoryEntry::default() };
-    state.history.record_change(entry);
+    let (cause, error) = ("ztunnel".to_owned(), (!left.is_empty()).then(|| summarize_steps(left)));
+    state.history.record_change(HistoryEntry { cause, what, pod: None, took, error });
 }

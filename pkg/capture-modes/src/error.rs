@@ -6,7 +6,7 @@ pub enum Error {
     /// A part of the node path.
     #[error(transparent)]
     Node(#[from] nodepath::Error),
-    /// A part of in-pod redirection.
+    /// A part of in-pod capture.
     #[error(transparent)]
     InPod(#[from] inpod::Error),
     /// The node's network namespace.

@@ -1,4 +1,4 @@
-//! In-pod redirection: rules in each pod's own network namespace, which is passed to ztunnel.
+//! In-pod capture: rules in each pod's own network namespace, which is passed to ztunnel.
 //!
 //! The reconciler decides. Everything that takes time runs elsewhere and returns as [`JobResult`]: workers act in pods'
 //! namespaces, and the threads of ztunnel's connections receive its answers. So neither a refused pod nor a tool that
@@ -86,7 +86,7 @@ pub(crate) struct InPodCapture {
 }
 
 impl InPodCapture {
-    /// Opens in-pod redirection for the calling thread's network namespace, and serves ztunnels.
+    /// Opens in-pod capture for the calling thread's network namespace, and serves ztunnels.
     pub(crate) fn open(
         settings: &CaptureSettings,
         chosen: &InPodConfig,

@@ -4,7 +4,7 @@
 //! the mode on its own thread through `agent::CaptureMode`:
 //!
 //! - `NodeCapture`, node-level capture: rules, sets, links and routes in the node's network namespace;
-//! - `InPodCapture`, in-pod redirection: rules in each pod's namespace, which is passed to ztunnel over ZDS;
+//! - `InPodCapture`, in-pod capture: rules in each pod's namespace, which is passed to ztunnel over ZDS;
 //! - `AutoCapture`: the mode that the node's ztunnel supports, with a transition between the two.
 //!
 //! A mode decides from `agent::AgentState` and the kernel's state. It never connects to the API server.

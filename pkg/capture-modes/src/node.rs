@@ -130,8 +130,9 @@ impl NodeCapture {
     /// now, or has ended.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
         self.members.release_pod(&pod.ips, &pod.uid)?;
-        if let Some(verified) = &mut self.verified {
-            verified.desired.members.retain(|ip, uid| *uid != pod.uid || !pod.ips.contains(ip));
+        let verified = self.verified.as_mut().map(|verified| &mut verified.desired);
+        for state in verified.into_iter().chain(&mut self.applied) {
+            state.members.retain(|ip, uid| *uid != pod.uid || !pod.ips.contains(ip));
         }
         Ok(())
     }

@@ -10,11 +10,16 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     io,
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use agent::ReconcileScope;
 use firewall::RulesGeneration;
 use ipset::{IpsetHandle, SetName};
 use netlink::{ChangedReplies, NetlinkProtocol, RepeatedRequests};
@@ -150,6 +155,17 @@ impl NodeDrift {
         self.pending.take()
     }
 
+    /// Returns the changes that a pass covers: a full one all of them, any other one those that are due.
+    pub(crate) fn take_covered(&mut self, scope: ReconcileScope, now: Instant) -> Option<NodeDisturbance> {
+        if scope == ReconcileScope::Full { self.pending.take() } else { self.take_due(now) }
+    }
+
+    /// Whether rules or sets have changed that no observation covers yet: without them, pods are not captured.
+    pub(crate) fn may_leak(&self) -> bool {
+        let has_kind = |kind| self.pending.as_ref().is_some_and(|pending| pending.has_kind(kind));
+        has_kind(NodeChange::Rules) || has_kind(NodeChange::Sets)
+    }
+
     /// Records changes again whose observation failed, so that the next one covers them: no others can have been
     /// recorded meanwhile.
     pub(crate) fn restore_disturbance(&mut self, disturbance: NodeDisturbance) {
@@ -171,6 +187,8 @@ pub(crate) struct NodeWatch {
     thread: Option<WatchThread>,
     /// Whether it was logged that the thread does not run.
     is_lost: bool,
+    /// Whether our objects were restored since the last check of the rules.
+    restored: Arc<AtomicBool>,
 }
 
 impl NodeWatch {
@@ -180,14 +198,25 @@ impl NodeWatch {
         objects: NodeObjects,
         report: impl FnMut(NodeNotice) + Clone + Send + 'static,
     ) -> NodeWatch {
-        NodeWatch::start_with(move || {
-            let (mut observer, mut report) = (NodeObserver::new(objects.clone())?, report.clone());
+        let restored = Arc::<AtomicBool>::default();
+        let shared = Arc::clone(&restored);
+        let watch = NodeWatch::start_with(move || {
+            let mut observer = NodeObserver::new(objects.clone(), Arc::clone(&shared))?;
+            let mut report = report.clone();
             WatchThread::spawn(move |ended| observer.run(ended, &mut report))
-        })
+        });
+        NodeWatch { restored, ..watch }
+    }
+
+    /// Makes the next check report the rules as changed, because they were restored: if they have been changed again in the same way,
+    /// they are as at the check before.
+    pub(crate) fn note_repair(&self) {
+        self.restored.store(true, Ordering::Relaxed);
     }
 
     fn start_with(start: impl Fn() -> io::Result<WatchThread> + Send + 'static) -> NodeWatch {
-        let mut watch = NodeWatch { start: Box::new(start), thread: None, is_lost: false };
+        let (start, restored) = (Box::new(start), Arc::default());
+        let mut watch = NodeWatch { start, thread: None, is_lost: false, restored };
         watch.ensure_running();
         watch
     }
@@ -234,6 +263,8 @@ impl WatchThread {
 
 struct NodeObserver {
     objects: NodeObjects,
+    /// See [`NodeWatch::note_repair`].
+    restored: Arc<AtomicBool>,
     handle: IpsetHandle,
     /// Requests for generation and sets, whose replies rarely change. `None`: the next check opens them again.
     requests: Option<RepeatedRequests>,
@@ -257,13 +288,14 @@ struct NodeObserver {
 }
 
 impl NodeObserver {
-    fn new(objects: NodeObjects) -> io::Result<NodeObserver> {
+    fn new(objects: NodeObjects, restored: Arc<AtomicBool>) -> io::Result<NodeObserver> {
         let has_use = objects.network || objects.attributed;
         let notifications = if has_use { Some(watch_node(objects.attributed)?) } else { None };
         let handle = IpsetHandle::open().map_err(io::Error::other)?;
         let requests = open_requests(&handle).map_err(io::Error::other)?;
         Ok(NodeObserver {
             objects,
+            restored,
             handle,
             requests: Some(requests),
             notifications,
@@ -364,7 +396,7 @@ impl NodeObserver {
         self.rules_failures.record_success();
         let changed = self.rules.as_ref().is_some_and(|before| !before.is_unchanged(&now));
         self.rules = Some(now);
-        changed
+        self.restored.swap(false, Ordering::Relaxed) || changed
     }
 
     /// Returns whether the network changed, if that concerns us, and the last process that wrote firewall rules.
@@ -432,10 +464,7 @@ fn watch_node(rules: bool) -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    };
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
 
@@ -466,7 +495,10 @@ mod tests {
         let mut drift = NodeDrift::new(start);
         assert_eq!((drift.next_observation(), drift.take_due(start)), (None, None));
         let noticed = start + Duration::from_secs(5);
+        drift.record_notice(NodeChange::Network.into(), start);
+        assert!(!drift.may_leak() && drift.take_due(start).is_some(), "each pod changes the network");
         drift.record_notice(NodeChange::Sets.into(), noticed);
+        assert!(drift.may_leak());
         let writer = Some("nft (process 7)".to_owned());
         let rules = NodeNotice { change: NodeChange::Rules, writer: writer.clone() };
         drift.record_notice(rules, noticed + Duration::from_millis(1));
@@ -476,7 +508,7 @@ mod tests {
         assert_eq!((begun.noticed, &begun.writer), (noticed, &writer));
         assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.has_kind(kind)));
         assert!(!begun.has_kind(NodeChange::Network));
-        assert_eq!(drift.next_observation(), None);
+        assert!(drift.next_observation().is_none() && !drift.may_leak());
         drift.restore_disturbance(begun.clone());
         assert_eq!(drift.take_due(noticed + Duration::from_secs(1)), Some(begun), "the observation failed");
     }
@@ -506,9 +538,13 @@ mod tests {
             drift.record_notice(NodeChange::Rules.into(), now);
             let due = drift.next_observation().expect("there is a change");
             pauses.push((due - now).as_millis());
+            assert!(due == now || drift.take_covered(ReconcileScope::Membership, now).is_none());
             now = due;
-            assert!(drift.take_due(now).is_some());
+            assert!(drift.take_covered(ReconcileScope::Membership, now).is_some());
         }
+        drift.end_observation(Duration::ZERO, true, now);
+        drift.record_notice(NodeChange::Rules.into(), now);
+        assert!(drift.take_covered(ReconcileScope::Full, now).is_some(), "a full pass does not wait");
         assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000]);
     }
 }

@@ -23,7 +23,7 @@ pub fn open(
     let Some(settings) = settings else { return Ok(Box::new(SidecarsOnly)) };
     Ok(match &settings.capture {
         CaptureConfig::Node => {
-            // Without a ztunnel that supports in-pod redirection, a pod's own rules cut it off.
+            // Without a ztunnel that supports in-pod capture, a pod's own rules cut it off.
             uninstall::log_errors(&in_pod::uninstall(settings));
             Box::new(NodeCapture::open(settings, agent)?)
         }

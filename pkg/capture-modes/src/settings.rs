@@ -16,14 +16,14 @@ use rustix::{
 pub enum CaptureConfig {
     /// Node-level capture, by rules and links of the node; ztunnel up to 1.22.
     Node,
-    /// In-pod redirection; ztunnel since 1.23.
+    /// In-pod capture; ztunnel since 1.23.
     InPod(InPodConfig),
     /// The mode that the node's ztunnel supports.
     Auto(InPodConfig),
 }
 
 impl CaptureConfig {
-    /// Returns the settings of in-pod redirection, if it may be used.
+    /// Returns the settings of in-pod capture, if it may be used.
     pub fn in_pod(&self) -> Option<&InPodConfig> {
         match self {
             CaptureConfig::Node => None,
@@ -32,7 +32,7 @@ impl CaptureConfig {
     }
 }
 
-/// The settings of in-pod redirection.
+/// The settings of in-pod capture.
 #[derive(Clone, Debug)]
 pub struct InPodConfig {
     /// Marks, ports and addresses.
@@ -82,7 +82,7 @@ pub fn kernel_has_ipv6() -> bool {
 pub struct CaptureSettings {
     /// How pods are captured.
     pub capture: CaptureConfig,
-    /// With [`CaptureConfig::Auto`]: in-pod redirection until the node has a ztunnel, instead of node-level capture.
+    /// With [`CaptureConfig::Auto`]: in-pod capture until the node has a ztunnel, instead of node-level capture.
     pub starts_in_pod: bool,
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,

@@ -54,7 +54,7 @@ impl From<Malformed> for IpsetCause {
 const KNOWN: &[(u16, &str, &str)] = &[
     (4097, "IPSET_ERR_PROTOCOL", "not a request for this kind of set"),
     (4098, "IPSET_ERR_FIND_TYPE", "no such type of set, or not this revision of it"),
-    (4099, "IPSET_ERR_MAX_SETS", "as many sets as there can be"),
+    (4099, "IPSET_ERR_MAX_SETS", "the maximum number of sets exists"),
     (4100, "IPSET_ERR_BUSY", "in use by a firewall rule, another set or a listing"),
     (4103, "IPSET_ERR_EXIST", "a member already, or not a member"),
     (4108, "IPSET_ERR_REFERENCED", "in use by a firewall rule or another set"),

@@ -20,7 +20,7 @@ pub enum Error {
     #[error("the kernel has no IP sets (is the module ip_set loaded?): {0}")]
     NoIpset(#[source] IpsetCause),
     /// The kernel supports none of our protocol versions (6 and 7).
-    #[error("the kernel speaks versions {oldest} to {newest} of ipset's protocol, not 6 or 7")]
+    #[error("the kernel supports versions {oldest} to {newest} of ipset's protocol, not 6 or 7")]
     Protocol {
         /// Oldest version that the kernel speaks.
         oldest: u8,

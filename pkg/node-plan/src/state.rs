@@ -203,6 +203,8 @@ impl fmt::Display for PathRule {
 /// A virtual link of ours on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedLink {
+    /// Number of the link; another one of the same name has another.
+    pub index: u32,
     /// Whether the link is up.
     pub up: bool,
     /// Whether the link is of the right kind and its peer is in the namespace of this slot's ztunnel.

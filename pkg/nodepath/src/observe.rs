@@ -187,11 +187,13 @@ impl NodePath {
             |route: &Route| links.iter().find(|link| Some(link.index) == route.oif).is_some_and(is_ours);
         // A wider network, such as the node's own, only loses a few of its addresses.
         let overlaps = |dst: &IpNet| networks.iter().any(|net| net.contains(dst));
-        for route in routes.iter().filter(|route| route.protocol != convert::OURS) {
+        let is_foreign = |(_, route): &(usize, &Route)| route.protocol != convert::OURS;
+        for (place, route) in routes.iter().enumerate().filter(is_foreign) {
+            let before = routes.get(..place).unwrap_or_default();
             let in_network = route.dst.as_ref().is_some_and(overlaps) && !uses_ours(route);
             if tables.contains(&route.table)
                 && !uses_ours(route)
-                && is_overruling_route(&self.config, route, &observed.routes, &captured)
+                && is_overruling_route(&self.config, route, before, &observed.routes, &captured)
             {
                 observed.overruling.push(format!("route {}", self.net.describe_route(route)));
             }
@@ -208,7 +210,7 @@ impl NodePath {
             ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node).collect();
         let addresses = self.net.list_addresses()?;
         for link in links.iter().filter(|link| names.contains(&link.name)) {
-            let state = ObservedLink { up: link.is_up, right: false };
+            let state = ObservedLink { index: link.index.0, up: link.is_up, right: false };
             observed.links.insert(link.name.clone(), state);
             let own = addresses.iter().filter(|address| address.index == link.index);
             let nets = own.filter_map(|own| IpNet::new(own.ip, own.prefix_len).ok());

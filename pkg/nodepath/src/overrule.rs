@@ -59,10 +59,11 @@ fn finds_route(rule: &PolicyRule, routes: &[Route]) -> bool {
 }
 
 /// Returns whether a foreign route in one of our tables takes packets of captured pods that would use one of `ours`:
-/// all of them, or those to some destination.
+/// all of them, or those to some destination. `before`: the routes that the kernel lists before it.
 pub(crate) fn is_overruling_route(
     config: &NodeConfig,
     route: &Route,
+    before: &[Route],
     ours: &[PathRoute],
     captured: &[IpAddr],
 ) -> bool {
@@ -71,8 +72,11 @@ pub(crate) fn is_overruling_route(
         (Some(whole), Some(part)) => whole.contains(&part),
         (Some(_), None) => false,
     };
+    let metric = convert::route_metric(route);
+    // Of routes with the same metric the first one takes effect, such as one that `ip route prepend` adds.
+    let is_first = || !before.iter().any(|own| own.protocol == convert::OURS && is_alternative(own, route));
     let wins = |own: &PathRoute| match own.dst == route.dst {
-        true => convert::route_metric(route) < lowest_metric(own, ours),
+        true => metric < lowest_metric(own, ours) || (metric == lowest_metric(own, ours) && is_first()),
         false => contains(own.dst),
     };
     // In inbound tables only captured addresses are looked up.
@@ -80,6 +84,11 @@ pub(crate) fn is_overruling_route(
     let concerns = !is_inbound || captured.iter().any(|ip| route.dst.is_none_or(|dst| dst.contains(ip)));
     let same_table = |own: &&PathRoute| (own.family, own.table) == (route.family, route.table);
     route.kind == RouteKind::Unicast && concerns && ours.iter().filter(same_table).any(wins)
+}
+
+/// Returns whether two routes have the same destination and metric.
+fn is_alternative(one: &Route, other: &Route) -> bool {
+    (one.family, one.table, one.dst, one.metric) == (other.family, other.table, other.dst, other.metric)
 }
 
 /// Returns the lowest metric among our routes to the same destination, which takes effect.
@@ -178,15 +187,18 @@ mod tests {
             own(110, None, 1024),
         ];
         let captured = ["10.0.0.5".parse().unwrap()];
+        let routes = [Route { protocol: convert::OURS, ..route(110, None, 1024) }];
         let blackhole = |route| Route { kind: RouteKind::Blackhole, ..route };
         for (route, expected) in [
             (route(101, None, 1), true),
+            (route(101, None, 1024), true),
             (route(101, Some("198.51.100.0/24"), 2000), true),
             (route(100, Some("10.0.0.5/32"), 1), true),
             (route(110, Some("10.0.0.0/24"), 0), true),
             (route(110, None, 0), true),
             // Our route takes precedence, the destination does not exist, or the traffic is held.
             (route(101, None, 2000), false),
+            (route(110, None, 1024), false),
             (route(100, None, 0), false),
             (route(100, Some("10.0.0.0/24"), 0), false),
             (route(100, Some("10.0.0.6/32"), 0), false),
@@ -194,7 +206,8 @@ mod tests {
             (route(120, Some("10.0.1.0/24"), 0), false),
             (blackhole(route(101, None, 1)), false),
         ] {
-            assert_eq!(is_overruling_route(&config, &route, &ours, &captured), expected, "{route}");
+            let overrules = is_overruling_route(&config, &route, &routes, &ours, &captured);
+            assert_eq!(overrules, expected, "{route}");
         }
     }
 }

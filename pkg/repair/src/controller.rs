@@ -227,7 +227,7 @@ impl RepairController {
             Attempt::Skipped(message) => {
                 if !task.is_recheck {
                     self.metrics.count_repair(mode, "skip");
-                    info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
+                    info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, reason = message, "broken pod skipped");
                     self.publish_event(&pod.name, &pod.uid, EventLevel::Warning, "RepairSkipped", message)
                         .await;
                 }

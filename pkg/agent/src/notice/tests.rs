@@ -41,6 +41,7 @@ const HELD: CaptureStatus =
 const BYPASSING: CaptureStatus =
     CaptureStatus { state: CaptureState::Bypassing, annotation: Some(Redirection::None) };
 const LEAVING: CaptureStatus = CaptureStatus { state: CaptureState::Leaving, annotation: None };
+const UNKNOWN: CaptureStatus = CaptureStatus { state: CaptureState::Unknown, annotation: None };
 const STARTING: CaptureStatus = CaptureStatus { state: CaptureState::Pending, annotation: None };
 
 impl Desk {
@@ -84,7 +85,26 @@ impl Desk {
 #[test]
 fn changes_of_a_running_pod_are_told_once() {
     let nothing: &[&str] = &[];
-    let table: [Row<'_, Look>; 10] = [
+    let table: [Row<'_, Look>; 12] = [
+        (
+            "not observed for a while",
+            &[
+                (0, member(UNKNOWN), nothing),
+                (11, member(UNKNOWN), nothing),
+                (12, member(CAPTURED), nothing),
+                (13, member(BYPASSING), nothing),
+            ],
+        ),
+        (
+            "not observed between two failed passes",
+            &[
+                (0, member(BYPASSING), nothing),
+                (10, member(BYPASSING), &["BypassesMesh"]),
+                (11, member(UNKNOWN), nothing),
+                (12, member(BYPASSING), nothing),
+                (25, member(BYPASSING), nothing),
+            ],
+        ),
         (
             "captured from its start on",
             &[

@@ -9,7 +9,7 @@ use agent::{AgentState, ChangedPods, RulesPlace, join_reasons};
 
 impl InPodCapture {
     /// Counts bypassing pods, and reports new ones. `only`: no other pods changed.
-    pub(super) fn report_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
+    pub(crate) fn report_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
         let (mut outside, mut ambiguous, mut excepted) = (0, 0, 0);
         let now = Instant::now();

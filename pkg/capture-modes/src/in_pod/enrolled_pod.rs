@@ -1,4 +1,4 @@
-//! A pod that has, joins or leaves in-pod redirection: its life cycle, and the data that its actions need.
+//! A pod that has, joins or leaves in-pod capture: its life cycle, and the data that its actions need.
 
 use std::{
     net::IpAddr,
@@ -28,7 +28,7 @@ const WATCHED: Duration = Duration::from_secs(240);
 /// Cause, in the history, of capturing a pod that was not captured before.
 pub(super) const JOINED: &str = "joined the mesh";
 
-/// A pod with in-pod redirection.
+/// A pod with in-pod capture.
 #[derive(Debug)]
 pub(super) struct EnrolledPod {
     pub(super) name: PodName,

@@ -74,6 +74,9 @@ impl InPodCapture {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
         let repaired = result.as_ref().is_ok_and(|missing| !missing.is_empty());
+        if repaired {
+            self.exemption.watch.note_repair();
+        }
         self.exemption.drift.end_observation(took, repaired, Instant::now());
         let before = self.exemption.rules.take();
         match result {

@@ -83,7 +83,10 @@ impl InPodCapture {
                 enrolled_pod.examined = enrolled_pod.disturbance.take();
                 CaptureJob::Verify { pod, watch: enrolled_pod.watch.is_none() }
             }
-            _ => CaptureJob::Capture(pod),
+            _ => {
+                enrolled_pod.disturbance = None; // it is observed first, also if that fails
+                CaptureJob::Capture(pod)
+            }
         };
         self.workers.send_job(job, urgent);
     }

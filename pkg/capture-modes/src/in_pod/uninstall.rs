@@ -1,4 +1,4 @@
-//! Removal of in-pod redirection from the node and its pods, based on what the kernel shows.
+//! Removal of in-pod capture from the node and its pods, based on what the kernel shows.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{settings::CaptureConfig, settings::CaptureSettings};
 /// grace period; with legacy tables also for a tool of each family.
 const AT_A_TIME: usize = 16;
 
-/// Removes in-pod redirection. Returns a message for each object that could not be removed.
+/// Removes in-pod capture. Returns a message for each object that could not be removed.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut problems = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     if settings.capture.in_pod().is_none() && matches!(probes.sets_exist(), Ok(false)) {
         return problems;
     }
-    // Only in-pod redirection requires a list of processes: without one, the runtime's directory has to suffice.
+    // Only in-pod capture requires a list of processes: without one, the runtime's directory has to suffice.
     let chosen = settings.capture.in_pod();
     let optional = !matches!(settings.capture, CaptureConfig::InPod(_));
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());

@@ -146,7 +146,7 @@ impl WorkerContext {
             }
             Err(error) => {
                 if last.replace(&error) {
-                    tracing::warn!(target: "ambient", pod_uid = %uid, %error, "network namespaces of pods cannot be watched for changes; observing their rules at intervals");
+                    tracing::warn!(target: "ambient", %uid, %error, "network namespaces of pods cannot be watched for changes; observing their rules at intervals");
                 }
                 None
             }

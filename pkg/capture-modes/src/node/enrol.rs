@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{ContainerId, Family, PodUid, Reason};
+use model::{ContainerId, Family, Pod, PodUid, Reason};
 use node_plan::{ZtunnelFallback, ZtunnelSlot};
 
 use super::{
@@ -26,12 +26,13 @@ const VERIFY_AFTER: Duration = Duration::from_millis(50);
 impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         let began = processor_time();
-        let disturbance = self.drift.take_due(Instant::now());
+        let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
+        let scope = if is_recheck { ReconcileScope::Full } else { scope };
+        let disturbance = self.drift.take_covered(scope, Instant::now());
         // Rules, and ztunnels' namespaces, are read only by a full pass.
         let full = [NodeChange::Rules, NodeChange::Ztunnel];
         let needs_full = |changes: &NodeDisturbance| full.into_iter().any(|kind| changes.has_kind(kind));
-        let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
-        let is_full = is_recheck || disturbance.as_ref().is_some_and(needs_full);
+        let is_full = disturbance.as_ref().is_some_and(needs_full);
         let scope = if is_full { ReconcileScope::Full } else { scope };
         if scope == ReconcileScope::Full {
             watch_ztunnels(&mut self.path, &mut self.watch, &self.ztunnels);
@@ -41,6 +42,9 @@ impl CaptureMode for NodeCapture {
         }
         let writer = disturbance.as_ref().and_then(|changes| changes.writer.clone());
         let done = self.run_pass(state, scope, writer.as_deref());
+        if done.as_ref().is_ok_and(|done| done.repaired.is_some()) {
+            self.watch.note_repair();
+        }
         match (disturbance, &done) {
             (Some(disturbance), Ok(done)) => {
                 if let Some(kind) = done.repaired {
@@ -73,18 +77,8 @@ impl CaptureMode for NodeCapture {
     /// Enrols a pod immediately where everything is in place, else in the next pass, which restores it.
     fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, pod, .. } = enrolment;
-        if let Some(active) = self.ready_for(&attachment.ips) {
-            self.verify_at.get_or_insert_with(|| Instant::now() + VERIFY_AFTER);
-            self.fresh.extend(&attachment.ips);
-            let began = Instant::now();
-            let done = self.members.enrol_pod(&attachment.ips, &attachment.uid, active, self.fallback);
-            let done = done.map_err(|error| Reason::from(error.to_string()));
-            let ips: Vec<String> = attachment.ips.iter().map(IpAddr::to_string).collect();
-            let (cause, what, pod) =
-                ("ADD".to_owned(), describe_members(&ips, ADDED), pod.name().to_string());
-            let (took, error) = (began.elapsed(), done.as_ref().err().map(ToString::to_string));
-            state.history.record_change(HistoryEntry { cause, what, pod: Some(pod), took, error });
-            drop(reply.send(done));
+        if self.enrol_at_once(state, &attachment, &pod) {
+            drop(reply.send(Ok(())));
         } else {
             state.mark_dirty(ReconcileScope::Full);
             self.joining.push(reply);
@@ -151,10 +145,25 @@ impl CaptureMode for NodeCapture {
 }
 
 impl NodeCapture {
+    /// Enrols a pod without a pass. Returns false if not everything is in place, or something was found missing.
+    fn enrol_at_once(&mut self, state: &mut AgentState, attachment: &PodAttachment, pod: &Pod) -> bool {
+        let Some(active) = self.ready_for(&attachment.ips) else { return false };
+        self.verify_at.get_or_insert_with(|| Instant::now() + VERIFY_AFTER);
+        self.fresh.extend(&attachment.ips);
+        let began = Instant::now();
+        let done = self.members.enrol_pod(&attachment.ips, &attachment.uid, active, self.fallback);
+        let ips: Vec<String> = attachment.ips.iter().map(IpAddr::to_string).collect();
+        let (cause, what) = ("ADD".to_owned(), describe_members(&ips, ADDED));
+        let (pod, error) = (Some(pod.name().to_string()), done.as_ref().err().map(ToString::to_string));
+        let took = began.elapsed();
+        state.history.record_change(HistoryEntry { cause, what, pod, took, error });
+        done.is_ok()
+    }
+
     /// Returns the active slot if rules, sets and routes of these addresses' families were in place in the last
-    /// observation. A later observation that failed means that they may not be.
+    /// observation. A later observation that failed, or a change that is not observed yet, means that they may not be.
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
-        let verified = self.verified.as_ref().filter(|_| self.unreported == 0)?;
+        let verified = self.verified.as_ref().filter(|_| self.unreported == 0 && !self.drift.may_leak())?;
         let families = verified.desired.families();
         let all = ips.iter().all(|ip| families.contains(&Family::from_ip(*ip)));
         // A ztunnel that serves one family only leaves traffic of the other held.

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr, time::Instant};
 use enrolment::ztunnel::{self, ZtunnelCandidate};
 use model::{MemberAddresses, PodName, PodUid, Reason};
 use node_plan::{
-    DesiredState, KernelSlots, ObservedState, Operation, SlotAssignment, ZtunnelFallback, ZtunnelInstance,
-    ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
+    DesiredState, KernelSlots, ObservedState, Operation, RouteEdit, SlotAssignment, ZtunnelFallback,
+    ZtunnelInstance, ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
 };
 use tracing::{debug, info, warn};
 
@@ -66,7 +66,10 @@ impl NodeCapture {
         self.complete_observation(scope, &mut observed, &desired)?;
         let steps = plan_operations(&self.settings.node, Some(&desired), &observed);
         // Also if another component made its change before the verification that followed.
-        let is_repair = self.applied.as_ref() == Some(&desired);
+        let restoring = restoring_steps(&steps, self.applied.as_ref(), &desired);
+        if !restoring.is_empty() && writer.is_none() {
+            state.history.add_cause(|| "drift".to_owned()); // pods may join or leave in the same pass
+        }
         let mut repaired = None;
         if !steps.is_empty() {
             self.apply_steps(state, &steps, &desired, &observed)?;
@@ -77,23 +80,23 @@ impl NodeCapture {
             self.complete_observation(scope, &mut observed, &desired)?;
             let left = plan_operations(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
-                if is_repair && has_leaked(&left) {
+                if !restoring.is_empty() && has_leaked(&left) {
                     self.stability.record_conflict(self.started.elapsed());
-                    self.report_conflict(state, &desired, &steps, writer);
+                    self.report_conflict(state, &desired, &restoring, writer);
                 }
                 return Err(format!(
-                    "the node path does not stay as it was applied; the next step would be: {step}"
+                    "the node path was changed again right after it was applied; the next step is: {step}"
                 )
                 .into());
             }
-            if is_repair {
-                report_repair(state, &steps);
-                repaired = steps.first().map(changed_kind);
+            if !restoring.is_empty() {
+                report_repair(state, &restoring);
+                repaired = restoring.first().map(changed_kind);
             }
         }
-        if is_repair && has_leaked(&steps) {
+        if has_leaked(&restoring) {
             self.stability.record_observation(true, self.started.elapsed());
-            self.report_conflict(state, &desired, &steps, writer);
+            self.report_conflict(state, &desired, &restoring, writer);
         } else if scope == ReconcileScope::Full {
             self.stability.record_observation(false, self.started.elapsed());
         }
@@ -228,18 +231,16 @@ impl NodeCapture {
     }
 
     fn only_members_differ(&self, desired: &DesiredState) -> bool {
-        let Some(VerifiedState { desired: before, .. }) = &self.verified else { return false };
-        before.slots == desired.slots
-            && before.active == desired.active
-            && before.fallback == desired.fallback
-            && before.families() == desired.families()
+        self.verified.as_ref().is_some_and(|verified| has_same_path(&verified.desired, desired))
     }
 
-    /// Returns whether none of our links was deleted. Only a full pass locates their ztunnel, in whose namespace they are created
-    /// again unless it has ended.
+    /// Returns whether none of our links was deleted or replaced. Only a full pass locates their ztunnel, in whose namespace
+    /// they are created again unless it has ended.
     fn has_same_links(&self, observed: &ObservedState) -> bool {
-        let verified = self.verified.as_ref().map(|verified| &verified.observed.links);
-        verified.is_some_and(|verified| verified.keys().eq(observed.links.keys()))
+        let numbers = |state: &ObservedState| -> Vec<_> {
+            state.links.iter().map(|(name, link)| (name.clone(), link.index)).collect()
+        };
+        self.verified.as_ref().is_some_and(|verified| numbers(&verified.observed) == numbers(observed))
     }
 
     /// Adds the state of rules and of other namespaces, observed now or when everything was last as desired.
@@ -353,6 +354,36 @@ pub(super) fn report_repair(state: &AgentState, steps: &[Operation]) {
     state.notices.report_repair("traffic of the node's pods to ztunnel", &messages);
 }
 
+/// Returns whether two states differ in their members at most, and these have the same families.
+fn has_same_path(one: &DesiredState, other: &DesiredState) -> bool {
+    (&one.slots, one.active, one.fallback) == (&other.slots, other.active, other.fallback)
+        && one.families() == other.families()
+}
+
+/// Returns the steps that restore what another component has changed since `applied`, also while pods join or leave.
+fn restoring_steps(
+    steps: &[Operation],
+    applied: Option<&DesiredState>,
+    desired: &DesiredState,
+) -> Vec<Operation> {
+    let Some(applied) = applied.filter(|applied| has_same_path(applied, desired)) else { return Vec::new() };
+    let restores = |step: &&Operation| applied == desired || is_needed_for(step, &applied.members);
+    steps.iter().filter(restores).cloned().collect()
+}
+
+/// Returns whether a step is necessary for these members, also without those that have joined or left since.
+fn is_needed_for(step: &Operation, members: &MemberAddresses) -> bool {
+    match step {
+        Operation::AddMembers(added) => added.iter().any(|(ip, uid)| members.get(ip) == Some(uid)),
+        Operation::RemoveMembers(_) => false,
+        Operation::Routes(_, edits) => edits.iter().any(|edit| match edit {
+            RouteEdit::Replace(route) => route.dst.is_none_or(|dst| members.contains_key(&dst.addr())),
+            RouteEdit::Delete(_) => false,
+        }),
+        _ => true,
+    }
+}
+
 /// Returns whether traffic could bypass ztunnel without what these steps restore. Without links, routes or settings it
 /// is held or lost.
 fn has_leaked(steps: &[Operation]) -> bool {
@@ -370,5 +401,38 @@ pub(super) fn changed_kind(step: &Operation) -> NodeChange {
         | Operation::AddMembers(_)
         | Operation::RemoveMembers(_) => NodeChange::Sets,
         _ => NodeChange::Network,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Family;
+    use node_plan::{NetnsPlace, NodeConfig, member_routes, policy_rules};
+
+    use super::*;
+
+    #[test]
+    fn drift_is_recognised_while_pods_join_and_leave() {
+        let (config, [stays, joins, leaves]) =
+            (NodeConfig::default(), [5, 6, 7].map(|last| IpAddr::from([10, 0, 0, last])));
+        let state = |members: &[IpAddr]| DesiredState {
+            members: members.iter().map(|ip| (*ip, PodUid::from("u1"))).collect(),
+            ..DesiredState::default()
+        };
+        let added = |ip| Operation::AddMembers(vec![(ip, "u1".into())]);
+        let routes = |ip| {
+            let routes = member_routes(&config, ip, None, ZtunnelFallback::Hold);
+            Operation::Routes(NetnsPlace::Node, routes.into_iter().map(RouteEdit::Replace).collect())
+        };
+        let rule = Operation::AddRule(NetnsPlace::Node, policy_rules(&config, Family::V4).remove(0));
+        let removed = Operation::RemoveMembers(vec![leaves]);
+        let steps = [routes(joins), routes(stays), rule.clone(), added(joins), added(stays), removed];
+        let (before, now) = (state(&[stays, leaves]), state(&[stays, joins]));
+        assert_eq!(restoring_steps(&steps, Some(&before), &now), [routes(stays), rule, added(stays)]);
+        assert_eq!(restoring_steps(&steps, Some(&now), &now), steps);
+        let other_path = DesiredState { fallback: ZtunnelFallback::Open, ..before };
+        for applied in [None, Some(&other_path)] {
+            assert_eq!(restoring_steps(&steps, applied, &now), []);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The node path while its pods are handed over to in-pod redirection: what another component changes is restored for those that
+//! The node path while its pods are handed over to in-pod capture: what another component changes is restored for those that
 //! still depend on it.
 
 use std::{collections::BTreeSet, time::Instant};
@@ -31,7 +31,7 @@ impl NodeCapture {
         scope: ReconcileScope,
     ) -> CaptureResult {
         let began = processor_time();
-        let disturbance = self.drift.take_due(Instant::now());
+        let disturbance = self.drift.take_covered(scope, Instant::now());
         if disturbance.is_none() && scope != ReconcileScope::Full {
             return Ok(());
         }
@@ -42,6 +42,9 @@ impl NodeCapture {
             state.history.add_cause(|| cause);
         }
         let done = self.restore_path(state, handed_over);
+        if matches!(done, Ok(Some(_))) {
+            self.watch.note_repair();
+        }
         // Otherwise the namespace of a ztunnel that has ended would stay, with the links to it.
         let closed = self.path.close_ztunnel_netns().map_err(|error| Reason::from(error.to_string()));
         let done = done.and_then(|repaired| closed.map(|()| repaired));

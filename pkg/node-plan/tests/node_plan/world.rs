@@ -236,7 +236,8 @@ impl World {
         self.slots = *slots;
         let names: BTreeSet<String> = node_links();
         let links = self.node.links.iter().filter(|(name, _)| names.contains(*name));
-        let links = links.map(|(name, link)| (name.clone(), ObservedLink { up: link.up, right: false }));
+        let observed = |link: &Link| ObservedLink { index: 0, up: link.up, right: false };
+        let links = links.map(|(name, link)| (name.clone(), observed(link)));
         let mut seen = ObservedState {
             sets: self.sets.clone(),
             firewall: self.node.saved(),

@@ -244,6 +244,30 @@ fn a_namespace_that_changes_all_the_time_is_observed_at_a_bounded_rate() {
 }
 
 #[test]
+fn a_change_of_its_namespace_ends_the_back_off_after_a_failure() {
+    let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
+    for _ in 0..8 {
+        let _ = pod.apply_event(PodEvent::Observed(HERE, Err(failure())), seconds(20));
+    }
+    assert_eq!(pod.due_action(seconds(30)), None);
+    assert_eq!(pod.apply_event(PodEvent::Changed(HERE), seconds(30)), []);
+    assert_eq!(pod.due_action(seconds(30)), Some(PodAction::Capture));
+    // Changes that do not end, and neither does the failure.
+    let (mut now, mut attempts) = (seconds(30), 0);
+    while now < seconds(90) {
+        let works = pod.due_action(now);
+        works.iter().for_each(|action| pod.begin_action(action, now + OBSERVE));
+        if works.is_some() {
+            let _ = pod.apply_event(PodEvent::Captured(HERE, Err(failure())), now);
+            attempts += 1;
+        }
+        let _ = pod.apply_event(PodEvent::Changed(HERE), now);
+        now += Duration::from_millis(5);
+    }
+    assert!((10..40).contains(&attempts), "{attempts}");
+}
+
+#[test]
 fn a_writer_that_is_faster_than_observations_meets_the_same_pauses() {
     let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
     let _ = pod.apply_event(PodEvent::Observed(HERE, Ok(false)), seconds(20));

@@ -168,12 +168,20 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         Vec::new()
     }
 
-    /// Schedules an immediate observation of the pod's rules, or, if changes continue, one at the rate of [`ChangePace`].
+    /// Schedules an immediate observation of the pod's rules, or, if changes continue, one at the rate of [`ChangePace`]. After a
+    /// failure, whose cause may have ended, the next attempt follows at that rate.
     ///
     /// [`ChangePace`]: retry::ChangePace
     fn netns_changed(&mut self, netns: N, now: AgentTime) -> Vec<PodAction> {
-        let is_observed = self.is_ruled() && !self.leaving && !self.busy;
-        if self.netns != Some(netns) || !is_observed || self.changing {
+        if self.netns != Some(netns) || self.leaving || self.busy || (self.is_ruled() && self.changing) {
+            return Vec::new();
+        }
+        if !self.is_ruled() {
+            let mut pace = self.pace;
+            let begins = pace.next_observation(now);
+            if begins < self.due {
+                (self.pace, self.due) = (pace, begins);
+            }
             return Vec::new();
         }
         let begins = self.pace.next_observation(now).max(self.due);
