@@ -382,7 +382,7 @@ mod tests {
         let socket = std::env::temp_dir().join(format!("agent-{}.sock", std::process::id()));
         let agent = AgentClient { socket: socket.clone(), patience: PATIENCE };
         let silence =
-            || agent.send_request(&AgentRequest::new(CniVerb::Status), None).unwrap_err().to_string();
+            || agent.send_request(&AgentRequest::new(CniVerb::Check), None).unwrap_err().to_string();
         let at = socket.display();
         assert_eq!(silence(), format!("nothing is listening on {at}"));
         let listener = UnixListener::bind(&socket).unwrap();

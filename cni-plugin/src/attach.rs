@@ -94,7 +94,8 @@ fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut C
     let receiver = Mutex::new(receiver);
     thread::scope(|scope| {
         let wait = || receiver.lock().ok()?.recv().ok();
-        let work = scope.spawn(move || redirect_pod(call, true, wait));
+        let spawned = thread::Builder::new().spawn_scoped(scope, move || redirect_pod(call, true, wait));
+        let Ok(work) = spawned else { return decide_then_redirect(call, authority, log) };
         let decision = decide_from_pod(call, authority, log);
         if let Ok((PodDecision::Sidecar(redirect), _)) = &decision {
             drop(sender.send(redirect.clone())); // the receiver is dropped if the work has already failed

@@ -3,6 +3,7 @@
 use std::{ffi::OsString, io::Read};
 
 use cni_types::{CniCommand, CniEnvironment, CniError, CniVersion, ErrorCode, NetConf};
+use model::ContainerId;
 use wire::{AgentRequest, CniVerb};
 
 use crate::{
@@ -144,12 +145,11 @@ fn collect_garbage(conf: &NetConf) -> Result<(), CniError> {
     let missing =
         || CniError::new(ErrorCode::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
     let valid = conf.valid_attachments.as_ref().ok_or_else(missing)?;
-    record::remove_stale(conf, &valid.iter().map(|attachment| attachment.container_id.as_str()).collect());
+    record::remove_stale(conf, &valid.iter().map(ContainerId::as_str).collect());
     if !conf.ambient_enabled {
         return Ok(());
     }
-    let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
-    let network = conf.name.clone();
+    let (attachments, network) = (valid.clone(), conf.name.clone());
     let request = AgentRequest { attachments, network, ..AgentRequest::new(CniVerb::Gc) };
     let answer = AgentClient::for_check(conf.agent_socket.as_deref()).send_request(&request, None);
     let error = answer.ok().and_then(|answer| answer.error);

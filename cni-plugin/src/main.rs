@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     let answer = answer_call(|name| env::var_os(name), &mut io::stdin().lock());
     // An error means that stdout or stderr is closed, and cannot be reported.
     drop(io::stderr().write_all(answer.stderr.as_bytes()));
-    match io::stdout().write_all(answer.stdout.as_bytes()) {
+    let mut stdout = io::stdout();
+    // Flushed, because the end of the process would hide the error.
+    match stdout.write_all(answer.stdout.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) if answer.success => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }

@@ -157,14 +157,14 @@ pub(crate) fn run_dir(conf: &NetConf) -> Option<&Path> {
 /// Writes a record atomically, for root alone: a full disk or a kill leaves at most a staged file, which is never read and which
 /// the agent removes. Without an agent's directory no one would read a record, or clean up.
 fn write_record(directory: &Path, file: &str, record: PodRecord) -> io::Result<()> {
-    let text = record.encode().map_err(io::Error::other)?;
-    match replace_file(directory, file, &text) {
+    let (text, file) = (record.encode().map_err(io::Error::other)?, directory.join(file));
+    match replace_file(directory, &file, &text) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match create_directory(directory, 0o700) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 made => made?,
             }
-            replace_file(directory, file, &text)
+            replace_file(directory, &file, &text)
         }
         done => done,
     }
@@ -178,15 +178,15 @@ pub(crate) fn create_directory(directory: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Writes a file of an existing directory atomically, for root alone.
-pub(crate) fn replace_file(directory: &Path, file: &str, content: &[u8]) -> io::Result<()> {
+/// Writes a file atomically, for root alone, by way of the existing directory of records, where the agent looks for staged files.
+pub(crate) fn replace_file(records: &Path, file: &Path, content: &[u8]) -> io::Result<()> {
     let unique = RandomState::new().hash_one(std::process::id());
-    let staged = directory.join(format!("{STAGED}{unique:016x}"));
+    let staged = records.join(format!("{STAGED}{unique:016x}"));
     let mut staging = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
     let written = staging.write_all(content);
-    let done = written.and_then(|()| fs::rename(&staged, directory.join(file)));
+    let done = written.and_then(|()| fs::rename(&staged, file));
     if done.is_err() {
-        drop(fs::remove_file(&staged)); // the agent removes leftovers beside the records
+        drop(fs::remove_file(&staged)); // else the agent does
     }
     done
 }

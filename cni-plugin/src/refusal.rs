@@ -112,13 +112,16 @@ fn refused_seconds(call: &PluginCall, socket: &str) -> io::Result<i64> {
     let boot = fs::read_to_string(BOOT_ID)?;
     let refused = format!("{} {credential} {}\n", boot.trim(), file_fingerprint(Path::new(socket)));
     let now = clock_gettime(ClockId::Boottime).tv_sec;
-    if let Some(since) = recorded_since(&directory.join(wire::REFUSED_CREDENTIAL), &refused)
+    let note = directory.join(wire::REFUSED_CREDENTIAL);
+    if let Some(since) = recorded_since(&note, &refused)
         && since <= now
     {
         return Ok(now - since);
     }
+    let records = directory.join(wire::RECORDS);
     record::create_directory(directory, 0o755)?; // a reboot may have removed it
-    record::replace_file(directory, wire::REFUSED_CREDENTIAL, format!("{now} {refused}").as_bytes())?;
+    record::create_directory(&records, 0o700)?;
+    record::replace_file(&records, &note, format!("{now} {refused}").as_bytes())?;
     Ok(0)
 }
 

@@ -3,12 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use kit::{ApiServer, Auth, FakeReply, Netns, istio};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::fixtures::plugin::{Call, Outcome, PluginFixture, V4, bare_pod, injected, tables, undetermined};
@@ -244,6 +246,26 @@ fn it_is_noted_where_the_sockets_would_be_and_not_with_ambient_mode() {
     blocked(&ambient, "only the API server and the node agent know");
     let excluded = ambient.kubernetes("exclude_namespaces", json!(["shop"]));
     dead.starts(&excluded);
+}
+
+/// The kernel kills a process that exceeds its limit of a file's size.
+#[test]
+fn a_plugin_killed_while_it_notes_a_refusal_leaves_a_file_only_where_the_agent_removes_it() {
+    let dead = Dead::new();
+    let script = dead.fixture.node.dir().join("limited");
+    let plugin = kit::binary("istio-cni");
+    kit::write_script(&script, &format!("#!/bin/sh\nulimit -f 0\nexec {}\n", plugin.display()));
+    let call = dead.call("ADD");
+    let output = dead.fixture.node.runtime().exec(&script, &call.environment(), &call.input());
+    assert_eq!(output.status.signal(), Some(Signal::XFSZ.as_raw()));
+    let run_dir = dead.fixture.node.run_dir();
+    assert_eq!(list_names(&run_dir), ["pods"]);
+    assert!(list_names(&run_dir.join("pods")).iter().all(|name| name.starts_with(".staged-")));
+}
+
+fn list_names(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
 }
 
 #[test]

@@ -85,12 +85,11 @@ fn client_config(loaded: &Kubeconfig) -> Result<ClientConfig, FailureReason> {
 
 fn root_store(pem: &[u8]) -> Result<RootCertStore, FailureReason> {
     let mut roots = RootCertStore::empty();
-    for certificate in parse_certificates(pem, "certificate authority")? {
-        roots.add(certificate).map_err(|error| {
-            FailureReason::config_error(format!("the certificate authority cannot be used: {error}"))
-        })?;
+    // Go, too, ignores those of a bundle that it cannot read.
+    match roots.add_parsable_certificates(parse_certificates(pem, "certificate authority")?) {
+        (0, _) => Err(FailureReason::config_error("the certificate authority cannot be used")),
+        _ => Ok(roots),
     }
-    Ok(roots)
 }
 
 fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, FailureReason> {

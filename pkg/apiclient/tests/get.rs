@@ -141,6 +141,18 @@ fn trust_is_the_authoritys_and_nobody_elses() {
 }
 
 #[test]
+fn a_certificate_that_cannot_be_read_spoils_no_bundle() {
+    let tls = Tls::new();
+    let stub = Stub::tls(tls.server(&["127.0.0.1"]), |_, _| pod());
+    let dir = Dir::new(&stub.url("127.0.0.1"), "certificate-authority: ca.crt", "token: s3cret");
+    let unreadable = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    dir.write("ca.crt", &format!("{unreadable}{}", tls.ca_pem()));
+    assert!(get(&dir).is_ok());
+    dir.write("ca.crt", unreadable);
+    assert!(matches!(failure(&dir).reason, FailureReason::Config(_)));
+}
+
+#[test]
 fn a_fips_build_offers_no_cipher_suite_that_is_not_approved() {
     let tls = Tls::new();
     let stub = Stub::tls(tls.chacha20_server(), |_, _| pod());

@@ -1,7 +1,5 @@
 //! `CNI_ARGS`: the runtime's parameters for the pod.
 
-use std::net::IpAddr;
-
 use model::PodUid;
 
 use crate::environment::invalid_environment;
@@ -58,10 +56,10 @@ impl CniArgs {
     fn set_field(&mut self, key: &str, value: &str) -> Result<bool, CniError> {
         match key {
             "IgnoreUnknown" => self.ignore_unknown = parse_bool(key, value)?,
-            "IP" => check_address(key, value)?, // an address requested from other plugins
             "K8S_POD_NAME" => self.pod_name = parse_name(key, value, K8sPodName::new)?,
             "K8S_POD_NAMESPACE" => self.pod_namespace = parse_name(key, value, K8sNamespace::new)?,
-            "K8S_POD_INFRA_CONTAINER_ID" => {} // equal to CNI_CONTAINERID
+            // Addresses requested from other plugins, each of which has its own form; equal to CNI_CONTAINERID.
+            "IP" | "K8S_POD_INFRA_CONTAINER_ID" => {}
             "K8S_POD_UID" => self.pod_uid = parse_name(key, value, names::pod_uid)?,
             _ => return Ok(false),
         }
@@ -93,13 +91,6 @@ fn parse_bool(key: &str, value: &str) -> Result<bool, CniError> {
     }
 }
 
-fn check_address(key: &str, value: &str) -> Result<(), CniError> {
-    if value.is_empty() || value.parse::<IpAddr>().is_ok() {
-        return Ok(());
-    }
-    Err(invalid_environment(format!("CNI_ARGS key {key}: {:?} is not an IP address", excerpt(value))))
-}
-
 fn parse_name<T>(
     key: &str,
     value: &str,
@@ -121,7 +112,7 @@ mod tests {
     fn all_known_keys_are_typed_in_any_order() {
         let mut pairs = [
             "IgnoreUnknown=1",
-            "IP=fd00::7",
+            "IP=10.0.0.7/24,fd00::7/64",
             "K8S_POD_NAME=web-0",
             "K8S_POD_NAMESPACE=default",
             "K8S_POD_INFRA_CONTAINER_ID=abc",
@@ -158,7 +149,6 @@ mod tests {
             ("X=1;Y=2", "X, Y"),
             ("X=1;IgnoreUnknown=false", "X"),
             ("k8s_pod_name=x", "k8s_pod_name"),
-            ("IP=10.0.0", "IP"),
             ("K8S_POD_NAME=../secrets", "K8S_POD_NAME"),
             ("K8S_POD_NAMESPACE=a.b", "K8S_POD_NAMESPACE"),
             ("IgnoreUnknown=1;K8S_POD_NAMESPACE=A", "K8S_POD_NAMESPACE"),

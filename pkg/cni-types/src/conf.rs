@@ -18,6 +18,8 @@ pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Key of the attachments to be kept by `GC` (CNI spec 1.1.0, section 2, "GC").
 pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
+/// Name of [`VALID_ATTACHMENTS`] in the first text of CNI spec 1.1.0, corrected later (containernetworking/cni#1103).
+const FORMER_VALID_ATTACHMENTS: &str = "cni.dev/attachments";
 
 /// Validated configuration of one call (CNI spec 1.1.0, section 1; Istio 1.20, and 1.29 to 1.31). Keys are matched
 /// case-insensitively; keys not listed here are ignored; empty strings count as absent.
@@ -30,14 +32,13 @@ pub struct NetConf {
     pub cni_version: CniVersion,
     /// `name` of the network: alphanumeric, then alphanumerics, `_`, `.`, `-`.
     pub name: String,
-    /// `type`: the name of the plugin's binary.
-    pub plugin: Option<String>,
     /// `prevResult`, byte for byte.
     pub prev_result: Option<Box<RawValue>>,
     /// `runtimeConfig` under [`POD_ANNOTATIONS`]; `None` if the runtime does not pass it.
     pub pod_annotations: Option<BTreeMap<String, String>>,
-    /// [`VALID_ATTACHMENTS`]; `None` if the key is missing, which is an error at `GC`. `null` is an empty list, as written by Go.
-    pub valid_attachments: Option<Vec<ValidAttachment>>,
+    /// Containers of [`VALID_ATTACHMENTS`]; `None` if the key is missing, which is an error at `GC`. `null` is an empty list, as
+    /// written by Go.
+    pub valid_attachments: Option<Vec<ContainerId>>,
     /// `log_level`, else `plugin_log_level`, as given.
     pub log_level: Option<String>,
     /// `log_uds_address`, else in `cni_agent_run_dir`: path of the agent's log socket.
@@ -60,15 +61,6 @@ pub struct NetConf {
     pub kubernetes: KubernetesConf,
 }
 
-/// One attachment to be kept.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ValidAttachment {
-    /// `containerID`, as given.
-    pub container_id: ContainerId,
-    /// `ifname`, as given.
-    pub ifname: String,
-}
-
 /// The `kubernetes` part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesConf {
@@ -78,8 +70,6 @@ pub struct KubernetesConf {
     pub exclude_namespaces: Vec<String>,
     /// `intercept_type`; default `iptables`.
     pub intercept_type: String,
-    /// `cni_bin_dir`.
-    pub cni_bin_dir: Option<String>,
     /// `api_timeout_seconds`, 1 to 300, default 30: maximum time of one call for queries to the API server.
     pub api_timeout_seconds: u16,
     /// `kubelet_root_dir`; default `/var/lib/kubelet`: directory of the kubelet's files for pods.
@@ -92,7 +82,6 @@ impl Default for KubernetesConf {
             kubeconfig: None,
             exclude_namespaces: Vec::new(),
             intercept_type: "iptables".to_owned(),
-            cni_bin_dir: None,
             api_timeout_seconds: 30,
             kubelet_root_dir: "/var/lib/kubelet".to_owned(),
         }
@@ -128,7 +117,6 @@ impl NetConf {
         Ok(NetConf {
             cni_version,
             name: network_name(fields)?,
-            plugin: fields.text_member("type")?,
             prev_result: fields.get("prevResult").map(ToOwned::to_owned),
             pod_annotations: pod_annotations(fields)?,
             valid_attachments: valid_attachments(fields)?,
@@ -206,17 +194,14 @@ fn pod_annotations(fields: &ObjectFields<'_>) -> Result<Option<BTreeMap<String, 
     Ok(Some(map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect()))
 }
 
-fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttachment>>, CniError> {
-    if !fields.has_key(VALID_ATTACHMENTS) {
-        return Ok(None);
-    }
-    let attachments = fields.object_list(VALID_ATTACHMENTS)?.into_iter().map(|item| {
-        Ok(ValidAttachment {
-            container_id: item.text_member("containerID")?.unwrap_or_default().into(),
-            ifname: item.text_member("ifname")?.unwrap_or_default(),
-        })
-    });
-    attachments.collect::<Result<_, CniError>>().map(Some)
+fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ContainerId>>, CniError> {
+    let keys = [VALID_ATTACHMENTS, FORMER_VALID_ATTACHMENTS];
+    let Some(key) = keys.into_iter().find(|key| fields.has_key(key)) else { return Ok(None) };
+    let containers = fields
+        .object_list(key)?
+        .into_iter()
+        .map(|attachment| Ok(ContainerId::from(attachment.text_member("containerID")?.unwrap_or_default())));
+    containers.collect::<Result<_, CniError>>().map(Some)
 }
 
 fn agent_namespaces(fields: &ObjectFields<'_>) -> Result<Vec<K8sNamespace>, CniError> {
@@ -255,7 +240,6 @@ fn kubernetes_conf(beside: &ObjectFields<'_>) -> Result<KubernetesConf, CniError
             None => default.exclude_namespaces,
         },
         intercept_type: fields.text_member("intercept_type")?.unwrap_or(default.intercept_type),
-        cni_bin_dir: fields.text_member("cni_bin_dir")?,
         api_timeout_seconds: seconds,
         kubelet_root_dir: fields.text_member("kubelet_root_dir")?.unwrap_or(default.kubelet_root_dir),
     })

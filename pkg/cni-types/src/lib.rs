@@ -21,7 +21,7 @@ pub mod run_dir;
 mod version;
 
 pub use args::{CniArgs, MAX_ARGS};
-pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS, ValidAttachment};
+pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS};
 pub use conflist::{
     ConflistEntry, EditError, EntryError, EntryStatus, FileForm, Libcni, MergedConflist, NetworkFile,
     UnusableConf, check_directory_plugin, check_standalone, entry_status, is_auxiliary, is_converted_from,

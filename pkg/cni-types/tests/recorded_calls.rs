@@ -32,7 +32,7 @@ fn every_recorded_call_is_understood() {
         let env = environment(&call);
         let args = env.parse_args().unwrap();
         let conf = NetConf::parse(call["stdin"].to_string().as_bytes()).unwrap();
-        assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
+        assert_eq!(call["stdin"]["type"], "istio-cni");
         *seen.entry(call["env"]["CNI_COMMAND"].as_str().unwrap().to_owned()).or_insert(0) += 1;
         if env.command == CniCommand::Status {
             continue;

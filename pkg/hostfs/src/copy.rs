@@ -10,6 +10,7 @@ use rustix::fs::Advice;
 use crate::Error;
 use crate::read::open_regular;
 use crate::staged::{CompleteFile, StagedFile};
+use crate::stale::remove_leftovers;
 use crate::write::{MODE, WriteOutcome, existing_file};
 
 const COPY: &str = "copy";
@@ -26,6 +27,7 @@ const CHUNK: usize = 128 * 1024;
 /// As [`crate::write()`], with the path of the side that failed. Also, as text: a source that is not a regular file (a symlink to
 /// one is followed), and one that changes meanwhile.
 pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
+    remove_leftovers(target);
     let (from, meta) = open_regular(COPY, source)?;
     let mode = meta.mode() & MODE;
     if let Some(old) = existing_file(INSTALL, target)?
@@ -76,7 +78,7 @@ fn verify_copy(
     if is_same_content(from, &complete.reader).map_err(Error::at(INSTALL, target))? {
         return Ok(());
     }
-    let cause = format!("what was read back is not what {} holds; did that change?", source.display());
+    let cause = format!("the copy differs from {}; was that changed meanwhile?", source.display());
     Err(Error::with_cause(INSTALL, target, cause))
 }
 

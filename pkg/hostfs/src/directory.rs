@@ -11,14 +11,16 @@ use rustix::io::Errno;
 use crate::Error;
 use crate::fingerprint::read_metadata;
 use crate::read::open_nonblocking;
+use crate::stale::remove_leftovers;
 
-/// Removes a file, or a symlink itself, durably; false if there was none.
+/// Removes a file, or a symlink itself, durably, and what interrupted writes of it left; false if there was no such file.
 ///
 /// # Errors
 ///
 /// The kernel's error; a directory is not removed.
 pub fn remove(path: &Path) -> Result<bool, Error> {
     const REMOVE: &str = "remove";
+    remove_leftovers(path);
     match rustix::fs::unlink(path) {
         Ok(()) => {}
         Err(Errno::NOENT) => return Ok(false),

@@ -1,8 +1,8 @@
 //! File operations of an installer on the host: reads that never block, atomic replacement, watches.
 //!
-//! A kill -9 or a power loss at any moment leaves either the old or the new complete file at a path, never a part. Temporaries that
-//! an interrupted [`write()`] or [`copy()`] leaves beside it are removed by [`remove_stale`]. Files that already match are not
-//! touched, so repeating a pass wakes no watcher of the directory, ourselves included.
+//! A kill -9 or a power loss at any moment leaves either the old or the new complete file at a path, never a part. A temporary that
+//! an interrupted [`write()`] or [`copy()`] leaves beside it is removed by the next one, by [`remove()`] or by [`remove_stale`].
+//! Files that already match are not touched, so repeating a pass wakes no watcher of the directory, ourselves included.
 //!
 //! [`wait_for_child`] is here, too, because the installed plugin is executed once; iptables tools are waited for with it as well.
 //!

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use crate::Error;
-use crate::directory::OpenDirectory;
+use crate::directory::{OpenDirectory, parent_directory};
 use crate::read::open_nonblocking;
 use crate::staged::{INFIX, LockOutcome, try_lock_file};
 
@@ -46,6 +46,13 @@ pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error>
         OpenDirectory::open_parent(REMOVE, first)?.sync(REMOVE, first)?;
     }
     failed.map_or(Ok(removed), Err)
+}
+
+/// Removes the temporaries that interrupted writes of this file left. A failure is ignored: they do no harm.
+pub(crate) fn remove_leftovers(file: &Path) {
+    if let Some(name) = file.file_name().and_then(OsStr::to_str) {
+        drop(remove_stale(parent_directory(file), name));
+    }
 }
 
 fn is_temporary_for(name: &str, found: &OsStr) -> bool {

@@ -10,6 +10,7 @@ use crate::copy::is_same_content;
 use crate::fingerprint::read_metadata;
 use crate::read::{open_regular, require_regular};
 use crate::staged::StagedFile;
+use crate::stale::remove_leftovers;
 
 const WRITE: &str = "write";
 /// Mask of the mode bits that can be set: permissions, set-user-ID, set-group-ID, sticky.
@@ -40,6 +41,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Err
     {
         return Ok(WriteOutcome::Unchanged);
     }
+    remove_leftovers(path);
     let mut staged = StagedFile::new(WRITE, path)?;
     staged.writer().write_all(content).map_err(Error::at(WRITE, path))?;
     staged.complete(mode)?.install()?;

@@ -316,7 +316,7 @@ fn a_source_that_changes_meanwhile_is_not_installed() {
     });
     let refused = refused.unwrap();
     assert_eq!(refused.path(), target);
-    let cause = format!("what was read back is not what {} holds; did that change?", source.display());
+    let cause = format!("the copy differs from {}; was that changed meanwhile?", source.display());
     assert_eq!(refused.io_error().to_string(), cause);
     assert_eq!(scratch.names(), ["source", "target"]);
 }
@@ -367,6 +367,24 @@ fn a_fingerprint_is_settled_when_the_clock_has_ticked_since_the_last_touch() {
     assert!(!fingerprint_file(&file).is_conclusive(touched + Duration::from_secs(8)));
     fs::remove_file(&file).unwrap();
     assert_eq!(conclusive_fingerprint(&link), None);
+}
+
+#[test]
+fn what_an_interrupted_write_left_goes_with_the_next_one_or_with_its_file() {
+    let scratch = Scratch::new();
+    let (file, source) = (scratch.path("a"), scratch.file("b", "new", 0o755));
+    let changes: [&dyn Fn(); 3] = [
+        &|| assert_eq!(hostfs::write(&file, b"old", 0o644).unwrap(), WriteOutcome::Replaced),
+        &|| assert_eq!(hostfs::copy(&source, &file).unwrap(), WriteOutcome::Replaced),
+        &|| assert!(hostfs::remove(&file).unwrap()),
+    ];
+    for change in changes {
+        scratch.file("a.tmp.aZ09bcde", "half", 0o600);
+        scratch.file("a.tmp.notes.txt", "another's", 0o600);
+        change();
+        assert!(!scratch.path("a.tmp.aZ09bcde").exists());
+    }
+    assert_eq!(scratch.names(), ["a.tmp.notes.txt", "b"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
@@ -69,7 +69,7 @@ impl BinaryInstaller {
     ) -> Result<(), Error> {
         for name in names {
             let path = target.join(name);
-            if self.copy_if_changed(&source.join(name), &path, name)? == WriteOutcome::Replaced {
+            if self.copy_if_changed(&source.join(name), &path)? == WriteOutcome::Replaced {
                 installed.replaced.push(path.clone());
             }
             match self.same.get(&path) {
@@ -93,7 +93,7 @@ impl BinaryInstaller {
         self.same.iter().any(|(path, (_, installed))| !installed.is_current(path))
     }
 
-    fn copy_if_changed(&mut self, source: &Path, path: &Path, name: &OsStr) -> Result<WriteOutcome, Error> {
+    fn copy_if_changed(&mut self, source: &Path, path: &Path) -> Result<WriteOutcome, Error> {
         if let (Some(was), Some(from), Some(to)) =
             (self.same.get(path), source_fingerprint(source)?, hostfs::fingerprint(path)?)
             && *was == (from, to)
@@ -101,9 +101,6 @@ impl BinaryInstaller {
             return Ok(WriteOutcome::Unchanged);
         }
         self.same.remove(path);
-        if let (Some(directory), Some(name)) = (path.parent(), name.to_str()) {
-            drop(hostfs::remove_stale(directory, name)); // a leftover does no harm
-        }
         let mut written = WriteOutcome::Unchanged;
         for _ in 0..TRIES {
             // Taken before the comparison, so that a later change is detected.

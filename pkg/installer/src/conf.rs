@@ -21,7 +21,7 @@ model::word_enum! {
         /// The file does not exist.
         FileMissing = "file_missing", "the file is missing",
         /// Our entry is missing.
-        EntryMissing = "entry_missing", "our entry is missing: pods start without us",
+        EntryMissing = "entry_missing", "our entry is missing: pods start without the plugin",
         /// Our entry differs from the desired one.
         EntryChanged = "entry_changed", "our entry differs from the desired one",
         /// Another plugin follows ours.

@@ -59,7 +59,7 @@ fn any_entry(settings: &InstallerSettings) -> InstalledFile {
         None => installed_file(
             "entry",
             &settings.conf_dir,
-            Err("our entry is missing: pods start without us".to_owned()),
+            Err("our entry is missing: pods start without the plugin".to_owned()),
         ),
     }
 }
@@ -94,8 +94,8 @@ fn inspect_plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
                 (false, _) => {
                     Err("it is missing: container runtimes cannot start pods that need it".to_owned())
                 }
-                (true, false) => Err("it is another one than the image brings".to_owned()),
-                (true, true) => Ok("as the image brings it".to_owned()),
+                (true, false) => Err("it differs from the one in the image".to_owned()),
+                (true, true) => Ok("as in the image".to_owned()),
             };
             installed_file("plugin", &path, found)
         })

@@ -244,8 +244,8 @@ pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str)
     let Ok(NetworkSearch::Found(other)) = find_default(directory, skip) else { return None };
     (other.path != taken).then(|| {
         format!(
-            "the default network is {}: pods start without us unless the runtime is configured for {} \
-             (CRI-O's cni_default_network)",
+            "the default network is {}: pods start without the plugin unless the runtime is configured for \
+             {} (CRI-O's cni_default_network)",
             other.path.display(),
             taken.display()
         )

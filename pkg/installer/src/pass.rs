@@ -4,7 +4,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     time::Instant,
 };
 
@@ -75,9 +75,7 @@ impl Installer {
             self.record_repair(InstallStep::Binaries, "binary", &format!("installed {}", path.display()));
         }
         result.changed |= !installed.replaced.is_empty();
-        let at_once =
-            |path: PathBuf| InstallProblem::Waiting(format!("{} was changed at once", path.display()));
-        result.problems.extend(installed.unsettled.into_iter().map(at_once));
+        result.problems.extend(installed.unsettled.iter().map(|path| describe_overwrite(path)));
         result.witnesses.extend(installed.good);
         true
     }
@@ -132,7 +130,7 @@ impl Installer {
         }
         self.credential = Some(now);
         if result.changed && !is_good(path, &text, desired.mode) {
-            result.problems.push(InstallProblem::Waiting(format!("{} was changed at once", path.display())));
+            result.problems.push(describe_overwrite(path));
         }
         result.witnesses.extend(fingerprint.map(|fingerprint| (path.to_owned(), fingerprint)));
         Ok(())
@@ -178,9 +176,7 @@ impl Installer {
                 result.witnesses.extend(fingerprints.1.map(|fingerprint| (holder, fingerprint)));
             }
             ConfPlan::Do { .. } => {
-                result
-                    .problems
-                    .push(InstallProblem::Waiting(format!("{} was changed at once", directory.display())));
+                result.problems.push(describe_overwrite(&directory));
             }
             ConfPlan::Wait(why) => result.problems.push(InstallProblem::Waiting(why)),
         }
@@ -262,6 +258,10 @@ fn make_warnings(reason: &'static str, message: &str) -> [Notice; 2] {
 pub(crate) fn is_good(path: &Path, text: &str, mode: u32) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.mode() & 0o7777 == mode)
         && hostfs::read(path, MAX_KUBECONFIG).is_ok_and(|found| found == text.as_bytes())
+}
+
+fn describe_overwrite(path: &Path) -> InstallProblem {
+    InstallProblem::Waiting(format!("{} was changed again right after it was written", path.display()))
 }
 
 /// Hashes a text, so that it can be recognised without being kept: it contains a credential.

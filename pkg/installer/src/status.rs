@@ -22,7 +22,7 @@ struct InstallerState {
     missing: Option<String>,
     /// Files on which this depends, with their fingerprints at the last pass.
     witnesses: Vec<(PathBuf, FileFingerprint)>,
-    turned: Instant,
+    active: Instant,
     /// Latest template from the cluster.
     template: Option<String>,
     /// Namespaces excluded by the plugin's entry; `None`: no entry yet.
@@ -35,7 +35,7 @@ impl Default for InstallerStatus {
         InstallerStatus(Mutex::new(InstallerState {
             missing,
             witnesses: Vec::new(),
-            turned: Instant::now(),
+            active: Instant::now(),
             template: None,
             excluded_namespaces: None,
         }))
@@ -64,15 +64,15 @@ impl InstallerStatus {
     /// # Errors
     /// The loop is stuck, with the reason as a message.
     pub fn check_live(&self) -> Result<(), Reason> {
-        let since = self.lock_state().turned.elapsed();
+        let since = self.lock_state().active.elapsed();
         if since <= LIVE {
             return Ok(());
         }
-        Err(format!("the installer has not moved for {} s", since.as_secs()).into())
+        Err(format!("the installer has made no progress for {} s", since.as_secs()).into())
     }
 
     pub(crate) fn note_pass(&self) {
-        self.lock_state().turned = Instant::now();
+        self.lock_state().active = Instant::now();
     }
 
     /// Returns the latest template from the cluster.

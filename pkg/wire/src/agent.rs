@@ -23,9 +23,6 @@ pub enum CniVerb {
     Check,
     /// Release containers of this network that are not among `attachments`.
     Gc,
-    /// Report whether an ADD could succeed. Sent by earlier plugins: the current one reports a status that does not depend on the
-    /// agent.
-    Status,
 }
 
 /// A request. Members not needed by a verb are empty.

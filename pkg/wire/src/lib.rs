@@ -15,8 +15,8 @@ pub use agent::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER, MAX_REQUEST};
 pub use event::{EVENT_PATH, EventError, PluginEvent};
 pub use log::{LogLevel, LogLineError, LogRecord, parse_post_body, post_body};
 pub use record::{
-    FAILURE_PLACES, FORMER_FAILED, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, NetnsFile, PodRecord, RECORDS,
-    REFUSED_CREDENTIAL, RecordError, STAGED, failure_place, is_failure_place,
+    FAILURE_PLACES, FORMER_FAILED, MAX_ANNOTATION, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, NetnsFile,
+    PodRecord, RECORDS, REFUSED_CREDENTIAL, RecordError, STAGED, failure_place, is_failure_place,
 };
 pub use shared::{SharedConfig, SharedNode};
 pub use time::{rfc3339, rfc3339_micros};

@@ -31,7 +31,7 @@ const MAX_ERROR: usize = 4 << 10;
 const MAX_MESSAGE: usize = 512;
 /// Maximum size of a pod's annotations in a record that would otherwise be too long, in bytes. Longer ones are lists, which add
 /// nothing to the rules derived from them.
-const MAX_ANNOTATION: usize = 128;
+pub const MAX_ANNOTATION: usize = 128;
 
 /// Returns the name of the file for the last failed ADD of a pod: one of [`FAILURE_PLACES`], by a hash of namespace and name
 /// (FNV-1a). The next failure with that hash replaces it, so failures of any number of pods take a bounded space.

@@ -48,7 +48,7 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (
             &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "no-such-group")],
             &[],
-            &["ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "no-such-group"],
+            &["istio-iptables: ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE has the value", "no-such-group"],
         ),
     ];
     let netns = pod_netns("refused");

@@ -54,7 +54,7 @@ fn the_redirection_is_proved_or_missed() {
             let before = State::of(&netns);
             let missed = validate(&netns, 1337, &["--skip-rule-apply"]);
             assert_eq!(missed.code, 126, "{missed:?}");
-            let why = format!("validation failed: no call to {why}");
+            let why = format!("validation failed: no connection to {why}");
             assert_eq!(missed.stdout.lines().next(), Some(&*why), "{missed:?}");
             State::of(&netns).assert_is(&before, "a validation");
             applied(&netns, &[], &["-b", "*", "-i", "*", "--iptables-backend", backend]);

@@ -20,6 +20,16 @@ fn version_lists_what_is_spoken_whatever_stdin_says() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_no_success() {
+    let fixture = PluginFixture::new();
+    let (script, plugin) = (fixture.node.dir().join("full"), kit::binary("istio-cni"));
+    kit::write_script(&script, &format!("#!/bin/sh\nexec {} >/dev/full\n", plugin.display()));
+    let call = Call::new(&fixture.node, "VERSION");
+    let output = fixture.node.runtime().exec(&script, &call.environment(), &call.input());
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
 fn a_person_who_starts_the_plugin_learns_what_it_is() {
     let fixture = PluginFixture::new();
     for call in [

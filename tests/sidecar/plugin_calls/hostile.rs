@@ -147,7 +147,6 @@ fn args_that_are_no_names_are_refused() {
             "IgnoreUnknown=1;K8S_POD_UID=../x",
             "key K8S_POD_UID: \"../x\" is not a pod UID (alphanumerics, '-', '.', '_')",
         ),
-        ("IgnoreUnknown=1;IP=1.2.3", "key IP: \"1.2.3\" is not an IP address"),
         (&format!("IgnoreUnknown=1;x={}", "y".repeat(100_000)), "is longer than 16384 bytes"),
     ] {
         let error = refused(&fixture, &fixture.call("ADD", &pod).env("CNI_ARGS", args), &pod);
@@ -269,6 +268,16 @@ fn a_pod_without_an_address_is_refused_and_gets_nothing() {
     let expected = format!("cannot redirect pod shop/web in {}: {why}", pod.path().display());
     assert_eq!((error.code, error.msg), (999, expected));
     assert_eq!(tables(&pod), "");
+}
+
+/// As on a node whose limit of processes is reached: no thread can have a stack of this size.
+#[test]
+fn a_node_that_starts_no_thread_is_an_error_and_no_panic() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let call = fixture.call("ADD", &pod).annotations(&json!({"sidecar.istio.io/status": "{}"}));
+    let error = call.env("RUST_MIN_STACK", "1000000000000000").run().refused();
+    assert_eq!((error.code, tables(&pod)), (999, String::new()), "{error:?}");
 }
 
 const INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";

@@ -15,12 +15,11 @@ fn a_full_configuration_is_typed() {
     )
     .unwrap();
     assert_eq!((conf.cni_version, conf.name.as_str()), (CniVersion::V1_1_0, "k8s-pod-network"));
-    assert_eq!(conf.plugin.as_deref(), Some("istio-cni"));
     assert!(conf.ambient_enabled);
     assert_eq!(conf.agent_namespaces[0].as_str(), "istio-system");
     let annotations = conf.pod_annotations.unwrap();
     assert_eq!((annotations["a"].as_str(), annotations["n"].as_str()), ("b", ""));
-    assert_eq!(conf.valid_attachments.unwrap()[1].container_id.as_str(), "c2");
+    assert_eq!(conf.valid_attachments.unwrap()[1].as_str(), "c2");
     assert_eq!(conf.kubernetes.exclude_namespaces, ["kube-system"]);
     assert_eq!(
         (conf.kubernetes.intercept_type.as_str(), conf.kubernetes.api_timeout_seconds),
@@ -37,6 +36,8 @@ fn the_least_configuration_has_the_defaults() {
     // Go encodes an empty list as `null`: no container uses the network.
     let none = NetConf::parse(br#"{"name":"n","cni.dev/valid-attachments":null}"#).unwrap();
     assert_eq!(none.valid_attachments, Some(Vec::new()));
+    let former = NetConf::parse(br#"{"name":"n","cni.dev/attachments":[{"containerID":"c"}]}"#).unwrap();
+    assert_eq!(former.valid_attachments.unwrap()[0].as_str(), "c");
     assert_eq!(conf.kubernetes, KubernetesConf::default());
     assert_eq!(conf.pass_through().unwrap(), "{\"cniVersion\":\"0.1.0\"}");
 }
