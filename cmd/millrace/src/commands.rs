@@ -41,7 +41,7 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
     let is_check = matches!(invocation.arguments.command, Action::Check { .. });
-    ensure!(is_check || !options.output.belongs_to_check(), "-o junit and -o sarif are forms of check alone");
+    ensure!(is_check || !options.output.belongs_to_check(), "only check supports -o junit and -o sarif");
     match &invocation.arguments.command {
         Action::Check { namespace, fail_on, pre: true, file, sample, .. } => {
             let nodes = file.as_deref().map(|file| (file, sample.map_or(usize::MAX, usize::from)));
@@ -165,7 +165,7 @@ async fn list_pods(
     let cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
     let list = pod_list(&cluster, state);
     output::new_printer(options).print_value(&list, |wide, colour| list_text(&list, wide, colour))?;
-    complain_partial(&list.unanswered, &cluster.unread);
+    print_partial(&list.unanswered, &cluster.unread);
     if cluster.answers.is_empty() {
         output::print_message("no agent was found");
     }
@@ -180,11 +180,11 @@ async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&
     let cluster = ClusterSource::open(options).await?.query_all_nodes(namespace, node).await?;
     let report = verify_cluster(&cluster);
     output::new_printer(options).print_value(&report, |_, colour| verify_text(&report, colour))?;
-    complain_partial(&report.unanswered, &cluster.unread);
+    print_partial(&report.unanswered, &cluster.unread);
     Ok(ExitCode::from(report.status()))
 }
 
-fn complain_partial(unanswered: &[NodeMessage], unread: &[UnreadObjects]) {
+fn print_partial(unanswered: &[NodeMessage], unread: &[UnreadObjects]) {
     output::print_message(&partial_text(unanswered));
     for UnreadObjects { what, why } in unread {
         output::print_message(&format!("partial: nodes without an agent are not known: {what}: {why}"));

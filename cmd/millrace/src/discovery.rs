@@ -22,6 +22,16 @@ fn agent_preference(agent: &Pod) -> (bool, bool, bool, Option<&str>) {
     (agent.status.phase == "Running", agent.status.is_ready(), agent.metadata.deleted.is_none(), started)
 }
 
+/// Returns why the chosen agent of a node is not asked: a pod of another namespace there has the agents' label, too, and either can
+/// be one that anybody created. `None`: there is no other.
+pub(crate) fn rival_message(agents: &[Pod], chosen: &Pod) -> Option<String> {
+    let mut here = agents.iter().filter(|other| other.spec.node_name == chosen.spec.node_name);
+    let rival =
+        here.find(|other| other.metadata.namespace != chosen.metadata.namespace && other.is_live())?;
+    let (own, rival) = (chosen.qualified_name(), rival.qualified_name());
+    Some(format!("both {own} and {rival} have the agents' label: choose one with --agent-namespace"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +62,22 @@ mod tests {
         }
         let unscheduled = Pod::default();
         assert!(agents_by_node(&[unscheduled]).is_empty());
+    }
+
+    #[test]
+    fn a_pod_of_another_namespace_with_the_label_is_a_rival_until_it_ends() {
+        let own = agent("a", "Running", "True", "2026-01-01T00:00:00Z", false);
+        for (namespace, phase, deleted, is_rival) in [
+            ("shop", "Running", false, true),
+            ("shop", "Pending", false, true),
+            ("shop", "Failed", false, false),
+            ("shop", "Running", true, false),
+            ("kube-system", "Running", false, false),
+        ] {
+            let mut other = agent("b", phase, "True", "2026-01-02T00:00:00Z", deleted);
+            namespace.clone_into(&mut other.metadata.namespace);
+            let agents = [own.clone(), other];
+            assert_eq!(rival_message(&agents, &own).is_some(), is_rival, "{namespace}, {phase}");
+        }
     }
 }

@@ -8,15 +8,15 @@ use cluster_report::{
 };
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use model::DaemonSet;
+use model::{DaemonSet, Node};
 use report::{Proof, SimulatedChange, percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
     arguments::Options,
-    discovery::agents_by_node,
-    node_query::{AgentQuery, QueryError},
+    discovery::{agents_by_node, rival_message},
+    node_query::AgentQuery,
     progress::ProgressBar,
 };
 
@@ -101,19 +101,21 @@ impl<'a> ClusterSource<'a> {
     }
 
     /// Returns nodes with mesh pods on which no agent runs, and kinds of objects that could not be read. Pods are only read if
-    /// there is a node without an agent.
+    /// there is a node without an agent, or nodes cannot be read.
     async fn uncovered_nodes(
         &self,
         agents: &[Pod],
         namespace: Option<&str>,
         node: Option<&str>,
     ) -> (Vec<NodeMessage>, Vec<UnreadObjects>) {
-        let (mut cluster, with_agent) = (Cluster::default(), agents_by_node(agents));
-        let nodes = self.list_objects("nodes", "/api/v1/nodes", &name_selector("metadata.name", node)).await;
-        cluster.nodes = value_or_default(nodes, &mut cluster.unread);
-        if cluster.nodes.iter().any(|node| !with_agent.contains_key(node.metadata.name.as_str())) {
-            cluster = Cluster { agents: agents.to_vec(), ..self.read_pods(namespace, node).await };
+        let with_agent = agents_by_node(agents);
+        let nodes_of = name_selector("metadata.name", node);
+        let nodes: Result<Vec<Node>, _> = self.list_objects("nodes", "/api/v1/nodes", &nodes_of).await;
+        let has_agent = |node: &Node| with_agent.contains_key(node.metadata.name.as_str());
+        if nodes.is_ok_and(|nodes| nodes.iter().all(has_agent)) {
+            return (Vec::new(), Vec::new());
         }
+        let cluster = Cluster { agents: agents.to_vec(), ..self.read_pods(namespace, node).await };
         (uncovered_nodes(&cluster), cluster.unread)
     }
 
@@ -297,15 +299,16 @@ impl<'a> ClusterSource<'a> {
     pub(crate) async fn ask_each_node<T>(
         &self,
         agents: &[Pod],
-        ask: impl AsyncFn(&AgentQuery, &Pod) -> Result<T, QueryError>,
+        ask: impl AsyncFn(&AgentQuery, &Pod) -> Result<T>,
     ) -> BTreeMap<String, Result<T, String>> {
         let (ask, query) = (&ask, &self.agent_query());
         let chosen = agents_by_node(agents);
         let mut bar = ProgressBar::new(chosen.len());
         let mut answers = BTreeMap::new();
         let questions = chosen.into_iter().map(|(node, agent)| async move {
-            let answer = match agent.status.phase.as_str() {
-                "Running" => ask(query, agent).await.map_err(|error| error.to_string()),
+            let answer = match (rival_message(agents, agent), agent.status.phase.as_str()) {
+                (Some(why), _) => Err(why),
+                (None, "Running") => ask(query, agent).await.map_err(|error| silence_reason(agent, &error)),
                 _ => Err(format!("its agent does not run: {}", agent.phase_summary())),
             };
             (node.to_owned(), answer)
@@ -316,6 +319,14 @@ impl<'a> ClusterSource<'a> {
             bar.step();
         }
         answers
+    }
+}
+
+/// Returns why a running agent did not answer, with its state unless it is ready: nothing listens while its container restarts.
+fn silence_reason(agent: &Pod, error: &anyhow::Error) -> String {
+    match agent.status.is_ready() {
+        true => error.to_string(),
+        false => format!("its agent is {}: {error}", agent.phase_summary()),
     }
 }
 
@@ -341,4 +352,27 @@ fn value_or_default<T: Default>(read: Result<T, UnreadObjects>, unread: &mut Vec
         unread.push(why);
         T::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_container_that_restarts_is_named_as_the_reason() {
+        let waiting = json!([{"name": "install-cni", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]);
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        for (status, expected) in [
+            (json!({"phase": "Running", "conditions": ready}), "refused"),
+            (
+                json!({"phase": "Running", "containerStatuses": waiting}),
+                "its agent is Running, CrashLoopBackOff: refused",
+            ),
+        ] {
+            let agent: Pod = serde_json::from_value(json!({"status": status})).unwrap();
+            assert_eq!(silence_reason(&agent, &anyhow::anyhow!("refused")), expected);
+        }
+    }
 }

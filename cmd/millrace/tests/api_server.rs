@@ -46,6 +46,12 @@ impl Refusing {
 
 /// Runs the program with only these environment variables, and a kubeconfig whose cluster has these fields.
 fn millrace(words: &[&str], cluster: &str, variables: &[(&str, &str)]) -> Output {
+    millrace_with(words, cluster, |command| {
+        command.envs(variables.iter().copied());
+    })
+}
+
+fn millrace_with(words: &[&str], cluster: &str, change: impl FnOnce(&mut Command)) -> Output {
     let home = tempfile::tempdir().unwrap();
     let text = format!(
         "current-context: t\ncontexts: [{{name: t, context: {{cluster: t}}}}]\nclusters: [{{name: t, cluster: {{{cluster}}}}}]\n"
@@ -53,7 +59,8 @@ fn millrace(words: &[&str], cluster: &str, variables: &[(&str, &str)]) -> Output
     std::fs::create_dir(home.path().join(".kube")).unwrap();
     std::fs::write(home.path().join(".kube/config"), text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(words).env_clear().env("HOME", home.path()).envs(variables.iter().copied());
+    command.args(words).env_clear().env("HOME", home.path());
+    change(&mut command);
     command.output().unwrap()
 }
 
@@ -98,6 +105,9 @@ fn a_check_that_waits_ends_with_a_check_when_its_time_is_over() {
     let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
     let run = millrace(&["watch", "--for", "500ms"], &cluster, &[]);
     assert_eq!((run.status.code(), server.asked().len()), (Some(2), 2), "{run:?}, {:?}", server.asked());
+    let run = millrace(&["watch", "--for", "1ms", "--agent-namespace", AGENTS], &cluster, &[]);
+    let message = "millrace: no agent was found\n".as_bytes();
+    assert_eq!((run.status.code(), run.stderr.as_slice()), (Some(2), message), "{run:?}");
 }
 
 #[test]
@@ -109,4 +119,34 @@ fn a_pod_is_missing_only_from_pods_that_can_be_read() {
     let (shown, errors) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8(run.stderr).unwrap());
     assert_eq!((run.status.code(), errors.as_str()), (Some(2), "millrace: no agent was found\n"));
     assert!(shown.contains("pods: cannot get pods"), "{shown}");
+}
+
+/// Nodes are only read to save reading pods.
+#[test]
+fn who_may_not_list_nodes_is_not_told_that_they_are_needed() {
+    let server = Refusing::start();
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let run = millrace(&["list", "-n", AGENTS, "--agent-namespace", AGENTS], &cluster, &[]);
+    let errors = String::from_utf8(run.stderr).unwrap();
+    let missing = "millrace: partial: nodes without an agent are not known: ";
+    let missing: Vec<&str> = errors.lines().filter_map(|line| line.strip_prefix(missing)).collect();
+    let kinds: Vec<_> = missing.iter().filter_map(|why| Some(why.split_once(':')?.0)).collect();
+    assert_eq!((run.status.code(), kinds), (Some(2), vec!["namespaces"]), "{errors}");
+}
+
+/// As in `millrace watch | head` and `millrace list 2>&1 | head`.
+#[test]
+fn a_closed_pipe_ends_a_watch_and_changes_no_other_exit_status() {
+    let server = Refusing::start();
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let closed = || std::io::pipe().unwrap().1; // without its reader
+    let words = ["watch", "--for", "5s", "--interval", "1s"];
+    let run = millrace_with(&words, &cluster, |command| {
+        command.stdout(closed());
+    });
+    assert_eq!((run.status.code(), server.asked().len()), (Some(0), 1), "{run:?}");
+    let run = millrace_with(&["list"], &cluster, |command| {
+        command.stderr(closed());
+    });
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
 }

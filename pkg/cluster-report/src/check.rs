@@ -76,8 +76,8 @@ pub struct ExceptedPod {
 /// Numbers of checked objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Nodes of the cluster.
-    pub nodes: usize,
+    /// Nodes of the cluster; `None`: they could not be read.
+    pub nodes: Option<usize>,
     /// Agent pods.
     pub agents: usize,
     /// Nodes whose agent answered.
@@ -158,7 +158,7 @@ fn cluster_counts(cluster: &Cluster, excepted: &[ExceptedPod]) -> Counts {
         all.filter(|pod| capture.is_none_or(|capture| capture == pod.capture)).count()
     };
     Counts {
-        nodes: cluster.nodes.len(),
+        nodes: cluster.node_count(cluster.nodes.len()),
         agents: cluster.agents.len(),
         answered: cluster.state_reports().count(),
         pods: pods(None),

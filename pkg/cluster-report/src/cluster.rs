@@ -74,6 +74,11 @@ impl Cluster {
         !self.unread.iter().any(|unread| unread.what == kind)
     }
 
+    /// Returns a number of nodes; `None`: they could not be read.
+    pub(crate) fn node_count(&self, count: usize) -> Option<usize> {
+        self.has_read("nodes").then_some(count)
+    }
+
     /// Removes pods, NetworkPolicies and labels of every other namespace. Agents and nodes are kept: the pods of this one depend on
     /// them.
     pub fn keep_namespace(&mut self, namespace: &str) {

@@ -62,8 +62,8 @@ pub struct PreflightReport {
     pub schema: &'static str,
     /// Overall result.
     pub verdict: Verdict,
-    /// Number of nodes on which the agent would run.
-    pub nodes: usize,
+    /// Number of nodes on which the agent would run; `None`: nodes could not be read.
+    pub nodes: Option<usize>,
     /// Number of nodes that a pod has checked.
     pub checked: usize,
     /// All checks with their results.
@@ -123,7 +123,7 @@ pub fn check_before_installation(
     PreflightReport {
         schema: "millrace.preflight/v1",
         verdict: overall_verdict(&checks),
-        nodes: nodes.len(),
+        nodes: cluster.node_count(nodes.len()),
         checked: node_checks.into_iter().flatten().filter(|(_, checks)| checks.is_ok()).count(),
         checks,
         findings,

@@ -41,7 +41,7 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
 /// Renders `millrace check --pre` like [`check_text`].
 pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
-    let _ = writeln!(text, "{} would run an agent", format_count(report.nodes, "node"));
+    let _ = writeln!(text, "{} would run an agent", node_count(report.nodes));
     if report.checked > 0 {
         let _ = writeln!(text, "{} checked by a pod", format_count(report.checked, "node"));
     }
@@ -194,6 +194,10 @@ fn probe_lines(rows: &[SimulatedRow]) -> String {
     probed().take(SHOWN).map(line).chain(more).collect()
 }
 
+fn node_count(nodes: Option<usize>) -> String {
+    nodes.map_or_else(|| "an unknown number of nodes".to_owned(), |nodes| format_count(nodes, "node"))
+}
+
 fn excepted_clause(pods: usize) -> String {
     if pods == 0 { String::new() } else { format!(" ({pods} with traffic outside by intent)") }
 }
@@ -210,7 +214,7 @@ fn excepted_lines(excepted: &[ExceptedPod]) -> String {
 
 fn render_conclusion(report: &CheckReport, colour: bool) -> String {
     let counts = &report.counts;
-    let (nodes, agents) = (format_count(counts.nodes, "node"), format_count(counts.agents, "agent"));
+    let (nodes, agents) = (node_count(counts.nodes), format_count(counts.agents, "agent"));
     let mut text = format!("{nodes}, {agents}, {} of which answered; ", counts.answered);
     // Without an answer, omitting the number of pods is better than showing 0.
     let _ = match counts.answered {

@@ -1,4 +1,4 @@
-//! Ports that ztunnel opens in the network namespace of each pod with in-pod redirection. It refuses a running pod that uses one of
+//! Ports that ztunnel opens in the network namespace of each pod with in-pod capture. It refuses a running pod that uses one of
 //! them, whose traffic is held then; in a new pod it binds first, and the application cannot listen.
 
 use report::list_ports;

@@ -18,15 +18,15 @@ model::word_enum! {
         /// A table, or prose.
         Table = "table", "For people",
         /// As [`OutputFormat::Table`], in full.
-        Wide = "wide", "The same with more columns, and every finding",
+        Wide = "wide", "Table with more columns, and every finding",
         /// JSON.
         Json = "json", "One JSON value",
         /// YAML.
         Yaml = "yaml", "One YAML document",
         /// JUnit's XML.
-        Junit = "junit", "A test report for build servers; of check alone",
+        Junit = "junit", "Test report for build servers; check only",
         /// SARIF 2.1.0.
-        Sarif = "sarif", "SARIF 2.1.0, for services that show results; of check alone",
+        Sarif = "sarif", "SARIF 2.1.0, for services that show results; check only",
     }
 }
 
@@ -74,17 +74,18 @@ impl Printer {
         write_stdout(text.as_bytes())
     }
 
-    /// Prints one of a series of values: as a line of text, or serialised.
+    /// Prints one of a series of values: as a line of text, or serialised. Returns false if standard output is a closed pipe, so that
+    /// the series can end.
     ///
     /// # Errors
     /// The value cannot be printed.
-    pub fn print_event(self, value: &Value, line: &str) -> Result<()> {
+    pub fn print_event(self, value: &Value, line: &str) -> Result<bool> {
         let text = match self.format {
             OutputFormat::Json => format!("{value}\n"),
             OutputFormat::Yaml => format!("---\n{}", report::to_yaml(value)),
             _ => line.to_owned(),
         };
-        write_stdout(text.as_bytes())
+        write_output(text.as_bytes())
     }
 }
 
@@ -93,12 +94,16 @@ impl Printer {
 /// # Errors
 /// The output cannot be written.
 pub fn write_stdout(bytes: &[u8]) -> Result<()> {
+    write_output(bytes).map(|_| ())
+}
+
+/// Writes to standard output; returns false if it is a closed pipe.
+fn write_output(bytes: &[u8]) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 
@@ -131,11 +136,7 @@ pub fn write_archive(file: Option<&str>, archive: &[u8]) -> Result<()> {
     write_stdout(format!("{file}\n").as_bytes())
 }
 
-/// Prints a program's message to standard error.
-#[expect(
-    clippy::print_stderr,
-    reason = "beside the answer on standard output, and where there may be no log yet"
-)]
+/// Prints a program's message to standard error. A closed pipe, as with `2>&1 | head`, changes no exit status.
 pub fn print_message(program: &str, message: &str) {
-    eprintln!("{program}: {message}");
+    let _ = writeln!(io::stderr(), "{program}: {message}");
 }

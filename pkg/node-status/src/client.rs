@@ -99,7 +99,7 @@ pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
 /// As [`obtain_report`].
 pub fn explain_pod(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
     let path = format!("/debug/explain?pod={namespace}/{name}");
-    let state = match is_name(namespace, name).then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
+    let state = match is_pod_name(namespace, name).then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
         Some(Ok(body)) => {
             return serde_json::from_slice(&body).context("the agent's answer cannot be read");
         }
@@ -115,15 +115,13 @@ pub fn explain_pod(settings: &DaemonSettings, namespace: &str, name: &str) -> Re
 /// # Errors
 /// The names of namespace and pod are invalid, or as [`from_agent`].
 pub fn prove_pod(socket: &Path, namespace: &str, name: &str) -> Result<Proof> {
-    ensure!(is_name(namespace, name), "{namespace}/{name} is not a pod: expected NAMESPACE/POD");
+    ensure!(is_pod_name(namespace, name), "{namespace}/{name} is not a pod: expected NAMESPACE/POD");
     let body = send_put(socket, &format!("/debug/prove?pod={namespace}/{name}"), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
-/// Whether the names can be part of a path.
-fn is_name(namespace: &str, name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-    namespace.bytes().chain(name.bytes()).all(fits)
+fn is_pod_name(namespace: &str, name: &str) -> bool {
+    report::is_object_name(namespace) && report::is_object_name(name)
 }
 
 /// Returns the agent's simulation of a change of labels.

@@ -1,4 +1,4 @@
-//! In-pod redirection: probes of the node, and single pods.
+//! In-pod capture: probes of the node, and single pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -86,7 +86,7 @@ impl NodeInspector {
     /// # Errors
     /// In ambient mode: the reconciler does not answer.
     pub fn observe(&self, records: &[Arc<PodRecord>], excluded: &[String]) -> Result<StateReport, Reason> {
-        let began = ObservationStart::now();
+        let began = Instant::now();
         let snapshot = self.agent_snapshot();
         let cache = &mut *self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = match &self.settings.ambient {
@@ -99,11 +99,11 @@ impl NodeInspector {
             }
         };
         state.node.agent_started_at = Some(self.started.clone());
-        began.stamp_report(&mut state, Observer::Agent);
+        stamp_report(&mut state, began, Observer::Agent);
         Ok(state)
     }
 
-    /// Observes a pod of the last [`NodeInspector::observe`] more closely: with in-pod redirection, each of its rules; for others
+    /// Observes a pod of the last [`NodeInspector::observe`] more closely: with in-pod capture, each of its rules; for others
     /// that observation was complete. Blocks.
     ///
     /// # Errors
@@ -173,23 +173,13 @@ impl NodeInspector {
     }
 }
 
-/// Start of an observation.
-struct ObservationStart {
-    at: SystemTime,
-    began: Instant,
-}
-
-impl ObservationStart {
-    fn now() -> ObservationStart {
-        ObservationStart { at: SystemTime::now(), began: Instant::now() }
-    }
-
-    /// Records time and observer in the document.
-    fn stamp_report(self, state: &mut StateReport, by: Observer) {
-        state.observation.observed_at = wire::rfc3339(self.at);
-        state.observation.duration_ms = to_milliseconds(self.began.elapsed());
-        state.observation.observer = by;
-    }
+/// Records time and observer of an observation that began then.
+fn stamp_report(state: &mut StateReport, began: Instant, by: Observer) {
+    let took = began.elapsed();
+    let at = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
+    state.observation.observed_at = wire::rfc3339(at);
+    state.observation.duration_ms = to_milliseconds(took);
+    state.observation.observer = by;
 }
 
 /// Observes a node with ambient mode, in the calling thread's network namespace.

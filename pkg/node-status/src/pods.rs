@@ -130,6 +130,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         uid: meta.uid.clone(),
         ips,
         phase: known.pod.status.phase.clone(),
+        created_at: Some(meta.created.clone()).filter(|created| !created.is_empty()),
         reason: state_reason(&known.standing),
         redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         unconfirmed: known.unconfirmed.then(|| DOUBT.to_owned()),
@@ -152,7 +153,7 @@ pub(super) fn state_reason(standing: &AmbientStanding) -> StateReason {
     StateReason { code: code.to_owned(), message }
 }
 
-/// Adds the reconciler's state of a pod with in-pod redirection.
+/// Adds the reconciler's state of a pod with in-pod capture.
 fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence: &mut Evidence) {
     *evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
     if shown.ips.is_empty() {

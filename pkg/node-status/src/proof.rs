@@ -107,26 +107,24 @@ impl NodeInspector {
         Ok((Arc::new(netns), ProofSpec { rules, proxy, inbound }))
     }
 
-    /// Returns the redirection of the pod, decided from the facts as at its ADD.
+    /// Returns the redirection of the pod, decided from the facts as at its ADD; without a record, from its present annotations.
     fn sidecar_redirect(&self, records: &[Arc<PodRecord>], pod: &PodState) -> Option<Box<SidecarRedirect>> {
         let snapshot = self.agent_snapshot().ok();
         let is_pod = |namespace: &str, name: &str| namespace == pod.namespace && name == pod.name;
         let known = snapshot.as_ref().and_then(|snapshot| {
             snapshot.pods.iter().find(|known| is_pod(&known.pod.metadata.namespace, &known.pod.metadata.name))
         });
-        let policy = EnrolmentPolicy::default();
-        let decision = match known {
-            Some(known) => {
-                let ambient = self.settings.ambient.as_ref();
-                let policy = ambient.map_or(&policy, |ambient| &ambient.agent.policy);
-                enrolment::decide(&known.pod, known.namespace.as_ref(), policy)
-            }
-            None => {
-                let record = records.iter().find(|record| records::pod_uid(record) == pod.uid)?;
-                enrolment::decide(record.pod.as_deref()?, None, &policy)
-            }
-        };
-        match decision {
+        // A record omits long annotations.
+        let is_long = |value: &String| value.len() > wire::MAX_ANNOTATION;
+        let is_whole = known.is_none_or(|known| !known.pod.metadata.annotations.values().any(is_long));
+        let mut recorded = records::redirects_by_record(records, |uid| is_whole && *uid == pod.uid);
+        if let Some(redirect) = recorded.remove(&pod.uid) {
+            return Some(redirect);
+        }
+        let (known, policy) = (known?, EnrolmentPolicy::default());
+        let ambient = self.settings.ambient.as_ref();
+        let policy = ambient.map_or(&policy, |ambient| &ambient.agent.policy);
+        match enrolment::decide(&known.pod, known.namespace.as_ref(), policy) {
             Ok(PodDecision::Sidecar(redirect)) => Some(redirect),
             _ => None,
         }

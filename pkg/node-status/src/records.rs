@@ -58,6 +58,28 @@ pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
     }
 }
 
+/// Adds the pods whose ADD succeeded after the last agent had observed `state`, in place of those that had their names then. Their
+/// rules are yet to be observed. In ambient mode, only pods that are captured have such records.
+pub(super) fn add_later_pods(records: &[Arc<PodRecord>], state: &mut StateReport) {
+    let is_later =
+        |record: &&Arc<PodRecord>| record.error.is_none() && record.at > state.observation.observed_at;
+    let later: BTreeMap<PodName, &Arc<PodRecord>> =
+        in_order(records, |_| true).filter(is_later).map(|record| (pod_name(record), record)).collect();
+    for (name, record) in &later {
+        let mut pod = recorded_pod(record);
+        if !record.pod_uid.is_empty() {
+            pod.uid.clone_from(&record.pod_uid);
+        }
+        if let Some(reason) = EnrolmentReason::from_name(&record.decision) {
+            (pod.mode, pod.capture) = (state.node.mode, Evidence::UNKNOWN.classify().state);
+            pod.reason.message = reason.to_string();
+        }
+        state.pods.retain(|known| (&*known.namespace, &*known.name) != (&*name.namespace, &*name.name));
+        state.pods.push(pod);
+    }
+    state.pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+}
+
 /// Returns network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
 fn unrecorded_netns(records: &[Arc<PodRecord>], places: NetnsPaths<'_>) -> Option<Unobserved> {
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
@@ -108,13 +130,7 @@ pub(super) fn observe_recorded(
     };
     let current: Vec<_> = records.iter().filter(is_current).collect();
     let mut pods: Vec<PodState> = current.iter().map(|record| recorded_pod(record)).collect();
-    let redirects = records.iter().filter_map(|record| {
-        match enrolment::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
-            Ok(PodDecision::Sidecar(redirect)) => Some((pod_uid(record), redirect)),
-            _ => None,
-        }
-    });
-    let mut redirects: PodRedirects = redirects.collect();
+    let mut redirects = PodRedirects::new();
     let network = NetworkState::nothing_desired();
     if let Some(snapshot) = known {
         let traces = &settings.ambient_traces.agent;
@@ -173,6 +189,22 @@ pub(super) fn rules_by_record(
     in_order(records, is_meant).map(rules).collect()
 }
 
+/// Returns the redirections that the newest successful ADDs of these pods decided on. Those whose pods are too long for a record are
+/// missing, and long annotations are omitted ([`wire::MAX_ANNOTATION`]).
+pub(super) fn redirects_by_record(
+    records: &[Arc<PodRecord>],
+    is_meant: impl Fn(&PodUid) -> bool,
+) -> PodRedirects {
+    let done = in_order(records, is_meant).filter(|record| record.error.is_none());
+    let redirects = done.filter_map(|record| {
+        match enrolment::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
+            Ok(PodDecision::Sidecar(redirect)) => Some((pod_uid(record), redirect)),
+            _ => None,
+        }
+    });
+    redirects.collect()
+}
+
 /// Returns the network namespaces that the newest successful ADDs of these pods recorded.
 pub(super) fn netns_by_record(
     records: &[Arc<PodRecord>],
@@ -193,19 +225,13 @@ fn in_order(
 }
 
 /// Returns the pod's UID. If the runtime does not pass it, the container ID, which is equally unique, is used instead.
-pub(super) fn pod_uid(record: &PodRecord) -> PodUid {
+fn pod_uid(record: &PodRecord) -> PodUid {
     if record.uid.is_empty() { record.container.as_str().into() } else { record.uid.clone() }
 }
 
 fn recorded_pod(record: &PodRecord) -> PodState {
     let is_sidecar = record.decision == "sidecar";
-    let why_unobserved = match record.pod {
-        Some(_) => "its rules have not been observed",
-        None => {
-            "the record of its ADD lacks the pod, for which it was too long, so there is nothing to compare its rules with"
-        }
-    };
-    let why_unobserved = is_sidecar.then(|| why_unobserved.to_owned());
+    let why_unobserved = is_sidecar.then(|| "its rules have not been observed".to_owned());
     PodState {
         namespace: record.namespace.clone(),
         name: record.name.clone(),
@@ -242,6 +268,58 @@ mod tests {
     fn record(at: &str, error: Option<&str>) -> Arc<PodRecord> {
         let record = json!({"namespace": "shop", "name": "web", "container": at, "at": at, "error": error});
         Arc::new(serde_json::from_value(record).unwrap())
+    }
+
+    #[test]
+    fn the_newest_successful_add_decides_on_the_redirection() {
+        let add = |at: &str, error: Option<&str>| {
+            let annotations = json!({
+                "sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/excludeOutboundPorts": at,
+            });
+            let pod = json!({
+                "metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "istio-proxy"}]},
+            });
+            let record = json!({
+                "namespace": "shop", "name": "web", "uid": "u", "container": at, "at": at,
+                "error": error, "pod": pod,
+            });
+            Arc::new(serde_json::from_value::<PodRecord>(record).unwrap())
+        };
+        let redirect = |records: &[Arc<PodRecord>]| {
+            redirects_by_record(records, |uid| *uid == PodUid::from("u")).into_values().next().unwrap()
+        };
+        let records = [add("2", None), add("1", None), add("3", Some("no route"))];
+        assert_eq!(redirect(&records), redirect(&records[..1]));
+        assert_ne!(redirect(&records), redirect(&records[1..2]));
+    }
+
+    #[test]
+    fn pods_that_started_after_the_last_agents_observation_are_added() {
+        let record = |name: &str, at: &str, decision: &str| {
+            let record = json!({
+                "namespace": "shop", "name": name, "uid": at, "container": name, "at": at,
+                "decision": decision,
+            });
+            Arc::new(serde_json::from_value::<PodRecord>(record).unwrap())
+        };
+        let pod = |name: &str| PodState {
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: "1".into(),
+            ..PodState::default()
+        };
+        let mut state = StateReport { pods: vec![pod("api"), pod("web")], ..StateReport::default() };
+        state.node.mode = Some(RedirectionMode::InPod);
+        state.observation.observed_at = "2".into();
+        let (web, late) = (record("web", "3", "ambient-namespace"), record("late", "3", "sidecar"));
+        add_later_pods(&[web, late, record("early", "1", "sidecar")], &mut state);
+        let shown: Vec<_> = state.pods.iter().map(|pod| (&*pod.name, pod.uid.as_str(), pod.mode)).collect();
+        let expected = [
+            ("api", "1", None),
+            ("late", "3", Some(RedirectionMode::Sidecar)),
+            ("web", "3", Some(RedirectionMode::InPod)),
+        ];
+        assert_eq!(shown, expected);
     }
 
     #[test]

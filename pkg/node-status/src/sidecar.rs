@@ -22,9 +22,10 @@ use rules::{ChainSet, RecordedRules};
 use wire::PodRecord;
 
 use crate::{
+    alone::recorded_life,
     inpod::netns_ref,
     pods::PodRedirects,
-    records::{NetnsOwners, netns_by_record, rules_by_record},
+    records::{NetnsOwners, netns_by_record, redirects_by_record, rules_by_record},
 };
 
 /// Time limit of an observation. On a node with very many such pods, or with very many rules in some of them, the first one does
@@ -85,29 +86,33 @@ impl<'a> NetnsPaths<'a> {
 
 /// Fills in the kernel's state of pods with a sidecar, which needs no tool. A pod's rules are compared with those that its ADD
 /// recorded. Without a record, another version or another plugin made them, so any rules that redirect its traffic are accepted.
+/// `present`: the pods' redirections by their present annotations.
 pub(super) fn observe_sidecars(
     places: NetnsPaths<'_>,
     records: &[Arc<PodRecord>],
-    redirects: &PodRedirects,
+    present: &PodRedirects,
     cache: &mut SidecarCache,
     pods: &mut [PodState],
 ) {
-    let is_one =
-        |pod: &PodState| pod.mode == Some(RedirectionMode::Sidecar) && redirects.contains_key(&pod.uid);
-    if !pods.iter().any(is_one) {
+    let is_one = |pod: &&mut PodState| pod.mode == Some(RedirectionMode::Sidecar);
+    let uids: BTreeSet<PodUid> = pods.iter_mut().filter(is_one).map(|pod| pod.uid.clone()).collect();
+    if uids.is_empty() {
         return;
     }
-    let is_meant = |uid: &PodUid| redirects.contains_key(uid);
+    let is_meant = |uid: &PodUid| uids.contains(uid);
     let (rules, namespaces) = (rules_by_record(records, is_meant), netns_by_record(records, is_meant));
+    let redirects = redirects_by_record(records, is_meant);
     let found = places.list_netns().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let owners = NetnsOwners::from_records(records);
     let began = Instant::now();
-    for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
-        let Some(redirect) = redirects.get(&pod.uid) else { continue };
+    for pod in pods.iter_mut().filter(is_one) {
+        // Annotations that changed after the ADD have no effect.
+        let decided = redirects.get(&pod.uid).or_else(|| present.get(&pod.uid));
+        let redirect: Option<&SidecarRedirect> = decided.map(AsRef::as_ref);
         let outcome = match &found {
             Err(error) => Err(format!("network namespaces of pods cannot be listed: {error}")),
-            Ok(_) if pod.phase != "Running" || pod.ips.is_empty() => {
+            Ok(_) if pod.ips.is_empty() => {
                 let absent = RulesEvidence::Absent { failing: false };
                 let evidence = Evidence { life: PodLife::Starting, rules: absent, ..SIDECAR };
                 pod.capture = evidence.classify().state;
@@ -126,7 +131,7 @@ pub(super) fn observe_sidecars(
             let missing_routes = || missing_routes(redirect, then);
             cache.compare_cached(netns, missing_routes, |netns| compare_rules(netns, redirect, then), late)
         });
-        add_comparison(pod, PodLife::Running, comparison);
+        add_comparison(pod, recorded_life(pod), comparison);
     }
 }
 
@@ -215,10 +220,10 @@ impl SidecarCache {
 }
 
 /// Returns the missing routes, in this namespace, of a pod whose rules are compared one by one: no fingerprint covers them.
-fn missing_routes(redirect: &SidecarRedirect, then: Option<&RecordedRules>) -> Vec<String> {
-    if !then.is_some_and(RecordedRules::is_usable) {
+fn missing_routes(redirect: Option<&SidecarRedirect>, then: Option<&RecordedRules>) -> Vec<String> {
+    let Some(redirect) = redirect.filter(|_| then.is_some_and(RecordedRules::is_usable)) else {
         return Vec::new();
-    }
+    };
     let choice = FamilyChoice::by_setting(redirect.dual_stack);
     let missing = redirect::missing_routes(&redirect.config, choice);
     missing.unwrap_or_else(|error| vec![error.to_string()])
@@ -227,10 +232,11 @@ fn missing_routes(redirect: &SidecarRedirect, then: Option<&RecordedRules>) -> V
 /// Compares the rules in a pod's namespace.
 fn compare_rules(
     netns: &Netns,
-    redirect: &SidecarRedirect,
+    redirect: Option<&SidecarRedirect>,
     then: Option<&RecordedRules>,
 ) -> Result<RulesComparison, String> {
-    let Some(then) = then.filter(|then| then.is_usable()) else { return judge_traffic(netns) };
+    let recorded = redirect.zip(then.filter(|then| then.is_usable()));
+    let Some((redirect, then)) = recorded else { return judge_traffic(netns) };
     let choice = FamilyChoice::by_setting(redirect.dual_stack);
     let compare = || redirect::compare_recorded(&redirect.config, choice, then);
     let compared = netns.run_in(compare).map_err(|error| error.to_string())?;

@@ -107,7 +107,7 @@ fn bypass_notice(pod: &PodState) -> Notice {
         reason: "BypassesMesh",
         message: format!(
             "The rules that redirect its traffic to its sidecar are not in place, so some of it bypasses the mesh: {what}. \
-             Restart the pod"
+             Restart the pod."
         ),
     }
 }

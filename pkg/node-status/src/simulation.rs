@@ -214,7 +214,7 @@ fn simulate_pod(
     }
 }
 
-/// In-pod redirection of a pod. Labels are irrelevant: options are requested by annotations.
+/// In-pod capture of a pod. Labels are irrelevant: options are requested by annotations.
 struct InPodDecision<'a> {
     config: &'a InPodConfig,
     families: Vec<Family>,
@@ -253,7 +253,7 @@ fn inherited_exceptions(known: &KnownPod) -> Option<RequestedExceptions> {
     known.namespace.as_ref().map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations))
 }
 
-/// Returns the effect of other settings on a pod that stays in in-pod redirection.
+/// Returns the effect of other settings on a pod that stays in in-pod capture.
 fn option_changes(now: &InPodDecision<'_>, then: &InPodDecision<'_>) -> Vec<String> {
     let (before, after) = (&now.effective.options, &then.effective.options);
     // DNS is among the options: settings affect it, too.
@@ -294,14 +294,13 @@ fn pod_membership(
         (_, SidecarDecision::Redirected(_) | SidecarDecision::Unreadable(_)) => {
             (Some(RedirectionMode::Sidecar), SidecarDecision::state_reason())
         }
-        (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) => (None, ambient_off()),
+        (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) => {
+            let (code, message) = ("ambient-off".to_owned(), "ambient mode is off".to_owned());
+            (None, StateReason { code, message })
+        }
         (_, SidecarDecision::Outside(reason)) => (None, state_reason(&AmbientStanding::Out(reason))),
         (_, SidecarDecision::Ambient) => (None, state_reason(&standing)),
     }
-}
-
-fn ambient_off() -> StateReason {
-    StateReason { code: "ambient-off".to_owned(), message: "ambient mode is off".to_owned() }
 }
 
 /// Counts connections of the pods that would join and that capture would affect, determines their treatment, and finds ports of

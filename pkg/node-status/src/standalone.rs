@@ -1,17 +1,19 @@
 //! State document of a node without an agent.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use netns::Netns;
 use report::{MAX_DOCUMENT, NetworkState, Observer, StatePart, StateReport, Unobserved};
 
-use crate::{ObservationStart, alone, local, records, sidecar::SidecarCache};
+use crate::{alone, local, preflight::is_container, records, sidecar::SidecarCache, stamp_report};
 
 /// Compares the kernel and the files of this node with the last agent's desired state, if it was recorded and can be read. Blocks.
 pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
-    let began = ObservationStart::now();
+    let began = Instant::now();
     let path = settings.last_state();
-    let (last, why) = match last_state(settings) {
+    let (mut last, why) = match last_state(settings) {
         Ok(Some(last)) => {
             let at = &last.observation.observed_at;
             let why =
@@ -27,6 +29,9 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
         }
     };
     let records = settings.records.read_records();
+    if let Some(last) = &mut last {
+        records::add_later_pods(&records, last);
+    }
     let is_ambient =
         last.as_ref().is_some_and(|last| last.node.ambient_enabled) || settings.ambient.is_some();
     let is_recorded = last.is_some();
@@ -35,7 +40,7 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
         (None, Some(last)) if is_ambient => unobserved_report(last, NO_SETTINGS.to_owned()),
         (None, _) => records::observe_recorded(settings, &[], None, &records, &mut SidecarCache::default()),
     };
-    began.stamp_report(&mut state, Observer::Command);
+    stamp_report(&mut state, began, Observer::Command);
     records::add_failures(&records, &mut state);
     if is_ambient || !is_recorded {
         state.observation.unobserved.push(Unobserved::new(StatePart::Desired, why));
@@ -54,16 +59,12 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
 
 /// Checks the files. In a shell on the node they are at other paths than in the agent's container.
 fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
-    let directory = &settings.installer.conf_dir;
-    if directory.is_dir() {
-        state.installation =
-            installer::inspect_installation(&settings.installer, settings.config_map.is_none());
-        state.installation.extend(local::shared_config(settings));
-        return;
-    }
     state.installation.clear();
-    let why = format!("{} is not there, so this is not the agent's container", directory.display());
-    state.observation.unobserved.push(Unobserved::new(StatePart::Installation, why));
+    if let Err(why) = is_container(&settings.installer.conf_dir) {
+        return state.observation.unobserved.push(Unobserved::new(StatePart::Installation, why));
+    }
+    state.installation = installer::inspect_installation(&settings.installer, settings.config_map.is_none());
+    state.installation.extend(local::shared_config(settings));
 }
 
 fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {

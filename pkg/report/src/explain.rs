@@ -152,6 +152,12 @@ fn has_lasted(state: &StateReport, pod: &PodState, least: SignedDuration) -> boo
     lasted.is_some_and(|(since, observed)| observed.duration_since(since) > least)
 }
 
+/// Returns the ztunnel that the node lacks, as a clause, even if one is ready by the API: none is connected to the agent, for
+/// instance. `None`: it has one, needs none, or unknown.
+pub fn missing_ztunnel(state: &StateReport) -> Option<&'static str> {
+    known::node_without_ztunnel(state).map(|(there, _)| there)
+}
+
 /// Returns all faults of the node, whichever pods they affect, the worst first.
 pub(crate) fn node_faults(state: &StateReport) -> impl Iterator<Item = NodeFinding> {
     let missing = known::node_without_ztunnel(state)

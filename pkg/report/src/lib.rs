@@ -25,7 +25,7 @@ mod yaml;
 pub use changes::{NodeWatch, StateChange};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
 pub use document::DocumentError;
-pub use explain::{Explanation, PodVerdict, explain_pod, is_captured_with_fault};
+pub use explain::{Explanation, PodVerdict, explain_pod, is_captured_with_fault, missing_ztunnel};
 pub use findings::{NodeFinding, PreflightCheck, Severity, StateCause, exit_status};
 pub use junit::{JunitCase, render_junit};
 pub use network::{

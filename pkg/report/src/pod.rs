@@ -22,6 +22,9 @@ pub struct PodState {
     pub ips: Vec<IpAddr>,
     /// Phase: `Pending`, `Running`, `Succeeded`, `Failed`; empty: unknown.
     pub phase: String,
+    /// Time of the pod's creation, in whole seconds, by the API server; `None`: unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
     /// Capture state of the pod.
     pub capture: CaptureState,
     /// Capture mode of the pod, actual or desired; `None`: none is desired.

@@ -43,7 +43,7 @@ pub struct LabelChange {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelChangeError {
     /// The text is no valid object name.
-    #[error("{0:?} is no name of a namespace or a pod")]
+    #[error("{0:?} is not the name of a namespace or a pod")]
     Name(String),
     /// The change has no labels, or too many.
     #[error("a change has 1 to {MOST_LABELS} labels")]
@@ -188,7 +188,7 @@ pub struct NodeSimulation {
     /// Problem of the node that delays capture; `None`: no problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Source of the node's probes of pods with in-pod redirection, for each captured IP family; empty in other modes.
+    /// Source of the node's probes of pods with in-pod capture, for each captured IP family; empty in other modes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub probe_sources: Vec<IpAddr>,
     /// Sources among [`NodeSimulation::probe_sources`] that are addresses of the node. NetworkPolicies do not apply to traffic from

@@ -62,7 +62,7 @@ fn the_worst_pods_come_first_grouped_by_cause() {
             "The pod could not be enrolled: its link is a bridge's, not a veth of its own",
         ),
         (CaptureState::Captured, None, 6, "its namespace is labelled istio.io/dataplane-mode=ambient"),
-        (CaptureState::Outside, None, 1, "it lives in the node's network namespace (hostNetwork)"),
+        (CaptureState::Outside, None, 1, "it uses the node's network namespace (hostNetwork)"),
     ];
     assert_eq!(causes, expected);
     assert!(state.causes.iter().all(|cause| cause.advice.is_empty() == cause.severity.is_none()));

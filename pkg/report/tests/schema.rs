@@ -34,6 +34,7 @@ fn whole() -> Vec<StateReport> {
     pod.kernel.bypassing_connections.connections = vec!["words".into()];
     pod.privilege = Some("none".into());
     pod.unconfirmed = Some("words".into());
+    pod.created_at = Some("words".into());
     let mut all: Vec<_> = fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect();
     all.iter_mut().for_each(StateReport::fill_conclusions);
     all

@@ -1,4 +1,4 @@
-//! Pods with in-pod redirection.
+//! Pods with in-pod capture.
 
 use kit::{InpodOptions, Pod, WorkloadState};
 use serde_json::json;
@@ -158,7 +158,7 @@ fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
     assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
     let (status, text) = verify(&fixture.container);
     assert!(status == 0, "{text}");
-    let pending = "istio_cni_ambient_pods{state=\"pending\"}";
+    let pending = "istio_cni_mesh_pods{redirection=\"ambient\",state=\"pending\"}";
     fixture.daemon().wait_for("none is pending", |daemon| daemon.metric(pending) == Some(0.0));
     // A new agent has not seen the DEL, and the object still exists.
     fixture.restart();

@@ -79,7 +79,7 @@ fn each_pod_of_a_node_has_its_reason() {
             "its namespace is in kubernetes.exclude_namespaces",
         ),
         ("db/injected", outside("excluded-namespace"), "its namespace is in kubernetes.exclude_namespaces"),
-        ("mesh/host", outside("host-network"), "it lives in the node's network namespace (hostNetwork)"),
+        ("mesh/host", outside("host-network"), "it uses the node's network namespace (hostNetwork)"),
         ("mesh/done", outside("terminated"), "it has ended"),
         ("plain/job", outside("terminated"), "it has ended"),
         ("istio-system/ztunnel-a", outside("ztunnel"), "it is the node's ztunnel"),

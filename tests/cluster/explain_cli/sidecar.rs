@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use kit::{Container, Daemon, FakeApi, FakeReply, Node, NodeOptions, Pod, PodSandbox, istio};
 use serde_json::{Value, json};
 
-use super::{call, comes_to_say, explain, list, says, verify};
+use super::{Expected, call, comes_to_say, explain, list, says, verify};
 use crate::debug_state::injected;
 use crate::fixtures::ambient::{Ambient, PLAIN, starting};
 use crate::fixtures::plugin::{fake_api, token};
 use crate::install_manifests::image;
 
-const CAPTURED: super::Expected = ("captured-sidecar", "captured", "sidecar", 0);
-const BROKEN: super::Expected = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+const CAPTURED: Expected = ("captured-sidecar", "captured", "sidecar", 0);
+const BROKEN: Expected = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
 
 /// The agent's own pod, of which the plugin has no record.
 const AGENT: &str = "istio-cni-node-x7k2p";
@@ -294,9 +294,24 @@ fn with_ambient_mode_the_pods_objects_tell() {
         ("no-address", "pending", "sidecar", 1),
         &["has no address yet"],
     );
+    let put_web = |phase: &str, ports: &str| {
+        let mut manifest = web.sandbox.manifest();
+        manifest["spec"]["containers"] = json!([{"name": "app"}, {"name": "istio-proxy"}]);
+        manifest["status"]["phase"] = json!(phase);
+        manifest["metadata"]["annotations"]["traffic.sidecar.istio.io/includeOutboundPorts"] = json!(ports);
+        fixture.manifests.put_pod(&manifest);
+    };
+    let comes =
+        |expected: Expected, words| comes_to_say(&fixture.container, "plain/web", || (), expected, &[words]);
+    // Its rules are those of its ADD, whatever its annotations are now, and exist while its init containers run.
+    put_web("Pending", "none");
+    let _ = comes(("failed", "captured", "sidecar", 1), "its annotations cannot be read");
+    put_web("Pending", "80");
+    let _ = comes(CAPTURED, "to its own sidecar");
     web.sandbox.netns.sh("nft flush ruleset");
-    let answer =
-        says(&fixture.container, "plain/web", BROKEN, &["All or some of its traffic bypasses the mesh"]);
+    let _ = comes(("sidecar-rules-missing", "pending", "sidecar", 1), "It is not captured yet");
+    put_web("Running", "80");
+    let answer = comes(BROKEN, "All or some of its traffic bypasses the mesh");
     assert!(answer.advice[0].starts_with("Delete the pod"), "{answer}");
     let (status, text) = call(&fixture.container, &["list", "--bypassing"]);
     let rows: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().take(3).collect()).collect();

@@ -10,19 +10,16 @@ use report::{PodVerdict, is_object_name, percent_encode};
 
 use crate::{
     arguments::Options,
-    discovery::agents_by_node,
+    discovery::{agents_by_node, rival_message},
     gather::ClusterSource,
-    node_query::QueryError,
-    output::{self, CANNOT},
+    output,
 };
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
     let found = match locate_pod_agent(&source, options, word, namespace).await? {
         Ok(found) => found,
-        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
-        Err(Unlocated::Unscheduled) => return Ok(ExitCode::FAILURE),
-        Err(Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
+        Err(verdict) => return Ok(ExitCode::from(verdict.exit_status())),
     };
     let PodAgent { namespace, name, node, agent, .. } = &found;
     let explanation = source.agent_query().explain_pod(agent, namespace, name).await;
@@ -44,11 +41,11 @@ pub(super) struct PodAgent {
 
 impl PodAgent {
     /// Returns the error for an agent that does not answer.
-    pub(super) fn no_answer_error(&self, error: QueryError) -> anyhow::Error {
+    pub(super) fn no_answer_error(&self, error: anyhow::Error) -> anyhow::Error {
         let PodAgent { node, agent, .. } = self;
         let meta = &agent.metadata;
         let standing = agent.phase_summary();
-        anyhow::Error::new(error).context(format!(
+        error.context(format!(
             "the agent {}/{} of node {node} ({standing}) does not answer",
             meta.namespace, meta.name
         ))
@@ -65,17 +62,9 @@ impl PodAgent {
     }
 }
 
-/// Reason why there is no agent to query.
-pub(super) enum Unlocated {
-    /// The cluster has no such pod.
-    NoSuchPod,
-    /// The pod has no node yet.
-    Unscheduled,
-    /// No agent runs on the pod's node.
-    NoAgent,
-}
-
-/// Finds the selected pod, and the agent of its node. If there is none, the reason is printed to standard error.
+/// Finds the selected pod, and the agent of its node. If there is none, prints the reason to standard error, and returns the
+/// verdict: `NotFound` for a pod that does not exist, `Unhealthy` for one without a node yet, `Unknown` for one on a node without
+/// an agent.
 ///
 /// # Errors
 /// The pod's name is invalid, or the API server does not answer.
@@ -84,7 +73,7 @@ pub(super) async fn locate_pod_agent(
     options: &Options,
     word: &str,
     namespace: Option<&str>,
-) -> Result<Result<PodAgent, Unlocated>> {
+) -> Result<Result<PodAgent, PodVerdict>> {
     let (namespace, name) = parse_pod_name(word, namespace, &source.session.namespace)?;
     let path = format!("/api/v1/namespaces/{}/pods/{}", percent_encode(namespace), percent_encode(name));
     let what = format!("pod {namespace}/{name}");
@@ -92,22 +81,25 @@ pub(super) async fn locate_pod_agent(
         Ok(pod) => pod,
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
             output::print_message(&format!("the cluster has no {what}"));
-            return Ok(Err(Unlocated::NoSuchPod));
+            return Ok(Err(PodVerdict::NotFound));
         }
         Err(error) => return Err(error.into()),
     };
     let node = pod.spec.node_name.as_str();
     if node.is_empty() {
         output::print_message(&format!("{what} is not scheduled on a node yet ({})", pod.phase_summary()));
-        return Ok(Err(Unlocated::Unscheduled));
+        return Ok(Err(PodVerdict::Unhealthy));
     }
     let agents = source.list_agents(Some(node)).await?;
     let Some(agent) = agents_by_node(&agents).get(node).copied().cloned() else {
         output::print_message(&format!(
             "{what} is on node {node}, where no agent runs: nothing is known of it"
         ));
-        return Ok(Err(Unlocated::NoAgent));
+        return Ok(Err(PodVerdict::Unknown));
     };
+    if let Some(why) = rival_message(&agents, &agent) {
+        bail!("node {node}: {why}");
+    }
     let (namespace, name, node) = (namespace.to_owned(), name.to_owned(), node.to_owned());
     Ok(Ok(PodAgent { namespace, name, uid: pod.metadata.uid, node, agent }))
 }

@@ -7,8 +7,8 @@ use cluster_report::NodeMessage;
 use report::{PodVerdict, Proof, proofs_status, proofs_text};
 
 use super::{
-    complain_partial,
-    explain::{PodAgent, Unlocated, locate_pod_agent},
+    explain::{PodAgent, locate_pod_agent},
+    print_partial,
 };
 use crate::{
     arguments::Options,
@@ -39,7 +39,7 @@ pub(super) async fn run_all(
         true => "Unknown: not every node answered.\n".to_owned(),
         false => proofs_text(&proofs, colour),
     })?;
-    complain_partial(&unanswered, &unread);
+    print_partial(&unanswered, &unread);
     if !has_agents {
         output::print_message("no agent was found");
     }
@@ -53,8 +53,8 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
     let source = ClusterSource::open(options).await?;
     let found = match locate_pod_agent(&source, options, word, namespace).await? {
         Ok(found) => found,
-        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
-        Err(Unlocated::Unscheduled | Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
+        Err(PodVerdict::NotFound) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
+        Err(_) => return Ok(ExitCode::from(CANNOT)),
     };
     let PodAgent { namespace, name, node, agent, .. } = &found;
     let proof = source.agent_query().prove_pod(agent, namespace, name).await;

@@ -30,20 +30,8 @@ pub(super) struct RenderedSettings {
 #[serde(rename_all = "camelCase", default)]
 struct Container {
     args: Vec<String>,
-    env_from: Vec<EnvSource>,
+    env_from: Vec<Value>,
     env: Vec<Variable>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct EnvSource {
-    config_map_ref: Option<ConfigMapReference>,
-    prefix: String,
-}
-
-#[derive(Deserialize)]
-struct ConfigMapReference {
-    name: String,
 }
 
 #[derive(Deserialize)]
@@ -90,10 +78,8 @@ fn parse_settings(text: &str) -> Result<RenderedSettings> {
     let mut change = SettingsChange { complete: true, ..SettingsChange::default() };
     let mut left_out = Vec::new();
     for source in &agent.env_from {
-        match &source.config_map_ref {
-            Some(reference) => {
-                change.variables.extend(config_map_data(&objects, &reference.name, &source.prefix)?);
-            }
+        match config_map_source(source) {
+            Some((name, prefix)) => change.variables.extend(config_map_data(&objects, name, prefix)?),
             None => left_out.push("variables that come from a Secret".to_owned()),
         }
     }
@@ -150,9 +136,15 @@ pub(super) fn find_object<'a>(objects: &'a [Value], kind: &str, name: &str) -> O
 /// Returns the variables that a container gets by `envFrom` from a ConfigMap, in the form of `env`; `None`: the ConfigMap is not
 /// among the objects.
 pub(super) fn config_map_variables(objects: &[Value], source: &Value) -> Option<Vec<Value>> {
-    let source = EnvSource::deserialize(source).ok()?;
-    let data = config_map_data(objects, &source.config_map_ref?.name, &source.prefix).ok()?;
+    let (name, prefix) = config_map_source(source)?;
+    let data = config_map_data(objects, name, prefix).ok()?;
     Some(data.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect())
+}
+
+/// Returns name and prefix of an `envFrom` from a ConfigMap; `None`: it is from elsewhere.
+fn config_map_source(source: &Value) -> Option<(&str, &str)> {
+    let prefix = source.get("prefix").and_then(Value::as_str).unwrap_or_default();
+    Some((source.pointer("/configMapRef/name")?.as_str()?, prefix))
 }
 
 /// Returns a variable with its value, if it refers to a ConfigMap among the objects; otherwise unchanged.

@@ -27,19 +27,23 @@ pub(super) async fn run(
     let source = ClusterSource::open(options).await?;
     let end = duration.map(|duration| Instant::now() + duration);
     let (printer, mut watch) = (output::new_printer(options), ClusterWatch::default());
-    let mut heard = false;
+    let (mut heard, mut is_alone) = (false, false);
     loop {
         let began = Instant::now();
         let lines = match source.query_states(node).await {
             Ok(cluster) => {
                 heard |= cluster.state_reports().next().is_some();
+                if cluster.answers.is_empty() && !std::mem::replace(&mut is_alone, true) {
+                    output::print_message("no agent was found");
+                }
                 watch.detect_changes(&cluster)
             }
             Err(error) => watch.record_api_error(&model::describe_error(&*error)),
         };
         for (node, change) in &lines {
-            if namespace.is_none_or(|namespace| change.concerns_namespace(namespace)) {
-                print_change(printer, node, change)?;
+            let is_meant = namespace.is_none_or(|namespace| change.concerns_namespace(namespace));
+            if is_meant && !print_change(printer, node, change)? {
+                return Ok(ExitCode::SUCCESS); // nobody reads on
             }
         }
         if end.is_some_and(|end| Instant::now() >= end) {
@@ -102,7 +106,8 @@ impl ClusterWatch {
     }
 }
 
-fn print_change(printer: Printer, node: &str, change: &StateChange) -> Result<()> {
+/// Prints a change; returns false if nobody reads it.
+fn print_change(printer: Printer, node: &str, change: &StateChange) -> Result<bool> {
     let time = wire::rfc3339(SystemTime::now());
     let mut value = change.to_json(&time);
     if let Some(members) = value.as_object_mut() {

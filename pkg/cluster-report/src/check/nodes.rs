@@ -94,14 +94,16 @@ fn node_findings(node: &str, state: &StateReport) -> Vec<Finding> {
         }
         checks => preflight_findings(node, checks),
     });
-    if state.node.ambient_enabled && state.node.synced && !state.ztunnels.iter().any(|ztunnel| ztunnel.ready)
-    {
+    if state.node.ambient_enabled && state.node.synced {
         let names: Vec<String> = state.ztunnels.iter().map(|ztunnel| ztunnel.name.clone()).collect();
         let message = match names.as_slice() {
-            [] => "no ztunnel runs here".to_owned(),
-            names => format!("{} is not ready", names.join(", ")),
+            [] => Some("no ztunnel runs here".to_owned()),
+            _ if state.ztunnels.iter().any(|ztunnel| ztunnel.ready) => {
+                report::missing_ztunnel(state).map(str::to_owned)
+            }
+            names => Some(format!("{} is not ready", names.join(", "))),
         };
-        all.push(finding(Code::ZtunnelNotReady, message));
+        all.extend(message.map(|message| finding(Code::ZtunnelNotReady, message)));
     }
     let drift: Vec<String> =
         state.network.differences().map(|(kind, found)| format!("{kind}: {found}")).collect();

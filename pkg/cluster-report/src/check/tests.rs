@@ -232,6 +232,12 @@ fn each_finding_has_its_cause() {
         (Code::ZtunnelNotReady, |c| state(c).ztunnels[0].ready = false, "node n1", "ztunnel-1 is not ready"),
         (Code::ZtunnelNotReady, |c| state(c).ztunnels.clear(), "node n1", "no ztunnel runs here"),
         (
+            Code::ZtunnelNotReady,
+            |c| state(c).ztunnels[0].connected = Some(false),
+            "node n1",
+            "No ztunnel is connected to the agent",
+        ),
+        (
             Code::NodeDrift,
             |c| {
                 let what = "add set 10.0.0.1".into();

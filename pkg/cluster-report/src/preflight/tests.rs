@@ -133,7 +133,7 @@ fn nodes_and_agents_are_found() {
             ("no-ztunnel", "")
         ]
     );
-    assert_eq!((report.nodes, report.verdict), (5, Verdict::Healthy));
+    assert_eq!((report.nodes, report.verdict), (Some(5), Verdict::Healthy));
     assert_eq!([Severity::Unknown, Severity::Warning].map(|least| report.status(least)), [0, 1]);
     let text = preflight_text(&report, false, false);
     for part in [
@@ -239,7 +239,7 @@ fn checks_that_pods_made_on_nodes_are_findings() {
             ("n3", Severity::Unknown, pulls),
         ]
     );
-    assert_eq!((report.nodes, report.checked, report.verdict), (4, 2, Verdict::Unhealthy));
+    assert_eq!((report.nodes, report.checked, report.verdict), (Some(4), 2, Verdict::Unhealthy));
     let title = |report: &PreflightReport| {
         report.checks.iter().find(|line| line.code == Code::NodePreflight).unwrap().title
     };

@@ -65,9 +65,15 @@ fn a_check_names_pods_with_traffic_outside_by_intent() {
 
 #[test]
 fn without_an_answer_no_pod_is_counted() {
-    let text = check_text(&check(&Cluster::default()), false, false);
-    let counts = "0 nodes, 0 agents, 0 of which answered; nothing is known of their pods";
-    assert!(text.lines().any(|line| line == counts), "{text}");
+    let unread = vec![crate::UnreadObjects { what: "nodes".into(), why: "forbidden".into() }];
+    for (cluster, nodes) in [
+        (Cluster::default(), "0 nodes"),
+        (Cluster { unread, ..Cluster::default() }, "an unknown number of nodes"),
+    ] {
+        let text = check_text(&check(&cluster), false, false);
+        let counts = format!("{nodes}, 0 agents, 0 of which answered; nothing is known of their pods");
+        assert!(text.lines().any(|line| line == counts), "{text}");
+    }
 }
 
 #[test]

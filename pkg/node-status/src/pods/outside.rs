@@ -5,7 +5,7 @@ use enrolment::{
     AmbientStanding, EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason,
 };
 use model::{Namespace, Pod};
-use pod_status::{Evidence, MeshMembership, RulesEvidence};
+use pod_status::{Evidence, MeshMembership};
 use report::{PodState, RedirectionMode, StateReason};
 
 use super::state_reason;
@@ -73,8 +73,7 @@ pub(super) fn judge_without_ambient(
         SidecarDecision::Unreadable(error) => {
             shown.mode = Some(RedirectionMode::Sidecar);
             shown.reason = SidecarDecision::state_reason();
-            evidence.membership = MeshMembership::Member;
-            evidence.rules = RulesEvidence::Absent { failing: true };
+            evidence.membership = MeshMembership::Member; // its rules may be those of earlier annotations
             shown.problem =
                 Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
         }

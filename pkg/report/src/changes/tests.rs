@@ -1,27 +1,17 @@
-use crate::{DifferenceKind, KernelView, RedirectionMode, StateDifference, StateReason, ZtunnelState};
+use crate::{DifferenceKind, RedirectionMode, StateDifference, StateReason, ZtunnelState};
 
 use super::*;
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
-        message: String::new(),
         namespace: "shop".into(),
         name: name.into(),
         uid: "u".into(),
-        ips: Vec::new(),
         phase: "Running".into(),
         capture,
         mode: Some(RedirectionMode::Node),
         reason: StateReason { code: "c".into(), message: "its namespace is labelled".into() },
-        last_transition_time: None,
-        redirection_annotation: None,
-        kernel: KernelView::default(),
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 

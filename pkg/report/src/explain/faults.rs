@@ -54,7 +54,7 @@ fn agent_down(state: &StateReport) -> Option<Finding> {
                 not start.";
     let advice = [
         "Find the agent's pod of this node: kubectl get pods -A -o wide -l k8s-app=istio-cni-node.",
-        "Read why it ended: kubectl logs --previous, or the container runtime's log on the node.",
+        "Find out why it ended: kubectl logs --previous, or the container runtime's log on the node.",
     ];
     (state.observation.observer == Observer::Command)
         .then(|| Finding::new_unhealthy("agent-down", message, &advice))

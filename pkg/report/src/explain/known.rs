@@ -94,7 +94,7 @@ fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
         return None;
     }
     let message = format!("The pod {} has no address yet, so there is nothing to capture.", pod_title(pod));
-    let advice = ["See in kubectl describe pod whether it has been scheduled and its network has been made."];
+    let advice = ["See in kubectl describe pod whether it has been scheduled and its network is set up."];
     Some(Finding::new_unhealthy("no-address", message, &advice))
 }
 

@@ -26,15 +26,27 @@ pub(super) fn describe_pod(state: &StateReport, pod: &PodState, answer: &str) ->
     all.extend(exception_sentences(pod));
     let problem = pod.problem.as_ref().filter(is_new);
     all.extend(problem.map(|problem| format!("Last error: {}.", to_clause(problem))));
-    let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
     let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
-    all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| change_sentence(which, change)));
+    let changes = which.zip(pod_changes(state, pod)).take(MOST_CHANGES);
+    all.extend(changes.map(|(which, change)| change_sentence(which, change)));
     all.iter().map(|text| to_sentence(text)).collect()
 }
 
-fn since_sentence(state: &StateReport, pod: &PodState) -> String {
+/// Returns the changes of a pod, the newest first, without those of earlier pods of its name.
+fn pod_changes<'a>(
+    state: &'a StateReport,
+    pod: &'a PodState,
+) -> impl Iterator<Item = &'a ChangeRecord> + Clone {
     let title = pod.title();
-    let mut changes = state.history.iter().filter(|change| change.pod.as_ref() == Some(&title));
+    let created = pod.created_at.as_deref().and_then(|created| created.get(..19)); // whole seconds
+    let is_own = move |change: &&ChangeRecord| {
+        change.pod.as_ref() == Some(&title) && change.started_at.get(..19) >= created
+    };
+    state.history.iter().filter(is_own)
+}
+
+fn since_sentence(state: &StateReport, pod: &PodState) -> String {
+    let mut changes = pod_changes(state, pod);
     let is_uncaptured =
         matches!(pod.capture, CaptureState::Pending | CaptureState::Bypassing | CaptureState::Held);
     // A change that succeeded did not lead to this state.

@@ -162,6 +162,16 @@ fn pods_that_should_be_captured() {
             "missing or incomplete (the rules of IPv4 are missing). All or some of its traffic bypasses",
         ),
         (
+            RedirectionMode::Sidecar,
+            |pod| {
+                pod.capture = Pending;
+                pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
+            },
+            "sidecar-rules-missing",
+            PodVerdict::Unhealthy,
+            "missing or incomplete (the rules of IPv4 are missing). It is not captured yet.",
+        ),
+        (
             RedirectionMode::InPod,
             |pod| {
                 pod.capture = Bypassing;
@@ -442,6 +452,11 @@ fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the
     );
     state.history.truncate(1);
     assert_eq!(asked(&state).details[0], NO_TRANSITION);
+    state.history.push(change("2026-11-19T01:00:00Z", "drift"));
+    state.pods[0].created_at = Some("2026-11-21T02:00:00Z".into());
+    let details = asked(&state).details;
+    assert_eq!(details[0], NO_TRANSITION, "that was an earlier pod of its name");
+    assert!(details.last().unwrap().starts_with("The last change, at 2026-11-21T02:00:00Z"), "{details:?}");
 }
 
 #[test]

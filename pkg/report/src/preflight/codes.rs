@@ -24,7 +24,7 @@ macro_rules! preflight_codes {
 preflight_codes! {
     /// The kernel refuses the rules of a captured pod.
     PodRules "pod-rules" "the kernel takes the rules of a captured pod"
-        "No pod can be captured by in-pod redirection."
+        "In-pod capture is impossible."
         "Load the modules nf_tables, nft_compat, nf_nat, xt_REDIRECT, xt_connmark and xt_mark, or use a kernel that has them."
     /// The kernel refuses policy rules by mark.
     PolicyRules "policy-rules" "the kernel delivers packets by their mark"

@@ -41,7 +41,7 @@ pub enum SettingsChangeError {
     #[error("a change of settings has at least one")]
     Nothing,
     /// The text has another form than that of [`SettingsChange::to_json`].
-    #[error("these are no settings: {0}")]
+    #[error("not settings: {0}")]
     Form(String),
 }
 

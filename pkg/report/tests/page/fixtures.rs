@@ -139,7 +139,7 @@ pub(crate) fn rollout() -> StateReport {
     state
 }
 
-/// In-pod redirection: one pod is refused by ztunnel and held, one has a sidecar.
+/// In-pod capture: one pod is refused by ztunnel and held, one has a sidecar.
 pub(crate) fn in_pod() -> StateReport {
     let mut state = well();
     state.node.mode = Some(RedirectionMode::InPod);
@@ -233,7 +233,7 @@ fn host_network() -> PodState {
         ips: vec![IpAddr::from([192, 168, 7, 3])],
         capture: CaptureState::Outside,
         mode: None,
-        reason: reason("host-network", "it lives in the node's network namespace (hostNetwork)"),
+        reason: reason("host-network", "it uses the node's network namespace (hostNetwork)"),
         redirection_annotation: None,
         kernel: KernelView::default(),
         ..node_pod(90, "kube-system", "kube-proxy-5jx8w")

@@ -25,7 +25,7 @@ pub(crate) fn no_ztunnel_open() -> StateReport {
     state
 }
 
-/// In-pod redirection, and there is no ztunnel: pods have no rules yet. One has a sidecar, and does not need it.
+/// In-pod capture, and there is no ztunnel: pods have no rules yet. One has a sidecar, and does not need it.
 pub(crate) fn no_ztunnel_in_pod() -> StateReport {
     let mut state = well();
     state.node.mode = Some(RedirectionMode::InPod);

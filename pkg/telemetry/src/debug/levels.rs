@@ -101,7 +101,7 @@ async fn apply_change(
     let scope = named.or_else(|| query_parameter(uri, "scope")).or(sent.scope);
     let level = query_parameter(uri, "level").or(sent.level);
     let Some((scope, level)) = scope.zip(level) else {
-        return Err((StatusCode::BAD_REQUEST, "say which scope, and which level".to_owned()));
+        return Err((StatusCode::BAD_REQUEST, "a scope and a level are required".to_owned()));
     };
     set_scope_level(logger, &scope, &level)?;
     if scope == ALL_SCOPES { Ok(render_scopes(logger)) } else { render_scope(logger, &scope) }

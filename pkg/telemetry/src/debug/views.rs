@@ -122,7 +122,7 @@ fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
     if [namespace, name].into_iter().all(is_object_name) {
         Ok((namespace.to_owned(), name.to_owned()))
     } else {
-        Err("these are no names of a namespace and a pod")
+        Err("not the names of a namespace and a pod")
     }
 }
 

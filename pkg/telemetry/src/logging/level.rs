@@ -117,7 +117,7 @@ fn scope_and_level(part: &str) -> Result<(&str, OutputLevel), String> {
     let (scope, name) = part.split_once(':').unwrap_or((DEFAULT_SCOPE, part));
     let level = OutputLevel::from_name(name).ok_or_else(|| {
         let names = OutputLevel::ALL.map(OutputLevel::as_str).join(", ");
-        format!("{name:?} in {part:?} is not a level (they are {names})")
+        format!("{name:?} in {part:?} is not a level (known: {names})")
     })?;
     if scope.is_empty() { Err(format!("{part:?} names no scope")) } else { Ok((scope, level)) }
 }

@@ -11,14 +11,14 @@ use super::{Logger, OutputLevel};
 /// Scopes of our lines, and their names in newer versions of Istio, each with its description.
 const SCOPES: [(&str, &str); 9] = [
     ("ambient", "pods of ambient mode: who is captured, and how"),
-    ("cni", "what the plugin tells"),
+    ("cni", "log lines of the plugin"),
     ("cni-agent", "Istio's name for install, ambient, repair and zds together"),
     ("cni-plugin", "Istio's name for cni"),
     (DEFAULT_SCOPE, "every scope that has no level of its own"),
     ("install", "files on the node, and the daemon itself"),
-    (LIBRARY_SCOPE, "what libraries say: the API server's client, HTTP, TLS"),
-    ("repair", "pods that lost the race, and what is done for them"),
-    ("zds", "what is said between the agent and ztunnel"),
+    (LIBRARY_SCOPE, "libraries: the API server's client, HTTP, TLS"),
+    ("repair", "repair of pods"),
+    ("zds", "messages between the agent and ztunnel"),
 ];
 
 /// Current state of a scope.
@@ -40,7 +40,7 @@ pub struct LogScope {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
     /// The scope does not exist.
-    #[error("unknown scope name: {name} (there are {known})")]
+    #[error("unknown scope name: {name} (known: {known})")]
     UnknownScope {
         /// Requested name.
         name: String,
@@ -48,7 +48,7 @@ pub enum LevelError {
         known: String,
     },
     /// The level does not exist.
-    #[error("{name:?} is not a level (they are {known})")]
+    #[error("{name:?} is not a level (known: {known})")]
     UnknownLevel {
         /// Requested name.
         name: String,

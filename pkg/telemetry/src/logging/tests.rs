@@ -106,7 +106,7 @@ fn levels_that_cannot_be_read_count_for_nothing_and_are_told() {
     assert_eq!(flagged.collect::<Vec<_>>(), [level, level, level, "--log_stacktrace_level"]);
     assert_eq!(
         options.warnings[0],
-        "--log_output_level: \"loud\" in \"cni:loud\" is not a level (they are none, fatal, error, warn, info, debug)"
+        "--log_output_level: \"loud\" in \"cni:loud\" is not a level (known: none, fatal, error, warn, info, debug)"
     );
     assert_eq!(options.warnings[2], "--log_output_level: \":info\" names no scope");
 }

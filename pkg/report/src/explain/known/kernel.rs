@@ -117,7 +117,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
     let first = to_clause(pod.kernel.differences.first()?);
     let (title, number) = (pod_title(pod), pod.kernel.differences.len());
     let more = more_clause(number - 1);
-    if pod.mode == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
+    if pod.mode == Some(RedirectionMode::Sidecar) {
         let message = format!(
             "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
              {}",
@@ -134,8 +134,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
         format_count(number, "place"),
         traffic_consequence(pod)
     );
-    let advice = if pod.mode == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repair_advice(state) };
-    Some(Finding::new_unhealthy("drifted", message, advice))
+    Some(Finding::new_unhealthy("drifted", message, repair_advice(state)))
 }
 
 /// Returns the finding for a pod whose state the kernel could not report.

@@ -216,13 +216,13 @@ async fn mistakes_about_levels_are_told() {
     let (_, router) = node();
     let before = ask(&router, "GET /debug/log", "").await.body;
     for (line, body, why) in [
-        ("PUT /debug/log?scope=nothing&level=debug", "", "unknown scope name: nothing (there are "),
+        ("PUT /debug/log?scope=nothing&level=debug", "", "unknown scope name: nothing (known: "),
         ("PUT /debug/log/nothing?level=debug", "", "unknown scope name: nothing"),
         ("GET /debug/log/nothing", "", "unknown scope name: nothing"),
         ("GET /debug/log/all", "", "unknown scope name: all"),
         ("PUT /debug/log?scope=cni&level=loud", "", "\"loud\" is not a level"),
-        ("PUT /debug/log?scope=cni", "", "say which scope"),
-        ("PUT /debug/log?level=debug", "", "say which scope"),
+        ("PUT /debug/log?scope=cni", "", "a scope and a level are required"),
+        ("PUT /debug/log?level=debug", "", "a scope and a level are required"),
         ("PUT /debug/log", "{", "unable to decode request"),
         ("PUT /debug/log", r#"{"scope": 7}"#, "unable to decode request"),
         ("GET /scopej/nothing", "", "unknown scope name: nothing"),
@@ -243,7 +243,7 @@ async fn mistakes_about_levels_are_told() {
 async fn controlz_clients_find_what_they_know() {
     let (_, router) = node();
     let scope = |level: &str| {
-        json!({"name": "cni", "description": "what the plugin tells", "output_level": level,
+        json!({"name": "cni", "description": "log lines of the plugin", "output_level": level,
                "stack_trace_level": "none", "log_callers": false})
     };
     assert_eq!(ask(&router, "GET /scopej/cni", "").await.json(), scope("info"));

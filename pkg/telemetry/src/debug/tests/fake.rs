@@ -73,10 +73,8 @@ impl StateInspector for Fake {
 
 fn pod(number: usize) -> PodState {
     PodState {
-        message: String::new(),
         namespace: "shop".to_owned(),
         name: format!("web-{number}"),
-        uid: Default::default(),
         ips: vec![[10, 0, 0, 1].into()],
         phase: "Running".to_owned(),
         capture: CaptureState::Captured,
@@ -85,15 +83,8 @@ fn pod(number: usize) -> PodState {
             code: "ambient-namespace".to_owned(),
             message: "its namespace is labelled".to_owned(),
         },
-        last_transition_time: None,
-        redirection_annotation: None,
         kernel: KernelView { observed: vec!["x".repeat(3500)], ..KernelView::default() },
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 

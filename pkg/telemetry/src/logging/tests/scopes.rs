@@ -34,10 +34,10 @@ fn a_level_is_changed_by_name_and_mistakes_change_nothing() {
         (
             "nothing",
             "debug",
-            "unknown scope name: nothing (there are ambient, cni, cni-agent, cni-plugin, default, install, kube, repair, zds)",
+            "unknown scope name: nothing (known: ambient, cni, cni-agent, cni-plugin, default, install, kube, repair, zds)",
         ),
-        ("cni", "loud", "\"loud\" is not a level (they are none, fatal, error, warn, info, debug)"),
-        ("cni", "", "\"\" is not a level (they are none, fatal, error, warn, info, debug)"),
+        ("cni", "loud", "\"loud\" is not a level (known: none, fatal, error, warn, info, debug)"),
+        ("cni", "", "\"\" is not a level (known: none, fatal, error, warn, info, debug)"),
     ] {
         assert_eq!(logger.change_level(scope, level).unwrap_err().to_string(), mistake);
     }
