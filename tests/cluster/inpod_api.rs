@@ -1,4 +1,4 @@
-//! In-pod redirection with the real API server: which pods are annotated, and when.
+//! In-pod capture with the real API server: which pods are annotated, and when.
 
 use std::path::Path;
 

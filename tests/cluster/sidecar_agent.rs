@@ -106,6 +106,18 @@ impl Cluster {
         self.fixture.api.create_pod(&pod)["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
+    /// Creates an injected pod on this node, and waits until the agent answers without a request; returns its UID, and the number
+    /// of the agent's requests until its watch had shown the pod.
+    fn create_watched(&self, name: &str) -> (String, usize) {
+        let uid = self.create(name);
+        let requests = kit::until("the agent's watch shows the pod", || {
+            let before = self.asked_by_agent(name);
+            assert_eq!(self.ask(name, &uid)["pod"]["metadata"]["uid"], json!(uid));
+            Some(before).filter(|before| self.asked_by_agent(name) == *before)
+        });
+        (uid, requests)
+    }
+
     fn socket(&self) -> PathBuf {
         self.fixture.node.run_dir().join("agent.sock")
     }
@@ -172,12 +184,12 @@ fn a_pod_that_the_agent_watches_is_redirected_without_any_request() {
     let daemon = cluster.fixture.daemon();
     cluster.fixture.wait_until_watched("pods");
     for name in ["one", "two"] {
-        let uid = cluster.create(name);
+        let (uid, requests) = cluster.create_watched(name);
         cluster.redirects(name, &uid);
         let netns = bare_pod(V4);
         cluster.call("ADD", &netns, name, &uid).run().ok();
         cluster.call("CHECK", &netns, name, &uid).run().ok();
-        assert_eq!(cluster.asked_by_agent(name), 0, "{}", daemon.log());
+        assert_eq!(cluster.asked_by_agent(name), requests, "{}", daemon.log());
     }
     assert_eq!(cluster.asked_by_plugin(), 0, "{}", daemon.log());
     // Two ADDs of two pods each.
@@ -329,11 +341,9 @@ fn the_api_server_has_the_last_word_on_a_pod_without_a_uid() {
     let Some(cluster) = Cluster::allowed("sidecar-no-uid", &our_rules()) else { return };
     let _daemon = cluster.fixture.daemon();
     cluster.fixture.wait_until_watched("pods");
-    let uid = cluster.create("one");
-    assert_eq!(cluster.ask("one", &uid)["pod"]["metadata"]["uid"], json!(uid));
-    assert_eq!(cluster.asked_by_agent("one"), 0);
+    let (uid, requests) = cluster.create_watched("one");
     assert_eq!(cluster.ask("one", "")["pod"]["metadata"]["uid"], json!(uid));
-    assert_eq!(cluster.asked_by_agent("one"), 1);
+    assert_eq!(cluster.asked_by_agent("one"), requests + 1);
 }
 
 #[test]

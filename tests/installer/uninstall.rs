@@ -156,6 +156,7 @@ fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
     let (gate, empty) = (node.dir().join("gate"), node.dir().join("empty"));
     [&gate, &empty].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
     fs::write(gate.join("shut"), "").unwrap();
+    fs::write(node.run_dir().join("history.jsonl.tmp.aZ09bcde"), "").unwrap(); // of a killed agent
     kit::write_script(&gate.join("iptables-legacy-save"), GATE);
     let (api, address) = revoking(&node, || false);
     let container = [

@@ -93,12 +93,15 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
     // Checked before the agent opens its own ports.
     let ports = node_status::taken_ports(&settings.listening_ports());
     let (settings, cluster) = (Arc::new(settings), Arc::new(ClusterAccess::default()));
+    if settings.ambient.is_none() && Uninstallation::new(Arc::clone(&settings)).is_ambient {
+        warn!(target: "install", "an agent with ambient mode ran on this node: pods may still be captured");
+    }
     let done = runtime.block_on(async {
         // Started before anything slow: our own pod decides what a SIGTERM means.
         let owner = tokio::spawn(cluster::follow_owner(Arc::clone(&settings), Arc::clone(&cluster)));
         let (daemon, parts) = spawn_blocking(move || start_parts(settings, ports, cluster, logger, lock))
             .await
-            .context("the start has panicked")??;
+            .context("the start panicked")??;
         daemon.serve_until_stopped(parts, owner, signals).await
     });
     runtime.shutdown_background(); // requests to the agent that are still pending are abandoned
@@ -110,7 +113,7 @@ pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitC
 fn lock_node(settings: &DaemonSettings) -> Result<Option<NodeLock>> {
     match NodeLock::acquire(&settings.lock_file()) {
         Err(error) if settings.ambient.is_none() && error.is::<io::Error>() => {
-            warn!(target: "install", error = model::describe_error(&*error), "no other agent is kept from this node");
+            warn!(target: "install", error = model::describe_error(&*error), "cannot lock the node: a second agent would not be noticed");
             Ok(None)
         }
         lock => lock.map(Some),
@@ -477,7 +480,7 @@ async fn wait_for_shutdown(
         signal = signals.next_signal() => Ok(signal),
         _ = installer => bail!("the installer ended unexpectedly"),
         _ = agent => bail!("the agent's reconciler ended unexpectedly"),
-        Some(what) = dead.recv() => bail!("{what}: the process ends, to begin anew"),
+        Some(what) = dead.recv() => bail!("{what}: exiting, to be restarted"),
     }
 }
 

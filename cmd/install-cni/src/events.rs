@@ -82,7 +82,7 @@ impl EventServer {
 }
 
 async fn answer_add(State(handler): State<PluginEventHandler>, body: Body) -> EventRejection {
-    let late = || Err(internal_error(&format!("the agent did not get to it within {LIMIT:?}")));
+    let late = || Err(internal_error(&format!("the agent did not handle it within {LIMIT:?}")));
     let metrics = handler.metrics.clone();
     let done = timeout(LIMIT, enrol_pod(handler, body)).await.unwrap_or_else(|_| late());
     let (status, why) = done.map_or_else(|refusal| refusal, |()| (StatusCode::OK, String::new()));

@@ -72,7 +72,7 @@ fn all_subcommands() -> Vec<Subcommand> {
         .into_iter()
         .map(|command| (command.code(), command.message(), command.own_flags().to_vec()));
     let others = [
-        ("uninstall", "remove from the node what the agent has made", commands::REMOVAL.to_vec()),
+        ("uninstall", "remove everything of the agent from the node", commands::REMOVAL.to_vec()),
         ("completion", "print a script for bash, zsh or fish that completes commands and flags", Vec::new()),
         ("version", "print the version", version::FLAGS.to_vec()),
     ];

@@ -227,14 +227,19 @@ async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &A
     {
         let path = format!("/api/v1/nodes/{}", identity.node);
         round.node = fetch_object::<Node>(client, &format!("Node {}", identity.node), &path).await;
+        if let ApiAnswer::Found(node) = &round.node
+            && placement::exclusion_reason(daemon_set, node).is_none()
+            && placement::takes_part_in_ambient(daemon_set) == Some(false)
+        {
+            round.pod = fetch_own_pod(client, identity).await;
+        }
         return round;
     }
     let is_answered = matches!(round.daemon_set, ApiAnswer::Found(_) | ApiAnswer::Failed(_));
-    if is_answered || known.presence == DaemonSetPresence::Deleted || identity.namespace.is_empty() {
+    if is_answered || known.presence == DaemonSetPresence::Deleted {
         return round;
     }
-    let name = format!("our own pod {}/{}", identity.namespace, identity.pod);
-    round.pod = fetch_object::<Pod>(client, &name, &own_pod_path(identity)).await;
+    round.pod = fetch_own_pod(client, identity).await;
     match &round.pod {
         ApiAnswer::Found(pod) if pod.metadata.deleted.is_some() => {
             let path = format!("/api/v1/namespaces/{}", identity.namespace);
@@ -255,6 +260,14 @@ fn token_has_expired() -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let times = token_times().ok().flatten();
     times.is_some_and(|(_, expires)| u64::try_from(expires).is_ok_and(|expires| expires <= now))
+}
+
+async fn fetch_own_pod(client: &KubeClient, identity: &AgentIdentity) -> ApiAnswer<Pod> {
+    if identity.namespace.is_empty() {
+        return ApiAnswer::NotAsked;
+    }
+    let name = format!("our own pod {}/{}", identity.namespace, identity.pod);
+    fetch_object(client, &name, &own_pod_path(identity)).await
 }
 
 async fn fetch_object<T: DeserializeOwned>(client: &KubeClient, name: &str, path: &str) -> ApiAnswer<T> {

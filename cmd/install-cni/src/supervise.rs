@@ -110,7 +110,7 @@ impl VitalTasks {
     /// Runs a vital task.
     pub(crate) async fn watch_task(self, name: &'static str, task: impl Future<Output = ()>) {
         if let Err(why) = catch_panic(task).await {
-            self.end_process(format!("{name} has panicked: {why}")).await;
+            self.end_process(format!("{name} panicked: {why}")).await;
         }
     }
 
@@ -123,7 +123,7 @@ impl VitalTasks {
     pub(crate) fn watch_thread(self, name: &'static str, body: impl FnOnce()) {
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) {
             let why = panic_message(&*payload);
-            drop(self.0.blocking_send(format!("{name} has panicked: {why}"))); // as above
+            drop(self.0.blocking_send(format!("{name} panicked: {why}"))); // as above
         }
     }
 }
@@ -177,10 +177,10 @@ mod tests {
         let (vital, mut told) = VitalTasks::new();
         vital.clone().watch_task("one", async {}).await;
         vital.clone().watch_task("another", async { panic!("as it {}", "should") }).await;
-        assert_eq!(told.recv().await.unwrap(), "another has panicked: as it should");
+        assert_eq!(told.recv().await.unwrap(), "another panicked: as it should");
         vital.clone().watch_thread("a thread that ends", || {});
         thread::spawn(|| vital.watch_thread("a thread", || panic!("as it should"))).join().unwrap();
-        assert_eq!(told.recv().await.unwrap(), "a thread has panicked: as it should");
+        assert_eq!(told.recv().await.unwrap(), "a thread panicked: as it should");
         assert!(told.recv().await.is_none());
     }
 }

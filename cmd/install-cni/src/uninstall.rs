@@ -54,8 +54,8 @@ impl Uninstallation {
         match self.daemon_sockets().into_iter().find(|socket| UnixStream::connect(socket).is_ok()) {
             None => Ok(()),
             Some(socket) => bail!(
-                "an agent runs on this node, and would put everything back ({} is served): delete its DaemonSet, which \
-                 takes everything away by itself, or stop it first",
+                "an agent runs on this node, and would restore everything ({} is served): delete its DaemonSet, which \
+                 removes everything by itself, or stop it first",
                 socket.display()
             ),
         }
@@ -72,10 +72,9 @@ impl Uninstallation {
         if !errors.is_empty() {
             return errors;
         }
-        let remove_directory = |path: &PathBuf| removal_failure(path, fs::remove_dir_all(path));
-        errors.extend(self.evidence_directories().iter().filter_map(remove_directory));
-        let remove_file = |path: &PathBuf| removal_failure(path, fs::remove_file(path));
-        errors.extend(self.evidence_files().iter().filter_map(remove_file));
+        errors.extend(self.evidence_directories().iter().filter_map(|path| remove_directory(path)));
+        let failed = self.evidence_files().into_iter().filter_map(|path| hostfs::remove(&path).err());
+        errors.extend(failed.map(|error| error.to_string()));
         let unlocked = lock.map(NodeLock::remove_file);
         errors.extend(unlocked.and_then(Result::err).map(|error| format!("agent.lock: {error}")));
         errors
@@ -130,9 +129,9 @@ fn is_other_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
 }
 
-/// Returns the error of a removal, if any. A path that does not exist is no error.
-fn removal_failure(path: &Path, removed: io::Result<()>) -> Option<String> {
-    let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
+/// Removes a directory with its content; returns the error, if any. A path that does not exist is no error.
+fn remove_directory(path: &Path) -> Option<String> {
+    let error = fs::remove_dir_all(path).err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
     Some(format!("{}: {error}", path.display()))
 }
 

@@ -47,7 +47,7 @@ impl SettingsReader<'_> {
         let host_proc = PathBuf::from(self.flag_text(&options::HOST_PROC));
         let agent = capture_modes::CaptureSettings {
             capture,
-            // Charts that leave the entry to the agent, or set selectors, belong to versions with in-pod redirection, and lack the
+            // Charts that leave the entry to the agent, or set selectors, belong to versions with in-pod capture, and lack the
             // mounts that node-level capture needs.
             starts_in_pod: self.is_generated() || policy.enablement.is_some(),
             node,
@@ -188,8 +188,9 @@ impl SettingsReader<'_> {
     pub(super) fn existing_connections(&mut self) -> ExistingConnections {
         self.parse_flag(&options::EXISTING_CONNECTIONS, |text| match text {
             "" => Ok(ExistingConnections::default()),
-            _ => ExistingConnections::from_name(text)
-                .ok_or_else(|| format!("{text:?} is not one of: keep, reset")),
+            _ => {
+                ExistingConnections::from_name(text).ok_or_else(|| format!("{text:?} must be keep or reset"))
+            }
         })
     }
 
@@ -277,9 +278,9 @@ fn write_scalars_as_text(value: &mut serde_json::Value) {
 }
 
 fn parse_route_tables(text: &str) -> Result<RouteTables, String> {
-    let numbers: Vec<u32> = model::list_elements(text).filter_map(|number| number.parse().ok()).collect();
-    let [inbound, outbound, slot_inbound, slot_outbound, slot_return] = numbers[..] else {
-        return Err(format!("{text:?} are not five numbers"));
+    let numbers: Result<Vec<u32>, _> = model::list_elements(text).map(str::parse).collect();
+    let Ok(&[inbound, outbound, slot_inbound, slot_outbound, slot_return]) = numbers.as_deref() else {
+        return Err(format!("{text:?} must be five numbers"));
     };
     let tables = RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return };
     let all = NodeConfig { tables, ..NodeConfig::default() }.all_tables();

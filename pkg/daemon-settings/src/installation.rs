@@ -90,7 +90,7 @@ impl SettingsReader<'_> {
                 None => text.parse(),
             };
             let mode = mode.ok().filter(|mode| (1..=0o777).contains(mode));
-            mode.ok_or_else(|| format!("{text:?} are no permission bits, such as 0600"))
+            mode.ok_or_else(|| format!("{text:?} is not a mode such as 0600"))
         })
     }
 

@@ -373,7 +373,7 @@ impl SettingsReader<'_> {
             None => (identity.namespace.clone(), reference.clone()),
         };
         if namespace.is_empty() || name.is_empty() || name.contains('/') {
-            let what = format!("{reference:?} is no [namespace/]name, or our own namespace is not known");
+            let what = format!("{reference:?} is not [namespace/]name, or the agent's namespace is unknown");
             self.add_mistake(&options::CNI_CONFIG_MAP, what);
             return None;
         }

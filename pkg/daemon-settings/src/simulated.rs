@@ -74,7 +74,7 @@ fn read_flags(
     let arguments = own.chain(change.arguments.iter().map(OsString::from));
     match flags::parse(options::ALL.as_slice(), options::STYLE, arguments, variable) {
         Ok(ParseOutcome::Run(values)) => Ok(values),
-        Ok(ParseOutcome::Help) => Err(SettingsErrors(vec!["--help is no setting".to_owned()])),
+        Ok(ParseOutcome::Help) => Err(SettingsErrors(vec!["--help is not a setting".to_owned()])),
         Err(errors) => Err(SettingsErrors(errors.0.iter().map(ToString::to_string).collect())),
     }
 }
@@ -98,5 +98,5 @@ fn other_changes(
         .variables
         .iter()
         .filter(|(name, value)| !is_known(name) && around.variable(name).unwrap_or_default() != **value);
-    named.chain(unknown.map(|(name, _)| format!("{name}, which is no setting of this agent"))).collect()
+    named.chain(unknown.map(|(name, _)| format!("{name}, which is not a setting of this agent"))).collect()
 }

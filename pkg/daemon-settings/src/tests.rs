@@ -537,6 +537,7 @@ fn mistakes_in_ambient_settings_are_told_by_their_flags() {
         ("--no-ztunnel-policy", "drop"),
         ("--ztunnel-label", "ztunnel"),
         ("--ambient-tables", "100,101,110"),
+        ("--ambient-tables", "100,101,l05,110,120,130"),
         ("--ambient-tables", "100,101,110,110,130"),
         ("--ambient-tables", "254,101,110,120,130"),
         ("--ambient-rule-priority", "0"),
@@ -676,7 +677,7 @@ fn existing_connections_are_kept_unless_the_operator_wants_otherwise() {
     ] {
         assert_eq!(existing(text), Ok(expected), "{text}");
     }
-    let mistake = "--existing-connections: \"close\" is not one of: keep, reset";
+    let mistake = "--existing-connections: \"close\" must be keep or reset";
     assert_eq!(existing("close"), Err(vec![mistake.to_owned()]));
 }
 

@@ -40,7 +40,7 @@ impl ListSplitter {
                 self.in_items =
                     *byte == b'[' && !self.in_string && self.depth == 2 && names_items(&self.rest);
                 if self.rest.len() > MAX_REST {
-                    return Err("the list is none".to_owned());
+                    return Err("the response is not a list".to_owned());
                 }
             }
         }
@@ -97,7 +97,7 @@ impl ListSplitter {
         if self.depth == 0 && !self.rest.is_empty() {
             Ok(self.rest)
         } else {
-            Err("the list breaks off".to_owned())
+            Err("the list is cut off".to_owned())
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Each setting reaches the agent, in either layout: in the ConfigMap, or in the container's environment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::helm::{Helm, each, object};
 
+const LAYOUTS: [&str; 2] = ["millrace.pluginConfig=generated", "millrace.pluginConfig=template"];
 /// A value, and the resulting variable of the agent.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("chained=false", "CHAINED_CNI_PLUGIN", "false"),
@@ -43,11 +44,14 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.proofInterval=10s", "PROOF_INTERVAL", "10s"),
 ];
 
+fn agent_container(objects: &[Value]) -> &Value {
+    &object(objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"]["containers"][0]
+}
+
 /// The container's environment without references to the pod.
 fn environment(objects: &[Value]) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let container =
-        &object(objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"]["containers"][0];
+    let container = agent_container(objects);
     let mut environment = BTreeMap::new();
     if container["envFrom"][0]["configMapRef"]["name"] == "istio-cni-config" {
         let data = object(objects, "ConfigMap", "istio-cni-config")["data"].as_object().unwrap();
@@ -62,14 +66,50 @@ fn environment(objects: &[Value]) -> BTreeMap<String, String> {
 #[test]
 fn each_setting_reaches_the_agent_in_either_layout() {
     let Some(helm) = Helm::find() else { return };
-    let layouts = ["millrace.pluginConfig=generated", "millrace.pluginConfig=template"];
-    let cases = layouts.iter().flat_map(|layout| SETTINGS.iter().map(move |setting| (*layout, *setting)));
+    let cases = LAYOUTS.iter().flat_map(|layout| SETTINGS.iter().map(move |setting| (*layout, *setting)));
     each(cases.collect(), |(layout, (set, name, expected))| {
         // Settings of ambient mode need it enabled.
         let objects = helm.template(&[layout, "ambient.enabled=true", set]).unwrap();
         let found = environment(&objects).remove(name);
         assert_eq!(found.as_deref(), Some(expected), "{layout} {set}: {name}");
     });
+}
+
+/// Server-side apply refuses a list that has a name twice, and Flux a map that has a key twice.
+#[test]
+fn a_variable_or_annotation_of_the_user_takes_the_place_of_the_charts_own() {
+    let Some(helm) = Helm::find() else { return };
+    let own =
+        ["AMBIENT_ENABLED=false", "AMBIENT_IPV6=false", "NODE_NAME=x", "POD_NAME=x", "SYSTEM_NAMESPACE=x"];
+    let set = own.map(|variable| format!("env.{variable}"));
+    for layout in LAYOUTS {
+        let annotation = r"podAnnotations.prometheus\.io/scrape=no";
+        let others = [layout, annotation, "ambient.enabled=true", "millrace.ztunnelNamespace=y"];
+        let set: Vec<&str> = set.iter().map(String::as_str).chain(others).collect();
+        let objects = helm.template(&set).unwrap();
+        let list = agent_container(&objects)["env"].as_array().unwrap();
+        let names: BTreeSet<&str> = list.iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names.len(), list.len(), "{layout}: {list:#?}");
+        let environment = environment(&objects);
+        for variable in own {
+            let (name, value) = variable.split_once('=').unwrap();
+            assert_eq!(environment[name], value, "{layout}: {name}");
+        }
+        let template = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"];
+        assert_eq!(template["metadata"]["annotations"]["prometheus.io/scrape"], "no", "{layout}");
+    }
+}
+
+/// An agent that ends reads it there, where a ConfigMap has the variable.
+#[test]
+fn the_daemon_set_itself_shows_whether_its_agents_capture_pods() {
+    let Some(helm) = Helm::find() else { return };
+    for ambient in ["true", "false"] {
+        let objects = helm.template(&[LAYOUTS[0], &format!("ambient.enabled={ambient}")]).unwrap();
+        let annotations = &object(&objects, "DaemonSet", "istio-cni-node")["metadata"]["annotations"];
+        assert_eq!(annotations["cni.istio.io/ambient-enabled"], ambient);
+        assert_eq!(environment(&objects)["AMBIENT_ENABLED"], ambient);
+    }
 }
 
 /// An agent without the mode removes the copy that an earlier one wrote.

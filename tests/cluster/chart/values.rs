@@ -251,6 +251,33 @@ fn selinux_options_keep_the_type_that_works() {
     assert_eq!(options(&["platform=rke2"]), json!({"type": "spc_t"}));
 }
 
+/// GKE admits critical pods outside kube-system only where a quota covers their class.
+#[test]
+fn the_quota_covers_each_priority_class_of_the_pods() {
+    let Some(helm) = Helm::find() else { return };
+    for (controller, number) in [("millrace.taintController.enabled=true", 2), ("platform=gke", 1)] {
+        let objects = helm.template(&["platform=gke", controller]).unwrap();
+        let quota = object(&objects, "ResourceQuota", "istio-cni-resource-quota");
+        let covered = quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"].as_array().unwrap();
+        let class = |one: &Value| one["spec"]["template"]["spec"]["priorityClassName"].clone();
+        let used: Vec<Value> = objects.iter().map(class).filter(Value::is_string).collect();
+        assert_eq!((used.len(), covered.len()), (number, number), "{used:?}: {covered:?}");
+        assert!(used.iter().all(|class| covered.contains(class)), "{used:?}: {covered:?}");
+    }
+}
+
+/// OpenShift admits no user outside of the namespace's range otherwise.
+#[test]
+fn the_taint_controller_may_have_a_user_of_its_own_on_openshift() {
+    let Some(helm) = Helm::find() else { return };
+    for (platform, expected) in [("platform=openshift", json!(["nonroot-v2"])), ("platform=gke", json!(null))]
+    {
+        let objects = helm.template(&[platform, "millrace.taintController.enabled=true"]).unwrap();
+        let rules = &object(&objects, "ClusterRole", "istio-cni-taint")["rules"];
+        assert_eq!(rules[1]["resourceNames"], expected, "{platform}");
+    }
+}
+
 #[test]
 fn a_variable_may_come_from_a_field() {
     let Some(helm) = Helm::find() else { return };

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use report::CaptureState;
 use serde_json::Value;
 
 use super::catalogue::{Catalogue, exported};
@@ -106,6 +107,9 @@ fn every_expression_fits_what_the_daemon_exports() {
     let variable = text(&dashboard()["templating"]["list"][1]["query"]["query"]);
     let metric = variable.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(", instance)"));
     assert!(catalogue.contains_key(metric.unwrap()), "{variable}");
+    let states = catalogue.values().filter_map(|labels| labels.get("state")).flatten();
+    let other: Vec<_> = states.filter(|state| CaptureState::from_name(state).is_none()).collect();
+    assert!(other.is_empty(), "commands and docs have other words for {other:?}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     assert_eq!(joined["source"], json!({"component": "istio-cni", "host": "events-pods"}));
     let refused = event(&cluster.fixture, &host.uid, "RefusedByMesh", 1);
     assert_eq!(refused["type"], "Warning");
-    let why = "it lives in the node's network namespace (hostNetwork)";
+    let why = "it uses the node's network namespace (hostNetwork)";
     let requested = "Labels or selectors request ambient mode, but the pod is not enrolled";
     assert_eq!(message(&refused), format!("{requested}: {why}."));
 
@@ -255,7 +255,7 @@ fn a_pod_whose_rules_are_removed_repeatedly_is_pending_and_has_an_event_until_th
     kit::holds_for(Duration::from_secs(45), log, || mark() == json!("pending"));
     let repairs = daemon.metric("istio_cni_ambient_repairs_total{place=\"pod\"}").unwrap();
     assert!((3.0..=REPAIRS).contains(&repairs), "{repairs}");
-    assert_eq!(daemon.metric("istio_cni_ambient_pods{state=\"pending\"}"), Some(1.0));
+    assert_eq!(daemon.metric("istio_cni_mesh_pods{redirection=\"ambient\",state=\"pending\"}"), Some(1.0));
     let lines = || {
         let mut lines = kit::log_lines(&daemon.log());
         lines.retain(|line| {

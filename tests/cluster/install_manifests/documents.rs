@@ -16,7 +16,7 @@ pub(crate) fn repository(path: &str) -> PathBuf {
 pub(crate) const SIDECAR: &str = "istio-cni.yaml";
 /// The manifest with ambient mode and node-level capture.
 pub(crate) const AMBIENT: &str = "istio-cni-ambient.yaml";
-/// The manifest with ambient mode and in-pod redirection.
+/// The manifest with ambient mode and in-pod capture.
 pub(crate) const IN_POD: &str = "istio-cni-in-pod.yaml";
 
 /// Every document of a manifest, in its order.

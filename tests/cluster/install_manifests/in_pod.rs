@@ -1,4 +1,4 @@
-//! The manifest with in-pod redirection: its permissions, mounts and settings, which the agent accepts.
+//! The manifest with in-pod capture: its permissions, mounts and settings, which the agent accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

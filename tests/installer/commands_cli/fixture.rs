@@ -109,7 +109,6 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
         false => ("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
     };
     PodState {
-        message: String::new(),
         namespace: namespace.into(),
         name: name.into(),
         uid: format!("uid-{name}").into(),
@@ -119,14 +118,8 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
         mode: (!outside).then_some(RedirectionMode::Sidecar),
         reason: StateReason { code: code.into(), message: words.into() },
         last_transition_time: Some("2026-11-21T01:00:00.5Z".into()),
-        redirection_annotation: None,
         kernel: KernelView { observed_at: Some("2026-11-21T03:00:00Z".into()), ..KernelView::default() },
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 

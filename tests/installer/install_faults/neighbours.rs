@@ -84,7 +84,7 @@ fn without_the_directory_of_the_sockets_the_plugin_is_installed_as_usual() {
         let daemon = fixture.start_ready();
         assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"], "{}", daemon.log());
         assert_eq!(
-            daemon.logged("no other agent is kept from this node", ""),
+            daemon.logged("cannot lock the node: a second agent would not be noticed", ""),
             lacks_lock,
             "{}",
             daemon.log()

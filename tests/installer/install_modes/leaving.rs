@@ -119,6 +119,19 @@ fn a_cleanup_leaves_nothing_of_a_network_that_is_gone() {
     assert_eq!(fixture.read("05-new.conflist"), NETWORK);
 }
 
+/// Charts whose DaemonSet does not show the mode turn ambient mode off without an uninstallation.
+#[test]
+fn an_agent_without_ambient_mode_warns_that_one_with_it_ran() {
+    const WARNING: &str = "an agent with ambient mode ran on this node: pods may still be captured";
+    let fixture = InstallFixture::new(&[]);
+    let daemon = fixture.start_ready();
+    assert_eq!(daemon.logged(WARNING, ""), 0, "{}", daemon.log());
+    daemon.kill();
+    fs::write(fixture.node.run_dir().join("settings-before.json"), "{}").unwrap();
+    let daemon = fixture.start_ready();
+    assert_eq!(daemon.logged(WARNING, ""), 1, "{}", daemon.log());
+}
+
 #[test]
 fn never_means_that_everything_stays() {
     for mode in MODES {

@@ -34,12 +34,12 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
     call.output.print_value(&shown, |is_wide, colour| tables::pods_table(&state, &shown, is_wide, colour))?;
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,
-        (_, true) => complain_unknown(&tables::empty_list_doubts(&state)),
+        (_, true) => print_unknown(&tables::empty_list_doubts(&state)),
         _ => ExitCode::SUCCESS,
     })
 }
 
-fn complain_unknown(doubts: &[String]) -> ExitCode {
+fn print_unknown(doubts: &[String]) -> ExitCode {
     for unknown in doubts {
         console::print_message(PROGRAM, &format!("unknown: {unknown}"));
     }
@@ -69,7 +69,7 @@ pub(super) fn show_plan(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain_report(&call.settings)?;
     call.output.print_value(&state.plan, |_, colour| tables::render_plan(&state, colour))?;
     Ok(match (state.plan.is_empty(), state.knows_plan()) {
-        (true, false) => complain_unknown(&tables::empty_list_doubts(&state)),
+        (true, false) => print_unknown(&tables::empty_list_doubts(&state)),
         (true, true) => ExitCode::SUCCESS,
         (false, _) => ExitCode::FAILURE,
     })

@@ -34,7 +34,9 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         let changes = watch.record_answer(answer.map_err(|error| model::describe_error(&*error)));
         let time = wire::rfc3339(SystemTime::now());
         for change in changes {
-            call.output.print_event(&change.to_json(&time), &change.to_line(&time))?;
+            if !call.output.print_event(&change.to_json(&time), &change.to_line(&time))? {
+                return Ok(ExitCode::SUCCESS); // nobody reads on
+            }
         }
         let next = began + PERIOD;
         if end.is_some_and(|end| next >= end) {

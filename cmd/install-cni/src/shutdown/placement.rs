@@ -80,9 +80,11 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 const CONTAINER: &str = "install-cni";
 const VARIABLE: &str = "AMBIENT_ENABLED";
 const FLAG: &str = "--ambient-enabled";
+/// Annotation of a DaemonSet whose agents have the variable from a ConfigMap.
+const ANNOTATION: &str = "cni.istio.io/ambient-enabled";
 
 /// Whether the DaemonSet's agents run in ambient mode. `None`: its manifest leaves it open, as when variables come from a
-/// ConfigMap.
+/// ConfigMap, and it has no annotation.
 pub(crate) fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
     let containers = &daemon_set.spec.template.spec.containers;
     let agent = containers.iter().find(|container| container.name == CONTAINER)?;
@@ -92,7 +94,7 @@ pub(crate) fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
         (Some(value), _) => parse_switch(value.strip_prefix('=')?).ok(),
         (None, Some(variable)) => parse_switch(variable.value.as_deref()?).ok(),
         (None, None) if agent.env_from.is_empty() => Some(false),
-        (None, None) => None,
+        (None, None) => parse_switch(daemon_set.metadata.annotations.get(ANNOTATION)?).ok(),
     }
 }
 
@@ -146,6 +148,12 @@ mod tests {
             (json!({"name": "other"}), None),
         ] {
             assert_eq!(with(container.clone()), expected, "{container}");
+        }
+        let from_config_map = json!({"name": "install-cni", "envFrom": [{}]});
+        for (value, expected) in [("true", Some(true)), ("false", Some(false)), ("perhaps", None)] {
+            let mut annotated = daemon_set(&json!({"containers": [from_config_map]}));
+            annotated.metadata.annotations.insert(ANNOTATION.to_owned(), value.to_owned());
+            assert_eq!(takes_part_in_ambient(&annotated), expected, "{value}");
         }
         assert_eq!(takes_part_in_ambient(&DaemonSet::default()), None);
     }

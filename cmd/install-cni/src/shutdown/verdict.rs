@@ -9,7 +9,7 @@ use super::{DaemonSetPresence, ShutdownFacts, placement};
 pub(crate) enum ShutdownVerdict {
     /// Nothing is removed.
     Keep(String),
-    /// Node-level capture is removed, and the plugin stays.
+    /// Capture in ambient mode is removed, and the plugin stays.
     EndAmbient(String),
     /// Everything is removed.
     CleanUp(String),
@@ -64,7 +64,7 @@ pub(super) fn judge_round(known: &ShutdownFacts, round: &ApiAnswers) -> RoundOut
         ApiAnswer::Found(daemon_set) if daemon_set.metadata.deleted.is_some() => {
             RoundOutcome::Decided(ShutdownVerdict::CleanUp(format!("{name} is being deleted")))
         }
-        ApiAnswer::Found(daemon_set) => RoundOutcome::Decided(by_node(daemon_set, &round.node, &name)),
+        ApiAnswer::Found(daemon_set) => RoundOutcome::Decided(by_node(daemon_set, round, &name)),
         _ if known.presence == DaemonSetPresence::Deleted => deleted(),
         ApiAnswer::NotFound if known.presence == DaemonSetPresence::Present => deleted(),
         ApiAnswer::NotFound => by_pod(known, round, &format!("{name} has never been seen")),
@@ -79,12 +79,14 @@ pub(super) fn judge_round(known: &ShutdownFacts, round: &ApiAnswers) -> RoundOut
 }
 
 /// Decides if the DaemonSet exists. Without a clear answer about the node, it is assumed to select the node.
-fn by_node(daemon_set: &DaemonSet, node: &ApiAnswer<Node>, name: &str) -> ShutdownVerdict {
-    match node {
+fn by_node(daemon_set: &DaemonSet, round: &ApiAnswers, name: &str) -> ShutdownVerdict {
+    // A restarted container has the settings of this one, and would capture every pod again.
+    let is_restart = matches!(&round.pod, ApiAnswer::Found(pod) if pod.metadata.deleted.is_none());
+    match &round.node {
         ApiAnswer::Found(node) => match placement::exclusion_reason(daemon_set, node) {
             Some(why) => ShutdownVerdict::CleanUp(format!("{name} no longer selects this node: {why}")),
             // The next agent may lack the permission even to inspect what this one has made.
-            None if placement::takes_part_in_ambient(daemon_set) == Some(false) => {
+            None if !is_restart && placement::takes_part_in_ambient(daemon_set) == Some(false) => {
                 ShutdownVerdict::EndAmbient(format!("{name} still selects this node, without ambient mode"))
             }
             None => ShutdownVerdict::Keep(format!("{name} still selects this node")),

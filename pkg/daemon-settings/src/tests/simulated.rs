@@ -44,7 +44,7 @@ fn a_flag_of_the_agent_wins_over_a_variable() {
 #[test]
 fn what_is_not_simulated_is_named_and_mistakes_are_errors() {
     let other = simulate(&[], &change(&["NODE_NAME=n2", "NATIVE_NFTABLES=true", "NEW=1", "EMPTY="])).unwrap();
-    let expected = ["NODE_NAME", "NATIVE_NFTABLES", "NEW, which is no setting of this agent"];
+    let expected = ["NODE_NAME", "NATIVE_NFTABLES", "NEW, which is not a setting of this agent"];
     assert_eq!(sorted(&other.not_simulated), sorted(&expected.map(str::to_owned)));
     for (variable, mistake) in [
         (

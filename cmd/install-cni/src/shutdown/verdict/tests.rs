@@ -50,16 +50,22 @@ fn a_daemon_set_that_can_be_read_decides() {
     let sidecar_only = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});
     let labelled = json!({"metadata": {"labels": {"mesh": "yes"}}});
-    for (daemon_set, node, expected) in [
-        (deleted, ApiAnswer::NotAsked, Short::CleanUp),
-        (selects.clone(), read(labelled.clone()), Short::Keep),
-        (selects.clone(), read(json!({})), Short::CleanUp),
-        (sidecar_only, read(labelled), Short::EndAmbient),
-        (selects.clone(), ApiAnswer::NotFound, Short::Keep),
-        (selects.clone(), refused(), Short::Keep),
-        (selects, failed(), Short::Keep),
+    let own = |deleted: serde_json::Value| read(json!({"metadata": {"deletionTimestamp": deleted}}));
+    let none = || ApiAnswer::NotAsked;
+    for (daemon_set, node, pod, expected) in [
+        (deleted, ApiAnswer::NotAsked, none(), Short::CleanUp),
+        (selects.clone(), read(labelled.clone()), none(), Short::Keep),
+        (selects.clone(), read(json!({})), none(), Short::CleanUp),
+        (sidecar_only.clone(), read(labelled.clone()), none(), Short::EndAmbient),
+        (sidecar_only.clone(), read(labelled.clone()), refused(), Short::EndAmbient),
+        (sidecar_only.clone(), read(labelled.clone()), own(json!(NOW)), Short::EndAmbient),
+        // Its container is restarted, with the settings that the pod has.
+        (sidecar_only, read(labelled), own(json!(null)), Short::Keep),
+        (selects.clone(), ApiAnswer::NotFound, none(), Short::Keep),
+        (selects.clone(), refused(), none(), Short::Keep),
+        (selects, failed(), none(), Short::Keep),
     ] {
-        let round = ApiAnswers { daemon_set: read(daemon_set), node, ..ApiAnswers::default() };
+        let round = ApiAnswers { daemon_set: read(daemon_set), node, pod, ..ApiAnswers::default() };
         let observation = judge_round(&known(DaemonSetPresence::Present, true, true), &round);
         assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
     }
