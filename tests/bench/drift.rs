@@ -175,8 +175,8 @@ fn captured_pods(fixture: &mut inpod::Fixture) -> Vec<PodSandbox> {
     };
     let pods = (0..PODS).map(start).collect();
     fixture.label(true);
-    let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
-    fixture.daemon.wait_for("all are captured", |daemon| daemon.metric(enrolled) == Some(PODS as f64));
+    let captured = "istio_cni_mesh_pods{redirection=\"ambient\",state=\"captured\"}";
+    fixture.daemon.wait_for("all are captured", |daemon| daemon.metric(captured) == Some(PODS as f64));
     pods
 }
 

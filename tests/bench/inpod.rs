@@ -1,4 +1,4 @@
-//! In-pod redirection: cost of an ADD compared with a bare restore of the same rules, time until a ztunnel has all pods after a
+//! In-pod capture: cost of an ADD compared with a bare restore of the same rules, time until a ztunnel has all pods after a
 //! restart of the agent, and cost of maintaining the pods' rules.
 
 mod add;

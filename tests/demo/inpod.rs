@@ -1,4 +1,4 @@
-//! A node with in-pod redirection: two pods of the mesh, one outside it, an external host, and stubs of ztunnel that implement the
+//! A node with in-pod capture: two pods of the mesh, one outside it, an external host, and stubs of ztunnel that implement the
 //! real protocol.
 
 mod fixture;

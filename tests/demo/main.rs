@@ -1,6 +1,6 @@
 //! `hack/demo`: shows and checks agent and plugin on nodes made of network namespaces.
 //!
-//! By default an ambient node that needs no API server; with `--in-pod` one with in-pod redirection; with `--repair` a pod that
+//! By default an ambient node that needs no API server; with `--in-pod` one with in-pod capture; with `--repair` a pod that
 //! started before the plugin; with `--api` installation, sidecars and the ambient node with a real one. Everything shown is also
 //! checked; the last line is the summary. `--keep` leaves a shell inside.
 #![allow(

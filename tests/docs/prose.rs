@@ -11,6 +11,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("put right", "repaired"),
     ("somebody", "another component, or who it is"),
     ("in words", "as a message"),
+    ("with in-pod redirection", "with in-pod capture"),
 ];
 
 /// Abbreviations with a full stop, which end no sentence.

@@ -168,7 +168,7 @@ fn junit(fixture: &Fixture) {
     let run = fixture.millrace(&["list", "-o", "junit"]);
     assert_eq!(
         (run.status, run.stderr.as_str()),
-        (2, "millrace: -o junit and -o sarif are forms of check alone\n")
+        (2, "millrace: only check supports -o junit and -o sarif\n")
     );
 }
 

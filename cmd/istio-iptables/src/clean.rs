@@ -33,8 +33,8 @@ flags::flag_table!(
         .env(&["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"]),
 );
 
-const USAGE: &str = "istio-clean-iptables removes from this network namespace everything that istio-iptables made, with whatever
-flags it ran: rules of both backends, policy rules with the mark of TPROXY and their routes, the address ::6 on lo.
+const USAGE: &str = "istio-clean-iptables removes from this network namespace everything that istio-iptables created, whatever
+its flags were: rules of both backends, policy rules with the mark of TPROXY and their routes, the address ::6 on lo.
 
 Usage: istio-clean-iptables [flags]
 

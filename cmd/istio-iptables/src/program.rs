@@ -17,7 +17,7 @@ use crate::{
 
 const USAGE: &str =
     "istio-iptables redirects the TCP traffic of this network namespace to the Istio sidecar proxy.
-Repeating it changes nothing. istio-clean-iptables removes everything that it made.
+Repeating it changes nothing. istio-clean-iptables removes everything that it created.
 
 Usage: istio-iptables [flags]
 

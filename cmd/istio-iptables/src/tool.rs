@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io,
+    io::{self, Write as _},
     path::Path,
     process::ExitCode,
 };
@@ -38,9 +38,8 @@ impl IptablesTool {
         })
     }
 
-    #[expect(clippy::print_stderr, reason = "a command line tool tells its user why it failed")]
     fn print_error(self, error: &anyhow::Error) {
-        eprintln!("{self}: {}", model::describe_error(&**error));
+        let _ = writeln!(io::stderr(), "{self}: {}", model::describe_error(&**error));
     }
 }
 

@@ -37,7 +37,7 @@ pub enum ValidationError {
     #[error("cannot listen on {0} nor on {1}: {2}")]
     Listen(SocketAddr, SocketAddr, io::Error),
     /// No connection arrived.
-    #[error("no call to {target} arrived at {ports} within {} ms (last: {last})", within.as_millis())]
+    #[error("no connection to {target} arrived at {ports} within {} ms (last: {last})", within.as_millis())]
     Nothing {
         /// Address connected to.
         target: SocketAddr,
@@ -49,7 +49,7 @@ pub enum ValidationError {
         last: String,
     },
     /// Error of the kernel.
-    #[error("cannot wait for calls: {0}")]
+    #[error("cannot wait for connections: {0}")]
     Wait(io::Error),
 }
 

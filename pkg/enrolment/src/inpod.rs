@@ -132,7 +132,7 @@ fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
         return Vec::new();
     }
     if let Some(first) = invalid.first() {
-        warn(format!("has {:?}, no interface name ({} such)", excerpt(first), invalid.len()));
+        warn(format!("has {:?}, which is not an interface name ({} such)", excerpt(first), invalid.len()));
     }
     interfaces
 }

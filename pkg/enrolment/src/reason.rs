@@ -35,7 +35,7 @@ model::word_enum! {
         /// The pod is the node's proxy.
         Ztunnel = "ztunnel", "it is the node's ztunnel",
         /// The pod runs in the node's network namespace.
-        HostNetwork = "host-network", "it lives in the node's network namespace (hostNetwork)",
+        HostNetwork = "host-network", "it uses the node's network namespace (hostNetwork)",
         /// The pod has ended, and its address may belong to another pod.
         Terminated = "terminated", "it has ended (its phase is Succeeded or Failed)",
         /// The pod was opted out by annotation.

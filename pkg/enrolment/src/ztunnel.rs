@@ -69,7 +69,7 @@ fn living_ztunnels<'a>(index: &'a FactIndex, selector: &'a ZtunnelSelector) -> i
     index.pods().filter(|pod| selector.matches(pod) && !pod.status.has_ended())
 }
 
-/// Whether the newest ztunnel pod that is not terminating connects to the agent, and therefore serves pods with in-pod redirection;
+/// Whether the newest ztunnel pod that is not terminating connects to the agent, and therefore serves pods with in-pod capture;
 /// `None` without a ztunnel. Every such ztunnel has the variable `INPOD_ENABLED` in Istio's chart, to this day; one without it is
 /// recognised when it is ready, which those that connect to us become only then.
 pub fn newest_supports_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Option<bool> {

@@ -6,7 +6,7 @@
 //! apply the same rules.
 //!
 //! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`node`] (those of a node and its
-//! ztunnel), [`inpod`] (those of in-pod redirection: in a pod, and on its node), [`mod@print`] and [`parse`] (text),
+//! ztunnel), [`inpod`] (those of in-pod capture: in a pod, and on its node), [`mod@print`] and [`parse`] (text),
 //! [`plan`] (desired against observed), [`native`] (the same rules in native tables of nf_tables).
 
 pub mod inpod;

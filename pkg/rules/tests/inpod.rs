@@ -1,4 +1,4 @@
-//! The rule sets of in-pod redirection: their text compared with `golden-inpod/<case>.txt` (after an intended change:
+//! The rule sets of in-pod capture: their text compared with `golden-inpod/<case>.txt` (after an intended change:
 //! `MILLRACE_UPDATE_GOLDEN=1 cargo test -p rules --test inpod`, then read the diff), and their invariants.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read its golden files")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]

@@ -1,4 +1,4 @@
-//! ADD of a pod with in-pod redirection: the plugin, the agent, its tools and ztunnel, compared with a bare restore.
+//! ADD of a pod with in-pod capture: the plugin, the agent, its tools and ztunnel, compared with a bare restore.
 
 use std::{fs, path::PathBuf, sync::Arc, thread, time::Duration};
 

@@ -90,10 +90,10 @@ impl Crowd {
         let count = self.pods.len();
         let began = Instant::now();
         self.fixture.label(true);
-        let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
+        let captured = "istio_cni_mesh_pods{redirection=\"ambient\",state=\"captured\"}";
         let daemon = &self.fixture.daemon;
         let what = std::fmt::from_fn(|f| write!(f, "all are captured:\n{}", daemon.log()));
-        kit::until_within(LIMIT, what, || daemon.metric(enrolled) == Some(count as f64));
+        kit::until_within(LIMIT, what, || daemon.metric(captured) == Some(count as f64));
         assert_eq!(self.served(), count);
         println!(
             "{count} running pods join by their namespace's label: captured, looked at again and served after {:.1?}",

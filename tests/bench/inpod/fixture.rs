@@ -1,4 +1,4 @@
-//! A node whose agent uses in-pod redirection, with a connected ztunnel.
+//! A node whose agent uses in-pod capture, with a connected ztunnel.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A ztunnel pod for in-pod redirection: its proxy is a stub that connects to the agent's ZDS socket and listens in the network
+//! A ztunnel pod for in-pod capture: its proxy is a stub that connects to the agent's ZDS socket and listens in the network
 //! namespaces of the pods that the agent sends. It reports messages of the agent and relayed connections.
 
 mod told;

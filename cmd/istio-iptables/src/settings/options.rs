@@ -9,24 +9,22 @@ flags::flag_table!(
     INBOUND_TUNNEL_PORT = Flag::with_value("15008", "HBONE port, never redirected").short('e'),
     PROXY_UID = Flag::with_value(
         "",
-        "comma-separated users whose traffic is the proxy's own; empty: user $ENVOY_USER, else 1337"
+        "comma-separated users of the proxy's own traffic; empty: user $ENVOY_USER or istio-proxy, else 1337"
     )
     .short('u'),
-    PROXY_GID = Flag::with_value(
-        "",
-        "comma-separated groups whose traffic is the proxy's own; empty: as --proxy-uid"
-    )
-    .short('g'),
+    PROXY_GID =
+        Flag::with_value("", "comma-separated groups of the proxy's own traffic; empty: as --proxy-uid")
+            .short('g'),
     ISTIO_INBOUND_INTERCEPTION_MODE = Flag::with_value("", "REDIRECT or TPROXY")
         .short('m')
         .env(&["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"]),
     ISTIO_INBOUND_PORTS = Flag::with_value("", "inbound ports to capture, or *").short('b'),
-    ISTIO_LOCAL_EXCLUDE_PORTS = Flag::with_value("", "inbound ports to leave alone; only with *").short('d'),
-    ISTIO_EXCLUDE_INTERFACES = Flag::with_value("", "interfaces to leave alone").short('c'),
+    ISTIO_LOCAL_EXCLUDE_PORTS = Flag::with_value("", "inbound ports to exclude; only with *").short('d'),
+    ISTIO_EXCLUDE_INTERFACES = Flag::with_value("", "interfaces to exclude").short('c'),
     ISTIO_SERVICE_CIDR = Flag::with_value("", "outbound networks to capture, or *").short('i'),
-    ISTIO_SERVICE_EXCLUDE_CIDR = Flag::with_value("", "outbound networks to leave alone").short('x'),
+    ISTIO_SERVICE_EXCLUDE_CIDR = Flag::with_value("", "outbound networks to exclude").short('x'),
     ISTIO_OUTBOUND_PORTS = Flag::with_value("", "outbound ports to capture whatever the network").short('q'),
-    ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE = Flag::with_value("", "outbound ports to leave alone").short('o'),
+    ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE = Flag::with_value("", "outbound ports to exclude").short('o'),
     KUBE_VIRT_INTERFACES =
         Flag::with_value("", "interfaces of virtual machines, whose traffic is outbound").short('k'),
     ISTIO_INBOUND_TPROXY_MARK = Flag::with_value("1337", "mark of TPROXY connections")
@@ -38,7 +36,7 @@ flags::flag_table!(
     RESTORE_FORMAT =
         Flag::new_switch_on("with --dry-run, print one iptables-restore instead of one command per rule")
             .short('f'),
-    IPTABLES_PROBE_PORT = Flag::with_value("15002", "port that the validation calls"),
+    IPTABLES_PROBE_PORT = Flag::with_value("15002", "port that the validation connects to"),
     PROBE_TIMEOUT = Flag::with_value("5s", "how long the validation tries"),
     SKIP_RULE_APPLY = Flag::new_switch("change nothing"),
     RUN_VALIDATION =
@@ -65,9 +63,9 @@ flags::flag_table!(
     // Flags of Istio 1.24 and newer.
     FORCE_IPTABLES_BINARY = Flag::with_value(
         "",
-        "the same, with the names that Istio has: iptables-nft or iptables-legacy, nft or legacy"
+        "as --iptables-backend, with Istio's names: iptables-nft or iptables-legacy, nft or legacy"
     ),
-    CLEANUP_ONLY = Flag::new_switch("remove everything, as istio-clean-iptables does, and make nothing"),
+    CLEANUP_ONLY = Flag::new_switch("remove everything, as istio-clean-iptables does, and apply nothing"),
     RECONCILE = Flag::new_switch("accepted for compatibility; rules that differ are always repaired"),
     FORCE_APPLY =
         Flag::new_switch("accepted for compatibility; each rule is always compared with the kernel's"),

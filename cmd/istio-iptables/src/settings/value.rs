@@ -7,7 +7,7 @@ use model::parse_go_bool;
 
 /// An invalid value of a flag.
 #[derive(Debug, thiserror::Error)]
-#[error("--{flag} has the value {value:?}: {why}")]
+#[error("{}{flag} has the value {value:?}: {why}", flag_dashes(.flag))]
 pub struct InvalidValue {
     /// Flag (or variable).
     pub flag: String,
@@ -15,6 +15,11 @@ pub struct InvalidValue {
     pub value: String,
     /// Reason why the value is invalid.
     pub why: String,
+}
+
+/// Returns the dashes of a flag; a variable without a flag has none.
+fn flag_dashes(name: &str) -> &'static str {
+    if name.starts_with(|first: char| first.is_ascii_uppercase()) { "" } else { "--" }
 }
 
 pub(super) fn invalid_value(flag: impl Into<String>, value: &str, why: impl Into<String>) -> InvalidValue {

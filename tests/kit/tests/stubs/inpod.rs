@@ -1,4 +1,4 @@
-//! The kit's stub of an in-pod ztunnel behaves as the tests of in-pod redirection require. Its agent is implemented here, byte by
+//! The kit's stub of an in-pod ztunnel behaves as the tests of in-pod capture require. Its agent is implemented here, byte by
 //! byte, and so are the rules in the pod: no code of ours is involved.
 
 mod agent;

@@ -1,4 +1,4 @@
-//! A stub of ztunnel for in-pod redirection: connects to the agent's ZDS socket and listens in the network namespaces of pods that
+//! A stub of ztunnel for in-pod capture: connects to the agent's ZDS socket and listens in the network namespaces of pods that
 //! the agent sends. It is a strict peer: where ztunnel replies with an error and closes or reconnects, it reports `protocol-error`
 //! and exits with status 1. Writes `{"ready": true}`, then
 //!
