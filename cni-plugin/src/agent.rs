@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use agent_protocol::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 use cni_types::CniError;
 use model::{Namespace, Pod, PodName, PodUid};
 use netns::Netns;
@@ -18,7 +19,6 @@ use rustix::net::{
     sockopt::{self, Timeout},
 };
 use socketfile::send_with_descriptor;
-use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 
 use crate::{
     call::PluginCall,

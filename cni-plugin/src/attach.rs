@@ -18,7 +18,7 @@ use netns::Netns;
 use redirect::{DesiredRules, FamilyChoice, PreparedNetns, RedirectReport};
 use rules::sidecar;
 
-use wire::{CniVerb, PodRecord};
+use agent_protocol::{CniVerb, PodRecord};
 
 use crate::{
     agent::{self, AgentClient, AgentOrApi, AgentReply, AgentSilence, Submitted, Unanswered},

@@ -5,11 +5,11 @@
 //! accepted; a record of the ADD shows whether the pod belongs to the mesh without any query; and what cannot be determined in time
 //! counts as in order.
 
+use agent_protocol::PodRecord;
 use cni_types::{CniError, ErrorCode};
 use enrolment::{EnrolmentReason, PodDecision, SidecarRedirect};
 use firewall::CapturedTraffic;
 use rules::ChainSet;
-use wire::PodRecord;
 
 use crate::{
     agent::{AgentOrApi, AgentReply, Submitted, Unanswered},

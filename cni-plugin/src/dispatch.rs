@@ -2,9 +2,9 @@
 
 use std::{ffi::OsString, io::Read};
 
+use agent_protocol::{AgentRequest, CniVerb};
 use cni_types::{CniCommand, CniEnvironment, CniError, CniVersion, ErrorCode, NetConf};
 use model::ContainerId;
-use wire::{AgentRequest, CniVerb};
 
 use crate::{
     agent::{AgentClient, AgentOrApi},

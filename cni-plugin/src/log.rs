@@ -16,9 +16,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use agent_protocol::{LogLevel, LogRecord};
 use enrolment::PodDecision;
 use redirect::DesiredRules;
-use wire::{LogLevel, LogRecord};
 
 use crate::call::PluginCall;
 
@@ -98,7 +98,7 @@ impl CallLog {
             return String::new();
         }
         if let Some(socket) = self.socket.clone()
-            && post_in_time(socket, wire::post_body(&self.records))
+            && post_in_time(socket, agent_protocol::post_body(&self.records))
         {
             return String::new();
         }
@@ -111,7 +111,7 @@ impl CallLog {
 }
 
 pub(crate) fn current_time() -> String {
-    wire::rfc3339(SystemTime::now())
+    agent_protocol::rfc3339(SystemTime::now())
 }
 
 /// Posts on its own thread, and waits until the deadline at most. Timeouts of the socket would not suffice: connecting has none (a

@@ -2,11 +2,11 @@
 
 use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
+use agent_protocol::{SharedConfig, SharedNode};
 use cni_types::{CniError, ErrorCode};
 use model::{Family, PodUid};
+use node_capture::EnrolledMembers;
 use node_plan::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
-use nodepath::EnrolledMembers;
-use wire::{SharedConfig, SharedNode};
 
 use crate::{
     attach::{open_netns, pod_title},

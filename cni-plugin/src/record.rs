@@ -17,10 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use agent_protocol::{NetnsFile, PodRecord, RECORDS, STAGED};
 use cni_types::{CniError, NetConf};
 use enrolment::PodDecision;
 use model::{Pod, PodName};
-use wire::{NetnsFile, PodRecord, RECORDS, STAGED};
 
 use crate::{
     agent,
@@ -75,7 +75,7 @@ pub fn save_outcome(
         }),
     };
     let file = match error {
-        Some(_) => wire::failure_place(&name.namespace, &name.name),
+        Some(_) => agent_protocol::failure_place(&name.namespace, &name.name),
         None => container.as_str().to_owned(),
     };
     if let Err(error) = write_record(&directory, &file, record) {
@@ -85,7 +85,7 @@ pub fn save_outcome(
 
 /// Removes the record of a failed earlier ADD of the pod, unless its slot is used by another pod now.
 fn forget_failure(directory: &Path, name: &PodName) {
-    let path = directory.join(wire::failure_place(&name.namespace, &name.name));
+    let path = directory.join(agent_protocol::failure_place(&name.namespace, &name.name));
     let last = load_record(&path); // usually missing
     if last.is_some_and(|last| last.namespace == name.namespace && last.name == name.name) {
         drop(fs::remove_file(&path)); // on an error, shown until it is pruned
@@ -231,8 +231,8 @@ mod tests {
         write_record(&directory, "one", record("first")).unwrap();
         write_record(&directory, "one", record(&"\u{1}".repeat(100_000))).unwrap();
         let text = fs::read(directory.join("one")).unwrap();
-        assert!(text.len() <= wire::MAX_SUCCESS && PodRecord::decode(&text).is_ok());
-        let endless = PodRecord { netns: "n".repeat(wire::MAX_SUCCESS), ..PodRecord::default() };
+        assert!(text.len() <= agent_protocol::MAX_SUCCESS && PodRecord::decode(&text).is_ok());
+        let endless = PodRecord { netns: "n".repeat(agent_protocol::MAX_SUCCESS), ..PodRecord::default() };
         assert!(write_record(&directory, "one", endless).is_err());
         assert_eq!(fs::read(directory.join("one")).unwrap(), text, "the earlier one stays");
         fs::create_dir(directory.join("two")).unwrap();
@@ -261,19 +261,23 @@ mod tests {
                 error: Some("\u{1}\"".repeat(5000)),
                 ..PodRecord::default()
             };
-            write_record(&directory, &wire::failure_place(&name.namespace, &name.name), record).unwrap();
+            write_record(&directory, &agent_protocol::failure_place(&name.namespace, &name.name), record)
+                .unwrap();
         }
         let count = files(&directory).len();
-        assert!(count <= usize::try_from(wire::FAILURE_PLACES).unwrap(), "{count} files");
+        assert!(count <= usize::try_from(agent_protocol::FAILURE_PLACES).unwrap(), "{count} files");
         for file in files(&directory) {
-            assert!(fs::metadata(directory.join(&file)).unwrap().len() <= wire::MAX_FAILURE as u64, "{file}");
+            assert!(
+                fs::metadata(directory.join(&file)).unwrap().len() <= agent_protocol::MAX_FAILURE as u64,
+                "{file}"
+            );
         }
         let last = PodName { namespace: "shop".to_owned(), name: "web-499".to_owned() };
-        let place = directory.join(wire::failure_place("shop", "web-499"));
+        let place = directory.join(agent_protocol::failure_place("shop", "web-499"));
         let other = PodName { name: "web".to_owned(), ..last.clone() };
-        fs::copy(&place, directory.join(wire::failure_place("shop", "web"))).unwrap();
+        fs::copy(&place, directory.join(agent_protocol::failure_place("shop", "web"))).unwrap();
         forget_failure(&directory, &other);
-        assert!(directory.join(wire::failure_place("shop", "web")).exists(), "it is another pod's");
+        assert!(directory.join(agent_protocol::failure_place("shop", "web")).exists(), "it is another pod's");
         forget_failure(&directory, &last);
         assert!(!place.exists());
         fs::remove_dir_all(run_dir).unwrap();

@@ -31,7 +31,7 @@ use crate::{
 /// Time after which a refusal counts as final, in seconds: longer than a rollout takes to start the next agent, including an image
 /// pull.
 const LASTING: i64 = 300;
-/// Maximum size of [`wire::REFUSED_CREDENTIAL`], in bytes.
+/// Maximum size of [`agent_protocol::REFUSED_CREDENTIAL`], in bytes.
 const MAX_FILE: u64 = 512;
 /// Maximum number of entries read from a pod's volume directory.
 const MAX_VOLUMES: usize = 4096;
@@ -69,7 +69,7 @@ pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String
 /// Removes the record of refusals: the API server has accepted the credential, or an agent runs.
 pub fn remove_record(call: &PluginCall) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(&call.conf)) {
-        drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // usually missing
+        drop(fs::remove_file(directory.join(agent_protocol::REFUSED_CREDENTIAL))); // usually missing
     }
 }
 
@@ -112,13 +112,13 @@ fn refused_seconds(call: &PluginCall, socket: &str) -> io::Result<i64> {
     let boot = fs::read_to_string(BOOT_ID)?;
     let refused = format!("{} {credential} {}\n", boot.trim(), file_fingerprint(Path::new(socket)));
     let now = clock_gettime(ClockId::Boottime).tv_sec;
-    let note = directory.join(wire::REFUSED_CREDENTIAL);
+    let note = directory.join(agent_protocol::REFUSED_CREDENTIAL);
     if let Some(since) = recorded_since(&note, &refused)
         && since <= now
     {
         return Ok(now - since);
     }
-    let records = directory.join(wire::RECORDS);
+    let records = directory.join(agent_protocol::RECORDS);
     record::create_directory(directory, 0o755)?; // a reboot may have removed it
     record::create_directory(&records, 0o700)?;
     record::replace_file(&records, &note, format!("{now} {refused}").as_bytes())?;

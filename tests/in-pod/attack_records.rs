@@ -29,17 +29,17 @@ fn former(number: usize) -> (String, String) {
 
 /// A record of a container without a DEL, of the maximum length of this version.
 fn lost(number: usize) -> (String, String) {
-    let record = wire::PodRecord {
+    let record = agent_protocol::PodRecord {
         namespace: MESH.to_owned(),
         name: format!("lost-{number}"),
         uid: "u".into(),
         container: format!("c{number}").as_str().into(),
         netns: format!("/var/run/netns/lost-{number}"),
-        netns_file: Some(wire::NetnsFile { dev: 4, ino: 1 }),
+        netns_file: Some(agent_protocol::NetnsFile { dev: 4, ino: 1 }),
         rules: [("nat ISTIO_OUTPUT".to_owned(), "r".repeat(3000))].into(),
         at: "2026-01-01T00:00:00Z".to_owned(),
         decision: "namespace-label".to_owned(),
-        ..wire::PodRecord::default()
+        ..agent_protocol::PodRecord::default()
     };
     (format!("c{number}"), String::from_utf8(record.encode().unwrap()).unwrap())
 }
@@ -57,7 +57,7 @@ fn attack(record: impl Fn(usize) -> (String, String)) {
     fixture.wait_captured(&calm);
     // Most of it is pages of the program, whose number depends on the build.
     let usual = fixture.daemon().peak_kib();
-    let directory = fixture.node.run_dir().join(wire::RECORDS);
+    let directory = fixture.node.run_dir().join(agent_protocol::RECORDS);
     for (name, text) in (0..FILES).map(record) {
         fs::write(directory.join(name), text).unwrap();
     }

@@ -389,7 +389,7 @@ fn check_accepts_a_pod_that_the_node_path_captures_until_its_own_rules_are_in_pl
     let peer = fixture.pod(MESH, "app");
     fixture.wait_enrolled(&peer, true);
     // Nothing shows its network namespace without a record and a process.
-    std::fs::remove_dir_all(fixture.node.run_dir().join(wire::RECORDS)).unwrap();
+    std::fs::remove_dir_all(fixture.node.run_dir().join(agent_protocol::RECORDS)).unwrap();
     let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_logged("capture mode changed", "mode=in-pod");
     new.wait_for_snapshots(1);
@@ -430,7 +430,7 @@ fn drift_on_the_node_is_repaired_for_the_pods_that_are_not_handed_over_yet() {
     let leaver = fixture.pod(MESH, "leaver");
     [&early, &late, &leaver].into_iter().for_each(|peer| fixture.wait_enrolled(peer, true));
     // Nothing shows the network namespace of one of them without a record and a process.
-    std::fs::remove_dir_all(fixture.node.run_dir().join(wire::RECORDS)).unwrap();
+    std::fs::remove_dir_all(fixture.node.run_dir().join(agent_protocol::RECORDS)).unwrap();
     let new = modern(&mut fixture, "ztunnel-new", "2026-06-01T00:00:00Z");
     fixture.wait_served(&new, &early);
     fixture.eventually("one is handed over", |fixture| !fixture.has_member(early.ip(false)));

@@ -49,7 +49,7 @@ fn check(began: SystemTime, body: &str) {
     let state: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
     let began = i64::try_from(began.duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
     let at = state["observation"]["observedAt"].as_str().unwrap();
-    assert!(at >= wire::rfc3339_micros(began).as_str(), "asked at {began}, and seen at {at}");
+    assert!(at >= agent_protocol::rfc3339_micros(began).as_str(), "asked at {began}, and seen at {at}");
     assert!(state["pods"].as_array().unwrap().len() >= usize::from(ENROLLED));
 }
 

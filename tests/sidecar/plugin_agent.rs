@@ -229,8 +229,8 @@ fn record_and_del_have_the_addresses_of_an_add_without_a_result_before_it() {
         call
     };
     call("ADD").run().ok();
-    let file = agent.socket.with_file_name(wire::RECORDS).join("0123456789abcdef");
-    let record = wire::PodRecord::decode(&std::fs::read(&file).unwrap()).unwrap();
+    let file = agent.socket.with_file_name(agent_protocol::RECORDS).join("0123456789abcdef");
+    let record = agent_protocol::PodRecord::decode(&std::fs::read(&file).unwrap()).unwrap();
     call("DEL").pod("shop", "web").with("cniVersion", json!("0.3.1")).run().ok();
     assert!(!record.ips.is_empty() && !file.exists());
     let [add, del] = agent.requests().try_into().unwrap();

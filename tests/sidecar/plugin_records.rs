@@ -59,7 +59,7 @@ fn a_failed_add_is_told_until_another_one_works() {
     let pod = bare_pod(V4);
     let failed = call(&fixture, "ADD", &pod).kubernetes("kubeconfig", json!("/nowhere")).run().refused();
     let [(name, record)] = records(&fixture).try_into().unwrap();
-    assert_eq!(name, wire::failure_place("shop", "web"));
+    assert_eq!(name, agent_protocol::failure_place("shop", "web"));
     assert_eq!(record["error"], failed.msg);
     call(&fixture, "DEL", &pod).run().ok();
     assert_eq!(records(&fixture).len(), 1, "the runtime takes a failed sandbox away at once");
@@ -191,8 +191,8 @@ fn a_killed_add_leaves_a_whole_record_or_none() {
         for entry in fs::read_dir(directory).into_iter().flatten().map(Result::unwrap) {
             let name = entry.file_name().into_string().unwrap();
             let text = fs::read(entry.path()).unwrap();
-            if !name.starts_with(wire::STAGED) {
-                let record = wire::PodRecord::decode(&text)
+            if !name.starts_with(agent_protocol::STAGED) {
+                let record = agent_protocol::PodRecord::decode(&text)
                     .unwrap_or_else(|error| panic!("round {round}, {name}: {error}"));
                 assert_eq!(record.name, "web", "round {round}, {name}");
             }
@@ -220,7 +220,7 @@ fn gc_removes_the_records_of_containers_that_are_gone() {
         gc.with("cni.dev/valid-attachments", valid).run().ok();
         records(&fixture).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
-    let failure = wire::failure_place("shop", "failed");
+    let failure = agent_protocol::failure_place("shop", "failed");
     let left = gc(json!([{"containerID": "alive", "ifname": "eth0"}]));
     assert_eq!(left, [failure.as_str(), "alive", "other-network"]);
     assert_eq!(gc(json!([])), [failure.as_str(), "other-network"]);

@@ -10,7 +10,7 @@ use agent::AnnotationUpdate;
 use daemon_settings::{DaemonSettings, PodSource};
 use enrolment::ambient::AMBIENT_REDIRECTION;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use kubeio::KubeClient;
+use kube_api::KubeClient;
 use model::PodUid;
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;

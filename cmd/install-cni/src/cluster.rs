@@ -13,7 +13,7 @@ use anyhow::{Result, anyhow};
 use daemon_settings::{AgentIdentity, DaemonSettings};
 use futures_util::StreamExt as _;
 use installer::InstallerHandle;
-use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
+use kube_api::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::{DaemonSet, Pod};
 use retry::{Attempts, Backoff, LastError};
 use serde::Deserialize;

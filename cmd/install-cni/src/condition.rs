@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use kubeio::{ConditionStatus, Error, KubeClient, NodeCondition};
+use kube_api::{ConditionStatus, Error, KubeClient, NodeCondition};
 use model::Reason;
 use retry::{Attempts, Backoff, LastError};
 use tokio::time::{sleep, timeout};

@@ -70,7 +70,7 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 /// An essential part fails at the start, or the installer ends by itself.
 pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let (runtime, signals, logger) = supervise::start_process(log)?;
-    let tls_provider = kubeio::describe_tls_provider();
+    let tls_provider = kube_api::describe_tls_provider();
     info!(target: "install", version = env!("CARGO_PKG_VERSION"), tls_provider, node = settings.identity.node, "install-cni (Millrace) starts");
     if !settings.chosen.is_empty() {
         info!(target: "install", settings = settings.chosen.join(", "), "settings that differ from the defaults");

@@ -11,6 +11,7 @@ use std::{
 };
 
 use agent::{AgentService, PluginMetrics};
+use agent_protocol::{AgentRequest, CniVerb, EVENT_PATH, PluginEvent};
 use anyhow::{Context as _, Result};
 use axum::{
     Router,
@@ -25,7 +26,6 @@ use netns::Netns;
 use telemetry::local::RootServer;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tracing::{error, warn};
-use wire::{AgentRequest, CniVerb, EVENT_PATH, PluginEvent};
 
 /// Maximum length of a body, in bytes.
 const MAX_BODY: usize = 1024 * 1024;

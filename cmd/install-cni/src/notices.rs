@@ -3,7 +3,7 @@
 
 use agent::{AgentHandle, HistoryEntry};
 use daemon_settings::{DaemonSettings, PodSource};
-use kubeio::{Error, EventRecorder, KubeClient};
+use kube_api::{Error, EventRecorder, KubeClient};
 use model::{EventLevel, EventSubject, Notice};
 use repair::{RepairReport, RepairedPod};
 use retry::LastError;

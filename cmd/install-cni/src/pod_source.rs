@@ -10,11 +10,11 @@ use std::{
 
 use agent::{AgentHandle, FetchedPod, PodFetcher};
 use anyhow::{Result, ensure};
+use cluster_facts::{find_in_dir, follow_api, follow_dir, follow_pods};
 use daemon_settings::{DaemonSettings, PodSource};
 use enrolment::Fact;
-use facts::{find_in_dir, follow_api, follow_dir, follow_pods};
 use hostfs::DirectoryWatcher;
-use kubeio::ApiErrorKind;
+use kube_api::ApiErrorKind;
 use model::{Pod, PodName, PodUid};
 use node_plan::ZtunnelFallback;
 use retry::LastError;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use kubeio::{ApiErrorKind, Error, KubeClient, ObjectRef};
+use kube_api::{ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::{DaemonSet, Namespace, Node, Pod};
 use serde::de::DeserializeOwned;
 use tokio::{

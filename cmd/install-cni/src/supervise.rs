@@ -54,7 +54,7 @@ pub(crate) fn start_process(log: LogOptions) -> Result<(Runtime, TerminationSign
     };
     let logger = logging::install(log).context("cannot set up logging")?;
     log_panics();
-    kubeio::confirm_tls_provider()?;
+    kube_api::confirm_tls_provider()?;
     Ok((runtime, signals, logger))
 }
 

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use daemon_settings::{HostEnvironment as _, ProcessEnvironment, in_cluster};
 use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
-use kubeio::{ApiConnection, LeaseElector};
+use kube_api::{ApiConnection, LeaseElector};
 use model::parse_go_bool;
 use node_taint::{TaintController, TaintOptions, check_selector, lease_options, run_while_leading};
 use telemetry::logging::LogOptions;
@@ -125,7 +125,7 @@ fn start_controller(settings: TaintSettings, mut log: LogOptions) -> Result<()> 
     info!(
         target: "taint",
         version = env!("CARGO_PKG_VERSION"),
-        tls_provider = kubeio::describe_tls_provider(),
+        tls_provider = kube_api::describe_tls_provider(),
         configmap = format!("{}/{}", settings.options.config_namespace, settings.options.config_name),
         "istio-cni-taint (Millrace) starts"
     );

@@ -69,7 +69,7 @@ pub(crate) fn render_text(values: &FlagValues) -> Result<String> {
 
 /// Returns build information for scripts that query ControlZ.
 pub(crate) fn build_info() -> BuildInfo {
-    let tls_provider = kubeio::describe_tls_provider();
+    let tls_provider = kube_api::describe_tls_provider();
     let (version, golang_version, tag) = (VERSION, "", VERSION);
     BuildInfo { version, revision: REVISION, golang_version, status: STATUS, tag, date: DATE, tls_provider }
 }

@@ -7,7 +7,7 @@ use cluster_report::{
     Cluster, NetworkObjects, NodeAnswer, NodeMessage, NodeReply, Pod, UnreadObjects, uncovered_nodes,
 };
 use futures_util::{StreamExt as _, stream};
-use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
+use kube_api::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
 use model::{DaemonSet, Node};
 use report::{Proof, SimulatedChange, percent_encode};
 use serde::de::DeserializeOwned;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail, ensure};
 use cluster_report::Pod;
 use http_response::HttpError;
-use kubeio::KubeClient;
+use kube_api::KubeClient;
 use report::{Explanation, MAX_DOCUMENT, NodeSimulation, Proof, SimulatedChange, StateReport};
 use serde::de::DeserializeOwned;
 
@@ -128,7 +128,7 @@ impl AgentQuery {
 }
 
 /// Returns the kubelet's reason for a failed connection, else the one observed here.
-async fn connection_error(port: kubeio::ForwardedPort, otherwise: &str) -> anyhow::Error {
+async fn connection_error(port: kube_api::ForwardedPort, otherwise: &str) -> anyhow::Error {
     match port.failure_reason().await {
         // Container runtimes pass on the system's text for ECONNREFUSED.
         Some(reason) if reason.contains("connection refused") => anyhow!("{reason}; {CLOSED}"),
@@ -143,8 +143,8 @@ fn late_error(limit: Duration) -> anyhow::Error {
 }
 
 /// Returns the error of a request to an agent through the API server.
-fn query_error(error: kubeio::Error, limit: Duration) -> anyhow::Error {
-    if matches!(error, kubeio::Error::Timeout { .. }) { late_error(limit) } else { error.into() }
+fn query_error(error: kube_api::Error, limit: Duration) -> anyhow::Error {
+    if matches!(error, kube_api::Error::Timeout { .. }) { late_error(limit) } else { error.into() }
 }
 
 /// Returns the change as arguments of `install-cni simulate`.

@@ -13,8 +13,8 @@ pub fn connection_replies(data: &[u8]) {
     let is_plain = |end: SocketAddr| end.ip() == end.ip().to_canonical();
     for message in MessageIter::new(data).map_while(Result::ok) {
         let (socket, tracked) =
-            (sockdiag::fuzzing::socket(&message), conntrack::fuzzing::connection(&message));
-        assert_eq!(socket, sockdiag::fuzzing::socket(&message));
+            (conntrack::sockets::fuzzing::socket(&message), conntrack::fuzzing::connection(&message));
+        assert_eq!(socket, conntrack::sockets::fuzzing::socket(&message));
         assert_eq!(tracked, conntrack::fuzzing::connection(&message));
         assert!(socket.is_none_or(|socket| is_plain(socket.local) && is_plain(socket.remote)));
         if let Some(tracked) = tracked {

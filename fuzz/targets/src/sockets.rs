@@ -1,9 +1,9 @@
 //! Messages on our Unix sockets: log lines and requests of plugins, and the agent's answers.
 
-use serde_json::Value;
-use wire::{
+use agent_protocol::{
     AgentAnswer, AgentRequest, LogRecord, PluginEvent, PodRecord, SharedConfig, parse_post_body, post_body,
 };
+use serde_json::Value;
 
 /// Any body is a list of lines no longer than itself, or an error; each line is a record or an error; and a record's own line,
 /// alone and in a body, is that record.

@@ -102,7 +102,9 @@ impl ChangeHistory {
 
     /// Records a change. One that repeats the last change of the same pod within 15 minutes replaces and counts it.
     pub fn record_change(&mut self, entry: HistoryEntry) {
-        let ago = |time| wire::rfc3339(SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH));
+        let ago = |time| {
+            agent_protocol::rfc3339(SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH))
+        };
         let mut change = ChangeRecord {
             started_at: ago(entry.took),
             cause: entry.cause,

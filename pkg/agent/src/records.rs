@@ -1,6 +1,6 @@
 //! Index of the plugin's records of ADDs, which reads each file of the directory once, and again only after a change.
 //!
-//! The directory is bounded: failures share [`wire::FAILURE_PLACES`] files, and a success is bounded in bytes and removed by its
+//! The directory is bounded: failures share [`agent_protocol::FAILURE_PLACES`] files, and a success is bounded in bytes and removed by its
 //! container's DEL. [`RecordIndex::prune`] removes files that a lost DEL, a killed plugin or an earlier version left.
 
 use std::{
@@ -14,9 +14,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use agent_protocol::{FORMER_FAILED, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, PodRecord, STAGED};
 use hostfs::FileFingerprint;
 use rustix::fs::StatVfsMountFlags;
-use wire::{FORMER_FAILED, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, PodRecord, STAGED};
 
 /// Time after which no runtime retries a pod whose ADD failed.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
@@ -164,7 +164,7 @@ impl ListedFile {
         let text = name.to_string_lossy();
         let kind = if text.starts_with(STAGED) {
             FileKind::Staged
-        } else if wire::is_failure_place(&text) {
+        } else if agent_protocol::is_failure_place(&text) {
             FileKind::Failure
         } else if text.starts_with(FORMER_FAILED) {
             FileKind::Former

@@ -8,10 +8,10 @@ use std::{
 };
 
 use enrolment::{ambient::AmbientStanding, ztunnel::ZtunnelCandidate};
-use inpod::PodRulesSnapshot;
 use model::{MemberAddresses, Namespace, Pod, PodUid};
 use netns::Netns;
 use node_plan::{DesiredState, ZtunnelFallback};
+use pod_capture::PodRulesSnapshot;
 use pod_identity::{Ambiguity, Witness};
 use pod_status::{CaptureState, Evidence};
 use report::ChangeRecord;

@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_protocol::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 use enrolment::{EnrolmentPolicy, ambient::evaluate_membership};
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
@@ -24,7 +25,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use socketfile::{Accompanying, SocketError, SocketFile, receive_with_descriptor};
 use tracing::{info, warn};
-use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
 use crate::{
     capture_mode::CaptureReply,

@@ -5,7 +5,7 @@
 //! it does, including name resolution. It must not resolve names through the C library (a static binary has no NSS) and must not
 //! disclose a token, key or password.
 //!
-//! Called by the plugin; the agent has its own client (`pkg/kubeio`), which shares the TLS configuration. `facts` parses manifests
+//! Called by the plugin; the agent has its own client (`pkg/kube-api`), which shares the TLS configuration. `cluster-facts` parses manifests
 //! with its YAML parser.
 
 mod client;

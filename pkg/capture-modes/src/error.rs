@@ -5,10 +5,10 @@
 pub enum Error {
     /// A part of the node path.
     #[error(transparent)]
-    Node(#[from] nodepath::Error),
+    Node(#[from] node_capture::Error),
     /// A part of in-pod capture.
     #[error(transparent)]
-    InPod(#[from] inpod::Error),
+    InPod(#[from] pod_capture::Error),
     /// The node's network namespace.
     #[error(transparent)]
     Netns(#[from] netns::Error),

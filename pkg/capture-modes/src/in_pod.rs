@@ -30,10 +30,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{NodeProbes, netns_addresses};
 use model::{ContainerId, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::ChangeReporter;
+use pod_capture::{NodeProbes, netns_addresses};
 use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
 use rules::ChainSet;

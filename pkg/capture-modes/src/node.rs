@@ -18,8 +18,8 @@ use std::{
 };
 
 use model::{Family, Pod, PodUid};
+use node_capture::{EnrolledMembers, NodePath, ZtunnelWatcher};
 use node_plan::{DesiredState, ObservedState, ZtunnelFallback};
-use nodepath::{EnrolledMembers, NodePath, ZtunnelWatcher};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence, lifecycle::Stability};
 use rules::ChainSet;
 
@@ -84,14 +84,14 @@ impl NodeCapture {
     pub(crate) fn open(
         settings: &Arc<CaptureSettings>,
         owner: &AgentHandle,
-    ) -> Result<NodeCapture, nodepath::Error> {
+    ) -> Result<NodeCapture, node_capture::Error> {
         let (sender, changes) = mpsc::channel();
         let owner = owner.clone();
         let mut path = open_path(settings)?;
-        let ztunnels = ZtunnelWatcher::new().map_err(nodepath::Error::Watch)?;
+        let ztunnels = ZtunnelWatcher::new().map_err(node_capture::Error::Watch)?;
         let objects = NodeObjects {
             rules: ChainSet::NODE,
-            sets: nodepath::set_names(&settings.node)?,
+            sets: node_capture::set_names(&settings.node)?,
             network: true,
             ztunnels: Some(ztunnels.clone()),
             attributed: settings.drift_attribution,
@@ -128,7 +128,7 @@ impl NodeCapture {
 
     /// Removes a pod's addresses from the node path, which keeps other pods: the pod is captured by its own rules by
     /// now, or has ended.
-    pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
+    pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), node_capture::Error> {
         self.members.release_pod(&pod.ips, &pod.uid)?;
         let verified = self.verified.as_mut().map(|verified| &mut verified.desired);
         for state in verified.into_iter().chain(&mut self.applied) {
@@ -160,7 +160,7 @@ fn watch_ztunnels(path: &mut NodePath, watch: &mut NodeWatch, ztunnels: &Ztunnel
 ///
 /// # Errors
 /// It cannot be opened.
-pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error> {
+pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, node_capture::Error> {
     NodePath::open(
         settings.node.clone(),
         settings.tools.clone(),

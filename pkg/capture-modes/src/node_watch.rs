@@ -25,7 +25,7 @@ use ipset::{IpsetHandle, SetName};
 use netlink::{ChangedReplies, NetlinkProtocol, RepeatedRequests};
 use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
-use nodepath::ZtunnelWatcher;
+use node_capture::ZtunnelWatcher;
 use retry::{Attempts, Backoff, ChangePace, LAST_DELAY};
 use rules::ChainSet;
 use rustix::time::{ClockId, clock_gettime};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::sockets::TcpSocket;
 use firewall::{FamilyChanges, Firewall, WaitingRestore};
 use model::ExistingConnections;
-use sockdiag::TcpSocket;
 
 use crate::{Error, HeldConnections, KeptConnections, held::count_connections, reset_connections};
 

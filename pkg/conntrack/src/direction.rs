@@ -6,7 +6,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use sockdiag::{TcpSocket, TcpSockets, TcpState};
+use crate::sockets::{TcpSocket, TcpSockets, TcpState};
 
 use crate::{Error, held};
 

@@ -1,8 +1,8 @@
 //! Connection tracking of one namespace.
 
+use crate::sockets::{TcpSocket, TcpState};
 use model::Mark;
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket, allow_missing};
-use sockdiag::{TcpSocket, TcpState};
 
 use crate::{Error, FlowKey, TcpTuple, TrackedConnection, TrackedProtocol, message};
 

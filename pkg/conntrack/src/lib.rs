@@ -1,4 +1,4 @@
-//! Connections that survive the start of redirection.
+//! Connections of a network namespace: its sockets ([`sockets`]), and those that survive the start of redirection.
 //!
 //! Rules of the `nat` table are evaluated once for each connection, at the first packet that connection tracking sees
 //! of it. In a namespace without rules nothing is tracked, so when redirection starts, the next packet of each existing
@@ -20,6 +20,7 @@ pub mod fuzzing;
 mod handle;
 mod held;
 mod message;
+pub mod sockets;
 
 pub use begin::{ConnectionsReport, apply_changes};
 pub use direction::LocalPorts;

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::sockets::TcpState;
 use model::{Family, Mark};
 use netlink::{Attributes, MessageFlags, NetlinkRequest, ReceivedMessage};
-use sockdiag::TcpState;
 
 use crate::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
 

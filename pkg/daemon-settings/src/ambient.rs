@@ -156,7 +156,7 @@ impl SettingsReader<'_> {
     /// value of `null`, which unsets it, as that word.
     pub(super) fn parse_selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
         let Some(text) = self.optional_text(&SELECTORS) else { return Ok(None) };
-        let mut list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
+        let mut list = cluster_facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
         if list.is_null() {
             return Ok(None);
         }

@@ -84,6 +84,6 @@ impl DaemonSettings {
 
     /// Returns the file that records since when the plugin's credential has been refused.
     pub fn refused_credential(&self) -> PathBuf {
-        self.debug_socket.with_file_name(wire::REFUSED_CREDENTIAL)
+        self.debug_socket.with_file_name(agent_protocol::REFUSED_CREDENTIAL)
     }
 }

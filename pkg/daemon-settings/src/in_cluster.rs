@@ -1,6 +1,6 @@
 //! In-cluster connection to the API server: by two variables and the service account.
 
-use kubeio::ApiConnection;
+use kube_api::ApiConnection;
 use model::{ApiServerTrust, Reason};
 
 use crate::{HostEnvironment, SERVICE_ACCOUNT};

@@ -6,7 +6,7 @@ use std::{fmt, fs, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use ::repair::RepairOptions;
 use agent::RecordIndex;
 use flags::{Flag, FlagValues, ValueSource};
-use kubeio::{ApiConnection, ObjectRef};
+use kube_api::{ApiConnection, ObjectRef};
 use model::{ApiServerTrust, PodName, parse_switch};
 use report::EffectiveSetting;
 use telemetry::logging::{LogOptions, OutputLevel};
@@ -234,7 +234,7 @@ impl SettingsReader<'_> {
         self.other_parts();
         let native_nftables = self.parse_boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
-        let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
+        let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(agent_protocol::RECORDS)));
         let is_ambient = self.parse_boolean(&options::AMBIENT_ENABLED);
         let mut ambient_traces = self.read_ambient(&identity, existing, native_nftables, &records);
         // The plugin skips these by its template: an agent that enrolled their pods would capture them a moment later.

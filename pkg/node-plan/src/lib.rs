@@ -6,7 +6,7 @@
 //! connection mark hold the slot in which a connection began, so that it stays there; a switch only redirects new
 //! connections. `docs/ambient.md` has a figure of the node path.
 //!
-//! Pure. `nodepath` observes and applies.
+//! Pure. `node-capture` observes and applies.
 
 mod config;
 mod desired;

@@ -6,12 +6,12 @@ use std::{
     time::SystemTime,
 };
 
-use ::inpod::{captured_families, has_listener};
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
 use firewall::CapturedTraffic;
 use model::Family;
 use netns::{Netns, NetnsId};
 use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
+use pod_capture::{captured_families, has_listener};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     CaptureState, Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode,
@@ -206,7 +206,8 @@ fn observe_pod(
 ) {
     let (before, was) = (std::mem::take(&mut pod.kernel), pod.capture);
     let was_overruled = !before.preceding_rules.is_empty();
-    pod.kernel = KernelView { observed_at: Some(wire::rfc3339(SystemTime::now())), ..KernelView::default() };
+    pod.kernel =
+        KernelView { observed_at: Some(agent_protocol::rfc3339(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.mode {
         Some(RedirectionMode::Node) => judge_node_level(node, network, pod),

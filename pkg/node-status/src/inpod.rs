@@ -6,13 +6,15 @@ use std::{
     time::SystemTime,
 };
 
-use ::inpod::{BypassingConnections, NodeProbes, PodRulesSpec, ProbeRules, is_dns_received, probe_set_name};
 use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
 use conntrack::ConntrackHandle;
 use hostnet::RtnetlinkHandle;
 use model::{Family, MemberAddresses, PodUid};
 use netns::{Netns, NetnsId};
+use pod_capture::{
+    BypassingConnections, NodeProbes, PodRulesSpec, ProbeRules, is_dns_received, probe_set_name,
+};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     BypassView, Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, PlanStep, PodState,
@@ -61,7 +63,7 @@ pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddress
 fn compare_probe_rules(
     probes: &ProbeRules,
     chosen: &InPodConfig,
-) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
+) -> Result<Comparison<report::FirewallRule>, pod_capture::Error> {
     let observed = probes.observe_tables()?;
     let desired = chosen.captured_families().into_iter().flat_map(|family| {
         let lines = probes.desired_rules(family).rule_lines();
@@ -144,7 +146,7 @@ const NO_NETNS: &str = "the plugin did not pass its network namespace, and no pr
 /// Returns the reconciler's last observation.
 pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
-        observed_at: enrolled_pod.observed_at.map(wire::rfc3339),
+        observed_at: enrolled_pod.observed_at.map(agent_protocol::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
         preceding_rules: enrolled_pod.overruling_rules().map(str::to_owned).collect(),
@@ -274,8 +276,8 @@ pub(super) fn verify_rules(
         families: &families,
         existing: chosen.existing,
     };
-    let now = wire::rfc3339(SystemTime::now());
-    match ::inpod::observe_pod(netns, &desired, enrolled_pod.observed_rules.as_deref(), tools) {
+    let now = agent_protocol::rfc3339(SystemTime::now());
+    match pod_capture::observe_pod(netns, &desired, enrolled_pod.observed_rules.as_deref(), tools) {
         Err(error) => {
             pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"));
         }

@@ -27,6 +27,7 @@ use std::{
 };
 
 use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, to_milliseconds};
+use agent_protocol::PodRecord;
 use anyhow::Result;
 use capture_modes::{CaptureConfig, CaptureSettings};
 use daemon_settings::{DaemonSettings, ProcessEnvironment, SettingsErrors};
@@ -38,7 +39,6 @@ use report::{
     NodeSimulation, NodeState, Observer, PodState, RedirectionMode, SIMULATION_SCHEMA, SimulatedChange,
     StatePart, StateReport, Unobserved,
 };
-use wire::PodRecord;
 
 pub use client::{
     FetchError, LIMIT, explain_pod, fetch, from_agent, obtain_report, prove_pod, send_put, simulate_change,
@@ -75,7 +75,7 @@ impl NodeInspector {
     /// The node's network namespace cannot be opened.
     pub fn open(settings: Arc<DaemonSettings>, handle: AgentHandle) -> Result<NodeInspector> {
         let node = settings.ambient.as_ref().map(open_node).transpose()?.flatten();
-        let started = wire::rfc3339(SystemTime::now());
+        let started = agent_protocol::rfc3339(SystemTime::now());
         Ok(NodeInspector { settings, handle, node, sidecars: Mutex::default(), started })
     }
 
@@ -177,7 +177,7 @@ impl NodeInspector {
 fn stamp_report(state: &mut StateReport, began: Instant, by: Observer) {
     let took = began.elapsed();
     let at = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
-    state.observation.observed_at = wire::rfc3339(at);
+    state.observation.observed_at = agent_protocol::rfc3339(at);
     state.observation.duration_ms = to_milliseconds(took);
     state.observation.observer = by;
 }

@@ -22,7 +22,7 @@ pub fn complete_report(state: &mut StateReport, settings: &DaemonSettings) {
 pub fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
     let path = &settings.ambient.as_ref()?.agent.shared_config;
     let text = fs::read(path).ok()?;
-    let read: Result<wire::SharedConfig, _> = serde_json::from_slice(&text);
+    let read: Result<agent_protocol::SharedConfig, _> = serde_json::from_slice(&text);
     Some(InstalledFile {
         kind: "shared-config".to_owned(),
         path: path.display().to_string(),

@@ -109,7 +109,7 @@ impl PodContext<'_> {
             false => !shown.capture.is_wrong(),
         };
         shown.last_transition_time =
-            known.since.filter(is_as_reported).map(|(_, since)| wire::rfc3339(since));
+            known.since.filter(is_as_reported).map(|(_, since)| agent_protocol::rfc3339(since));
         shown
     }
 

@@ -47,7 +47,7 @@ const OF_AGENT: [PreflightCode; 3] =
 /// # Errors
 /// The kernel does not list listeners.
 pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
-    let listeners = sockdiag::tcp_listeners().map_err(|error| error.to_string())?;
+    let listeners = conntrack::sockets::tcp_listeners().map_err(|error| error.to_string())?;
     let listeners = listeners.ok_or("there are too many listeners")?;
     let is_taken = |port: &&u16| listeners.iter().any(|listener| listener.local.port() == **port);
     let message = |port: &u16| format!("another process listens on TCP port {port}");
@@ -186,7 +186,7 @@ fn taken_numbers(pods: &[PodNetns], chosen: &InPodConfig) -> Observed<(usize, Ve
         if examined == MOST_PODS {
             break;
         }
-        let found = || ::inpod::find_taken_numbers(netns, &chosen.rules, &chosen.captured_families());
+        let found = || pod_capture::find_taken_numbers(netns, &chosen.rules, &chosen.captured_families());
         let found = match netns.run_in(is_node_level_ztunnel) {
             Ok(Ok(true)) => Ok(None),
             _ => found(),

@@ -55,7 +55,8 @@ pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Obser
 /// number.
 pub(crate) fn observe_sources(ambient: &AmbientOptions, pods: &[PodNetns]) -> Observed<Vec<IpAddr>> {
     let pods = pods.iter().take(MOST_PODS);
-    let pods: Vec<_> = pods.map(|(_, netns)| ::inpod::netns_addresses(netns).unwrap_or_default()).collect();
+    let pods: Vec<_> =
+        pods.map(|(_, netns)| pod_capture::netns_addresses(netns).unwrap_or_default()).collect();
     in_node(ambient, || {
         let mut routes = RtnetlinkHandle::open().map_err(|error| error.to_string())?;
         // The source to an address of the node is that address.

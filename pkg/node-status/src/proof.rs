@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use ::proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use agent::{AgentSnapshot, CaptureSnapshot};
+use agent_protocol::PodRecord;
 use enrolment::{EnrolmentPolicy, PodDecision, SidecarRedirect};
 use model::{Family, Reason};
 use netns::Netns;
 use redirect::FamilyChoice;
 use report::{NetnsRef, PodState, Proof, RedirectionMode, StateReport};
 use rules::RuleSet;
-use wire::PodRecord;
 
 use crate::{NodeInspector, inpod::netns_ref, records, sidecar};
 
@@ -115,7 +115,7 @@ impl NodeInspector {
             snapshot.pods.iter().find(|known| is_pod(&known.pod.metadata.namespace, &known.pod.metadata.name))
         });
         // A record omits long annotations.
-        let is_long = |value: &String| value.len() > wire::MAX_ANNOTATION;
+        let is_long = |value: &String| value.len() > agent_protocol::MAX_ANNOTATION;
         let is_whole = known.is_none_or(|known| !known.pod.metadata.annotations.values().any(is_long));
         let mut recorded = records::redirects_by_record(records, |uid| is_whole && *uid == pod.uid);
         if let Some(redirect) = recorded.remove(&pod.uid) {

@@ -6,12 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use ::inpod::recorded_netns;
 use agent::{AgentSnapshot, KnownPod};
+use agent_protocol::PodRecord;
 use daemon_settings::DaemonSettings;
 use enrolment::{EnrolmentPolicy, EnrolmentReason, PodDecision, SkipReason};
 use model::{PodName, PodUid};
 use netns::{Netns, NetnsId};
+use pod_capture::recorded_netns;
 use pod_identity::{PodIds, belongs_to};
 use pod_status::{Evidence, RulesEvidence};
 use report::{
@@ -19,7 +20,6 @@ use report::{
     StatePart, StateReason, StateReport, Unobserved,
 };
 use rules::RecordedRules;
-use wire::PodRecord;
 
 use crate::{
     local,
@@ -190,7 +190,7 @@ pub(super) fn rules_by_record(
 }
 
 /// Returns the redirections that the newest successful ADDs of these pods decided on. Those whose pods are too long for a record are
-/// missing, and long annotations are omitted ([`wire::MAX_ANNOTATION`]).
+/// missing, and long annotations are omitted ([`agent_protocol::MAX_ANNOTATION`]).
 pub(super) fn redirects_by_record(
     records: &[Arc<PodRecord>],
     is_meant: impl Fn(&PodUid) -> bool,

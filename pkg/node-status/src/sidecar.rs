@@ -9,17 +9,17 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use ::inpod::netns_addresses;
+use agent_protocol::PodRecord;
 use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
 use model::PodUid;
 use netns::{Netns, NetnsId, NetnsInstance};
+use pod_capture::netns_addresses;
 use pod_identity::choose_by_address;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode, StateReport};
 use rules::{ChainSet, RecordedRules};
-use wire::PodRecord;
 
 use crate::{
     alone::recorded_life,
@@ -76,9 +76,9 @@ impl<'a> NetnsPaths<'a> {
     }
 
     /// Returns all network namespaces with their paths.
-    pub(super) fn list_netns(self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
+    pub(super) fn list_netns(self) -> Result<Vec<(PathBuf, Netns)>, pod_capture::Error> {
         match self.by_process() {
-            Some(proc) => ::inpod::find_pod_netns(proc),
+            Some(proc) => pod_capture::find_pod_netns(proc),
             None => Ok(Netns::list_directory(self.netns_directory)?),
         }
     }
@@ -149,7 +149,7 @@ pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, comparison: Resu
                 RulesEvidence::Incomplete { holds: false }
             };
             pod.capture = Evidence { life, rules, ..SIDECAR }.classify().state;
-            pod.kernel.observed_at = Some(wire::rfc3339(SystemTime::now()));
+            pod.kernel.observed_at = Some(agent_protocol::rfc3339(SystemTime::now()));
             pod.kernel.unobserved = None;
             if is_complete {
                 pod.kernel.observed.push(in_place);

@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::inpod::{JoiningSockets, PodRulesSpec};
 use agent::{AgentSnapshot, CaptureSnapshot, KnownPod};
+use agent_protocol::PodRecord;
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig};
 use daemon_settings::SimulatedSettings;
 use enrolment::{
@@ -19,12 +19,12 @@ use enrolment::{
 };
 use hostnet::RtnetlinkHandle;
 use model::{ExistingConnections, Family, Namespace, Pod, PodUid};
+use pod_capture::{JoiningSockets, PodRulesSpec};
 use report::{
     BypassView, LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA,
     SimulatedPod, StateReason,
 };
 use rules::inpod::{PodExceptions, PodOptions};
-use wire::PodRecord;
 
 use crate::{
     inpod::bypass_view,
@@ -341,7 +341,8 @@ fn add_sockets(
             owners.belongs_to_another(netns, namespace, name)
         });
         let spec = in_pod.as_ref().map(InPodDecision::spec);
-        let found = netns.and_then(|netns| netns.run_in(|| ::inpod::joining_sockets(spec.as_ref())).ok()?);
+        let found =
+            netns.and_then(|netns| netns.run_in(|| pod_capture::joining_sockets(spec.as_ref())).ok()?);
         let Some(JoiningSockets { redirected, taken_ports }) = found else { continue };
         let BypassView { count, connections } = bypass_view(&redirected);
         (pod.connections, pod.listed_connections) = (Some(count), connections);

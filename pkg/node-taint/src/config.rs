@@ -100,7 +100,7 @@ fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> 
     if text.len() > MAX_TEXT {
         return Err(ConfigMistake::TooLong);
     }
-    let documents = facts::parse_yaml(text).map_err(ConfigMistake::NotYaml)?;
+    let documents = cluster_facts::parse_yaml(text).map_err(ConfigMistake::NotYaml)?;
     let mut entries = Vec::new();
     for document in documents {
         match document {

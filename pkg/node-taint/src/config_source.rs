@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kubeio::{KubeClient, sleep_for};
+use kube_api::{KubeClient, sleep_for};
 use model::null_is_empty;
 use retry::LastError;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub enum ConfigReadError {
     /// The ConfigMap cannot be read.
     #[error(transparent)]
-    Api(#[from] kubeio::Error),
+    Api(#[from] kube_api::Error),
     /// The ConfigMap is invalid.
     #[error("cannot use ConfigMap {name}: {cause}")]
     Invalid {

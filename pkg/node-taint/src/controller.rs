@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubeio::KubeClient;
+use kube_api::KubeClient;
 use retry::LastError;
 use tokio::time::timeout;
 use tracing::info;

@@ -6,7 +6,7 @@ use std::{
     mem,
 };
 
-use kubeio::{ListEvent, TaintChange};
+use kube_api::{ListEvent, TaintChange};
 use model::PodName;
 
 use crate::{ObservedNode, PodRequirement, ReadinessConfig, ReadinessPod};

@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use kubeio::{LeaseElector, LeaseOptions, LeaseStanding};
+use kube_api::{LeaseElector, LeaseOptions, LeaseStanding};
 use retry::LastError;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{info, warn};

@@ -24,7 +24,7 @@ pub use observed::{ObservedNode, ReadinessPod};
 pub use queue::TaintQueue;
 pub use selector::{SelectorError, check_selector};
 
-use kubeio::NodeTaint;
+use kube_api::NodeTaint;
 
 /// Istio's taint. It has no value.
 pub const TAINT: NodeTaint = NodeTaint { key: "NodeReadiness", effect: "NoSchedule" };

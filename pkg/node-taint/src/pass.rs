@@ -7,7 +7,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream, FuturesUnordered, SelectAll},
 };
-use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent, TaintChange};
+use kube_api::{ApiErrorKind, Collection, Error, KubeClient, ListEvent, TaintChange};
 use model::{Node, Pod};
 use retry::LastError;
 use tokio::time::sleep_until;

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use agent_protocol::PodRecord;
 use model::PodUid;
-use wire::PodRecord;
 
 use crate::PodIds;
 

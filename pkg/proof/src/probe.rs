@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use conntrack::sockets::TcpSocket;
 use conntrack::{ConntrackHandle, FlowKey, TcpTuple, TrackedProtocol};
 use hostnet::LinkIndex;
 use model::Family;
@@ -26,7 +27,6 @@ use rustix::{
         CapabilitySets, Gid, Uid, capabilities, set_capabilities, set_thread_res_gid, set_thread_res_uid,
     },
 };
-use sockdiag::TcpSocket;
 
 use crate::{
     ProxyIdentity,
@@ -314,8 +314,8 @@ fn become_owner(uid: u32, gid: u32) -> Result<(), Errno> {
 /// prefers, or else those of any. `None`: unknown.
 fn find_receivers(to: SocketAddr, protocol: TransportProtocol) -> Option<Vec<TcpSocket>> {
     let receivers = match protocol {
-        TransportProtocol::Tcp => sockdiag::tcp_listeners(),
-        TransportProtocol::Udp => sockdiag::udp_receivers(),
+        TransportProtocol::Tcp => conntrack::sockets::tcp_listeners(),
+        TransportProtocol::Udp => conntrack::sockets::udp_receivers(),
     };
     let mut found = receivers.ok().flatten()?;
     found.retain(|socket| is_receiver(socket.local, to));

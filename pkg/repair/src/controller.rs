@@ -10,7 +10,7 @@ use futures_util::{
     StreamExt as _,
     future::{BoxFuture, OptionFuture},
 };
-use kubeio::{Collection, KubeClient};
+use kube_api::{Collection, KubeClient};
 use metrics::gauge_value;
 use model::{EventLevel, EventSubject, ExistingConnections, Notice, Pod, PodName, PodUid};
 use pod_identity::KnownPods;

@@ -2,20 +2,20 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
+use agent_protocol::PodRecord;
 use conntrack::ConnectionsReport;
+use conntrack::sockets::TcpSocket;
 use enrolment::{
     EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, inpod::existing_connections,
 };
 use firewall::FirewallOptions;
-use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
 use model::{ExistingConnections, Family, Pod, PodName, PodUid};
 use netns::{Netns, UserNamespace};
+use pod_capture::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
 use pod_identity::{Ambiguity, KnownPods, PodIds, newest_by_pod};
 use redirect::{FamilyChoice, PreparedNetns};
 use rules::{ChainSet, RecordedRules, inpod::InPodRulesConfig};
-use sockdiag::TcpSocket;
 use tracing::{info, warn};
-use wire::PodRecord;
 
 /// Applies rules in pods of this node. Requires access to the node's processes and their namespaces.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub enum InPlaceError {
     Node(netns::Error),
     /// The node's processes cannot be listed.
     #[error("cannot search for its network namespace: {0}")]
-    NetnsDiscovery(#[from] inpod::Error),
+    NetnsDiscovery(#[from] pod_capture::Error),
     /// No process of the pod was found, or none in a namespace with its address.
     #[error(
         "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"

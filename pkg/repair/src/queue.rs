@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kubeio::ListEvent;
+use kube_api::ListEvent;
 use model::PodName;
 use retry::{Attempts, Backoff};
 

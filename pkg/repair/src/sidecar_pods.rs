@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use enrolment::{
     EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, inpod::existing_connections,
 };
-use kubeio::ListEvent;
+use kube_api::ListEvent;
 use model::{ExistingConnections, Pod, PodName, PodUid};
 use pod_identity::{KnownPods, PodIds};
 

@@ -13,10 +13,10 @@ use std::{
 
 use enrolment::{InvalidAnnotation, SidecarRedirect};
 use firewall::{CapturedTraffic, RulesFingerprint};
-use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{NOTICE_INTERVAL, PodName, PodUid};
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsDisturbance, NetnsWatch};
+use pod_capture::{NetnsAnswer, NetnsQuery, recorded_netns};
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use pod_status::lifecycle::{AgentTime, Stability};
 use redirect::DesiredRules;
@@ -522,7 +522,7 @@ fn missing_rules(
 #[cfg(test)]
 mod tests {
     use firewall::FirewallOptions;
-    use kubeio::ListEvent;
+    use kube_api::ListEvent;
     use model::{ExistingConnections, Pod};
     use netns_changes::{Change, ChangeKinds, Writer};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -71,8 +71,10 @@ impl ConnectionPeer {
         if !address.ip().to_canonical().is_loopback() {
             return ConnectionPeer::Address(address);
         }
-        let user =
-            stream.local_addr().ok().and_then(|ours| sockdiag::connection_user(address, ours).ok().flatten());
+        let user = stream
+            .local_addr()
+            .ok()
+            .and_then(|ours| conntrack::sockets::connection_user(address, ours).ok().flatten());
         ConnectionPeer::Local { address, user }
     }
 }

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
+use agent_protocol::{LogLevel, LogRecord};
 use tracing::callsite::rebuild_interest_cache;
-use wire::{LogLevel, LogRecord};
 
 pub(crate) use level::ALL_SCOPES;
 pub use level::OutputLevel;
@@ -179,7 +179,7 @@ impl Logger {
             record.scope.clear(); // it is not printed
         }
         if record.time.is_empty() {
-            record.time = wire::rfc3339((self.0.clock)());
+            record.time = agent_protocol::rfc3339((self.0.clock)());
         }
         let line = if self.0.json { record.to_line() } else { format::text_line(&record) };
         for target in targets {

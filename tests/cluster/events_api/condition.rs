@@ -29,7 +29,7 @@ fn says(fixture: &ClusterFixture, status: &str, reason: &str) -> Value {
 /// The time in whole seconds, as conditions have it.
 fn now() -> String {
     let micros = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
-    format!("{}Z", &wire::rfc3339_micros(i64::try_from(micros).unwrap())[..19])
+    format!("{}Z", &agent_protocol::rfc3339_micros(i64::try_from(micros).unwrap())[..19])
 }
 
 #[test]

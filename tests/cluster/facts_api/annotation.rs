@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::ApiServer;
-use kubeio::{ApiErrorKind, KubeClient};
+use kube_api::{ApiErrorKind, KubeClient};
 use model::{PodName, PodUid};
 use serde_json::{Value, json};
 

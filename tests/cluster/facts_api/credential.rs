@@ -3,7 +3,7 @@
 use std::fs;
 
 use kit::{ApiServer, Pki};
-use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient};
+use kube_api::{ApiConnection, ApiErrorKind, Error, KubeClient};
 use model::ApiServerTrust;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use enrolment::{Fact, FactIndex};
 use kit::TempDir;
-use kubeio::{ApiConnection, KubeClient};
+use kube_api::{ApiConnection, KubeClient};
 use model::ApiServerTrust;
 
 /// Time limit for everything that depends on this machine alone, including one back-off of the watch.
@@ -49,7 +49,7 @@ impl Follower {
         thread::spawn(move || {
             run(async move {
                 let client = KubeClient::new(&connection).unwrap();
-                facts::follow_api(client, node, None, move |fact| drop(sender.send(fact))).await;
+                cluster_facts::follow_api(client, node, None, move |fact| drop(sender.send(fact))).await;
             });
         });
         Self { index: FactIndex::default(), told: Vec::new(), facts }

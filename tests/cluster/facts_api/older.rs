@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::StreamExt as _;
 use kit::{FakeApi, FakeReply, FakeRequest, Node, NodeOptions, Pki};
-use kubeio::{KubeClient, ObjectRef};
+use kube_api::{KubeClient, ObjectRef};
 use serde_json::{Value, json};
 
 use super::fixture::{Credential, Follower, LIMIT, run};

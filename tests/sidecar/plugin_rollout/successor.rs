@@ -9,10 +9,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use agent_protocol::{AgentAnswer, AgentRequest, CniVerb};
 use kit::{FakeReply, FakeRequest};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
-use wire::{AgentAnswer, AgentRequest, CniVerb};
 
 use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod};
 

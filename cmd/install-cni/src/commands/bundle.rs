@@ -11,7 +11,7 @@ use super::{command_flags, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now();
-    let time = wire::rfc3339(now);
+    let time = agent_protocol::rfc3339(now);
     let file = call.values.flag_text(&command_flags::FILE);
     let to_terminal = console::check_terminal(file)?;
     let state = node_status::obtain_report(&call.settings)?;

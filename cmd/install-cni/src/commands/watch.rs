@@ -32,7 +32,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         });
         let answer = node_status::from_agent(&call.settings.debug_socket, limit);
         let changes = watch.record_answer(answer.map_err(|error| model::describe_error(&*error)));
-        let time = wire::rfc3339(SystemTime::now());
+        let time = agent_protocol::rfc3339(SystemTime::now());
         for change in changes {
             if !call.output.print_event(&change.to_json(&time), &change.to_line(&time))? {
                 return Ok(ExitCode::SUCCESS); // nobody reads on

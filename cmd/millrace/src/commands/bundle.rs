@@ -35,7 +35,8 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
     let source = ClusterSource::open(options).await?;
     let cluster = source.read_cluster(None, node).await?;
     let now = SystemTime::now();
-    let stamp: String = wire::rfc3339(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
+    let stamp: String =
+        agent_protocol::rfc3339(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
     let name = format!("millrace-{stamp}");
     let logs = agent_logs(&source, &cluster).await;
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();

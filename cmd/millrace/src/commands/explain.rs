@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail, ensure};
 use cluster_report::Pod;
-use kubeio::ApiErrorKind;
+use kube_api::ApiErrorKind;
 use model::PodUid;
 use report::{PodVerdict, is_object_name, percent_encode};
 

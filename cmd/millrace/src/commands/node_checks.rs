@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Result, ensure};
 use cluster_report::{NodeChecks, Pod};
 use futures_util::{StreamExt as _, stream};
-use kubeio::{ApiErrorKind, KubeClient};
+use kube_api::{ApiErrorKind, KubeClient};
 use model::PodName;
 use report::{PREFLIGHT_SCHEMA, PreflightCheck};
 use serde::Deserialize;

@@ -108,7 +108,7 @@ impl ClusterWatch {
 
 /// Prints a change; returns false if nobody reads it.
 fn print_change(printer: Printer, node: &str, change: &StateChange) -> Result<bool> {
-    let time = wire::rfc3339(SystemTime::now());
+    let time = agent_protocol::rfc3339(SystemTime::now());
     let mut value = change.to_json(&time);
     if let Some(members) = value.as_object_mut() {
         members.insert("node".to_owned(), node.into());

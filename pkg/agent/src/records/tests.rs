@@ -1,5 +1,5 @@
+use agent_protocol::NetnsFile;
 use model::{ObjectMeta, Pod};
-use wire::NetnsFile;
 
 use super::*;
 

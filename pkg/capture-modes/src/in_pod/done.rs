@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use model::{NOTICE_INTERVAL, PodName, PodUid, Reason};
 use netns::NetnsId;
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
+use pod_capture::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use pod_status::lifecycle::{PodAction, PodEvent, RulesState, UNDONE, writer_clause};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;

@@ -7,10 +7,10 @@ use std::{
 };
 
 use enrolment::inpod::EffectiveOptions;
-use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid};
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
+use pod_capture::PodRulesSnapshot;
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
@@ -276,9 +276,9 @@ mod tests {
     use std::process::Command;
 
     use firewall::FirewallOptions;
-    use inpod::PodRulesSpec;
     use model::Family;
     use netns_changes::{ChangeKinds, ChangeWatcher};
+    use pod_capture::PodRulesSpec;
     use pod_status::lifecycle::PodEvent;
 
     use super::*;
@@ -288,8 +288,8 @@ mod tests {
         let existing = ExistingConnections::Keep;
         let desired = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
         let options = FirewallOptions::default();
-        let _ = inpod::capture_pod(netns, &desired, &options).unwrap();
-        Some(Arc::new(inpod::observe_pod(netns, &desired, None, &options).unwrap()))
+        let _ = pod_capture::capture_pod(netns, &desired, &options).unwrap();
+        Some(Arc::new(pod_capture::observe_pod(netns, &desired, None, &options).unwrap()))
     }
 
     fn run_in(netns: &Netns, command: &str) {

@@ -6,9 +6,9 @@ use std::{
 };
 
 use enrolment::{AmbientStanding, SkipReason, ambient::has_sidecar};
-use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use model::{Pod, PodUid, Reason};
 use netns::NetnsId;
+use pod_capture::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use pod_identity::{Ambiguity, AmbiguityStreak, KnownPods, PodIds};
 use pod_status::lifecycle::PodEvent;
 use tracing::warn;

@@ -12,10 +12,10 @@ use std::{
 };
 
 use agent::RecordIndex;
-use inpod::{NetnsFinder, NetnsMatch, recorded_netns};
+use agent_protocol::PodRecord;
 use model::ContainerId;
 use netns::Netns;
-use wire::PodRecord;
+use pod_capture::{NetnsFinder, NetnsMatch, recorded_netns};
 
 use crate::settings::CaptureSettings;
 

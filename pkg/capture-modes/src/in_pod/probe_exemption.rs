@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use inpod::NodeProbes;
 use model::{MemberAddresses, Reason};
+use pod_capture::NodeProbes;
 
 use crate::node_watch::{NodeDisturbance, NodeDrift, NodeWatch};
 

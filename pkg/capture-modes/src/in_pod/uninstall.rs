@@ -8,9 +8,9 @@ use std::{
 };
 
 use firewall::FirewallOptions;
-use inpod::{NodeProbes, is_captured, process_netns, release_pod};
 use model::Family;
 use netns::{Netns, NetnsId};
+use pod_capture::{NodeProbes, is_captured, process_netns, release_pod};
 use rules::inpod::InPodRulesConfig;
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
@@ -67,7 +67,7 @@ fn release_if_captured(
     netns: &Netns,
     config: &InPodRulesConfig,
     tools: &FirewallOptions,
-) -> Result<(), inpod::Error> {
+) -> Result<(), pod_capture::Error> {
     if is_captured(netns, config)? {
         release_pod(netns, config, tools)?;
     }
@@ -99,7 +99,7 @@ fn side_by_side<T: Send, R: Send>(
 }
 
 /// Returns all namespaces except the node's own.
-fn pod_netns(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
+fn pod_netns(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, pod_capture::Error> {
     let own = Netns::current()?.id();
     let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), process_netns)?;
     all.extend(Netns::list_directory(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));

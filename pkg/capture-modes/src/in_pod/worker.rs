@@ -14,10 +14,10 @@ use std::{
 };
 
 use firewall::FirewallOptions;
-use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use model::{Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::{ChangeWatcher, NetnsWatch};
+use pod_capture::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 use retry::LastError;
 
@@ -155,10 +155,10 @@ impl WorkerContext {
 
     /// Runs a job. `None`: only the requester gets the result.
     fn run_job(&self, job: &CaptureJob) -> Option<JobResult> {
-        let to_reason = |error: inpod::Error| Reason::from(error.to_string());
+        let to_reason = |error: pod_capture::Error| Reason::from(error.to_string());
         Some(match job {
             CaptureJob::Capture(pod) => {
-                let result = inpod::capture_pod(&pod.netns, &self.desired_rules(pod), &self.options);
+                let result = pod_capture::capture_pod(&pod.netns, &self.desired_rules(pod), &self.options);
                 let (uid, netns) = (pod.uid.clone(), pod.netns.id());
                 JobResult::Captured { uid, netns, result: result.map_err(to_reason) }
             }
@@ -170,7 +170,8 @@ impl WorkerContext {
             }
             CaptureJob::ObserveEach(pods) => JobResult::ObservedEach(self.observe_each(pods)),
             CaptureJob::Release(pod) => {
-                let result = inpod::release_pod(&pod.netns, &self.config, &self.options).map_err(to_reason);
+                let result =
+                    pod_capture::release_pod(&pod.netns, &self.config, &self.options).map_err(to_reason);
                 JobResult::Released { uid: pod.uid.clone(), netns: pod.netns.id(), result }
             }
             CaptureJob::Check { pod, reply } => {
@@ -200,7 +201,7 @@ impl WorkerContext {
         pods: &KnownPods,
         mut processes: BTreeMap<PodUid, NetnsQuery>,
         recorded: &[(PodIds, Vec<IpAddr>)],
-    ) -> Result<DiscoveryResult, inpod::Error> {
+    ) -> Result<DiscoveryResult, pod_capture::Error> {
         let mut finds = DiscoveryResult::default();
         if !recorded.is_empty() {
             let ips: BTreeMap<&PodUid, &Vec<IpAddr>> =
@@ -230,7 +231,7 @@ impl WorkerContext {
             pods.iter().map(|pod| (&*pod.netns, self.desired_rules(pod), pod.before.as_deref())).collect();
         // Empty if no thread could be started.
         let mut observed =
-            inpod::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
+            pod_capture::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
         let results = pods.iter().map(|pod| {
             let in_place = observed.next().flatten().filter(PodRulesSnapshot::is_complete);
             (pod.uid.clone(), pod.netns.id(), in_place.map(|now| pod.reuse_snapshot(now)))
@@ -238,19 +239,19 @@ impl WorkerContext {
         results.collect()
     }
 
-    fn observe_rules(&self, pod: &JobPod) -> Result<PodRulesSnapshot, inpod::Error> {
-        inpod::observe_pod(&pod.netns, &self.desired_rules(pod), pod.before.as_deref(), &self.options)
+    fn observe_rules(&self, pod: &JobPod) -> Result<PodRulesSnapshot, pod_capture::Error> {
+        pod_capture::observe_pod(&pod.netns, &self.desired_rules(pod), pod.before.as_deref(), &self.options)
     }
 
-    fn check_rules(&self, pod: &JobPod) -> Result<RulesCheck, inpod::Error> {
+    fn check_rules(&self, pod: &JobPod) -> Result<RulesCheck, pod_capture::Error> {
         // Rules that cannot be observed are restored all the same, as far as possible.
         if let Some(found) = self.observe_rules(pod).ok().filter(PodRulesSnapshot::is_complete) {
             let observed = pod.reuse_snapshot(found);
             return Ok(RulesCheck { observed, repaired: Vec::new(), connections: None });
         }
         let desired = self.desired_rules(pod);
-        let made = inpod::capture_pod(&pod.netns, &desired, &self.options)?;
-        let after = inpod::observe_pod(&pod.netns, &desired, None, &self.options)?;
+        let made = pod_capture::capture_pod(&pod.netns, &desired, &self.options)?;
+        let after = pod_capture::observe_pod(&pod.netns, &desired, None, &self.options)?;
         let (repaired, connections) = (made.differences, made.connections);
         Ok(RulesCheck { observed: Arc::new(after), repaired, connections })
     }

@@ -5,9 +5,9 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration, time::Instant};
 
-use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use model::PodUid;
 use netns::{Netns, NetnsId};
+use pod_capture::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use tracing::{info, warn};
 
 use super::search_schedule::SearchSchedule;

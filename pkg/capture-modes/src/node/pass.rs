@@ -50,7 +50,7 @@ impl NodeCapture {
         scope: ReconcileScope,
         writer: Option<&str>,
     ) -> Result<NodePass, Reason> {
-        let to_message = |error: nodepath::Error| error.to_string();
+        let to_message = |error: node_capture::Error| error.to_string();
         self.verify_at = None; // a failed pass is followed by others
         self.unreported = self.unreported.saturating_add(1);
         let mut observed = self.path.observe_network().map_err(to_message)?;
@@ -201,7 +201,7 @@ impl NodeCapture {
         &mut self,
         scope: ReconcileScope,
         candidate: &ZtunnelCandidate,
-    ) -> Result<ZtunnelInstance, nodepath::Error> {
+    ) -> Result<ZtunnelInstance, node_capture::Error> {
         let slots = self.verified.as_ref().map(|verified| &verified.desired.slots);
         let before = slots.into_iter().flatten().flatten().find(|slot| slot.uid == candidate.uid);
         match before {

@@ -66,7 +66,7 @@ impl NodeCapture {
         state: &mut AgentState,
         handed_over: &BTreeSet<PodUid>,
     ) -> Result<Option<NodeChange>, Reason> {
-        let to_message = |error: nodepath::Error| Reason::from(error.to_string());
+        let to_message = |error: node_capture::Error| Reason::from(error.to_string());
         let mut observed = self.path.observe_network().map_err(to_message)?;
         let is_owned = observed.sets.values().flatten().any(|(_, uid)| uid.is_some());
         if self.verified.is_none() && !is_owned {

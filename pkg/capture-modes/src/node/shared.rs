@@ -1,8 +1,8 @@
 //! The configuration file that plugin and agent share.
 
+use agent_protocol::{SharedConfig, SharedNode};
 use model::{Family, Reason};
 use node_plan::DesiredState;
-use wire::{SharedConfig, SharedNode};
 
 use crate::settings::CaptureSettings;
 

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use model::Reason;
+use node_capture::NodePath;
 use node_plan::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan_operations};
-use nodepath::NodePath;
 use tracing::warn;
 
 use super::open_path;
@@ -52,7 +52,7 @@ pub(crate) fn is_installed(settings: &CaptureSettings) -> bool {
 /// # Errors
 /// The kernel cannot be queried.
 pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
-    let to_message = |error: nodepath::Error| error.to_string();
+    let to_message = |error: node_capture::Error| error.to_string();
     let mut observed = path.observe_network().map_err(to_message)?;
     path.observe_firewall(&mut observed).map_err(to_message)?;
     let known = KernelSlots::from(&settings.node, &observed);

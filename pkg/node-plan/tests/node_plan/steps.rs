@@ -142,7 +142,7 @@ impl World {
         Ok(())
     }
 
-    /// A remaining peer is deleted first, with its own other end, as in `nodepath`.
+    /// A remaining peer is deleted first, with its own other end, as in `node-capture`.
     fn create_pair(&mut self, pair: &LinkPair) -> Done {
         let number = pair.slot.select_from(&self.slots).ok_or("the slot has no ztunnel")?;
         self.delete_link(Ns::Pod(number), &pair.ztunnel);

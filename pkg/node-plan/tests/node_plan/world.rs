@@ -1,5 +1,5 @@
 //! A small model of the kernel under the node path: network namespaces with links, addresses, rules, routes, firewall and settings,
-//! and the sets. Its state is what `nodepath` would observe.
+//! and the sets. Its state is what `node-capture` would observe.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

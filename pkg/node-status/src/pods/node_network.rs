@@ -98,7 +98,7 @@ pub(crate) fn judge_on_node(
         shown.kernel.unobserved = Some("the node's network could not be observed".to_owned());
         return;
     }
-    shown.kernel.observed_at = Some(wire::rfc3339(std::time::SystemTime::now()));
+    shown.kernel.observed_at = Some(agent_protocol::rfc3339(std::time::SystemTime::now()));
     let mut leaks = false;
     for ip in shown.ips.clone() {
         let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;

@@ -167,7 +167,7 @@ fn ask_tracking() -> Result<(), Failure> {
 fn make_sets(settings: &CaptureSettings) -> Result<(), Failure> {
     let mut handle = IpsetHandle::open()?;
     for family in kernel_families() {
-        let in_pod = settings.capture.in_pod().map(|_| ::inpod::probe_set_name(family));
+        let in_pod = settings.capture.in_pod().map(|_| pod_capture::probe_set_name(family));
         let has_node = !matches!(settings.capture, CaptureConfig::InPod(_));
         for name in in_pod.into_iter().chain(has_node.then(|| settings.node.set_name(family))) {
             handle.create_set(&SetSpec { name: SetName::new(name)?, family })?;
@@ -182,7 +182,7 @@ fn try_node(settings: &CaptureSettings) -> Result<(), Failure> {
     let options = FirewallOptions { native: NativeTables::Never, is_pod: true, ..settings.tools.clone() };
     if let Some(chosen) = settings.capture.in_pod().map(InPodConfig::within_kernel) {
         let families = chosen.captured_families();
-        let host = |family| inpod::host(&chosen.rules, ::inpod::probe_set_name(family), family);
+        let host = |family| inpod::host(&chosen.rules, pod_capture::probe_set_name(family), family);
         try_rules(ChainSet::PROBES, &options, |family| RuleSet::if_redirected(&families, family, host))?;
     }
     if !matches!(settings.capture, CaptureConfig::InPod(_)) {

@@ -85,7 +85,7 @@ fn an_address_that_another_pod_gave_itself_is_no_witness() {
             namespace: "shop".to_owned(),
             name: name.to_owned(),
             at: at.to_owned(),
-            netns_file: Some(wire::NetnsFile { dev, ino }),
+            netns_file: Some(agent_protocol::NetnsFile { dev, ino }),
             ..PodRecord::default()
         })
     };

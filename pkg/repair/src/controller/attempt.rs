@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use enrolment::{PodDecision, SidecarRedirect, SkipReason};
-use kubeio::ApiErrorKind;
+use kube_api::ApiErrorKind;
 use model::{EventLevel, Pod};
 use pod_identity::KnownPods;
 
@@ -145,7 +145,7 @@ impl RepairController {
     }
 
     /// Determines the outcome of a failed request that had the observed version of the pod as its precondition.
-    async fn judge_failure(&self, observed: &ObservedPod, error: &kubeio::Error) -> Attempt {
+    async fn judge_failure(&self, observed: &ObservedPod, error: &kube_api::Error) -> Attempt {
         let failed = Attempt::Failed(error.to_string());
         match error.kind() {
             ApiErrorKind::NotFound => Attempt::Gone,

@@ -1,9 +1,9 @@
 //! Metrics of the log socket.
 
+use agent_protocol::LogLevel;
 use metrics::Labelled;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
-use wire::LogLevel;
 
 model::word_enum! {
     /// Outcome of a request.

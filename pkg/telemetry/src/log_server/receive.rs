@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use agent_protocol::{LogLevel, LogRecord};
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::State;
@@ -12,7 +13,6 @@ use axum::routing::any;
 use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
-use wire::{LogLevel, LogRecord};
 
 use super::budget::LogBudget;
 use super::metrics::{LogMetrics, RequestOutcome};
@@ -113,7 +113,7 @@ impl LogReceiver {
         if count_quotes(&received.bytes) > 2 * MAX_LINES {
             return RequestOutcome::TooLarge;
         }
-        let lines = wire::parse_post_body(&received.bytes);
+        let lines = agent_protocol::parse_post_body(&received.bytes);
         drop(received);
         match lines {
             Ok(lines) => {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use wire::LogRecord;
+use agent_protocol::LogRecord;
 
 /// Formats `time level scope message key=value key=value`, with tabs between the columns and blanks between the labels. The default
 /// scope is omitted. Characters that would break the line or a column are escaped: the plugin's lines contain foreign text.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use agent_protocol::LogLevel;
 use serde::Serialize;
-use wire::LogLevel;
 
 /// Default scope, whose level applies to the others, and whose name is not printed.
 pub(super) const DEFAULT_SCOPE: &str = "default";

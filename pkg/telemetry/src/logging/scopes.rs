@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use agent_protocol::{LogLevel, LogRecord};
 use serde::Serialize;
-use wire::{LogLevel, LogRecord};
 
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, scope_names};
 use super::{Logger, OutputLevel};

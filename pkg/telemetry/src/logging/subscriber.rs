@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Debug;
 
+use agent_protocol::{LogLevel, LogRecord};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
-use wire::{LogLevel, LogRecord};
 
 use super::level::{DEFAULT_SCOPE, LIBRARY_SCOPE};
 use super::{Logger, OutputLevel};

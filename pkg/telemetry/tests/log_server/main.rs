@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use agent_protocol::{LogLevel, LogRecord};
 use flags::{FlagStyle, ParseOutcome};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -21,7 +22,6 @@ use telemetry::log_server::{self, LogMetrics};
 use telemetry::logging::{LogOptions, Logger, OutputLevel};
 use telemetry::metrics::render;
 use tokio::sync::oneshot;
-use wire::{LogLevel, LogRecord};
 
 struct Server {
     directory: tempfile::TempDir,
@@ -159,7 +159,7 @@ fn the_plugins_lines_are_printed_with_all_they_say() {
         record(LogLevel::Warn, "two"),
         scoped,
     ];
-    assert_eq!(server.post(wire::post_body(&sent).as_bytes()), OK);
+    assert_eq!(server.post(agent_protocol::post_body(&sent).as_bytes()), OK);
     let mut lines = server.lines();
     for line in &mut lines {
         let time = line.as_object_mut().unwrap().remove("time").unwrap();
@@ -181,9 +181,9 @@ fn the_plugins_lines_are_printed_with_all_they_say() {
 #[test]
 fn the_level_of_the_scope_decides() {
     let server = Server::at_level("default:none,cni:debug");
-    server.post(wire::post_body(&[record(LogLevel::Debug, "seen")]).as_bytes());
+    server.post(agent_protocol::post_body(&[record(LogLevel::Debug, "seen")]).as_bytes());
     server.logger.set_level("cni", OutputLevel::Error);
-    server.post(wire::post_body(&[record(LogLevel::Warn, "unseen")]).as_bytes());
+    server.post(agent_protocol::post_body(&[record(LogLevel::Warn, "unseen")]).as_bytes());
     assert_eq!(server.told(), ["seen"]);
 }
 
@@ -228,7 +228,7 @@ fn garbage_is_answered_and_told() {
 #[test]
 fn any_method_will_do_and_other_paths_are_not_there() {
     let server = Server::start();
-    let body = wire::post_body(&[record(LogLevel::Info, "told")]);
+    let body = agent_protocol::post_body(&[record(LogLevel::Info, "told")]);
     for (request, status) in [
         ("PUT /log", "200 OK"),
         ("GET /log", "200 OK"),
@@ -264,7 +264,7 @@ fn two_mebibytes_are_refused_in_words_that_arrive() {
 #[test]
 fn requests_that_stop_halfway_block_nobody() {
     let server = Server::start();
-    let whole = request("POST /log", wire::post_body(&[record(LogLevel::Info, "m")]).as_bytes());
+    let whole = request("POST /log", agent_protocol::post_body(&[record(LogLevel::Info, "m")]).as_bytes());
     let half: Vec<_> = (1..32)
         .map(|number| {
             let mut stream = server.connect();
@@ -296,7 +296,7 @@ fn two_hundred_clients_at_once_are_served_and_their_lines_stay_together() {
             scope.spawn(move || {
                 let records: Vec<_> =
                     (0..5).map(|line| record(LogLevel::Info, &format!("{client} {line}"))).collect();
-                assert_eq!(server.post(wire::post_body(&records).as_bytes()), OK);
+                assert_eq!(server.post(agent_protocol::post_body(&records).as_bytes()), OK);
             });
         }
         scope.spawn(|| {

@@ -1,4 +1,4 @@
-use kubeio::ObjectRef;
+use kube_api::ObjectRef;
 use serde_json::json;
 
 use super::*;

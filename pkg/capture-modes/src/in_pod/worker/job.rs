@@ -11,10 +11,10 @@ use std::{
 };
 
 use agent::{AgentHandle, CaptureReply};
-use inpod::{CaptureReport, ConnectionsReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsWatch};
+use pod_capture::{CaptureReport, ConnectionsReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 

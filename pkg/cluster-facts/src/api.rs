@@ -9,7 +9,7 @@ use std::{
 
 use enrolment::{Fact, UnconfirmedObjects, WatchedCollection};
 use futures_util::{Stream, future::Either, stream};
-use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
+use kube_api::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, ObjectMeta, Pod, PodName, PodUid};
 use retry::{Backoff, LastError};
 use serde::de::DeserializeOwned;
@@ -186,7 +186,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                     }
                 }
             }
-            kubeio::sleep_for(attempts.record_failure()).await;
+            kube_api::sleep_for(attempts.record_failure()).await;
         }
     }
 
@@ -433,7 +433,7 @@ where
 }
 
 async fn wait_until(when: Instant) {
-    kubeio::sleep_for(when.saturating_duration_since(Instant::now())).await;
+    kube_api::sleep_for(when.saturating_duration_since(Instant::now())).await;
 }
 
 fn core_collection(kind: &'static str, field_selector: Option<String>) -> Collection {

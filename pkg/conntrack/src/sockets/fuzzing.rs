@@ -2,7 +2,7 @@
 
 use netlink::ReceivedMessage;
 
-use crate::TcpSocket;
+use super::TcpSocket;
 
 /// Parses one message about a socket.
 pub fn socket(message: &ReceivedMessage<'_>) -> Option<TcpSocket> {

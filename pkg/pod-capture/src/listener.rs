@@ -2,9 +2,9 @@
 
 use std::io;
 
+use conntrack::sockets::TcpSocket;
 use netns::Netns;
 use rules::inpod::InPodRulesConfig;
-use sockdiag::TcpSocket;
 
 use crate::Error;
 
@@ -14,7 +14,7 @@ use crate::Error;
 /// # Errors
 /// The namespace cannot be entered, or its sockets cannot be listed, as on a kernel without `inet_diag`.
 pub fn has_listener(netns: &Netns, config: &InPodRulesConfig) -> Result<bool, Error> {
-    let listed = netns.run_in(sockdiag::tcp_listeners)?.map_err(io::Error::other);
+    let listed = netns.run_in(conntrack::sockets::tcp_listeners)?.map_err(io::Error::other);
     let listeners = listed.and_then(|all| all.ok_or_else(|| io::Error::other("there are too many")));
     let (port, mark) = (config.outbound.0, config.proxy);
     let is_its = |socket: &TcpSocket| socket.local.port() == port && socket.mark & mark.mask == mark.value;

@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::iter;
 use std::os::unix::fs::symlink;
 
-use inpod::{NetnsFinder, NetnsQuery};
 use model::{PodName, PodUid};
+use pod_capture::{NetnsFinder, NetnsQuery};
 use pod_identity::{KnownPods, PodIds};
 use rules::inpod::InPodRulesConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -17,9 +17,9 @@ use std::{
     },
 };
 
-use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery};
 use model::{PodName, PodUid};
 use netns::{Netns, NetnsId};
+use pod_capture::{NetnsAnswer, NetnsFinder, NetnsQuery};
 use pod_identity::{Ambiguity, KnownPods, PodIds, Witness};
 use rules::inpod::InPodRulesConfig;
 

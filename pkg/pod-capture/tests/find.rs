@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firewall::{Backend, FirewallOptions};
-use inpod::{
-    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture_pod, is_captured, release_pod,
-};
 use model::{ExistingConnections, Family, PodName};
 use netns::Netns;
+use pod_capture::{
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture_pod, is_captured, release_pod,
+};
 use pod_identity::{Ambiguity, KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 
@@ -175,7 +175,7 @@ fn an_interface_with_the_name_of_the_loopback_is_reported() {
     let (netns, options) = (&fixture.pod.1, FirewallOptions::default());
     let reasons = || {
         let _ = capture_pod(netns, &wanted, &options).unwrap();
-        let seen = inpod::observe_pod(netns, &wanted, None, &options).unwrap();
+        let seen = pod_capture::observe_pod(netns, &wanted, None, &options).unwrap();
         assert!(seen.is_complete(), "{seen:?}");
         seen.bypass_reasons().count()
     };
@@ -195,17 +195,17 @@ fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time
     let verified = |fixture: &Fixture| {
         let options = FirewallOptions::default();
         let _ = capture_pod(&fixture.pod.1, &wanted, &options).unwrap();
-        inpod::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap()
+        pod_capture::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap()
     };
     let before = fixtures.each_ref().map(verified);
-    assert!(before.iter().all(inpod::PodRulesSnapshot::is_complete));
+    assert!(before.iter().all(pod_capture::PodRulesSnapshot::is_complete));
     fixtures[1].pod.sh("ip rule del pref 32764");
     let pods: Vec<_> = fixtures
         .iter()
         .zip(&before)
         .map(|(fixture, before)| (&fixture.pod.1, wanted, Some(before)))
         .collect();
-    let look = |until: Instant| inpod::observe_each(&pods, &FirewallOptions::default(), until);
+    let look = |until: Instant| pod_capture::observe_each(&pods, &FirewallOptions::default(), until);
     let seen = look(Instant::now() + Duration::from_secs(60));
     let whole = seen.iter().map(|seen| seen.as_ref().unwrap().is_complete());
     assert_eq!(whole.collect::<Vec<bool>>(), [true, false, true]);
@@ -226,15 +226,15 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
         let netns = &fixture.pod.1;
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
         let _ = capture_pod(netns, &wanted, &options).unwrap();
-        let seen = inpod::observe_pod(netns, &wanted, None, &options).unwrap();
+        let seen = pod_capture::observe_pod(netns, &wanted, None, &options).unwrap();
         assert!(seen.is_complete(), "{seen:?}");
         // The comparison stays valid as long as no rule changes.
-        let observe = || inpod::observe_pod(netns, &wanted, Some(&seen), &options).unwrap();
+        let observe = || pod_capture::observe_pod(netns, &wanted, Some(&seen), &options).unwrap();
         assert_eq!(observe(), seen);
         // The desired rules may have changed by now.
         let other = PodOptions { bypass_inbound: true, ..pod.clone() };
         let other = PodRulesSpec { pod: &other, ..wanted };
-        let other = inpod::observe_pod(netns, &other, Some(&seen), &options).unwrap();
+        let other = pod_capture::observe_pod(netns, &other, Some(&seen), &options).unwrap();
         assert!(!other.is_complete(), "{other:?}");
         for (tool, family) in [("iptables", Family::V4), ("ip6tables", Family::V6)] {
             // Neither the number of rules nor their length changes.
@@ -303,7 +303,7 @@ fn traffic_is_no_change() {
                 .pod
                 .sh(&format!("{tool}-{backend} -t mangle -A INPUT -i lo -m limit --limit 1/s -j ACCEPT"));
         }
-        let observe = || inpod::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap();
+        let observe = || pod_capture::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap();
         let counters =
             || ["iptables", "ip6tables"].map(|tool| fixture.pod.sh(&format!("{tool}-{backend}-save -c")));
         let (first, before) = (observe(), counters());
@@ -339,7 +339,7 @@ fn an_observation_leaves_no_trace() {
         || ["ip", "ip6"].map(|family| fixture.pod.sh(&format!("cat /proc/net/{family}_tables_names")));
     let before = names();
     assert_eq!(before, ["nat\n", ""]);
-    let _ = inpod::observe_pod(&fixture.pod.1, &wanted, None, &FirewallOptions::default()).unwrap();
+    let _ = pod_capture::observe_pod(&fixture.pod.1, &wanted, None, &FirewallOptions::default()).unwrap();
     assert_eq!(names(), before);
 }
 
@@ -387,7 +387,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     let first = capture_pod(&pod.1, &wanted, &options).unwrap();
     assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");
     let observe = || {
-        let seen = inpod::observe_pod(&pod.1, &wanted, None, &options).unwrap();
+        let seen = pod_capture::observe_pod(&pod.1, &wanted, None, &options).unwrap();
         seen.differences().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(observe(), [""; 0]);

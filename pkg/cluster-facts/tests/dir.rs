@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cluster_facts::{ManifestFollower, find_in_dir, follow_dir};
 use enrolment::{Fact, FactIndex};
-use facts::{ManifestFollower, find_in_dir, follow_dir};
 use model::PodName;
 use tempfile::TempDir;
 use tracing::{

@@ -15,7 +15,7 @@ use rules::{
     inpod::{self, InPodRulesConfig, PRIORITY},
 };
 
-use sockdiag::TcpSocket;
+use conntrack::sockets::TcpSocket;
 
 use crate::{
     BypassingConnections, Error,

@@ -5,11 +5,11 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use conntrack::sockets::{TcpSocket, TcpSockets};
 use conntrack::{LocalPorts, TcpTuple};
 use hostnet::RtnetlinkHandle;
 use model::{Family, IfName, Port};
 use rules::inpod::InPodRulesConfig;
-use sockdiag::{TcpSocket, TcpSockets};
 
 use crate::pod::PodRulesSpec;
 
@@ -103,7 +103,7 @@ pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSock
     let redirected =
         BypassingConnections::from_sockets(&sockets, |socket| is_redirected(desired, facts.as_ref(), socket));
     // A kernel that does not list UDP sockets lists TCP sockets, which matter more.
-    let receivers = sockdiag::udp_receivers().ok().flatten().unwrap_or_default();
+    let receivers = conntrack::sockets::udp_receivers().ok().flatten().unwrap_or_default();
     let taken_ports = taken_ports(desired.config, &sockets.listeners, &receivers);
     Some(JoiningSockets { redirected, taken_ports })
 }
@@ -111,7 +111,7 @@ pub fn joining_sockets(desired: Option<&PodRulesSpec<'_>>) -> Option<JoiningSock
 /// Returns whether a socket of the thread's network namespace receives the DNS queries that rules redirect. `None`: the
 /// kernel does not list such sockets.
 pub fn is_dns_received(config: &InPodRulesConfig) -> Option<bool> {
-    let receivers = sockdiag::udp_receivers().ok()??;
+    let receivers = conntrack::sockets::udp_receivers().ok()??;
     Some(!taken_ports(config, &[], &receivers).is_empty())
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn is_redirected(
 
 #[cfg(test)]
 mod tests {
-    use sockdiag::TcpState;
+    use conntrack::sockets::TcpState;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netlink::ReceivedMessage;
 
-use crate::message::{AF_INET, AF_INET6, ID};
+use super::message::{AF_INET, AF_INET6, ID};
 
 /// Size of `struct inet_diag_msg`.
 const ANSWER: usize = 72;

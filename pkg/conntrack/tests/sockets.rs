@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use sockdiag::{TcpSocket, TcpSockets, TcpState};
+use conntrack::sockets::{TcpSocket, TcpSockets, TcpState};
 
 /// Runs a test inside a new network namespace with a loopback. Without permission to create one it is skipped, with the reason on
 /// stderr; CI must have it.
@@ -59,19 +59,22 @@ fn connections_of_both_families_are_listed_and_those_that_are_over_are_not() {
             assert_eq!((socket.state, socket.is_local()), (TcpState::Established, true));
         }
         assert_eq!(sockets.listeners, [listener.local_addr().unwrap()]);
-        assert_eq!(list_local_ends(&sockdiag::tcp_listeners().unwrap().unwrap()), sockets.listeners);
+        assert_eq!(
+            list_local_ends(&conntrack::sockets::tcp_listeners().unwrap().unwrap()),
+            sockets.listeners
+        );
     });
 }
 
 #[test]
 fn udp_sockets_without_a_peer_receive_from_everybody() {
     in_fresh_netns(|| {
-        assert_eq!(sockdiag::udp_receivers().unwrap(), Some(Vec::new()));
+        assert_eq!(conntrack::sockets::udp_receivers().unwrap(), Some(Vec::new()));
         let sockets = ["127.0.0.1:0", "[::]:0"].map(|address| UdpSocket::bind(address).unwrap());
         let connected = UdpSocket::bind("127.0.0.1:0").unwrap();
         connected.connect("127.0.0.1:9").unwrap();
         let expected = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
-        assert_eq!(list_local_ends(&sockdiag::udp_receivers().unwrap().unwrap()), expected);
+        assert_eq!(list_local_ends(&conntrack::sockets::udp_receivers().unwrap().unwrap()), expected);
     });
 }
 
@@ -83,9 +86,13 @@ fn the_user_of_a_socket_is_known_while_a_process_holds_it() {
         for address in ["127.0.0.1", "[::1]"] {
             let (client, server) = connection(&listener, address);
             let (theirs, ours) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
-            assert_eq!(sockdiag::connection_user(theirs, ours).unwrap(), Some(us), "{address}");
+            assert_eq!(conntrack::sockets::connection_user(theirs, ours).unwrap(), Some(us), "{address}");
             drop(client);
-            assert_eq!(sockdiag::connection_user(theirs, ours).unwrap(), None, "{address}: nobody holds it");
+            assert_eq!(
+                conntrack::sockets::connection_user(theirs, ours).unwrap(),
+                None,
+                "{address}: nobody holds it"
+            );
         }
     });
 }
@@ -99,11 +106,11 @@ fn a_connection_is_closed_for_both_sides_and_no_other_one() {
             let (other, _others) = connection(&listener, address);
             let sockets = TcpSockets::observe_netns().unwrap();
             let socket = sockets.by_addresses()[&ends(&client)].clone();
-            let mut handle = sockdiag::open_handle().unwrap();
-            assert!(sockdiag::destroy_socket(&mut handle, &socket).unwrap());
+            let mut handle = conntrack::sockets::open_handle().unwrap();
+            assert!(conntrack::sockets::destroy_socket(&mut handle, &socket).unwrap());
             assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
             assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-            assert!(!sockdiag::destroy_socket(&mut handle, &socket).unwrap(), "gone");
+            assert!(!conntrack::sockets::destroy_socket(&mut handle, &socket).unwrap(), "gone");
             assert!(TcpSockets::observe_netns().unwrap().by_addresses().contains_key(&ends(&other)));
         }
     });

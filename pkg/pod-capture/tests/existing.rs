@@ -14,8 +14,8 @@ use std::{
 
 use conntrack::{ConnectionsReport, KeptConnections};
 use firewall::{Backend, FirewallOptions};
-use inpod::{CaptureReport, PodRulesSpec, capture_pod, release_pod};
 use model::{ExistingConnections, Family};
+use pod_capture::{CaptureReport, PodRulesSpec, capture_pod, release_pod};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, socket_with, sockopt};
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use netlink::{MessageFlags, NetlinkRequest};
 
-use crate::{TcpSocket, TcpState};
+use super::{TcpSocket, TcpState};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 pub(crate) const BY_FAMILY: u16 = 20;

@@ -12,6 +12,7 @@ use std::{
     sync::Arc,
 };
 
+use agent_protocol::PodRecord;
 use hostnet::RtnetlinkHandle;
 use model::PodUid;
 use netns::{Netns, NetnsId};
@@ -19,7 +20,6 @@ use pod_identity::{
     Ambiguity, Candidate, Identity, KnownPods, NodePath, ProcessOwner, Witness, choose_netns, names_a_pod,
 };
 use rules::inpod::InPodRulesConfig;
-use wire::PodRecord;
 
 use crate::{Error, node_network::NodeNetwork, pod::families_with_rule};
 
