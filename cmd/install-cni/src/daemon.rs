@@ -371,7 +371,12 @@ impl Daemon {
             ShutdownVerdict::EndAmbient(why) => {
                 info!(target: "install", reason = why, "the plugin stays installed");
                 let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
-                let errors = remove_capture(&uninstallation, Some(agent)).await;
+                let mut errors = remove_capture(&uninstallation, Some(agent)).await;
+                if errors.is_empty() {
+                    // What it still has of ztunnels that ended before concerns nobody.
+                    let journal = hostfs::remove(&self.settings.ambient_traces.agent.journal);
+                    errors.extend(journal.err().map(|error| error.to_string()));
+                }
                 errors.iter().for_each(|error| error!(target: "ambient", %error, "not removed"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }

@@ -225,14 +225,11 @@ async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &A
     if let ApiAnswer::Found(daemon_set) = &round.daemon_set
         && daemon_set.metadata.deleted.is_none()
     {
-        let path = format!("/api/v1/nodes/{}", identity.node);
-        round.node = fetch_object::<Node>(client, &format!("Node {}", identity.node), &path).await;
-        if let ApiAnswer::Found(node) = &round.node
-            && placement::exclusion_reason(daemon_set, node).is_none()
-            && placement::takes_part_in_ambient(daemon_set) == Some(false)
-        {
-            round.pod = fetch_own_pod(client, identity).await;
-        }
+        let (name, path) = (format!("Node {}", identity.node), format!("/api/v1/nodes/{}", identity.node));
+        let asks_pod = placement::takes_part_in_ambient(daemon_set) == Some(false);
+        let pod =
+            async { if asks_pod { fetch_own_pod(client, identity).await } else { ApiAnswer::NotAsked } };
+        (round.node, round.pod) = tokio::join!(fetch_object::<Node>(client, &name, &path), pod);
         return round;
     }
     let is_answered = matches!(round.daemon_set, ApiAnswer::Found(_) | ApiAnswer::Failed(_));

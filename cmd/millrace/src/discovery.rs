@@ -26,8 +26,8 @@ fn agent_preference(agent: &Pod) -> (bool, bool, bool, Option<&str>) {
 /// be one that anybody created. `None`: there is no other.
 pub(crate) fn rival_message(agents: &[Pod], chosen: &Pod) -> Option<String> {
     let mut here = agents.iter().filter(|other| other.spec.node_name == chosen.spec.node_name);
-    let rival =
-        here.find(|other| other.metadata.namespace != chosen.metadata.namespace && other.is_live())?;
+    let rival = here
+        .find(|other| other.metadata.namespace != chosen.metadata.namespace && !other.status.has_ended())?;
     let (own, rival) = (chosen.qualified_name(), rival.qualified_name());
     Some(format!("both {own} and {rival} have the agents' label: choose one with --agent-namespace"))
 }
@@ -71,7 +71,7 @@ mod tests {
             ("shop", "Running", false, true),
             ("shop", "Pending", false, true),
             ("shop", "Failed", false, false),
-            ("shop", "Running", true, false),
+            ("shop", "Running", true, true),
             ("kube-system", "Running", false, false),
         ] {
             let mut other = agent("b", phase, "True", "2026-01-02T00:00:00Z", deleted);

@@ -73,10 +73,7 @@ fn client_config(loaded: &Kubeconfig) -> Result<ClientConfig, FailureReason> {
     match &loaded.certificate {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => builder
-            .with_client_auth_cert(
-                parse_certificates(certificate.as_bytes(), "client certificate")?,
-                private_key(key)?,
-            )
+            .with_client_auth_cert(client_certificates(certificate.as_bytes())?, private_key(key)?)
             .map_err(|error| {
                 FailureReason::config_error(format!("the client certificate cannot be used: {error}"))
             }),
@@ -84,19 +81,26 @@ fn client_config(loaded: &Kubeconfig) -> Result<ClientConfig, FailureReason> {
 }
 
 fn root_store(pem: &[u8]) -> Result<RootCertStore, FailureReason> {
-    let mut roots = RootCertStore::empty();
+    let (mut roots, mut last) = (RootCertStore::empty(), None);
     // Go, too, ignores those of a bundle that it cannot read.
-    match roots.add_parsable_certificates(parse_certificates(pem, "certificate authority")?) {
-        (0, _) => Err(FailureReason::config_error("the certificate authority cannot be used")),
-        _ => Ok(roots),
+    for found in CertificateDer::pem_slice_iter(pem) {
+        let read = found.map_err(|error| error.to_string());
+        let added = read.and_then(|one| roots.add(one).map_err(|error| error.to_string()));
+        last = added.err().or(last);
     }
+    if !roots.is_empty() {
+        return Ok(roots);
+    }
+    let why =
+        last.map_or("is not PEM with a certificate".to_owned(), |error| format!("cannot be used: {error}"));
+    Err(FailureReason::config_error(format!("the certificate authority {why}")))
 }
 
-fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, FailureReason> {
+fn client_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FailureReason> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err(FailureReason::config_error(format!("the {what} is not PEM with a certificate"))),
+        _ => Err(FailureReason::config_error("the client certificate is not PEM with a certificate")),
     }
 }
 

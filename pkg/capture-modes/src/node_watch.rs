@@ -160,6 +160,13 @@ impl NodeDrift {
         if scope == ReconcileScope::Full { self.pending.take() } else { self.take_due(now) }
     }
 
+    /// Returns the changes that every pass covers, due or not: those for which rules and ztunnels' namespaces need not be read. `None`
+    /// if there are none, or others, too.
+    pub(crate) fn take_light(&mut self) -> Option<NodeDisturbance> {
+        let full = [NodeChange::Rules, NodeChange::Ztunnel];
+        self.pending.take_if(|pending| !full.into_iter().any(|kind| pending.has_kind(kind)))
+    }
+
     /// Whether rules or sets have changed that no observation covers yet: without them, pods are not captured.
     pub(crate) fn may_leak(&self) -> bool {
         let has_kind = |kind| self.pending.as_ref().is_some_and(|pending| pending.has_kind(kind));
@@ -387,8 +394,10 @@ impl NodeObserver {
         }
         let same_generation = !retrying && generation_changed == Some(false);
         let began = processor_time();
+        let restored = self.restored.swap(false, Ordering::Relaxed); // before the rules are read
         let now = RulesGeneration::for_node(self.objects.rules, self.rules.as_ref(), same_generation);
         if !now.is_comparable() {
+            let _ = self.restored.fetch_or(restored, Ordering::Relaxed);
             self.rules_due = Instant::now() + self.rules_failures.record_failure();
             return false;
         }
@@ -396,7 +405,7 @@ impl NodeObserver {
         self.rules_failures.record_success();
         let changed = self.rules.as_ref().is_some_and(|before| !before.is_unchanged(&now));
         self.rules = Some(now);
-        self.restored.swap(false, Ordering::Relaxed) || changed
+        restored || changed
     }
 
     /// Returns whether the network changed, if that concerns us, and the last process that wrote firewall rules.
@@ -543,7 +552,11 @@ mod tests {
             assert!(drift.take_covered(ReconcileScope::Membership, now).is_some());
         }
         drift.end_observation(Duration::ZERO, true, now);
+        drift.record_notice(NodeChange::Sets.into(), now);
+        assert!(drift.take_due(now).is_none() && drift.take_light().is_some(), "every pass reads sets");
+        drift.record_notice(NodeChange::Sets.into(), now);
         drift.record_notice(NodeChange::Rules.into(), now);
+        assert!(drift.take_light().is_none());
         assert!(drift.take_covered(ReconcileScope::Full, now).is_some(), "a full pass does not wait");
         assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000]);
     }

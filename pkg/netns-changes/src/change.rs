@@ -16,7 +16,7 @@ pub struct Change<K> {
     /// Generation of nf_tables after the last change of the firewall. Each transaction adds one, so a gap to the
     /// previous generation means that other components wrote in between.
     pub generation: Option<u32>,
-    /// The last process that wrote, except for threads of ours; `None`: the kernel did not name one.
+    /// The last process that wrote, a thread of ours only if there was no other; `None`: the kernel did not name one.
     pub writer: Option<Writer>,
 }
 

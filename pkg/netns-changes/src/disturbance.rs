@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{Change, ChangeKinds, Writer};
+use crate::{Change, ChangeKinds, Writer, notification::later_writer};
 
 /// One or more changes of a network namespace that lead to an observation.
 #[derive(Clone, Debug)]
@@ -21,14 +21,14 @@ impl NetnsDisturbance {
         NetnsDisturbance { noticed: Instant::now(), kinds, generation, writer }
     }
 
-    /// Merges both: the first time of notice, and the last writer.
+    /// Merges both: the first time of notice, and the last writer, unless it is a thread of ours.
     #[must_use]
     pub fn merge_with(self, later: NetnsDisturbance) -> NetnsDisturbance {
         NetnsDisturbance {
             noticed: self.noticed,
             kinds: self.kinds | later.kinds,
             generation: later.generation.or(self.generation),
-            writer: later.writer.or(self.writer),
+            writer: later_writer(self.writer, later.writer),
         }
     }
 

@@ -57,7 +57,7 @@ impl Observed {
                 let (_, attributes) = message.split_header::<NETFILTER_HEADER>()?;
                 self.generation =
                     attributes.find(GENERATION).and_then(|attribute| attribute.read_be32().ok());
-                self.writer = read_writer(&attributes).or(self.writer.take());
+                self.writer = later_writer(self.writer.take(), read_writer(&attributes));
                 ChangeKinds::FIREWALL
             }
             16 | 17 => ChangeKinds::LINKS, // RTM_NEWLINK, RTM_DELLINK
@@ -71,7 +71,15 @@ impl Observed {
     }
 }
 
-/// Returns the process that a notification names; `None` for a thread of ours, which is not the cause of a later repair.
+/// Returns the later one of two writers, except that a thread of ours does not replace another process, which is the cause of what
+/// we changed then. A process can have the name of our threads: alone, it is named as any other.
+pub(crate) fn later_writer(earlier: Option<Writer>, later: Option<Writer>) -> Option<Writer> {
+    match later {
+        Some(later) if later.name != THREAD_NAME || earlier.is_none() => Some(later),
+        _ => earlier,
+    }
+}
+
 fn read_writer(attributes: &Attributes<'_>) -> Option<Writer> {
     let pid = attributes.find(PROCESS_ID)?.read_be32().ok()?;
     let name = attributes.find(PROCESS_NAME).map(|name| name.payload).unwrap_or_default();
@@ -80,8 +88,7 @@ fn read_writer(attributes: &Attributes<'_>) -> Option<Writer> {
         b' '..=b'~' => char::from(*byte),
         _ => '?',
     });
-    let name: String = printable.collect();
-    (name != THREAD_NAME).then_some(Writer { pid, name })
+    Some(Writer { pid, name: printable.collect() })
 }
 
 fn is_cache_entry(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {

@@ -74,6 +74,14 @@ pub(super) fn add_later_pods(records: &[Arc<PodRecord>], state: &mut StateReport
             (pod.mode, pod.capture) = (state.node.mode, Evidence::UNKNOWN.classify().state);
             pod.reason.message = reason.to_string();
         }
+        match state.pods.iter().find(|known| known.uid == pod.uid) {
+            Some(known) => {
+                pod.created_at.clone_from(&known.created_at);
+                pod.redirection_annotation.clone_from(&known.redirection_annotation);
+                pod.privilege.clone_from(&known.privilege);
+            }
+            None => state.history.retain(|change| change.pod.as_deref() != Some(pod.title().as_str())),
+        }
         state.pods.retain(|known| (&*known.namespace, &*known.name) != (&*name.namespace, &*name.name));
         state.pods.push(pod);
     }

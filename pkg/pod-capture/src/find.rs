@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs, io, iter,
     net::IpAddr,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -171,7 +171,7 @@ impl NetnsFinder {
                 }
                 None if own.is_empty() => continue,
                 _ => {
-                    open.push(self.open_query(uid, query, own));
+                    open.push(self.open_query(uid, query, own)?);
                     continue;
                 }
             };
@@ -191,12 +191,18 @@ impl NetnsFinder {
         uid: &'a PodUid,
         query: &'a NetnsQuery,
         own: BTreeMap<NetnsId, ProcessNetns>,
-    ) -> OpenQuery<'a> {
+    ) -> Result<OpenQuery<'a>, Error> {
         let is_crowded = own.len() >= MOST_NAMESPACES;
-        let view = |netns: &Netns| self.view_netns(netns, &query.ips).ok().flatten();
-        let known_fits = query.known.as_deref().is_some_and(|known| view(known).is_some());
-        let fitting = own.into_values().filter_map(|one| view(&one.netns).map(|view| (one, view))).collect();
-        OpenQuery { uid, query, fitting, known_fits, is_crowded }
+        let view = |netns: &Netns| match self.view_netns(netns, &query.ips) {
+            Err(error) if is_starved(&error) => Err(error),
+            viewed => Ok(viewed.ok().flatten()),
+        };
+        let known_fits = query.known.as_deref().map(view).transpose()?.flatten().is_some();
+        let mut fitting = Vec::new();
+        for one in own.into_values() {
+            fitting.extend(view(&one.netns)?.map(|view| (one, view)));
+        }
+        Ok(OpenQuery { uid, query, fitting, known_fits, is_crowded })
     }
 
     fn node_network(&self, open: &[OpenQuery<'_>]) -> Result<NodeNetwork, Error> {
@@ -337,7 +343,7 @@ pub fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
 /// error, because every process would seem to have ended.
 fn read_cgroup(process: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(process.join("cgroup")) {
-        Err(source) if is_exhausted(&source) => Err(Error::Processes { path: process.to_owned(), source }),
+        Err(source) if is_exhausted(&source) => Err(processes_error(process, source)),
         read => Ok(read.ok()),
     }
 }
@@ -346,10 +352,22 @@ fn read_cgroup(process: &Path) -> Result<Option<String>, Error> {
 fn open_netns(process: &Path) -> Result<Option<Netns>, Error> {
     match Netns::open(process.join("ns/net")) {
         Err(netns::Error::Kernel { source, .. }) if is_exhausted(&source) => {
-            Err(Error::Processes { path: process.to_owned(), source })
+            Err(processes_error(process, source))
         }
         opened => Ok(opened.ok()),
     }
+}
+
+/// Returns the error for processes that cannot be examined, in the same words for each process.
+fn processes_error(process: &Path, source: io::Error) -> Error {
+    Error::Processes { path: process.parent().unwrap_or(process).to_owned(), source }
+}
+
+/// Returns whether an error is due to a lack of descriptors.
+fn is_starved(error: &Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    iter::successors(Some(first), |error| error.source())
+        .any(|cause| cause.downcast_ref().is_some_and(is_exhausted))
 }
 
 /// Returns whether a file could not be opened for lack of descriptors (`ENFILE`, `EMFILE`).

@@ -69,7 +69,8 @@ pub(crate) fn describe_renamed_loopback(
     handle: &mut RtnetlinkHandle,
 ) -> Result<Option<String>, hostnet::Error> {
     let is_renamed = handle.link_by_index(LinkIndex::LOOPBACK)?.is_some_and(|link| link.name != "lo");
-    Ok(is_renamed.then(|| "the loopback is not named lo, so that rules take another link for it".to_owned()))
+    Ok(is_renamed
+        .then(|| "the loopback is not named lo, so that rules can take another link for it".to_owned()))
 }
 
 /// Returns whether a rule matches our mark, or all packets to some destinations or to any, and leads elsewhere. A rule

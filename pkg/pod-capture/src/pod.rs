@@ -256,7 +256,7 @@ fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<(Vec<String>, Result<()
                 unlisted = Err(error);
                 handle = RtnetlinkHandle::open_in_pod()?; // the kernel would continue that list
             }
-            Err(_) if !is_deliverable(*family)? => {
+            Err(_) if !is_deliverable(&mut handle, *family)? => {
                 drop(handle.delete_local_delivery(*family, lo, &local_delivery(desired.config))?);
                 made.truncate(known);
             }
@@ -292,7 +292,7 @@ fn observe_netns(
         let has_rule = !is_all || rules.iter().any(|found| found.is_match_for(&ours));
         let ObservedDelivery { missing: lacks, narrower } =
             handle.observe_local_delivery(*family, has_rule, &delivery)?;
-        if lacks.is_empty() || is_deliverable(*family)? {
+        if lacks.is_empty() || is_deliverable(&mut handle, *family)? {
             let mut precede = overruling_rules(&rules, desired.config);
             precede.extend((!is_all).then(|| unread_rules(*family)));
             precede.extend(narrower.map(|route| narrower_route(&route, *family, desired.config)));
@@ -333,9 +333,12 @@ fn observe_netns(
     Ok(PodRulesSnapshot { rules, options, missing, differing, overruling: overruled, foreign, outside })
 }
 
-/// Returns whether local delivery is possible. Without IPv6 on `lo`, its route is refused, and no packet could use it.
+/// Returns whether local delivery is possible. Without IPv6 on the loopback, its route is refused, and no packet could use it.
 /// Read only when something is missing: the kernel searches the settings of all namespaces for those of one.
-fn is_deliverable(family: Family) -> Result<bool, Error> {
-    let off = || hostnet::sysctl::read("net/ipv6/conf/lo/disable_ipv6");
-    Ok(family == Family::V4 || off()?.is_some_and(|value| value.trim() != "1"))
+fn is_deliverable(handle: &mut RtnetlinkHandle, family: Family) -> Result<bool, Error> {
+    let Some(lo) = handle.link_by_index(LinkIndex::LOOPBACK)?.filter(|_| family == Family::V6) else {
+        return Ok(family == Family::V4);
+    };
+    let off = hostnet::sysctl::read(&format!("net/ipv6/conf/{}/disable_ipv6", lo.name))?;
+    Ok(off.is_some_and(|value| value.trim() != "1"))
 }

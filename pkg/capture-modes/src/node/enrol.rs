@@ -28,7 +28,7 @@ impl CaptureMode for NodeCapture {
         let began = processor_time();
         let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
         let scope = if is_recheck { ReconcileScope::Full } else { scope };
-        let disturbance = self.drift.take_covered(scope, Instant::now());
+        let disturbance = self.drift.take_covered(scope, Instant::now()).or_else(|| self.drift.take_light());
         // Rules, and ztunnels' namespaces, are read only by a full pass.
         let full = [NodeChange::Rules, NodeChange::Ztunnel];
         let needs_full = |changes: &NodeDisturbance| full.into_iter().any(|kind| changes.has_kind(kind));
@@ -42,9 +42,6 @@ impl CaptureMode for NodeCapture {
         }
         let writer = disturbance.as_ref().and_then(|changes| changes.writer.clone());
         let done = self.run_pass(state, scope, writer.as_deref());
-        if done.as_ref().is_ok_and(|done| done.repaired.is_some()) {
-            self.watch.note_repair();
-        }
         match (disturbance, &done) {
             (Some(disturbance), Ok(done)) => {
                 if let Some(kind) = done.repaired {

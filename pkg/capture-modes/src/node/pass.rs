@@ -91,6 +91,7 @@ impl NodeCapture {
             }
             if !restoring.is_empty() {
                 report_repair(state, &restoring);
+                self.note_repair(&restoring);
                 repaired = restoring.first().map(changed_kind);
             }
         }
@@ -230,6 +231,13 @@ impl NodeCapture {
         DesiredState { slots, active, members, fallback: self.fallback }
     }
 
+    /// Makes the next check of the rules report them as changed, if these steps restored some.
+    pub(super) fn note_repair(&self, steps: &[Operation]) {
+        if steps.iter().any(|step| changed_kind(step) == NodeChange::Rules) {
+            self.watch.note_repair();
+        }
+    }
+
     fn only_members_differ(&self, desired: &DesiredState) -> bool {
         self.verified.as_ref().is_some_and(|verified| has_same_path(&verified.desired, desired))
     }
@@ -367,7 +375,9 @@ fn restoring_steps(
     desired: &DesiredState,
 ) -> Vec<Operation> {
     let Some(applied) = applied.filter(|applied| has_same_path(applied, desired)) else { return Vec::new() };
-    let restores = |step: &&Operation| applied == desired || is_needed_for(step, &applied.members);
+    let mut kept = applied.members.clone();
+    kept.retain(|ip, uid| desired.members.get(ip) == Some(uid));
+    let restores = |step: &&Operation| applied == desired || is_needed_for(step, &kept);
     steps.iter().filter(restores).cloned().collect()
 }
 

@@ -42,9 +42,6 @@ impl NodeCapture {
             state.history.add_cause(|| cause);
         }
         let done = self.restore_path(state, handed_over);
-        if matches!(done, Ok(Some(_))) {
-            self.watch.note_repair();
-        }
         // Otherwise the namespace of a ztunnel that has ended would stay, with the links to it.
         let closed = self.path.close_ztunnel_netns().map_err(|error| Reason::from(error.to_string()));
         let done = done.and_then(|repaired| closed.map(|()| repaired));
@@ -95,6 +92,7 @@ impl NodeCapture {
         let is_repair = is_known && !steps.is_empty();
         if is_repair {
             report_repair(state, &steps);
+            self.note_repair(&steps);
         }
         if let Some(verified) = &mut self.verified {
             // A ztunnel that could not be located may be located next time.

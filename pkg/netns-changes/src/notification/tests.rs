@@ -39,10 +39,16 @@ fn a_transaction_of_nf_tables_has_its_generation_and_writer() {
 }
 
 #[test]
-fn a_thread_of_ours_is_no_writer() {
-    let pid = attribute(PROCESS_ID, &4711_u32.to_be_bytes());
-    let datagram = new_generation(&[pid, attribute(PROCESS_NAME, b"netns\0")]);
-    assert_eq!(observed(&datagram), Observed { kinds: ChangeKinds::FIREWALL, ..Observed::default() });
+fn a_thread_of_ours_does_not_replace_another_writer() {
+    let written_by = |pid: u32, name: &[u8]| {
+        new_generation(&[attribute(PROCESS_ID, &pid.to_be_bytes()), attribute(PROCESS_NAME, name)])
+    };
+    let (ours, other) = (written_by(1, b"netns\0"), written_by(2, b"nft\0"));
+    for (datagram, expected) in
+        [([other.clone(), ours.clone()].concat(), 2), ([ours.clone(), other].concat(), 2), (ours, 1)]
+    {
+        assert_eq!(observed(&datagram).writer.map(|writer| writer.pid), Some(expected));
+    }
 }
 
 #[test]

@@ -113,7 +113,8 @@ fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
 fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
     let is_annotated = pod.redirection_annotation.as_deref() == Some("enabled");
-    if !is_ambient || is_annotated || pod.capture != CaptureState::Captured || has_no_api(state) {
+    let is_asked = !has_no_api(state) && state.observation.observer == Observer::Agent;
+    if !is_ambient || is_annotated || pod.capture != CaptureState::Captured || !is_asked {
         return None;
     }
     let message = format!(

@@ -5,7 +5,7 @@ use pod_status::{CaptureState, RedirectionMode};
 use super::known::has_no_api;
 use crate::{
     pod::{BypassView, PodState, ZtunnelView},
-    state::{ChangeRecord, ChangeStatus, StateReport, Unobserved},
+    state::{ChangeRecord, ChangeStatus, Observer, StateReport, Unobserved},
     text::{more_clause, to_clause, to_sentence},
 };
 
@@ -38,11 +38,15 @@ fn pod_changes<'a>(
     pod: &'a PodState,
 ) -> impl Iterator<Item = &'a ChangeRecord> + Clone {
     let title = pod.title();
-    let created = pod.created_at.as_deref().and_then(|created| created.get(..19)); // whole seconds
     let is_own = move |change: &&ChangeRecord| {
-        change.pod.as_ref() == Some(&title) && change.started_at.get(..19) >= created
+        change.pod.as_ref() == Some(&title) && is_after_creation(pod, &change.started_at)
     };
     state.history.iter().filter(is_own)
+}
+
+/// Returns whether a time is not before the pod's creation, in whole seconds, if that is known.
+fn is_after_creation(pod: &PodState, time: &str) -> bool {
+    time.get(..19) >= pod.created_at.as_deref().and_then(|created| created.get(..19))
 }
 
 fn since_sentence(state: &StateReport, pod: &PodState) -> String {
@@ -59,7 +63,8 @@ fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     match (&pod.last_transition_time, failed, captured, &state.node.agent_started_at) {
         (Some(since), ..) => format!("In this state since {since}."),
         (None, Some(change), ..) => {
-            let first = change.first_started_at.as_ref().unwrap_or(&change.started_at);
+            let own = change.first_started_at.as_ref().filter(|first| is_after_creation(pod, first));
+            let first = own.unwrap_or(&change.started_at);
             format!("In this state at least since {first}, as far as the history goes.")
         }
         (None, None, Some(change), _) => {
@@ -183,7 +188,7 @@ fn annotation_sentence(state: &StateReport, pod: &PodState) -> Option<String> {
     match &pod.redirection_annotation {
         _ if pod.reason.code == "opted-out" => None, // the statement has it
         Some(value) => Some(format!("Its annotation ambient.istio.io/redirection is {value}.")),
-        None if ambient && !has_no_api(state) => {
+        None if ambient && !has_no_api(state) && state.observation.observer == Observer::Agent => {
             Some("It has no annotation ambient.istio.io/redirection.".to_owned())
         }
         None => None,

@@ -6,7 +6,7 @@ use super::{RESTART, pod_title, traffic_consequence};
 use crate::{
     explain::finding::Finding,
     pod::PodState,
-    state::{Observer, StateReport},
+    state::{Observer, StatePart, StateReport},
     text::to_clause,
 };
 
@@ -60,7 +60,9 @@ fn missing_ztunnel(state: &StateReport, mode: RedirectionMode) -> Option<Missing
             let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
             // A ztunnel is ready, but its links or routes could not be created: the node's problem has the reason.
             let has_problem = state.node.problem.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
-            (!is_active && !has_problem).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
+            let is_unread = state.observation.unobserved.iter().any(|one| one.part == StatePart::Network);
+            (!is_active && !has_problem && !is_unread)
+                .then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
         }
         // ztunnel connects to an agent, never to a command. Of several ztunnels, the connected one cannot always be identified.
         RedirectionMode::InPod => {
