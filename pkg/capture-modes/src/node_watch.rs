@@ -123,6 +123,11 @@ impl NodeDisturbance {
         self.writer.as_ref().map(|writer| format!("drift, changed by {writer}"))
     }
 
+    /// Whether only a full pass covers it: no other one reads rules and ztunnels' namespaces.
+    pub(crate) fn needs_full_pass(&self) -> bool {
+        self.has_kind(NodeChange::Rules) || self.has_kind(NodeChange::Ztunnel)
+    }
+
     /// Whether objects of this kind changed.
     pub(crate) fn has_kind(&self, kind: NodeChange) -> bool {
         self.kinds.contains(&kind)
@@ -162,9 +167,8 @@ impl NodeDrift {
 
     /// Returns the changes that every pass covers, due or not: those for which rules and ztunnels' namespaces need not be read. `None`
     /// if there are none, or others, too.
-    pub(crate) fn take_light(&mut self) -> Option<NodeDisturbance> {
-        let full = [NodeChange::Rules, NodeChange::Ztunnel];
-        self.pending.take_if(|pending| !full.into_iter().any(|kind| pending.has_kind(kind)))
+    pub(crate) fn take_without_rules(&mut self) -> Option<NodeDisturbance> {
+        self.pending.take_if(|pending| !pending.needs_full_pass())
     }
 
     /// Whether rules or sets have changed that no observation covers yet: without them, pods are not captured.
@@ -553,10 +557,13 @@ mod tests {
         }
         drift.end_observation(Duration::ZERO, true, now);
         drift.record_notice(NodeChange::Sets.into(), now);
-        assert!(drift.take_due(now).is_none() && drift.take_light().is_some(), "every pass reads sets");
+        assert!(
+            drift.take_due(now).is_none() && drift.take_without_rules().is_some(),
+            "every pass reads sets"
+        );
         drift.record_notice(NodeChange::Sets.into(), now);
         drift.record_notice(NodeChange::Rules.into(), now);
-        assert!(drift.take_light().is_none());
+        assert!(drift.take_without_rules().is_none());
         assert!(drift.take_covered(ReconcileScope::Full, now).is_some(), "a full pass does not wait");
         assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000]);
     }

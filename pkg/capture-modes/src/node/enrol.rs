@@ -13,7 +13,7 @@ use super::{
     pass::{ADDED, describe_members},
     report_unobserved, watch_ztunnels,
 };
-use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
+use crate::node_watch::{NodeDisturbance, processor_time};
 use agent::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, HistoryEntry, PodAttachment,
     PodEnrolment, ReconcileScope,
@@ -28,11 +28,9 @@ impl CaptureMode for NodeCapture {
         let began = processor_time();
         let is_recheck = self.recheck_at.take_if(|due| *due <= Instant::now()).is_some();
         let scope = if is_recheck { ReconcileScope::Full } else { scope };
-        let disturbance = self.drift.take_covered(scope, Instant::now()).or_else(|| self.drift.take_light());
-        // Rules, and ztunnels' namespaces, are read only by a full pass.
-        let full = [NodeChange::Rules, NodeChange::Ztunnel];
-        let needs_full = |changes: &NodeDisturbance| full.into_iter().any(|kind| changes.has_kind(kind));
-        let is_full = disturbance.as_ref().is_some_and(needs_full);
+        let disturbance =
+            self.drift.take_covered(scope, Instant::now()).or_else(|| self.drift.take_without_rules());
+        let is_full = disturbance.as_ref().is_some_and(NodeDisturbance::needs_full_pass);
         let scope = if is_full { ReconcileScope::Full } else { scope };
         if scope == ReconcileScope::Full {
             watch_ztunnels(&mut self.path, &mut self.watch, &self.ztunnels);
