@@ -1,10 +1,11 @@
 //! Detection of foreign changes to our objects in the node's own network namespace, within fractions of a second.
 //!
 //! The kernel is queried at a short interval for the generation of nf_tables and for the number of members of our sets:
-//! a few small requests. The members themselves are compared once a second. Our rules are read again only when the
-//! generation changed by another component's transaction. Notifications of rules name the process, but slow down
-//! foreign transactions, such as kube-proxy's, by up to a third, so they are used only if the operator enables them;
-//! sets have none. Notifications of policy rules, routes and links are read at the same interval.
+//! a few small requests, whose cost does not depend on foreign sets. The members themselves are compared once a second.
+//! Our rules are read again only when the generation changed by another component's transaction. Notifications of rules
+//! name the process, but slow down foreign transactions, such as kube-proxy's, by up to a third, so they are used only
+//! if the operator enables them; sets have none. Notifications of policy rules, routes and links are read at the same
+//! interval.
 
 use std::{
     collections::BTreeSet,
@@ -210,13 +211,11 @@ impl NodeWatch {
         report: impl FnMut(NodeNotice) + Clone + Send + 'static,
     ) -> NodeWatch {
         let restored = Arc::<AtomicBool>::default();
-        let shared = Arc::clone(&restored);
-        let watch = NodeWatch::start_with(move || {
-            let mut observer = NodeObserver::new(objects.clone(), Arc::clone(&shared))?;
+        NodeWatch::start_with(Arc::clone(&restored), move || {
+            let mut observer = NodeObserver::new(objects.clone(), Arc::clone(&restored))?;
             let mut report = report.clone();
             WatchThread::spawn(move |ended| observer.run(ended, &mut report))
-        });
-        NodeWatch { restored, ..watch }
+        })
     }
 
     /// Makes the next check report the rules as changed, because they were restored: if they have been changed again in the same way,
@@ -225,9 +224,11 @@ impl NodeWatch {
         self.restored.store(true, Ordering::Relaxed);
     }
 
-    fn start_with(start: impl Fn() -> io::Result<WatchThread> + Send + 'static) -> NodeWatch {
-        let (start, restored) = (Box::new(start), Arc::default());
-        let mut watch = NodeWatch { start, thread: None, is_lost: false, restored };
+    fn start_with(
+        restored: Arc<AtomicBool>,
+        start: impl Fn() -> io::Result<WatchThread> + Send + 'static,
+    ) -> NodeWatch {
+        let mut watch = NodeWatch { start: Box::new(start), thread: None, is_lost: false, restored };
         watch.ensure_running();
         watch
     }
@@ -303,7 +304,7 @@ impl NodeObserver {
         let has_use = objects.network || objects.attributed;
         let notifications = if has_use { Some(watch_node(objects.attributed)?) } else { None };
         let handle = IpsetHandle::open().map_err(io::Error::other)?;
-        let requests = open_requests(&handle).map_err(io::Error::other)?;
+        let requests = open_requests(&handle, &objects.sets).map_err(io::Error::other)?;
         Ok(NodeObserver {
             objects,
             restored,
@@ -338,10 +339,10 @@ impl NodeObserver {
         }
     }
 
-    /// Returns whether generation and sets changed since the last check; `None`: the kernel could not be queried. The list
-    /// of sets is not requested where it is long.
+    /// Returns whether generation and sets changed since the last check; `None`: the kernel could not be queried.
     fn request_changes(&mut self) -> Option<ChangedReplies> {
-        let mut requests = self.requests.take().or_else(|| open_requests(&self.handle).ok())?;
+        let open = || open_requests(&self.handle, &self.objects.sets).ok();
+        let mut requests = self.requests.take().or_else(open)?;
         let changed = requests.request_changes().ok()?;
         self.requests = Some(requests);
         Some(changed)
@@ -349,9 +350,7 @@ impl NodeObserver {
 
     fn has_due_check(&self, replies: Option<ChangedReplies>) -> bool {
         let due = self.members_due.min(self.rules_due);
-        replies.is_none_or(|changed| changed.first || changed.list)
-            || self.handle.has_many_sets()
-            || due <= Instant::now()
+        replies.is_none_or(|changed| changed.first || changed.list) || due <= Instant::now()
     }
 
     /// Compares what may have changed, reports changes, and returns the pause until the next check.
@@ -396,9 +395,12 @@ impl NodeObserver {
         if (retrying || generation_changed != Some(true)) && Instant::now() < self.rules_due {
             return false;
         }
-        let same_generation = !retrying && generation_changed == Some(false);
         let began = processor_time();
         let restored = self.restored.swap(false, Ordering::Relaxed); // before the rules are read
+        if restored {
+            self.requests = None; // that for the generation is sent again: the repair may have loaded nf_tables
+        }
+        let same_generation = !retrying && !restored && generation_changed == Some(false);
         let now = RulesGeneration::for_node(self.objects.rules, self.rules.as_ref(), same_generation);
         if !now.is_comparable() {
             let _ = self.restored.fetch_or(restored, Ordering::Relaxed);
@@ -425,14 +427,11 @@ impl NodeObserver {
     /// Returns whether a set changed; `None`: the kernel could not be queried, and changes since the last check count
     /// in the next one.
     fn sets_changed(&mut self, replies: Option<ChangedReplies>) -> Option<bool> {
-        if replies.is_some_and(|changed| !changed.list) && !self.handle.has_many_sets() {
+        if replies.is_some_and(|changed| !changed.list) {
             return Some(false);
         }
-        let (before, had_many) = (self.sets.clone(), self.handle.has_many_sets());
-        self.sets = Some(self.handle.foreign_member_counts(&self.objects.sets).ok()?);
-        if self.handle.has_many_sets() != had_many {
-            self.requests = None; // those of the next check have no list
-        }
+        let counts = self.handle.foreign_member_counts(&self.objects.sets).ok()?;
+        let before = self.sets.replace(counts);
         Some(before.is_some() && before != self.sets)
     }
 
@@ -451,10 +450,9 @@ impl NodeObserver {
     }
 }
 
-fn open_requests(handle: &IpsetHandle) -> Result<RepeatedRequests, netlink::Error> {
-    let (generation, list) =
-        (nftables::generation_request(), (!handle.has_many_sets()).then(|| handle.headers_request()));
-    RepeatedRequests::open(NetlinkProtocol::Netfilter, generation, list)
+fn open_requests(handle: &IpsetHandle, sets: &[SetName]) -> Result<RepeatedRequests, netlink::Error> {
+    let headers = sets.iter().map(|set| handle.header_request(set));
+    RepeatedRequests::open(NetlinkProtocol::Netfilter, nftables::generation_request(), headers)
 }
 
 /// Returns when to list again after a list that began at this CPU time.
@@ -485,13 +483,14 @@ mod tests {
     fn a_watch_that_could_not_be_started_or_has_ended_is_started_again() {
         let attempts = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&attempts);
-        let mut watch = NodeWatch::start_with(move || match counted.fetch_add(1, Ordering::Relaxed) {
+        let start = move || match counted.fetch_add(1, Ordering::Relaxed) {
             0 => Err(io::ErrorKind::OutOfMemory.into()),
             1 => WatchThread::spawn(|_| {}),
             _ => WatchThread::spawn(|ended| {
                 let _ = ended.recv();
             }),
-        });
+        };
+        let mut watch = NodeWatch::start_with(Arc::default(), start);
         assert!(watch.thread.is_none() && watch.is_lost);
         assert!(watch.ensure_running() && watch.is_lost, "it may end again");
         while watch.thread.as_ref().is_some_and(|thread| !thread.handle.is_finished()) {

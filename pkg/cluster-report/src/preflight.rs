@@ -31,7 +31,7 @@ const AGENT: &str = "istio-cni-node";
 /// Name of ztunnel's DaemonSet in Istio's chart.
 const ZTUNNEL: &str = "ztunnel";
 /// Linux version from which on no iptables tools are needed (docs/firewall.md).
-const KERNEL: (u32, u32) = (4, 20);
+const KERNEL: (u32, u32) = (4, 18);
 
 /// Advice for what a pod could not determine: no agent container exists yet that could.
 const UNKNOWN_YET: &str = "Remove the reason and repeat the check, or run install-cni check in the agent's container after the installation.";

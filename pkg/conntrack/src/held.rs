@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::sockets::{TcpSocket, TcpSockets, TcpState};
-use netlink::Errno;
+use netlink::{Errno, NetlinkProtocol, Socket};
 
 use crate::{ConntrackHandle, Error, LocalPorts, OUTSIDE, TcpTuple, TrackedConnection};
 
@@ -165,7 +165,7 @@ pub fn outside_connections() -> Result<Vec<TrackedConnection>, Error> {
 /// The kernel refuses, for example if it cannot close foreign sockets (`CONFIG_INET_DIAG_DESTROY`).
 pub fn reset_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
     let refused = |source| Error::Tracking { step: "close a connection", source };
-    let mut handle = crate::sockets::open_handle().map_err(Error::Sockets)?;
+    let mut handle = Socket::open(NetlinkProtocol::Sockets).map_err(Error::Sockets)?;
     let mut count = 0;
     for socket in list_sockets()?.connected.iter().filter(|socket| concerns(socket)) {
         count += usize::from(crate::sockets::destroy_socket(&mut handle, socket).map_err(refused)?);

@@ -150,13 +150,5 @@ pub fn destroy_socket(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, E
     Ok(allow_missing(handle.request(request), Errno::NOENT)?.is_some())
 }
 
-/// Opens a handle for [`destroy_socket`] in the calling thread's namespace.
-///
-/// # Errors
-/// The kernel does not open a socket.
-pub fn open_handle() -> Result<Socket, Error> {
-    Socket::open(NetlinkProtocol::Sockets)
-}
-
 #[cfg(test)]
 mod tests;

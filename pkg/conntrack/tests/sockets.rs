@@ -106,7 +106,7 @@ fn a_connection_is_closed_for_both_sides_and_no_other_one() {
             let (other, _others) = connection(&listener, address);
             let sockets = TcpSockets::observe_netns().unwrap();
             let socket = sockets.by_addresses()[&ends(&client)].clone();
-            let mut handle = conntrack::sockets::open_handle().unwrap();
+            let mut handle = netlink::Socket::open(netlink::NetlinkProtocol::Sockets).unwrap();
             assert!(conntrack::sockets::destroy_socket(&mut handle, &socket).unwrap());
             assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
             assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);

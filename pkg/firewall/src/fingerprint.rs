@@ -24,17 +24,17 @@ impl RulesFingerprint {
         RulesFingerprint::read_within(None, iptables_legacy::LONGEST)
     }
 
-    /// Like [`RulesFingerprint::observe_netns`], but with the larger limit for a node's legacy tables. `generation`: of
-    /// nf_tables, if it is known.
+    /// Like [`RulesFingerprint::observe_netns`], but with the larger limit for a node's legacy tables. `known`: one with
+    /// the same generation of nf_tables.
     ///
     /// # Errors
     /// As [`RulesFingerprint::observe_netns`].
-    pub(crate) fn for_node(generation: Option<u32>) -> Result<RulesFingerprint, Error> {
-        RulesFingerprint::read_within(generation, iptables_legacy::LONGEST_OF_NODE)
+    pub(crate) fn for_node(known: Option<&RulesFingerprint>) -> Result<RulesFingerprint, Error> {
+        RulesFingerprint::read_within(known, iptables_legacy::LONGEST_OF_NODE)
     }
 
-    fn read_within(generation: Option<u32>, longest: usize) -> Result<RulesFingerprint, Error> {
-        let generation = if generation.is_some() { generation } else { rules_generation()? };
+    fn read_within(known: Option<&RulesFingerprint>, longest: usize) -> Result<RulesFingerprint, Error> {
+        let generation = known.map_or_else(rules_generation, |known| Ok(known.generation))?;
         Ok(RulesFingerprint { generation, legacy: iptables_legacy::tables_fingerprint(longest)? })
     }
 
@@ -51,5 +51,19 @@ impl RulesFingerprint {
     /// Returns whether the legacy tables have the same content.
     pub(crate) fn same_legacy(&self, other: &RulesFingerprint) -> bool {
         self.legacy == other.legacy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each request makes a kernel without nf_tables search for a module.
+    #[test]
+    fn a_known_generation_is_not_requested() {
+        for generation in [None, Some(u32::MAX)] {
+            let known = RulesFingerprint { generation, legacy: None };
+            assert_eq!(RulesFingerprint::for_node(Some(&known)).unwrap().generation(), generation);
+        }
     }
 }

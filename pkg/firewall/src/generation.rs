@@ -41,11 +41,14 @@ impl RulesGeneration {
         before: Option<&RulesGeneration>,
         same_generation: bool,
     ) -> RulesGeneration {
-        let known = before.filter(|_| same_generation).and_then(|before| before.rules.as_ref()?.generation());
+        let known = before.filter(|_| same_generation).and_then(|before| before.rules.as_ref());
         let rules = RulesFingerprint::for_node(known).ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
-        let own = own.or_else(|| OwnRules::read(owner).map(Arc::new));
+        let own = own.or_else(|| {
+            let _ = rules.as_ref()?.generation()?; // without nf_tables there are none, and a request starts `modprobe`
+            OwnRules::read(owner).map(Arc::new)
+        });
         RulesGeneration { rules, own }
     }
 

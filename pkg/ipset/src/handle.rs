@@ -11,7 +11,7 @@ use netlink::{
 use crate::error::kernel_error;
 use crate::message::RequestBuilder;
 use crate::own_members::{MemberSum, OwnMembers};
-use crate::{Error, IpsetCause, RemoveOutcome, SetInfo, SetName, SetSpec, reply, set::HASH_IP};
+use crate::{Error, IpsetCause, SetInfo, SetName, SetSpec, reply, set::HASH_IP};
 
 /// Protocol versions that we support: 7 since Linux 4.20, 6 since 2.6.39.
 const PROTOCOLS: (u8, u8) = (6, 7);
@@ -20,16 +20,11 @@ const CREATE_ATTEMPTS: u32 = 8;
 
 const OPENING: &str = "open a handle on IP sets";
 
-/// Maximum number of sets in the namespace for which all are listed to query a few of them.
-const FEW_SETS: usize = 16;
-
 /// A connection to the kernel's sets in one netns.
 #[derive(Debug)]
 pub struct IpsetHandle {
     pub(crate) socket: Socket,
     pub(crate) requests: RequestBuilder,
-    /// Whether a list of all sets was long once.
-    has_many_sets: bool,
 }
 
 impl IpsetHandle {
@@ -46,7 +41,7 @@ impl IpsetHandle {
         let (oldest, newest) = version_range(&replies).map_err(|error| kernel_error(OPENING, error))?;
         let protocol =
             newest_common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
-        Ok(Self { socket, requests: RequestBuilder { protocol }, has_many_sets: false })
+        Ok(Self { socket, requests: RequestBuilder { protocol } })
     }
 
     /// Creates a set, unless one with this name, type, family and comment support exists.
@@ -74,52 +69,31 @@ impl IpsetHandle {
         Err(failed(netlink::Error::Interrupted(CREATE_ATTEMPTS).into()))
     }
 
-    /// Returns the sets of any type, without their members, in the kernel's order.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`].
-    fn list_sets(&mut self) -> Result<Vec<SetInfo>, Error> {
-        let replies = self.socket.dump(&self.requests.headers(None));
-        let sets = replies.and_then(|replies| replies.parse_all(reply::parse_header));
-        sets.map_err(|error| kernel_error("list sets", error))
-    }
-
-    /// Returns the request for a list of all sets without their members.
-    pub fn headers_request(&self) -> NetlinkRequest {
-        self.requests.headers(None)
-    }
-
-    /// Returns whether [`IpsetHandle::foreign_member_counts`] has found more than sixteen sets, so that a list of them
-    /// is long.
-    pub fn has_many_sets(&self) -> bool {
-        self.has_many_sets
+    /// Returns the request for a set without its members. The kernel replies with a list of one, and walks all sets only
+    /// for a list of all.
+    pub fn header_request(&self, set: &SetName) -> NetlinkRequest {
+        self.requests.header(set)
     }
 
     /// Returns the number of members of each set, without those that this process has added, and with those that it has
     /// removed. The number is negative if other components removed members; a missing set has none. While the number is
     /// unchanged, most probably no other component has changed the set.
     ///
-    /// Costs one small request for all sets together, or one for each if the namespace has more than sixteen sets.
-    /// Useful only if a process changes sets of a single network namespace.
+    /// Costs one small request for each. Useful only if a process changes sets of a single network namespace.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
     pub fn foreign_member_counts(&mut self, sets: &[SetName]) -> Result<Vec<i64>, Error> {
         let own = OwnMembers::lock();
-        let mut all = if self.has_many_sets { Vec::new() } else { self.list_sets()? };
-        if all.len() > FEW_SETS {
-            self.has_many_sets = true;
-        }
-        if self.has_many_sets {
-            let header = |set| self.find_header(set).map_err(|source| list_error(set, source));
-            all = sets.iter().map(header).filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        }
-        let members = |set: &SetName| all.iter().find(|found| found.name == set.as_str())?.elements;
-        let of_others =
-            |set| i64::from(members(set).unwrap_or_default()).saturating_sub(own.member_sum(set).number);
-        Ok(sets.iter().map(of_others).collect())
+        sets.iter()
+            .map(|set| Ok(i64::from(self.count_members(set)?).saturating_sub(own.member_sum(set).number)))
+            .collect()
+    }
+
+    fn count_members(&mut self, set: &SetName) -> Result<u32, Error> {
+        let found = self.find_header(set).map_err(|source| list_error(set, source))?;
+        Ok(found.and_then(|found| found.elements).unwrap_or_default())
     }
 
     /// Like [`IpsetHandle::foreign_member_counts`], but returns a hash of these members, which also shows a replaced
@@ -169,22 +143,22 @@ impl IpsetHandle {
         Ok(Some(members))
     }
 
-    /// Destroys a set with its members, if it exists.
+    /// Destroys a set with its members. Returns false if it does not exist.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`], also if rules refer to the set; then nothing was changed.
-    pub fn destroy_set(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
+    pub fn destroy_set(&mut self, set: &SetName) -> Result<bool, Error> {
         let mut own = OwnMembers::lock();
         let destroyed = allow_missing(self.socket.request(self.requests.destroy(set)), Errno::NOENT);
         let destroyed = destroyed.map_err(|error| kernel_error(format_args!("destroy set {set}"), error))?;
-        let Some(()) = destroyed else { return Ok(RemoveOutcome::Missing) };
+        let Some(()) = destroyed else { return Ok(false) };
         own.record_destroy(set);
-        Ok(RemoveOutcome::Yes)
+        Ok(true)
     }
 
     fn find_header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
-        let Some(replies) = self.dump_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
+        let Some(replies) = self.dump_one(&self.requests.header(set))? else { return Ok(None) };
         Ok(replies.parse_first(reply::parse_header)?)
     }
 

@@ -21,7 +21,6 @@ mod set;
 pub use cause::IpsetCause;
 pub use error::Error;
 pub use handle::IpsetHandle;
-pub use members::RemoveOutcome;
 pub use model::Family;
 pub use numbers::{set_name, set_number};
 pub use reply::{parse_header, parse_members};

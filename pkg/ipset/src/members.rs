@@ -9,16 +9,6 @@ use crate::error::kernel_error;
 use crate::own_members::OwnMembers;
 use crate::{Error, IpsetHandle, SetName, cause};
 
-/// Outcome of a removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum RemoveOutcome {
-    /// The member or set was removed.
-    Yes,
-    /// The member or set did not exist.
-    Missing,
-}
-
 /// A member with its owner, and the kernel's reply about it.
 type MemberAnswer<'a> = ((IpAddr, &'a PodUid), Result<(), netlink::Error>);
 
@@ -52,18 +42,18 @@ impl IpsetHandle {
         first_refusal
     }
 
-    /// Removes a member, if it exists.
+    /// Removes a member. Returns false if it does not exist.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`], also if the set does not exist.
-    pub fn remove_member(&mut self, set: &SetName, ip: IpAddr) -> Result<RemoveOutcome, Error> {
+    pub fn remove_member(&mut self, set: &SetName, ip: IpAddr) -> Result<bool, Error> {
         let mut own = OwnMembers::lock();
         let removed = allow_missing(self.socket.request(self.requests.remove(set, ip)), cause::MEMBER);
         let failed = |error| kernel_error(format_args!("remove {ip} from set {set}"), error);
-        let Some(()) = removed.map_err(failed)? else { return Ok(RemoveOutcome::Missing) };
+        let Some(()) = removed.map_err(failed)? else { return Ok(false) };
         own.record_remove(set, ip);
-        Ok(RemoveOutcome::Yes)
+        Ok(true)
     }
 
     /// Returns the kernel's reply for each of these members.

@@ -18,9 +18,6 @@ const DESTROY: u16 = SUBSYSTEM | 3;
 pub(crate) const LIST: u16 = SUBSYSTEM | 7;
 const ADD: u16 = SUBSYSTEM | 9;
 const DELETE: u16 = SUBSYSTEM | 10;
-/// Both since Linux 4.20, with protocol 7.
-pub(crate) const GET_BY_NAME: u16 = SUBSYSTEM | 14;
-pub(crate) const GET_BY_NUMBER: u16 = SUBSYSTEM | 15;
 
 /// Attributes of a message (`IPSET_ATTR_*`).
 pub(crate) mod attr {
@@ -35,7 +32,6 @@ pub(crate) mod attr {
     pub(crate) const ADT: u16 = 8;
     /// Minimum of a protocol version or revision.
     pub(crate) const MINIMUM: u16 = 10;
-    pub(crate) const NUMBER: u16 = 11;
 }
 
 /// Attributes inside `DATA`.
@@ -52,7 +48,7 @@ pub(crate) const IPV4: u16 = 1;
 pub(crate) const IPV6: u16 = 2;
 
 /// `IPSET_FLAG_LIST_HEADER`: omit the members.
-const HEADERS_ONLY: u32 = 1 << 2;
+const HEADER_ONLY: u32 = 1 << 2;
 /// `IPSET_FLAG_WITH_COMMENT`.
 pub(crate) const WITH_COMMENT: u32 = 1 << 4;
 /// `IPSET_MAX_COMMENT_SIZE`.
@@ -92,27 +88,10 @@ impl RequestBuilder {
         self.set_request(LIST, MessageFlags::NONE, set)
     }
 
-    /// Builds a request for the headers of all sets, or of one.
-    pub(crate) fn headers(self, set: Option<&SetName>) -> NetlinkRequest {
-        let mut message = self.base_request(LIST, MessageFlags::NONE);
-        if let Some(set) = set {
-            message.put_str(attr::SETNAME, set.as_str());
-        }
-        message.put_be32(attr::FLAGS | NET_ORDER, HEADERS_ONLY);
-        message
-    }
-
-    /// Builds a request for the index of a set.
-    pub(crate) fn set_index(self, set: &str) -> NetlinkRequest {
-        let mut message = self.base_request(GET_BY_NAME, MessageFlags::NONE);
-        message.put_str(attr::SETNAME, set);
-        message
-    }
-
-    /// Builds a request for the set with an index.
-    pub(crate) fn set_by_index(self, number: u16) -> NetlinkRequest {
-        let mut message = self.base_request(GET_BY_NUMBER, MessageFlags::NONE);
-        message.put_be16(attr::NUMBER, number);
+    /// Builds a request for a set without its members.
+    pub(crate) fn header(self, set: &SetName) -> NetlinkRequest {
+        let mut message = self.list(set);
+        message.put_be32(attr::FLAGS | NET_ORDER, HEADER_ONLY);
         message
     }
 

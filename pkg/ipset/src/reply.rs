@@ -20,7 +20,6 @@ pub fn parse_header(reply: &ReceivedMessage<'_>) -> Result<Option<SetInfo>, Malf
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            attr::SETNAME => attribute.read_str()?.clone_into(&mut set.name),
             attr::TYPENAME => attribute.read_str()?.clone_into(&mut set.kind),
             attr::FAMILY => set.family = Family::from_address_family(attribute.read_u8()?),
             attr::DATA => read_details(attribute.nested_attributes(), &mut set)?,

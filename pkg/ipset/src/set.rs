@@ -63,11 +63,9 @@ impl SetSpec {
     }
 }
 
-/// An existing set of any type, without its members.
+/// An existing set of any type, without its name and its members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetInfo {
-    /// Name of the set; another program may have chosen one that [`SetName`] refuses.
-    pub name: String,
     /// Type of the set, such as `hash:ip`.
     pub kind: String,
     /// Family of its members; `None` for types with both or without addresses.

@@ -1,26 +1,19 @@
 //! Reading of the tables of the kernel's ip_tables, which has no generation for them.
-//!
-//! The only `unsafe` code of this crate: reading socket options by number, which neither std nor rustix offers.
 
 mod chains;
 mod decode;
 mod entries;
 
 use std::{
-    ffi::{c_int, c_void},
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
     mem::{offset_of, size_of},
-    os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
 };
 
 use model::Family;
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, socket_with},
-};
+use netlink::OptionSocket;
 
 use nftables::XtablesDecoder;
 use rules::{ChainSet, SavedTables, SavedTablesBuilder, Table};
@@ -32,10 +25,8 @@ pub use chains::LegacyRule;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
 /// `include/uapi/linux/netfilter_ipv4/ip_tables.h`).
-const GET_INFO: c_int = 64;
-const GET_ENTRIES: c_int = 65;
-const SOL_IP: c_int = 0;
-const SOL_IPV6: c_int = 41;
+const GET_INFO: i32 = 64;
+const GET_ENTRIES: i32 = 65;
 /// Length of a table's name with its trailing NUL (`XT_TABLE_MAXNAMELEN`).
 const NAME: usize = 32;
 /// Maximum number of attempts: a table may be replaced between the queries for its size and its content.
@@ -66,7 +57,7 @@ struct EntriesHeader {
 
 /// Reason why a table could not be read.
 enum LegacyTableError {
-    Kernel(Errno),
+    Kernel(io::Error),
     /// A malformed table, as text.
     Malformed(&'static str),
 }
@@ -149,7 +140,8 @@ fn each_table(
     if names.is_empty() {
         return Ok(());
     }
-    let socket = open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
+    let socket =
+        OptionSocket::open(family == Family::V6).map_err(|source| Error::LegacySocket { family, source })?;
     for table in names {
         let content = read_table(&socket, family, &table, longest);
         let visited =
@@ -197,25 +189,16 @@ pub fn table_names(family: Family) -> Result<Vec<String>, Error> {
 impl LegacyTableError {
     fn in_table(self, family: Family, table: &str) -> Error {
         let source = match self {
-            LegacyTableError::Kernel(errno) => errno.into(),
+            LegacyTableError::Kernel(source) => source,
             LegacyTableError::Malformed(what) => io::Error::new(io::ErrorKind::InvalidData, what),
         };
         Error::LegacyTable { family, table: table.to_owned(), source }
     }
 }
 
-/// Opens a socket of the family, as the queries need; this type requires no privilege.
-fn open_socket(family: Family) -> Result<OwnedFd, Errno> {
-    let family = match family {
-        Family::V4 => AddressFamily::INET,
-        Family::V6 => AddressFamily::INET6,
-    };
-    socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-}
-
 /// Returns a table's entry points and rules, with cleared counters.
 fn read_table(
-    socket: &OwnedFd,
+    socket: &OptionSocket,
     family: Family,
     table: &str,
     longest: usize,
@@ -223,20 +206,24 @@ fn read_table(
     let mut attempt = 1;
     loop {
         match read_once(socket, family, table, longest) {
-            Err(LegacyTableError::Kernel(Errno::AGAIN)) if attempt < ATTEMPTS => attempt += 1,
+            Err(LegacyTableError::Kernel(error))
+                if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS =>
+            {
+                attempt += 1;
+            }
             other => return other,
         }
     }
 }
 
 fn read_once(
-    socket: &OwnedFd,
+    socket: &OptionSocket,
     family: Family,
     table: &str,
     longest: usize,
 ) -> Result<Vec<u8>, LegacyTableError> {
     let mut info = named_buffer(table, size_of::<TableInfo>())?;
-    read_sockopt(socket, family, GET_INFO, &mut info)?;
+    socket.read_option(GET_INFO, &mut info).map_err(LegacyTableError::Kernel)?;
     let size = chains::read_u32(&info, offset_of!(TableInfo, size)).map_err(LegacyTableError::Malformed)?;
     let length = usize::try_from(size).ok().filter(|length| *length <= longest);
     let length = length.ok_or(LegacyTableError::Malformed("it is longer than the limit"))?;
@@ -245,7 +232,7 @@ fn read_once(
     {
         *asked = size.to_ne_bytes();
     }
-    read_sockopt(socket, family, GET_ENTRIES, &mut content)?;
+    socket.read_option(GET_ENTRIES, &mut content).map_err(LegacyTableError::Kernel)?;
     let entries = content.get_mut(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
     entries::clear_counters(entries, &EntryLayout::for_family(family))
         .map_err(LegacyTableError::Malformed)?;
@@ -259,35 +246,6 @@ fn named_buffer(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError>
     let place = bytes.get_mut(..table.len()).filter(|_| table.len() < NAME);
     place.ok_or(LegacyTableError::Malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
     Ok(bytes)
-}
-
-/// Reads a socket option into `value`, which contains the query.
-#[expect(unsafe_code, reason = "neither std nor rustix reads options by number")]
-fn read_sockopt(
-    socket: &OwnedFd,
-    family: Family,
-    name: c_int,
-    value: &mut [u8],
-) -> Result<(), LegacyTableError> {
-    unsafe extern "C" {
-        fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int;
-    }
-    let level = match family {
-        Family::V4 => SOL_IP,
-        Family::V6 => SOL_IPV6,
-    };
-    let mut length = u32::try_from(value.len()).map_err(|_| LegacyTableError::Malformed("it is too long"))?;
-    // SAFETY: the signature is that of POSIX's getsockopt in the C library that std links (socklen_t is 32 bits wide on
-    // Linux); the kernel writes at most `length` bytes to `value`, which has that many, and four to `length`; `socket`
-    // is open.
-    let result =
-        unsafe { getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
-    match result {
-        0 => Ok(()),
-        _ => Err(LegacyTableError::Kernel(
-            Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO),
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Netlink: a codec without I/O, a blocking socket for requests, and a socket for notifications.
+//! Netlink: a codec without I/O, a blocking socket for requests, and a socket for notifications. Also a socket for
+//! netfilter's older interface.
 //!
 //! Used by `hostnet` (links, addresses, routes, rules) and by all others that send netlink messages to the kernel:
 //! nf_tables, ipset. Handles only the envelope: message headers, attributes, acknowledgements, multi-part replies. The
@@ -25,8 +26,8 @@ pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
 pub use socket::{
-    ChangedReplies, DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ParseReply, RepeatedRequests,
-    ReplyMessages, Socket,
+    ChangedReplies, DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, OptionSocket, ParseReply,
+    RepeatedRequests, ReplyMessages, Socket,
 };
 
 /// Size of `struct nlmsghdr`.

@@ -23,6 +23,7 @@ mod repeated;
 mod replies;
 
 pub use notifications::NotificationSocket;
+pub use options::OptionSocket;
 pub use repeated::{ChangedReplies, RepeatedRequests};
 pub use replies::{ParseReply, ReplyMessages};
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Reason why a transaction is impossible: a rule to be deleted or preceded has no handle, because a tool has listed
-/// it; or a condition refers to a set that does not exist, or whose index a kernel before Linux 4.20 does not report.
+/// it; or a condition refers to a set that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine cannot make this change: {0}")]
 pub struct Unsupported(pub String);

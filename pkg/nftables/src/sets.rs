@@ -2,7 +2,7 @@
 
 /// Names and indexes of sets, as rules need them.
 pub(crate) trait SetNumbers {
-    /// Returns the index of a set; `None` if there is no such set, or the kernel does not report it.
+    /// Returns the index of a set; `None` if there is no such set.
     fn number_by_name(&mut self, name: &str) -> Option<u16>;
 
     /// Returns the name of a set.

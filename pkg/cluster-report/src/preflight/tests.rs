@@ -113,8 +113,8 @@ fn options_of_other_networks_are_found() {
 fn nodes_and_agents_are_found() {
     let nodes = json!([
         node("fine", "6.1.0-18-amd64", "containerd://2.1.4"),
-        node("oldest", "4.20.1", "cri-o://1.34.0"),
-        node("old", "4.19.0-26-amd64", "containerd://1.6.20"),
+        node("oldest", "4.18.0", "cri-o://1.34.0"),
+        node("old", "4.17.0-26-amd64", "containerd://1.6.20"),
         node("other", "5.15.0", "docker://24.0.7"),
         node("silent", "", ""),
     ]);

@@ -56,9 +56,8 @@ fn whole_sets_are_named_as_the_tool_does() {
     let p4 = name("p4");
     assert_eq!(sent(V7.destroy(&p4), 3, 0x200), P4);
     assert_eq!(sent(V7.list(&p4), 7, 0), P4);
-    let headers = b"\x08\x00\x06\x40\x00\x00\x00\x04";
-    assert_eq!(sent(V7.headers(None), 7, 0), headers);
-    assert_eq!(sent(V7.headers(Some(&p4)), 7, 0), [P4, headers].concat());
+    let header = b"\x08\x00\x06\x40\x00\x00\x00\x04";
+    assert_eq!(sent(V7.header(&p4), 7, 0), [P4, header].concat());
 }
 
 #[test]

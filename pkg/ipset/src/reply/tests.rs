@@ -31,13 +31,8 @@ fn members_are_read_in_the_kernels_order() {
 
 #[test]
 fn the_header_of_a_listing_tells_all_about_the_set() {
-    let pods4 = SetInfo {
-        name: "pods4".to_owned(),
-        kind: "hash:ip".to_owned(),
-        family: Some(Family::V4),
-        comments: true,
-        elements: Some(2),
-    };
+    let pods4 =
+        SetInfo { kind: "hash:ip".to_owned(), family: Some(Family::V4), comments: true, elements: Some(2) };
     assert_eq!(pods4.to_string(), "hash:ip IPv4 with comments");
     assert_eq!(headers(LIST4), std::slice::from_ref(&pods4));
     assert!(headers(HEADERS).contains(&pods4));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipset::{Error, Family, IpsetHandle, RemoveOutcome, SetName};
+use ipset::{Error, Family, IpsetHandle, SetName};
 use model::PodUid;
 use netns::Netns;
 
@@ -95,7 +95,7 @@ fn a_thousand_members_are_added_within_ten_milliseconds() {
             let start = Instant::now();
             add(handle, &set, &members).unwrap();
             let taken = start.elapsed();
-            assert_eq!(handle.destroy_set(&set).unwrap(), RemoveOutcome::Yes);
+            assert!(handle.destroy_set(&set).unwrap());
             taken
         };
         let best = (0..11).map(|_| round()).min().unwrap();

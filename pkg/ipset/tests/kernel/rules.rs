@@ -1,6 +1,6 @@
 //! Sets that firewall rules refer to.
 
-use ipset::{Family, IpsetHandle, RemoveOutcome, SetName};
+use ipset::{Family, IpsetHandle, SetName};
 
 use crate::{add_ips, in_fresh_netns, is_busy, is_full, is_missing_set, made, run, shown};
 
@@ -33,7 +33,7 @@ fn a_rule_matches_the_members_of_its_set() {
     in_fresh_netns(|handle| {
         let [_active, next] = two_sets(handle);
         assert!(is_matched("127.0.0.1") && !is_matched("127.0.0.2"));
-        assert_eq!(handle.destroy_set(&next).unwrap(), RemoveOutcome::Yes);
+        assert!(handle.destroy_set(&next).unwrap());
         rule("-D");
     });
 }
@@ -51,8 +51,8 @@ fn a_set_in_use_is_busy_and_stays() {
         );
         assert_eq!(shown("ipset list -n"), "active\nnext\n");
         rule("-D");
-        assert_eq!(handle.destroy_set(&active).unwrap(), RemoveOutcome::Yes);
-        assert_eq!(handle.destroy_set(&next).unwrap(), RemoveOutcome::Yes);
+        assert!(handle.destroy_set(&active).unwrap());
+        assert!(handle.destroy_set(&next).unwrap());
         assert!(!run("ipset", &["list", "active"]).status.success());
     });
 }

@@ -1,4 +1,4 @@
-//! Socket options that rustix does not offer: the only `unsafe` code of this crate.
+//! Socket options that rustix does not offer, with the only `unsafe` code of this crate; and queries by such options.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -6,10 +6,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::NetlinkProtocol;
 
+const SOL_IP: c_int = 0;
 const SOL_SOCKET: c_int = 1;
+const SOL_IPV6: c_int = 41;
 const SOL_NETLINK: c_int = 270;
 /// Attach a classic BPF program that filters received messages (`SO_ATTACH_FILTER`).
 const ATTACH_FILTER: c_int = 26;
@@ -106,4 +109,44 @@ fn set_option(fd: &OwnedFd, option: SocketOption<'_>) -> Result<(), Errno> {
         return Ok(());
     }
     Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// A socket for queries of netfilter by socket options, its interface before netlink. It is bound to the netns in which
+/// it was opened.
+#[derive(Debug)]
+pub struct OptionSocket {
+    fd: OwnedFd,
+    level: c_int,
+}
+
+impl OptionSocket {
+    /// Opens a socket in the calling thread's netns for the options of IPv6, or else of IPv4. Requires no privilege.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not open one.
+    pub fn open(is_v6: bool) -> io::Result<Self> {
+        let (family, level) =
+            if is_v6 { (AddressFamily::INET6, SOL_IPV6) } else { (AddressFamily::INET, SOL_IP) };
+        Ok(Self { fd: socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?, level })
+    }
+
+    /// Reads the option with this number into `value`, which contains the query.
+    ///
+    /// # Errors
+    ///
+    /// That of the kernel.
+    #[expect(unsafe_code, reason = "neither std nor rustix reads options by number")]
+    pub fn read_option(&self, number: i32, value: &mut [u8]) -> io::Result<()> {
+        unsafe extern "C" {
+            fn getsockopt(fd: c_int, level: c_int, name: c_int, to: *mut c_void, size: *mut u32) -> c_int;
+        }
+        let (fd, mut length) = (self.fd.as_raw_fd(), u32::try_from(value.len()).map_err(io::Error::other)?);
+        // SAFETY: the signature is that of POSIX's getsockopt in the C library that std links (socklen_t is 32 bits wide
+        // on Linux); the kernel writes at most `length` bytes to `value`, which has that many, and four to `length`; `fd`
+        // is open.
+        let result =
+            unsafe { getsockopt(fd, self.level, number, value.as_mut_ptr().cast(), &raw mut length) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
 }
