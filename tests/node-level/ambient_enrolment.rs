@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, time::Duration};
 
-use kit::{Daemon, Echo, Live, LiveConnections, Netns, Pod};
+use kit::{Daemon, Echo, Live, LiveConnections, Netns, NodeOptions, Pod, Ztunnel, ZtunnelOptions};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, RELAYED};
@@ -57,6 +57,20 @@ fn running_pods_join_and_leave_with_the_label_of_their_namespace_or_their_own() 
     leaves(&fixture);
     fixture.manifests.put_pod(&manifest);
     joins(&fixture);
+}
+
+#[test]
+fn pods_of_a_node_that_disables_ipv6_for_new_links_are_captured() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let ztunnel = Ztunnel::start(&fixture.node, "ztunnel-a", ZtunnelOptions::default());
+    let pod = fixture.pod_without_plugin(MESH, "web");
+    fixture.node.netns().sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+    fixture.announce(&ztunnel, true);
+    fixture.start();
+    fixture.wait_active(&ztunnel);
+    fixture.wait_enrolled(&pod, true);
+    assert!(fixture.is_captured(&pod) && fixture.is_reached_through_ztunnel(&pod));
 }
 
 /// The file serves pods that start while there is no agent.

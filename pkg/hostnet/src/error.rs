@@ -22,14 +22,6 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// A link that cannot be requested; nothing was changed.
-    #[error("cannot create link {link}: {reason}")]
-    UnsuitableLink {
-        /// The requested link.
-        link: String,
-        /// Reason why the link cannot be requested.
-        reason: &'static str,
-    },
     /// One of several route changes was refused; all others were attempted.
     #[error("cannot {change} (number {number} of {count}, {failed} of them refused): {source}", number = .index.saturating_add(1))]
     ApplyRoutes {

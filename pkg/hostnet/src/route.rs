@@ -64,10 +64,13 @@ pub enum RouteKind {
 }
 
 impl RouteKind {
+    /// Packets are rejected with "administratively prohibited".
+    pub const PROHIBIT: RouteKind = RouteKind::Other(8);
+
     /// Returns whether packets end here: blackhole, unreachable, prohibit; and throw, which passes them on to the next
     /// rule.
     const fn discards_packets(self) -> bool {
-        matches!(self, Self::Blackhole | Self::Unreachable | Self::Other(8 | 9))
+        matches!(self, Self::Blackhole | Self::Unreachable | Self::PROHIBIT | Self::Other(9))
     }
 }
 

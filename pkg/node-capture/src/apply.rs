@@ -30,6 +30,10 @@ impl NodePath {
             }
             Operation::AddAddress(place, name, address) => {
                 let (net, index) = self.find_link(*place, name)?;
+                // A node may have IPv6 disabled for new links only (`net.ipv6.conf.default.disable_ipv6`).
+                if *place == NetnsPlace::Node && address.addr().is_ipv6() {
+                    let _ = sysctl::write(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+                }
                 let _ = net.add_address(index, *address)?;
             }
             Operation::SetSysctls(place, settings) => self.set_sysctls(*place, settings)?,
@@ -87,8 +91,7 @@ impl NodePath {
         let located = ztunnel.and_then(|ztunnel| self.located.get(&ztunnel.uid));
         let netns = std::os::fd::AsFd::as_fd(&located.ok_or(Error::NoZtunnel(pair.slot))?.netns);
         let veth = NewVeth { name: &pair.node, peer_name: &pair.ztunnel, peer_netns: Some(netns) };
-        let _ = self.net.create_veth(&veth)?;
-        Ok(())
+        Ok(self.net.create_veth(&veth)?)
     }
 
     /// Runs `act` in a place's namespace.

@@ -83,7 +83,9 @@ pub(crate) fn is_overruling_route(
     let is_inbound = config.inbound_tables().contains(&route.table);
     let concerns = !is_inbound || captured.iter().any(|ip| route.dst.is_none_or(|dst| dst.contains(ip)));
     let same_table = |own: &&PathRoute| (own.family, own.table) == (route.family, route.table);
-    route.kind == RouteKind::Unicast && concerns && ours.iter().filter(same_table).any(wins)
+    // Of the others, `throw` leads to the next rule, and `local` to this host.
+    let discards = matches!(route.kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::PROHIBIT);
+    !discards && concerns && ours.iter().filter(same_table).any(wins)
 }
 
 /// Returns whether two routes have the same destination and metric.
@@ -188,7 +190,7 @@ mod tests {
         ];
         let captured = ["10.0.0.5".parse().unwrap()];
         let routes = [Route { protocol: convert::OURS, ..route(110, None, 1024) }];
-        let blackhole = |route| Route { kind: RouteKind::Blackhole, ..route };
+        let of_kind = |kind, route| Route { kind, ..route };
         for (route, expected) in [
             (route(101, None, 1), true),
             (route(101, None, 1024), true),
@@ -196,6 +198,8 @@ mod tests {
             (route(100, Some("10.0.0.5/32"), 1), true),
             (route(110, Some("10.0.0.0/24"), 0), true),
             (route(110, None, 0), true),
+            (of_kind(RouteKind::Other(9), route(101, None, 1)), true),
+            (of_kind(RouteKind::Local, route(101, Some("198.51.100.0/24"), 0)), true),
             // Our route takes precedence, the destination does not exist, or the traffic is held.
             (route(101, None, 2000), false),
             (route(110, None, 1024), false),
@@ -204,7 +208,8 @@ mod tests {
             (route(100, Some("10.0.0.6/32"), 0), false),
             (route(110, Some("10.0.1.0/24"), 0), false),
             (route(120, Some("10.0.1.0/24"), 0), false),
-            (blackhole(route(101, None, 1)), false),
+            (of_kind(RouteKind::Blackhole, route(101, None, 1)), false),
+            (of_kind(RouteKind::PROHIBIT, route(101, None, 1)), false),
         ] {
             let overrules = is_overruling_route(&config, &route, &routes, &ours, &captured);
             assert_eq!(overrules, expected, "{route}");

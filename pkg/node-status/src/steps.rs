@@ -41,7 +41,10 @@ fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String>
         Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
         Operation::SetUp(place, name) => vec![format!("{}ip link set {name} up", at(place))],
         Operation::AddAddress(place, link, net) => {
-            vec![format!("{}ip address add {net} dev {link}", at(place))]
+            let is_enabled_first = *place == NetnsPlace::Node && net.addr().is_ipv6();
+            let setting = format!("net/ipv6/conf/{link}/disable_ipv6");
+            let enabled = is_enabled_first.then(|| sysctl_command("", &setting, "0"));
+            enabled.into_iter().chain([format!("{}ip address add {net} dev {link}", at(place))]).collect()
         }
         Operation::SetSysctls(place, settings) => {
             let set = |(name, value): &(String, String)| sysctl_command(&at(place), name, value);

@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use netlink::NetlinkRequest;
 
 use super::{IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, link_header};
+use crate::LinkIndex;
 use crate::wire::CREATE;
-use crate::{Error, LinkIndex};
 
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_DATA: u16 = 2;
@@ -17,7 +17,7 @@ const VETH_INFO_PEER: u16 = 1;
 pub(super) const VETH: &str = "veth";
 
 /// A veth pair to be created by [`RtnetlinkHandle::create_veth`](crate::RtnetlinkHandle::create_veth); settings that
-/// are not given here have the kernel's defaults.
+/// are not given here have the kernel's defaults. The kernel would complete a name that is empty or has a `%`.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVeth<'a> {
     /// Name of the link in the handle's netns.
@@ -29,16 +29,6 @@ pub struct NewVeth<'a> {
 }
 
 impl NewVeth<'_> {
-    /// Refuses names that the kernel would complete (`dev_alloc_name`), so that each call would create another link.
-    pub(super) fn check_names(&self) -> Result<(), Error> {
-        let reason = match [self.name, self.peer_name] {
-            names if names.contains(&"") => "a name is empty",
-            names if names.iter().any(|name| name.contains('%')) => "a name is a pattern (%)",
-            _ => return Ok(()),
-        };
-        Err(Error::UnsuitableLink { link: self.to_string(), reason })
-    }
-
     pub(super) fn creation_request(&self) -> NetlinkRequest {
         let mut message = NetlinkRequest::new(RTM_NEWLINK, CREATE, &link_header(LinkIndex(0), 0));
         message.put_str(IFLA_IFNAME, self.name);

@@ -38,8 +38,7 @@ fn a_peer_is_made_in_another_netns_and_found_by_its_number() {
         let (pod, other) = (Netns::create().unwrap(), Netns::create().unwrap());
         assert_eq!(handle.netns_number(pod.as_fd()).unwrap(), None);
         let new = NewVeth { name: "pod0", peer_name: "eth0", peer_netns: Some(pod.as_fd()) };
-        assert_eq!(handle.create_veth(&new).unwrap(), ChangeOutcome::Yes);
-        assert_eq!(handle.create_veth(&new).unwrap(), ChangeOutcome::No);
+        handle.create_veth(&new).unwrap();
         assert!(handle.link_by_name("eth0").unwrap().is_none(), "it never was here");
         let ours = link(handle, "pod0");
         let number = handle.netns_number(pod.as_fd()).unwrap();
@@ -70,8 +69,8 @@ fn a_file_that_is_no_netns_has_no_number() {
 fn a_link_is_made_once_and_deleted_once() {
     in_fresh_netns(|handle| {
         let new = veth("one", "two");
-        assert_eq!(handle.create_veth(&new).unwrap(), ChangeOutcome::Yes);
-        assert_eq!(handle.create_veth(&new).unwrap(), ChangeOutcome::No);
+        handle.create_veth(&new).unwrap();
+        assert_eq!(errno(&handle.create_veth(&new).unwrap_err()), Some(Errno::EXIST));
         let made = link(handle, "one");
         assert_eq!((made.kind.as_deref(), made.is_up), (Some("veth"), false));
         assert_eq!(handle.delete_link(made.index).unwrap(), ChangeOutcome::Yes);
@@ -80,7 +79,6 @@ fn a_link_is_made_once_and_deleted_once() {
     });
 }
 
-/// A conflicting object has the same errno as an existing link.
 #[test]
 fn what_is_in_the_way_is_not_taken_for_the_link() {
     in_fresh_netns(|handle| {
@@ -99,7 +97,7 @@ fn what_is_in_the_way_is_not_taken_for_the_link() {
 #[test]
 fn a_link_is_switched_on_once() {
     in_fresh_netns(|handle| {
-        let _ = handle.create_veth(&veth("one", "two")).unwrap();
+        handle.create_veth(&veth("one", "two")).unwrap();
         let one = index(handle, "one");
         for _ in 0..2 {
             assert_eq!(handle.set_link_up(one).unwrap(), ChangeOutcome::Yes);
@@ -115,9 +113,6 @@ fn a_link_is_switched_on_once() {
 #[test]
 fn links_that_cannot_be_asked_for_are_refused() {
     in_fresh_netns(|handle| {
-        for new in [veth("", "two"), veth("one", ""), veth("one%d", "two"), veth("one", "two%d")] {
-            assert!(matches!(handle.create_veth(&new), Err(Error::UnsuitableLink { .. })), "{new}");
-        }
         let long = handle.create_veth(&veth("a_name_longer_than_fifteen", "two")).unwrap_err();
         assert!(matches!(long, Error::Kernel { .. }), "{long}");
         let lo = index(handle, "lo");
