@@ -58,6 +58,8 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
         let rules = rules();
         !["15053", "--zone", "zone set"].iter().any(|left| rules.contains(left))
     });
+    let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
+    assert_eq!(fixture.daemon().metric(repairs), Some(0.0), "no other component has changed anything");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use firewall::Backend;
 use kit::Netns;
 use model::{Family, Mark};
 use redirect::{FamilyChoice, RedirectReport};
-use rules::{SavedTables, plan, sidecar};
+use rules::{ChainSet, SavedTables, sidecar};
 
 use cases::Case;
 use state::{State, forced, pod_netns, save_text};
@@ -70,7 +70,7 @@ fn reads_back(netns: &Netns, case: &Case, backend: Backend) {
         let strange: Vec<_> =
             saved.tables.values().flat_map(|table| &table.rules).filter(|rule| rule.rule.is_none()).collect();
         assert!(strange.is_empty(), "{} {backend} {family}: not understood: {strange:?}", case.name);
-        let change = plan::apply(&sidecar::rule_set(&case.config, family), &saved);
+        let change = ChainSet::SIDECAR.apply(&sidecar::rule_set(&case.config, family), &saved);
         assert!(change.is_empty(), "{} {backend} {family}: {change:?} for\n{text}", case.name);
     }
 }

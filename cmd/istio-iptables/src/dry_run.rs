@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use model::Family;
-use rules::{SavedTables, plan, sidecar};
+use rules::{ChainSet, SavedTables, sidecar};
 
 use crate::settings::IptablesSettings;
 
@@ -21,7 +21,8 @@ pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> Strin
             );
             continue;
         }
-        let change = plan::apply(&sidecar::rule_set(&settings.config, *family), &SavedTables::default());
+        let change =
+            ChainSet::SIDECAR.apply(&sidecar::rule_set(&settings.config, *family), &SavedTables::default());
         for call in change.iptables_calls() {
             let _ = writeln!(text, "{tool} {}", call.join(" "));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use enrolment::{EnrolmentPolicy, PodDecision, RuntimeCall, SkipReason, decide, decide_early};
 use model::{Container, EnvVar, Family, Namespace, ObjectMeta, Pod, PodName};
-use rules::{RuleSet, SavedTables, Target, plan, sidecar};
+use rules::{ChainSet, RuleChange, RuleSet, SavedTables, Target, sidecar};
 
 /// A pod, one fact per line, each a letter, a blank and a value: `a KEY=VALUE` annotation, `l KEY=VALUE` label, `m VALUE` the
 /// namespace's data plane mode, `c NAME` a container, `i NAME` an init container, each after its own `e NAME=VALUE`, `g ARGUMENT`,
@@ -91,10 +91,10 @@ fn whole(desired: &RuleSet) {
             }
         }
     }
-    let text = plan::apply(desired, &SavedTables::default()).restore_text();
+    let text = ChainSet::SIDECAR.apply(desired, &SavedTables::default()).restore_text();
     let text: String =
         text.lines().map(|line| line.replacen("-I PREROUTING 1 ", "-A PREROUTING ", 1) + "\n").collect();
     let saved = SavedTables::parse(&text);
-    let change = saved.map(|saved| plan::apply(desired, &saved));
-    assert!(change.as_ref().is_ok_and(plan::RuleChange::is_empty), "{change:?}");
+    let change = saved.map(|saved| ChainSet::SIDECAR.apply(desired, &saved));
+    assert!(change.as_ref().is_ok_and(RuleChange::is_empty), "{change:?}");
 }

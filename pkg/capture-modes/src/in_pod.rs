@@ -248,7 +248,7 @@ impl CaptureMode for InPodCapture {
         self.exemption.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
         let (latest, is_unavailable) = (Instant::now() + PATIENCE, self.presence.is_unavailable());
         let deadline = enrolment.deadline.min(latest);
-        let enrolled_pod = self.enrolled_pod_mut(state, &enrolment.pod);
+        let enrolled_pod = self.enrolled_pod_mut(state, &enrolment.pod, "add");
         enrolled_pod.container.clone_from(&enrolment.container);
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);

@@ -228,7 +228,7 @@ impl NodeProbes {
         removed.extend(branch::remove_rules()?);
         for family in Family::BOTH {
             let name = probe_set_spec(family)?.name;
-            if self.sets.destroy_set(&name)? == ipset::RemoveOutcome::Yes {
+            if self.sets.destroy_set(&name)? {
                 removed.push(format!("set {}", name.as_str()));
             }
         }

@@ -187,7 +187,8 @@ pub(crate) fn families_with_rule(
 }
 
 /// Like [`observe_pod`], but for many pods, one after the other on one thread, each with its snapshot `before`. `None`:
-/// the kernel could not be queried, or `until` had passed, because earlier pods have lists that take long to read.
+/// the kernel could not be queried, or `until` has passed, because this pod or earlier ones have lists that take long to
+/// read.
 pub fn observe_each(
     pods: &[(&Netns, PodRulesSpec<'_>, Option<&PodRulesSnapshot>)],
     options: &FirewallOptions,
@@ -196,7 +197,7 @@ pub fn observe_each(
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
     let observe = |place: usize| {
         let (_, desired, before) = pods.get(place).filter(|_| Instant::now() < until)?;
-        observe_netns(desired, *before, options).ok()
+        observe_netns(desired, *before, options).ok().filter(|_| Instant::now() < until)
     };
     let observed = Netns::run_in_each(&netns, observe).unwrap_or_default();
     observed.into_iter().map(|observed| observed.ok().flatten()).collect()

@@ -98,16 +98,6 @@ impl ChainSet {
     }
 }
 
-/// Calls [`ChainSet::apply`] for sidecar redirection.
-pub fn apply(desired: &RuleSet, observed: &SavedTables) -> RuleChange {
-    ChainSet::SIDECAR.apply(desired, observed)
-}
-
-/// Calls [`ChainSet::remove`] for sidecar redirection.
-pub fn remove(observed: &SavedTables) -> RuleChange {
-    ChainSet::SIDECAR.remove(observed)
-}
-
 impl ChainSet {
     /// Returns the hooks whose built-in chains have jumps to this owner's chains.
     pub fn hooks_in(self, table: &SavedTable) -> BTreeSet<Hook> {

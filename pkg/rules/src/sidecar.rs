@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IpNet, Port};
 
 use crate::ir::{Chain, LocalRoute, Match, MatchValue, Rule, RuleSet, Table, Target};
-use crate::{parse::SavedTables, plan};
+use crate::{parse::SavedTables, plan::ChainSet};
 
 pub use config::{DnsCapture, InboundMode, LoopbackNet, OwnerGroups, SidecarConfig};
 pub use selection::{InvalidSelection, MAX_SINGLE_PORTS, NetworkSelection, PortSelection, port_matches};
@@ -103,7 +103,7 @@ pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
 
 /// Returns the input of a restore that creates the complete rule set of one family in an empty namespace.
 pub fn restore_text(config: &SidecarConfig, family: Family) -> String {
-    plan::apply(&rule_set(config, family), &SavedTables::default()).restore_text()
+    ChainSet::SIDECAR.apply(&rule_set(config, family), &SavedTables::default()).restore_text()
 }
 
 /// Adds the two chains that redirect; both always exist, as operators expect.

@@ -8,7 +8,7 @@ mod cases;
 use std::{fs, path::Path};
 
 use model::Family;
-use rules::{SavedTables, plan, sidecar};
+use rules::{ChainSet, SavedTables, sidecar};
 
 #[test]
 fn every_case_prints_its_golden_text() {
@@ -17,7 +17,7 @@ fn every_case_prints_its_golden_text() {
         let mut text = String::new();
         for family in Family::BOTH {
             let rules = sidecar::rule_set(&case.config, family);
-            let change = plan::apply(&rules, &SavedTables::default());
+            let change = ChainSet::SIDECAR.apply(&rules, &SavedTables::default());
             text.push_str(&format!("# {family}\n{}", change.restore_text()));
         }
         let path = dir.join(case.name).with_extension("txt");

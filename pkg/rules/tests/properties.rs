@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use kernel::{Kernel, Words, verdict};
 use proptest::prelude::*;
-use rules::{Chain, ChainSet, JumpPlace, Rule, RuleSet, SavedTables, Table, Target, plan, sidecar};
+use rules::{Chain, ChainSet, JumpPlace, Rule, RuleChange, RuleSet, SavedTables, Table, Target, sidecar};
 
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
@@ -83,7 +83,7 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
 }
 
 /// Applies the change with one restore, and with single calls; both have the same result.
-fn carry_out(kernel: &mut Kernel, change: &plan::RuleChange) {
+fn carry_out(kernel: &mut Kernel, change: &RuleChange) {
     let mut by_calls = kernel.clone();
     kernel.restore(&change.restore_text()).unwrap();
     for call in change.iptables_calls() {
@@ -223,7 +223,7 @@ proptest! {
         let mut kernel = Kernel::new();
         for config in [&one, &other, &one] {
             let desired = sidecar::rule_set(config, family);
-            let change = plan::apply(&desired, &parse(&kernel, false));
+            let change = ChainSet::SIDECAR.apply(&desired, &parse(&kernel, false));
             carry_out(&mut kernel, &change);
             assert_is(ChainSet::SIDECAR, &kernel, &desired);
         }
@@ -233,8 +233,8 @@ proptest! {
     fn every_rule_set_is_whole(config in arbitrary::config(), family in arbitrary::family()) {
         let desired = sidecar::rule_set(&config, family);
         prop_assert_eq!(&desired, &sidecar::rule_set(&config, family));
-        let text = plan::apply(&desired, &SavedTables::default()).restore_text();
-        prop_assert_eq!(&text, &plan::apply(&desired, &SavedTables::default()).restore_text());
+        let text = ChainSet::SIDECAR.apply(&desired, &SavedTables::default()).restore_text();
+        prop_assert_eq!(&text, &ChainSet::SIDECAR.apply(&desired, &SavedTables::default()).restore_text());
         prop_assert!(config.trace || !text.contains("NFLOG"));
         for (table, rules) in &desired.tables {
             let jumped: BTreeSet<&Chain> = rules.jumps.iter().filter_map(|jump| goal(&jump.rule)).collect();
@@ -278,7 +278,7 @@ fn of_family(rule: &Rule, family: model::Family) -> bool {
 /// Parses, and plans on the result.
 fn survives(text: &str) {
     if let Ok(saved) = SavedTables::parse(text) {
-        let change = plan::remove(&saved);
+        let change = ChainSet::SIDECAR.remove(&saved);
         assert_eq!(change.is_empty(), change.restore_text().is_empty());
     }
 }
@@ -309,7 +309,7 @@ fn a_first_jump_with_a_copy_behind_others_is_made_anew() {
     let desired = sidecar::rule_set(&config, model::Family::V4);
     let jump = "-A PREROUTING -p tcp -j ISTIO_INBOUND\n";
     let mut kernel = nat(&format!("{jump}-A PREROUTING -j ACCEPT\n{jump}"));
-    let change = plan::apply(&desired, &parse(&kernel, false));
+    let change = ChainSet::SIDECAR.apply(&desired, &parse(&kernel, false));
     carry_out(&mut kernel, &change);
     assert_is(ChainSet::SIDECAR, &kernel, &desired);
 }
@@ -318,7 +318,7 @@ fn a_first_jump_with_a_copy_behind_others_is_made_anew() {
 fn a_comment_that_names_our_chain_leads_nowhere() {
     let foreign = "-A PREROUTING -m comment --comment \"was -j ISTIO_INBOUND once\" -j ACCEPT\n";
     let mut kernel = nat(foreign);
-    let change = plan::remove(&parse(&kernel, false));
+    let change = ChainSet::SIDECAR.remove(&parse(&kernel, false));
     carry_out(&mut kernel, &change);
     let rules = &kernel.tables[&Table::Nat]["PREROUTING"];
     assert_eq!(rules.len(), 1, "{rules:?}");
@@ -328,7 +328,7 @@ fn a_comment_that_names_our_chain_leads_nowhere() {
 fn a_comment_does_not_hide_where_a_rule_leads() {
     for comment in ["\"for -j later\"", "-j"] {
         let mut kernel = nat(&format!("-A PREROUTING -m comment --comment {comment} -j ISTIO_INBOUND\n"));
-        let change = plan::remove(&parse(&kernel, false));
+        let change = ChainSet::SIDECAR.remove(&parse(&kernel, false));
         carry_out(&mut kernel, &change);
         assert_is(ChainSet::SIDECAR, &kernel, &RuleSet::default());
     }
@@ -343,14 +343,16 @@ fn dns_servers_of_the_other_family_alone_make_a_whole_rule_set() {
         ..sidecar::SidecarConfig::default()
     };
     let desired = sidecar::rule_set(&config, model::Family::V4);
-    Kernel::new().restore(&plan::apply(&desired, &SavedTables::default()).restore_text()).unwrap();
+    Kernel::new()
+        .restore(&ChainSet::SIDECAR.apply(&desired, &SavedTables::default()).restore_text())
+        .unwrap();
 }
 
 #[test]
 fn a_chain_with_a_rule_less_or_more_is_made_anew() {
     let desired = sidecar::rule_set(&sidecar::SidecarConfig::default(), model::Family::V4);
     let whole = used(ChainSet::SIDECAR, &desired, true, &[]);
-    assert!(plan::apply(&desired, &parse(&whole, false)).is_empty());
+    assert!(ChainSet::SIDECAR.apply(&desired, &parse(&whole, false)).is_empty());
     for chain in ["ISTIO_OUTPUT", "ISTIO_REDIRECT"] {
         for more in [true, false] {
             let mut kernel = whole.clone();
@@ -360,7 +362,7 @@ fn a_chain_with_a_rule_less_or_more_is_made_anew() {
             } else {
                 rules.pop();
             }
-            let change = plan::apply(&desired, &parse(&kernel, false));
+            let change = ChainSet::SIDECAR.apply(&desired, &parse(&kernel, false));
             assert!(change.reasons().any(|why| why.contains(chain)), "{chain}, {more}");
             carry_out(&mut kernel, &change);
             assert_is(ChainSet::SIDECAR, &kernel, &desired);

@@ -10,7 +10,7 @@ use std::{fs, path::Path, sync::LazyLock};
 
 use model::Family;
 use proptest::{collection::vec, prelude::*, sample};
-use rules::{ChainSet, Hook, SavedTables, plan, sidecar};
+use rules::{ChainSet, Hook, SavedTables, sidecar};
 
 struct Save {
     name: String,
@@ -73,7 +73,7 @@ fn a_real_save_is_understood_to_the_last_rule() {
 fn after_a_restore_nothing_is_left_to_do() {
     for save in SAVES.iter() {
         let saved = SavedTables::parse(&save.text).unwrap();
-        let change = plan::apply(&desired(save), &saved);
+        let change = ChainSet::SIDECAR.apply(&desired(save), &saved);
         assert!(change.is_empty(), "{}: {:?}", save.name, change.reasons().collect::<Vec<_>>());
     }
 }
@@ -82,7 +82,7 @@ fn after_a_restore_nothing_is_left_to_do() {
 fn a_removal_from_a_real_save_names_every_chain_and_jump() {
     for save in SAVES.iter() {
         let saved = SavedTables::parse(&save.text).unwrap();
-        let text = plan::remove(&saved).restore_text();
+        let text = ChainSet::SIDECAR.remove(&saved).restore_text();
         let has = |edit: String| text.lines().any(|line| line == edit);
         for table in saved.tables.values() {
             for chain in table.chains.iter().filter(|chain| ChainSet::SIDECAR.contains(chain)) {
@@ -189,7 +189,7 @@ proptest! {
         let chars = damages.iter().fold(save.text.chars().collect(), |text, (damage, at)| damaged(text, damage, at));
         let text: String = chars.into_iter().collect();
         if let Ok(saved) = SavedTables::parse(&text) {
-            let change = plan::apply(&desired(save), &saved);
+            let change = ChainSet::SIDECAR.apply(&desired(save), &saved);
             prop_assert_eq!(change.is_empty(), change.reasons().next().is_none());
             for rule in saved.tables.values().flat_map(|table| &table.rules) {
                 let Some(understood) = &rule.rule else { continue };

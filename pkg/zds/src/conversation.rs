@@ -55,11 +55,7 @@ pub(crate) fn serve_ztunnel(
 /// connecting.
 fn receive_hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, ConversationEnd> {
     let deadlines = hub.deadlines();
-    let limit = if place.has_unknown_peer() {
-        deadlines.unknown_peer_hello.min(deadlines.hello)
-    } else {
-        deadlines.hello
-    };
+    let limit = if place.has_unknown_peer() { deadlines.unknown_peer_hello } else { deadlines.hello };
     let bytes = packet::receive(socket, limit)?.ok_or(ConversationEnd::NoHello(limit))?;
     let hello = ZdsHello::decode(&*bytes).map_err(ConversationEnd::Hello)?;
     if hello.version == 0 { Err(ConversationEnd::NoVersion) } else { Ok(hello.version) }

@@ -188,10 +188,9 @@ impl Hub {
     /// Logs how many messages were suppressed in periods that have ended.
     pub(crate) fn log_suppressed(&self) {
         let all = self.lock_notices().drain_summaries(Instant::now());
-        for one in all {
-            let (kind, peers) =
-                (one.notice, if one.of_unknown_peer { "other processes" } else { "ztunnel pods" });
-            warn!(target: "zds", %kind, peers, count = one.count, "ztunnel connection log lines suppressed");
+        for (kind, of_unknown_peer, count) in all {
+            let peers = if of_unknown_peer { "other processes" } else { "ztunnel pods" };
+            warn!(target: "zds", %kind, peers, count, "ztunnel connection log lines suppressed");
         }
     }
 

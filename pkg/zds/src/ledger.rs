@@ -198,7 +198,10 @@ impl WorkloadLedger {
         deadlines: &ZdsDeadlines,
     ) -> Option<ZdsEvent> {
         let is_sync = matches!(step, RequestStep::SnapshotSent);
-        let subject = step.served_workload();
+        let subject = match &step {
+            RequestStep::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
+            _ => None,
+        };
         let was_served = subject.as_ref().is_some_and(|(uid, ..)| self.is_served_by_another(id, uid));
         let is_newest = self.is_newest(id);
         let connection = self.connections.get_mut(&id)?;

@@ -40,14 +40,6 @@ struct NoticeCount {
     suppressed: u64,
 }
 
-/// Messages that were suppressed in a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoticeSummary {
-    pub(crate) notice: Notice,
-    pub(crate) of_unknown_peer: bool,
-    pub(crate) count: u64,
-}
-
 impl NoticeBudget {
     /// Returns whether a message may be logged; otherwise it is counted.
     pub(crate) fn may_log(&mut self, notice: Notice, of_unknown_peer: bool, now: Instant) -> bool {
@@ -61,13 +53,14 @@ impl NoticeBudget {
         may
     }
 
-    /// Returns the numbers of messages that were suppressed in ended periods, each once.
-    pub(crate) fn drain_summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
+    /// Returns the numbers of messages that were suppressed in ended periods, each once, with their subject and whether
+    /// they were about unknown peers.
+    pub(crate) fn drain_summaries(&mut self, now: Instant) -> Vec<(Notice, bool, u64)> {
         let mut over = Vec::new();
         self.0.retain(|&(notice, of_unknown_peer), count| {
             let is_over = now.saturating_duration_since(count.since) >= PERIOD;
             if is_over && count.suppressed > 0 {
-                over.push(NoticeSummary { notice, of_unknown_peer, count: count.suppressed });
+                over.push((notice, of_unknown_peer, count.suppressed));
             }
             !is_over
         });
@@ -88,11 +81,10 @@ mod tests {
         assert_eq!(lines(&mut budget, true, Duration::ZERO), 1);
         assert_eq!(lines(&mut budget, false, Duration::ZERO), 10, "strangers silence no ztunnel");
         assert_eq!(lines(&mut budget, true, PERIOD / 2), 0);
-        assert_eq!(budget.drain_summaries(start + PERIOD / 2), []);
-        let summary =
-            |stranger, count| NoticeSummary { notice: Notice::Ended, of_unknown_peer: stranger, count };
-        assert_eq!(budget.drain_summaries(start + PERIOD), [summary(false, 990), summary(true, 1999)]);
-        assert_eq!(budget.drain_summaries(start + PERIOD * 2), []);
+        assert!(budget.drain_summaries(start + PERIOD / 2).is_empty());
+        let ended = [(Notice::Ended, false, 990), (Notice::Ended, true, 1999)];
+        assert_eq!(budget.drain_summaries(start + PERIOD), ended);
+        assert!(budget.drain_summaries(start + PERIOD * 2).is_empty());
         assert_eq!(lines(&mut budget, true, PERIOD), 1);
     }
 }

@@ -126,14 +126,11 @@ impl PlaceTable {
     }
 
     /// Releases the place of an ended connection. That of an unknown peer stays in use for `delay`: peers that
-    /// reconnect repeatedly cost no more than that. Returns false if it was evicted before.
-    pub(crate) fn release_place(&mut self, id: u64, now: Instant, delay: Duration) -> bool {
-        let left = self.places.remove(&id);
-        let is_unknown = |place: &Place| place.claim.standing == PeerStanding::Unknown;
-        if left.as_ref().is_some_and(is_unknown) && !delay.is_zero() {
+    /// reconnect repeatedly cost no more than that. Changes nothing if it was evicted before.
+    pub(crate) fn release_place(&mut self, id: u64, now: Instant, delay: Duration) {
+        if self.places.remove(&id).is_some_and(|place| place.claim.standing == PeerStanding::Unknown) {
             self.cooling.push(now + delay);
         }
-        left.is_some()
     }
 }
 
@@ -169,7 +166,7 @@ mod tests {
         }
         assert_eq!(admitted(&mut table, stranger(), now), None);
         assert_eq!(admitted(&mut table, known("a"), now), Some((5, None)));
-        assert!(table.release_place(1, now, PAUSE));
+        table.release_place(1, now, PAUSE);
         assert_eq!(admitted(&mut table, stranger(), now), None, "it left a moment ago");
         assert!(!table.has_room_for_unknown(now + PAUSE / 2) && table.has_room_for_unknown(now + PAUSE));
         assert_eq!(admitted(&mut table, stranger(), now + PAUSE), Some((6, None)));
@@ -187,7 +184,8 @@ mod tests {
         table.record_progress(1, Progress::Synced);
         assert_eq!(admitted(&mut table, known("e"), now), Some((9, Some(4))), "it has not said hello");
         assert_eq!(admitted(&mut table, known("f"), now), Some((10, Some(2))));
-        assert!(!table.release_place(2, now, PAUSE), "evicted");
+        table.release_place(2, now, PAUSE);
+        assert!(table.cooling.is_empty(), "it was evicted");
         assert_eq!(admitted(&mut table, ztunnel("g", PeerStanding::Address), now), Some((11, Some(3))));
         assert_eq!(admitted(&mut table, known("h"), now), Some((12, Some(1))));
         assert_eq!(admitted(&mut table, known("i"), now), Some((13, Some(5))), "known by its address alone");
@@ -245,7 +243,7 @@ mod tests {
                             prop_assert!(victim.standing < claim.standing || *victim == claim);
                         }
                     }
-                    Step::Release(id) => drop(table.release_place(id, now, PAUSE)),
+                    Step::Release(id) => table.release_place(id, now, PAUSE),
                     Step::Note(id, progress) => table.record_progress(id, progress),
                     Step::Pass(millis) => now += Duration::from_millis(millis),
                 }

@@ -42,16 +42,6 @@ pub(crate) struct ZdsRequest {
     pub(crate) netns: Option<Arc<Netns>>,
 }
 
-impl RequestStep {
-    /// Returns the workload that was to be served: UID, revision, network namespace.
-    pub(crate) fn served_workload(&self) -> Option<(PodUid, u64, NetnsId)> {
-        match self {
-            RequestStep::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
-            _ => None,
-        }
-    }
-}
-
 impl fmt::Display for RequestStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -240,6 +240,11 @@ fn a_record_overrules_neither_facts_nor_other_pods() {
     });
     fixture.base.eventually("it has no rules", |_| fixture.base.is_bare(&fixture.late));
     let _ = fixture.ztunnel.wait_for_state(&late.uid, WorkloadState::Gone);
+    let counted = ["add", "delete"].map(|kind| {
+        let sample = format!("nodeagent_reconcile_events_total{{type=\"{kind}\"}}");
+        fixture.base.daemon().metric(&sample)
+    });
+    assert_eq!(counted, [Some(1.0), Some(1.0)], "one belongs to the mesh, and one has left it");
     // The pod was deleted, and its record was not.
     fixture.restart(|fixture| fixture.base.manifests.remove_pod(MESH, &late.name));
     assert!(file.exists() && fixture.state() == Some(WorkloadState::Gone));

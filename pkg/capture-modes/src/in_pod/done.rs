@@ -9,7 +9,7 @@ use model::{NOTICE_INTERVAL, PodName, PodUid, Reason};
 use netns::NetnsId;
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_capture::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
-use pod_status::lifecycle::{PodAction, PodEvent, RulesState, UNDONE, writer_clause};
+use pod_status::lifecycle::{PodAction, PodEvent, UNDONE, writer_clause};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;
 
@@ -143,9 +143,7 @@ impl InPodCapture {
                 }
                 self.record_pod_change(state, uid, cause, &what, Ok(()));
             }
-            Err(why) => {
-                self.record_pod_change(state, uid, cause, "apply rules", Err(why.as_str()));
-            }
+            Err(why) => self.record_pod_change(state, uid, cause, "apply rules", Err(why.as_str())),
         }
     }
 
@@ -194,14 +192,10 @@ impl InPodCapture {
         let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
             JobResult::Verified { uid, result: Ok(check), .. } => {
-                let is_stable = |pod: &EnrolledPod| {
-                    pod.lifecycle.rules_state() == RulesState::Verified && !pod.lifecycle.is_unstable()
-                };
-                check.repaired.is_empty() && check.observed.is_complete() && of(uid, is_stable)
+                let is_unchanged = check.repaired.is_empty() && check.observed.is_complete();
+                is_unchanged && of(uid, EnrolledPod::stays_verified)
             }
-            JobResult::Captured { uid, result: Ok(_), .. } => {
-                of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
-            }
+            JobResult::Captured { uid, result: Ok(_), .. } => of(uid, |pod| pod.lifecycle.is_awaited()),
             JobResult::Exempted { .. } => true, // a pass follows if one is needed
             JobResult::ObservedEach(_) => true, // each pod's result is handled separately
             JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
@@ -227,7 +221,7 @@ impl InPodCapture {
                 if changed && enrolled_pod.netns_id() == Some(netns) {
                     enrolled_pod.observed_rules = None; // observed next
                     // A repair did not hold, or could not be verified.
-                    if enrolled_pod.observed_at.is_some() {
+                    if enrolled_pod.lifecycle.has_lost_rules() {
                         self.metrics.count_repair("pod");
                     }
                 }

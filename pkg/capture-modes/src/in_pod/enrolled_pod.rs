@@ -2,7 +2,7 @@
 
 use std::{
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -59,6 +59,8 @@ pub(super) struct EnrolledPod {
     pub(super) cause: &'static str,
     /// When the last job for the pod began.
     pub(super) begun: Instant,
+    /// Whether its last job was slow, as one in a namespace with very long lists.
+    slow: Arc<AtomicBool>,
     /// The watch on its namespace; `None`: the next observation starts one.
     pub(super) watch: Option<NetnsWatch<PodUid>>,
     /// The change of its namespace for which the current observation was started.
@@ -102,6 +104,7 @@ impl EnrolledPod {
             lifecycle: Lifecycle::new(annotation, now),
             cause: JOINED,
             begun: Instant::now(),
+            slow: Arc::default(),
             watch: None,
             examined: None,
             disturbance: None,
@@ -199,24 +202,40 @@ impl EnrolledPod {
     pub(super) fn relies_on_watch(&self, is_reported: bool) -> bool {
         is_reported
             && self.begun.elapsed() + OBSERVE / 2 < WATCHED // the next one is due in OBSERVE
-            && self.is_routine()
+            && self.is_comparable()
             && self.lifecycle.is_settled()
             && self.privilege < NetworkPrivilege::NetAdmin
             && self.observed_rules.as_ref().is_some_and(|rules| rules.is_covered_by_notifications())
     }
 
-    /// Returns whether the pod's rules may be observed in a batch with those of other pods: an earlier observation exists
-    /// for comparison, its namespace is watched, and no change was reported, which would most likely need a comparison
-    /// rule by rule.
-    pub(super) fn is_routine(&self) -> bool {
+    /// Returns whether an observation most likely needs no comparison rule by rule: an earlier one exists for comparison, the
+    /// pod's namespace is watched, and no change was reported.
+    fn is_comparable(&self) -> bool {
         self.disturbance.is_none() && self.observed_rules.is_some() && self.watch.is_some()
+    }
+
+    /// Returns whether the pod's rules may be observed in a batch with those of other pods, which the pod must not delay.
+    pub(super) fn is_routine(&self) -> bool {
+        self.is_comparable() && !self.is_slow()
+    }
+
+    /// Returns whether the pod's jobs leave workers for those of other pods.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether an observation that finds the rules in place needs no pass.
+    pub(super) fn stays_verified(&self) -> bool {
+        let is_verified = self.lifecycle.rules_state() == RulesState::Verified;
+        is_verified && !self.lifecycle.is_unstable() && !self.lifecycle.is_leaving()
     }
 
     /// Returns the pod as a job needs it; `None`: the namespace is unknown.
     pub(super) fn to_job_pod(&self, uid: &PodUid) -> Option<JobPod> {
         let (netns, options, before) =
             (self.netns.clone()?, self.options.clone(), self.observed_rules.clone());
-        Some(JobPod { uid: uid.clone(), netns, options, existing: self.existing, before })
+        let (existing, slow) = (self.existing, Arc::clone(&self.slow));
+        Some(JobPod { uid: uid.clone(), netns, options, existing, before, slow })
     }
 
     /// Records a change of the namespace, unless it was already observed. Returns whether an observation is due.
@@ -324,6 +343,22 @@ mod tests {
         assert!(pod.is_routine());
         pod.watch = None;
         assert!(!pod.is_routine());
+    }
+
+    #[test]
+    fn a_pod_whose_last_job_was_slow_delays_no_batch() {
+        let pod = watched_pod();
+        let job = pod.to_job_pod(&"u1".into()).unwrap();
+        job.slow.store(true, Ordering::Relaxed);
+        assert!(pod.is_slow() && !pod.is_routine());
+    }
+
+    #[test]
+    fn an_observation_of_a_pod_that_leaves_is_followed_by_a_pass_which_releases_it() {
+        let mut pod = watched_pod();
+        assert!(pod.stays_verified());
+        let _ = pod.lifecycle.apply_event(PodEvent::Left("its label".into()), AgentTime::ZERO);
+        assert!(!pod.stays_verified());
     }
 
     #[test]

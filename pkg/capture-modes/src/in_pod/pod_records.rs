@@ -17,13 +17,11 @@ use model::ContainerId;
 use netns::Netns;
 use pod_capture::{NetnsFinder, NetnsMatch, recorded_netns};
 
-use crate::settings::CaptureSettings;
-
 /// The plugin's records, and the directory of the namespaces that they name.
 #[derive(Debug)]
 pub(super) struct PodRecordStore {
     pub(super) index: Arc<RecordIndex>,
-    netns_directory: PathBuf,
+    pub(super) netns_directory: PathBuf,
 }
 
 /// A pod as recorded by the plugin.
@@ -41,13 +39,6 @@ pub(crate) struct RecordedPod {
 }
 
 impl PodRecordStore {
-    pub(super) fn new(settings: &CaptureSettings) -> PodRecordStore {
-        PodRecordStore {
-            index: Arc::clone(&settings.records),
-            netns_directory: settings.netns_directory.clone(),
-        }
-    }
-
     /// Returns the pod of a record, if the record is valid. `ips`: the pod's addresses, if the API shows any.
     pub(super) fn confirm_record(
         &self,

@@ -91,8 +91,13 @@ impl InPodCapture {
         self.workers.send_job(job, urgent);
     }
 
-    /// Returns the entry of a pod, which is added if it is missing.
-    pub(super) fn enrolled_pod_mut(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
+    /// Returns the entry of a pod, which is added, and counted as `event`, if it is missing.
+    pub(super) fn enrolled_pod_mut(
+        &mut self,
+        state: &AgentState,
+        pod: &Pod,
+        event: &'static str,
+    ) -> &mut EnrolledPod {
         let (existing, now) = (self.chosen.existing, self.now());
         let policy = &self.chosen.pods;
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
@@ -101,7 +106,7 @@ impl InPodCapture {
                 let name = pod.name();
                 warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
             }
-            state.metrics.count_pod_event("add");
+            state.metrics.count_pod_event(event);
             let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
             let options = asked.effective_options(state.index.namespace_exceptions(&pod.metadata.namespace), policy);
             EnrolledPod::new(pod, options, asked.existing.unwrap_or(existing), annotation, now)
@@ -116,7 +121,7 @@ impl InPodCapture {
         let annotations = state.index.pod_annotations(&name);
         let inherited = state.index.namespace_exceptions(&name.namespace);
         let asked = annotations.map(|asked| asked.effective_options(inherited, &self.chosen.pods));
-        let enrolled_pod = self.enrolled_pod_mut(state, pod);
+        let enrolled_pod = self.enrolled_pod_mut(state, pod, "add");
         enrolled_pod.quiet = state.is_flapping(uid);
         enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
         // The plugin knows its addresses before the API does.
@@ -161,7 +166,7 @@ impl InPodCapture {
     pub(super) fn left_meanwhile(&mut self, state: &AgentState, pod: &Pod) {
         let uid = &pod.metadata.uid;
         if !self.enrolled.contains_key(uid) && matches!(state.pod_standing(pod), AmbientStanding::Out(_)) {
-            self.enrolled_pod_mut(state, pod);
+            self.enrolled_pod_mut(state, pod, "delete");
             self.handle_pod_event(uid, PodEvent::LeftMeanwhile);
         }
     }

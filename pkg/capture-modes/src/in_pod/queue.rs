@@ -6,7 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A queue of jobs with an urgent lane, which some of the workers serve exclusively.
+/// Time after which a job counts as slow.
+pub(super) const SLOW: Duration = Duration::from_secs(2);
+
+/// A lane of the queue; earlier lanes precede later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum JobLane {
+    /// Jobs that an ADD waits for, which some of the workers serve exclusively.
+    Urgent,
+    /// All other jobs.
+    Other,
+    /// Jobs of pods whose last job was slow: they leave half of the workers for other pods.
+    Slow,
+}
+
+/// A queue of jobs in lanes.
 #[derive(Debug)]
 pub(super) struct JobQueue<J> {
     state: Mutex<QueueState<J>>,
@@ -18,19 +32,11 @@ pub(super) struct JobQueue<J> {
 
 #[derive(Debug)]
 struct QueueState<J> {
-    urgent: VecDeque<J>,
-    other: VecDeque<J>,
-    /// Running jobs, by their number.
-    running: BTreeMap<u64, JobStart>,
+    waiting: BTreeMap<JobLane, VecDeque<J>>,
+    /// Start and lane of running jobs, by their number.
+    running: BTreeMap<u64, (Instant, JobLane)>,
     last: u64,
     ended: bool,
-}
-
-/// Start of a running job.
-#[derive(Debug)]
-struct JobStart {
-    began: Instant,
-    is_urgent: bool,
 }
 
 /// A job that was taken from the queue; counts as running until this is dropped, also by a panic.
@@ -44,8 +50,8 @@ impl<J> JobQueue<J> {
     /// Creates an empty queue. `others`: maximum number of jobs that are not urgent and run at the same time, so that
     /// long work in one pod keeps no other pod from starting.
     pub(super) fn new(others: usize) -> JobQueue<J> {
-        let (urgent, other) = (VecDeque::new(), VecDeque::new());
-        let state = QueueState { urgent, other, running: BTreeMap::new(), last: 0, ended: false };
+        let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
+        let state = QueueState { waiting, running, last: 0, ended: false };
         JobQueue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new(), others }
     }
 
@@ -53,12 +59,9 @@ impl<J> JobQueue<J> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job; urgent jobs precede all others.
-    pub(super) fn push(&self, job: J, urgent: bool) {
-        let mut state = self.lock_state();
-        let lane = if urgent { &mut state.urgent } else { &mut state.other };
-        lane.push_back(job);
-        drop(state);
+    /// Adds a job.
+    pub(super) fn push(&self, job: J, lane: JobLane) {
+        self.lock_state().waiting.entry(lane).or_default().push_back(job);
         self.more.notify_one();
     }
 
@@ -69,35 +72,25 @@ impl<J> JobQueue<J> {
             if state.ended {
                 return None;
             }
-            if let Some(job) = state.urgent.pop_front() {
-                return Some((job, self.start_job(&mut state, true)));
-            }
-            let others = state.running.values().filter(|job| !job.is_urgent).count();
-            if others < self.others
-                && let Some(job) = state.other.pop_front()
-            {
-                return Some((job, self.start_job(&mut state, false)));
+            if let Some((job, lane)) = state.take_first(self.others) {
+                state.last += 1;
+                let number = state.last;
+                let _ = state.running.insert(number, (Instant::now(), lane));
+                return Some((job, RunningJob { queue: self, number }));
             }
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn start_job(&self, state: &mut QueueState<J>, is_urgent: bool) -> RunningJob<'_, J> {
-        state.last += 1;
-        let _ = state.running.insert(state.last, JobStart { began: Instant::now(), is_urgent });
-        RunningJob { queue: self, number: state.last }
-    }
-
     /// Returns the number of jobs that have been running for longer than `time`.
     pub(super) fn longer_than(&self, time: Duration) -> usize {
-        self.lock_state().running.values().filter(|job| job.began.elapsed() > time).count()
+        self.lock_state().running.values().filter(|(began, _)| began.elapsed() > time).count()
     }
 
     /// Drops waiting jobs, and waits for running ones.
     pub(super) fn drain(&self) {
         let mut state = self.lock_state();
-        state.urgent.clear();
-        state.other.clear();
+        state.waiting.clear();
         while !state.running.is_empty() {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -107,6 +100,26 @@ impl<J> JobQueue<J> {
     pub(super) fn stop_workers(&self) {
         self.lock_state().ended = true;
         self.more.notify_all();
+    }
+}
+
+impl<J> QueueState<J> {
+    /// Takes the first job that may run now. `others`: as in [`JobQueue::new`].
+    fn take_first(&mut self, others: usize) -> Option<(J, JobLane)> {
+        for (lane, jobs) in &mut self.waiting {
+            let most = match lane {
+                JobLane::Urgent => usize::MAX,
+                JobLane::Other => others,
+                JobLane::Slow => others.div_ceil(2),
+            };
+            if self.running.values().filter(|(_, running)| running >= lane).count() >= most {
+                return None;
+            }
+            if let Some(job) = jobs.pop_front() {
+                return Some((job, *lane));
+            }
+        }
+        None
     }
 }
 
@@ -130,22 +143,37 @@ mod tests {
     #[test]
     fn what_is_urgent_comes_first() {
         let queue = JobQueue::new(4);
-        for (job, urgent) in [(1, false), (2, true), (3, false), (4, true)] {
-            queue.push(job, urgent);
+        for (job, lane) in
+            [(1, JobLane::Slow), (2, JobLane::Urgent), (3, JobLane::Other), (4, JobLane::Urgent)]
+        {
+            queue.push(job, lane);
         }
         let taken: Vec<i32> = (0..4).map(|_| queue.next_job().unwrap().0).collect();
-        assert_eq!(taken, [2, 4, 1, 3]);
+        assert_eq!(taken, [2, 4, 3, 1]);
         queue.stop_workers();
         assert!(queue.next_job().is_none());
     }
 
     #[test]
+    fn slow_jobs_leave_half_of_the_workers_for_others() {
+        let queue = JobQueue::new(4);
+        (0..4).for_each(|_| queue.push("slow", JobLane::Slow));
+        let slow = [(); 2].map(|()| queue.next_job().unwrap());
+        queue.push("other", JobLane::Other);
+        let (job, _other) = queue.next_job().unwrap();
+        assert_eq!((slow[1].0, job), ("slow", "other"));
+        assert!(queue.lock_state().take_first(4).is_none(), "two of them run");
+        drop(slow);
+        assert_eq!(queue.next_job().unwrap().0, "slow");
+    }
+
+    #[test]
     fn settled_means_that_nothing_runs_and_nothing_waits() {
         let queue = JobQueue::new(4);
-        queue.push("runs", false);
+        queue.push("runs", JobLane::Other);
         let (_, running) = queue.next_job().unwrap();
-        queue.push("waits", false);
-        queue.push("waits, too", true);
+        queue.push("waits", JobLane::Other);
+        queue.push("waits, too", JobLane::Urgent);
         assert_eq!((queue.longer_than(Duration::ZERO), queue.longer_than(Duration::from_secs(60))), (1, 0));
         let (say, settled) = mpsc::channel();
         thread::scope(|scope| {
@@ -159,15 +187,15 @@ mod tests {
             drop(running);
             settled.recv_timeout(Duration::from_secs(10)).unwrap();
         });
-        queue.push("later", false);
+        queue.push("later", JobLane::Other);
         assert_eq!(queue.next_job().unwrap().0, "later");
     }
 
     #[test]
     fn whatever_takes_long_leaves_workers_for_what_is_urgent() {
         let queue = JobQueue::new(1);
-        queue.push("long", false);
-        queue.push("waits", false);
+        queue.push("long", JobLane::Other);
+        queue.push("waits", JobLane::Other);
         let (_, long) = queue.next_job().unwrap();
         thread::scope(|scope| {
             let (say, taken) = mpsc::channel();
@@ -177,7 +205,7 @@ mod tests {
                     say.send(job).unwrap();
                 }
             });
-            queue.push("urgent", true);
+            queue.push("urgent", JobLane::Urgent);
             assert_eq!(taken.recv_timeout(Duration::from_secs(10)), Ok("urgent"));
             // Long enough to see a wrong result.
             assert_eq!(taken.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
@@ -190,7 +218,7 @@ mod tests {
     #[test]
     fn a_job_that_panics_is_over() {
         let queue = JobQueue::new(4);
-        queue.push((), false);
+        queue.push((), JobLane::Other);
         let panics = || {
             let _taken = queue.next_job().unwrap();
             panic!("as it should");

@@ -21,7 +21,7 @@ use zds::ZtunnelPod;
 use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
 use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 
-/// Maximum number of verifications at the same time: a pass after a long pause must not start all of them.
+/// Maximum number of verifications at the same time, of slow pods and of others: a pass after a long pause must not start all of them.
 const MOST_VERIFICATIONS: usize = 16;
 /// Maximum number of pods that a worker observes in one job. Each may have lists that take seconds to read.
 const MOST_OBSERVED_TOGETHER: usize = 8;
@@ -117,12 +117,10 @@ impl InPodCapture {
         let name =
             known.map_or_else(|| "a ztunnel".to_owned(), |candidate| format!("ztunnel {}", candidate.name));
         let limit = UNSYNCED.as_secs();
-        Some(
-            format!(
-                "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
-            )
-            .into(),
-        )
+        let why = format!(
+            "{name} has not acknowledged its snapshot of pods for more than {limit} s: it is not ready"
+        );
+        Some(why.into())
     }
 
     /// Exempts the probes of all pods of the mesh. Precedes all changes of rules: a captured pod's probes are always
@@ -289,7 +287,10 @@ impl InPodCapture {
             Some((uid.clone(), enrolled_pod.lifecycle.due_action(now)?))
         };
         let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
-        let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
+        let busy_pods = || self.enrolled.values().filter(|pod| pod.lifecycle.is_busy());
+        // Jobs of slow pods wait in a lane of their own.
+        let mut slow_busy = busy_pods().filter(|pod| pod.is_slow()).count();
+        let mut busy = busy_pods().count() - slow_busy;
         let next = round_to_batch(now + OBSERVE);
         let (mut routine, is_reported) = (Vec::new(), self.changes.is_running());
         for (uid, action) in ready {
@@ -299,11 +300,12 @@ impl InPodCapture {
                 enrolled_pod.lifecycle.postpone_observation(next);
                 continue;
             }
-            if observes && busy >= MOST_VERIFICATIONS {
+            let busy = if enrolled_pod.is_slow() { &mut slow_busy } else { &mut busy };
+            if observes && *busy >= MOST_VERIFICATIONS {
                 // The action stays due until another one has ended.
                 continue;
             }
-            busy += usize::from(observes);
+            *busy += usize::from(observes);
             enrolled_pod.lifecycle.begin_action(&action, next);
             if observes && enrolled_pod.is_routine() {
                 enrolled_pod.begun = Instant::now();

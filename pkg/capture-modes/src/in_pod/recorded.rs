@@ -40,7 +40,7 @@ impl InPodCapture {
             // Other pods have its addresses by now, or it has another container.
             AmbientStanding::Pending(_) if addresses.is_empty() => return false,
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
-                self.enrolled_pod_mut(state, &pod);
+                self.enrolled_pod_mut(state, &pod, "add");
             }
         }
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };

@@ -7,11 +7,9 @@ use std::{
     thread,
 };
 
-use firewall::FirewallOptions;
 use model::Family;
 use netns::{Netns, NetnsId};
 use pod_capture::{NodeProbes, is_captured, process_netns, release_pod};
-use rules::inpod::InPodRulesConfig;
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
 
@@ -50,9 +48,11 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     }
     match pod_netns(proc, directory) {
         Ok(pods) => {
-            let release = |netns: &Netns| release_if_captured(netns, &config, &settings.tools).err();
-            let failed = side_by_side(pods.values(), release).into_iter();
-            problems.extend(failed.map(|error| format!("a pod's rules: {error}")));
+            let failed = side_by_side(pods.values(), |netns| match is_captured(netns, &config) {
+                Ok(true) => release_pod(netns, &config, &settings.tools).err(),
+                captured => captured.err(),
+            });
+            problems.extend(failed.iter().map(|error| format!("a pod's rules: {error}")));
         }
         Err(error) => problems.push(error.to_string()),
     }
@@ -61,17 +61,6 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         problems.extend(probes.remove_all().err().map(|error| error.to_string()));
     }
     problems
-}
-
-fn release_if_captured(
-    netns: &Netns,
-    config: &InPodRulesConfig,
-    tools: &FirewallOptions,
-) -> Result<(), pod_capture::Error> {
-    if is_captured(netns, config)? {
-        release_pod(netns, config, tools)?;
-    }
-    Ok(())
 }
 
 /// Applies `act` to all items, several at the same time. Returns its results other than `None`, in no particular order.

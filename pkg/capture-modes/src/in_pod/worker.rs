@@ -8,7 +8,7 @@ use std::{
     io,
     net::IpAddr,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -21,7 +21,10 @@ use pod_capture::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, Probe
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 use retry::LastError;
 
-use super::{pod_records::PodRecordStore, queue::JobQueue};
+use super::{
+    pod_records::PodRecordStore,
+    queue::{JobLane, JobQueue, SLOW},
+};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 
 pub(super) use job::{CaptureJob, JobPod, JobResultSender};
@@ -31,8 +34,6 @@ pub(crate) use job::{DiscoveryResult, JobResult, RulesCheck};
 /// other jobs take.
 const WORKERS: usize = 6;
 const OTHERS: usize = 4;
-/// Maximum time for the observation of a batch of pods, after which the remaining ones are observed one by one.
-const CHECK_LIMIT: Duration = Duration::from_secs(10);
 /// Age of a job that counts as stalled. Observing, applying and verifying, each in both families and with a lock to
 /// wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
@@ -68,12 +69,14 @@ impl WorkerPool {
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
         let workers = WorkerPool(Arc::clone(&queue)); // stops the running workers if another one cannot be started
+        let (index, netns_directory) = (Arc::clone(&settings.records), settings.netns_directory.clone());
+        let records = PodRecordStore { index, netns_directory };
         let tools = WorkerContext {
             config: chosen.rules.clone(),
             families: chosen.captured_families(),
             options: settings.tools.clone(),
             finder: NetnsFinder::new(&chosen.proc, node, chosen.rules.clone()),
-            records: PodRecordStore::new(settings),
+            records,
             probes: probes.clone(),
             watcher,
             unwatched: Mutex::default(),
@@ -89,7 +92,9 @@ impl WorkerPool {
 
     /// Queues a job; urgent jobs precede all others.
     pub(super) fn send_job(&self, job: CaptureJob, urgent: bool) {
-        self.0.push(job, urgent);
+        let is_slow = job.slow_flag().is_some_and(|slow| slow.load(Ordering::Relaxed));
+        let other = if is_slow { JobLane::Slow } else { JobLane::Other };
+        self.0.push(job, if urgent { JobLane::Urgent } else { other });
     }
 
     /// Returns whether all workers that do not serve only ADDs have been busy with one job for longer than its tools
@@ -128,7 +133,12 @@ impl WorkerContext {
     /// Runs jobs until the pool stops its workers.
     fn run_jobs(&self, queue: &JobQueue<CaptureJob>, results: &JobResultSender) {
         while let Some((job, _running)) = queue.next_job() {
-            if let Some(done) = catch_job_panic(job, |job| self.run_job(job)) {
+            let (began, slow) = (Instant::now(), job.slow_flag().cloned());
+            let done = catch_job_panic(job, |job| self.run_job(job));
+            if let Some(slow) = slow {
+                slow.store(began.elapsed() >= SLOW, Ordering::Relaxed);
+            }
+            if let Some(done) = done {
                 results.send(done);
             }
         }
@@ -231,7 +241,7 @@ impl WorkerContext {
             pods.iter().map(|pod| (&*pod.netns, self.desired_rules(pod), pod.before.as_deref())).collect();
         // Empty if no thread could be started.
         let mut observed =
-            pod_capture::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
+            pod_capture::observe_each(&requests, &self.options, Instant::now() + SLOW).into_iter();
         let results = pods.iter().map(|pod| {
             let in_place = observed.next().flatten().filter(PodRulesSnapshot::is_complete);
             (pod.uid.clone(), pod.netns.id(), in_place.map(|now| pod.reuse_snapshot(now)))
@@ -269,8 +279,8 @@ mod tests {
     #[test]
     fn a_job_that_panics_has_failed_with_a_reason() {
         let netns = Arc::new(Netns::current().unwrap());
-        let (options, existing) = Default::default();
-        let job = CaptureJob::Release(JobPod { uid: "u1".into(), netns, options, existing, before: None });
+        let (uid, (options, existing, slow)) = ("u1".into(), Default::default());
+        let job = CaptureJob::Release(JobPod { uid, netns, options, existing, before: None, slow });
         let done = catch_job_panic(job, |_| panic!("out of {}", "bounds"));
         let Some(JobResult::Released { uid, result: Err(why), .. }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));

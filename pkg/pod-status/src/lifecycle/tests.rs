@@ -381,6 +381,19 @@ fn rules_that_can_be_made_and_not_be_observed_leave_it_unknown() {
 }
 
 #[test]
+fn failures_in_a_namespace_do_not_count_in_the_next_one() {
+    let (mut pod, _) = after(&[PodEvent::Found { netns: HERE, captured: false }, PodEvent::Accepted(HERE)]);
+    for failed in [PodEvent::Observed(HERE, Err(failure())), PodEvent::Captured(HERE, Err(failure()))] {
+        (0..2).for_each(|_| drop(pod.apply_event(failed.clone(), AgentTime::ZERO)));
+    }
+    assert!(pod.has_lost_rules() && pod.last_failure().is_some());
+    let _ = pod.apply_event(PodEvent::Found { netns: THERE, captured: false }, AgentTime::ZERO);
+    assert!(!pod.has_lost_rules() && pod.last_failure().is_none());
+    let annotation = pod.capture_evidence(PodLife::Running, true, false).classify().annotation;
+    assert_eq!(annotation, None, "no attempt has failed there");
+}
+
+#[test]
 fn options_change_no_more_often_than_allowed() {
     let (mut pod, _) = after(&[added(HERE)]);
     assert!(pod.may_change(AgentTime::ZERO));

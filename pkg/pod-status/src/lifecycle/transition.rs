@@ -90,7 +90,9 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.rules = RulesState::Absent;
         self.refused = None;
         self.announce = false;
-        self.stability = Stability::default();
+        // Failures in the other namespace prove nothing about this one.
+        self.record_success();
+        (self.doubts, self.stability) = (0, Stability::default());
         (self.due, self.changing) = (AgentTime::ZERO, false);
         true
     }

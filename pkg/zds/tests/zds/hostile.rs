@@ -16,6 +16,7 @@ fn impatient() -> Agent {
     let delay = Duration::ZERO;
     let agent = Agent::with(ZdsDeadlines {
         hello: SHORT,
+        unknown_peer_hello: SHORT,
         answer: SHORT,
         unknown_peer_delay: delay,
         ..ZdsDeadlines::default()

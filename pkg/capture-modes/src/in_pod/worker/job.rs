@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
+        atomic::AtomicBool,
         mpsc::{self, Receiver, Sender},
     },
     time::Duration,
@@ -54,6 +55,8 @@ pub(in crate::in_pod) struct JobPod {
     pub(in crate::in_pod) existing: ExistingConnections,
     /// The last snapshot of its rules.
     pub(in crate::in_pod) before: Option<Arc<PodRulesSnapshot>>,
+    /// Whether the pod's last job was slow.
+    pub(in crate::in_pod) slow: Arc<AtomicBool>,
 }
 
 impl JobPod {
@@ -64,6 +67,17 @@ impl JobPod {
 }
 
 impl CaptureJob {
+    /// Returns the flag of the job's pod; `None`: the job is not about a single pod.
+    pub(super) fn slow_flag(&self) -> Option<&Arc<AtomicBool>> {
+        match self {
+            CaptureJob::Capture(pod)
+            | CaptureJob::Verify { pod, .. }
+            | CaptureJob::Release(pod)
+            | CaptureJob::Check { pod, .. } => Some(&pod.slow),
+            CaptureJob::ObserveEach(_) | CaptureJob::Exempt | CaptureJob::DiscoverNetns { .. } => None,
+        }
+    }
+
     /// Returns the result to report if the job has failed. `None`: only the requester gets the result, and notices that
     /// it is missing.
     pub(super) fn into_failure(self, why: Reason) -> Option<JobResult> {
