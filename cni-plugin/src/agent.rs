@@ -281,7 +281,7 @@ impl AgentOrApi {
     /// Waits until the agent or another credential is available; returns false if neither is expected.
     fn has_changed(&self) -> bool {
         let is_answered = || self.is_answered();
-        is_answered() || self.expects_agent() && self.api.await_change(&is_answered).is_some()
+        is_answered() || self.expects_agent() && self.api.await_change(&is_answered)
     }
 
     fn expects_agent(&self) -> bool {

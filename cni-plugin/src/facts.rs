@@ -63,15 +63,6 @@ impl LookupError {
     }
 }
 
-/// Event that ends a wait early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitInterrupt {
-    /// The agent has answered.
-    Agent,
-    /// The kubeconfig has changed.
-    Credential,
-}
-
 /// Client of the Kubernetes API server, with the credential written by the installer.
 #[derive(Debug)]
 pub struct ApiServer {
@@ -113,10 +104,10 @@ impl ApiServer {
         self.since.elapsed()
     }
 
-    /// Waits until a change, or until the maximum wait for a successor.
-    pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
+    /// Waits until a change, at most as long as a successor may take. Returns whether there was one.
+    pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> bool {
         let end = self.since + SUCCESSOR.min(self.timeout);
-        if Instant::now() < end { self.wait_until(end, is_answered) } else { None }
+        Instant::now() < end && self.wait_until(end, is_answered)
     }
 
     /// Returns the retry policy. A refusal is not final: the token may be bound to an agent's pod that is being replaced, and the
@@ -126,17 +117,15 @@ impl ApiServer {
         RetryPolicy { deadline, unauthorized_grace: SUCCESSOR, ..RetryPolicy::default() }
     }
 
-    fn wait_until(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
+    /// Waits until the agent has answered, or the kubeconfig has changed; false: neither happened until `end`.
+    fn wait_until(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> bool {
         loop {
-            if is_answered() {
-                return Some(WaitInterrupt::Agent);
-            }
-            if self.has_new_credential() {
-                return Some(WaitInterrupt::Credential);
+            if is_answered() || self.has_new_credential() {
+                return true;
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return None;
+                return false;
             }
             thread::sleep(left.min(POLL));
         }
@@ -166,13 +155,9 @@ impl ApiServer {
     }
 
     fn wait_to_retry(&self, delay: Duration, is_answered: &dyn Fn() -> bool) -> RetryDecision {
-        if self.tries_once {
-            return RetryDecision::GiveUp;
-        }
-        match self.wait_until(Instant::now() + delay, is_answered) {
-            Some(WaitInterrupt::Agent) => RetryDecision::GiveUp,
-            Some(WaitInterrupt::Credential) | None => RetryDecision::Try,
-        }
+        let gives_up =
+            self.tries_once || self.wait_until(Instant::now() + delay, is_answered) && is_answered();
+        if gives_up { RetryDecision::GiveUp } else { RetryDecision::Try }
     }
 
     /// Returns the pod with this UID, if it is in the server's cache.

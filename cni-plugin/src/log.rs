@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, TryLockError},
     io::{self, Read as _, Write as _},
     os::unix::{
         fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -137,16 +137,42 @@ fn post_lines(socket: &Path, body: &str) -> io::Result<()> {
     }
 }
 
-/// Appends lines, after renaming a file that has grown too long.
+/// Appends lines, after renaming a file that has grown too long: by one of concurrent calls, since another one would replace the
+/// renamed file by the new one.
 fn append_lines(path: &Path, lines: &str) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|meta| meta.size() >= MAX_FILE) {
+    let open = || fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    let mut file = open()?;
+    let opened = file.metadata()?;
+    if opened.size() >= MAX_FILE
+        && !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        && fs::metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()))
+    {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".1");
-        match fs::rename(path, aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {} // missing: another call has just renamed it
-        }
+        fs::rename(path, aside)?;
+        file = open()?;
     }
-    let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     file.write_all(lines.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_is_renamed_by_one_of_concurrent_calls() {
+        let directory = std::env::temp_dir().join(format!("log-file-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (log, aside) = (directory.join("cni.log"), directory.join("cni.log.1"));
+        let another = fs::File::create(&log).unwrap();
+        another.set_len(MAX_FILE).unwrap();
+        another.lock().unwrap(); // as a call that is about to rename it
+        append_lines(&log, "one\n").unwrap();
+        assert!(!aside.exists());
+        drop(another);
+        append_lines(&log, "two\n").unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "two\n");
+        assert_eq!(fs::metadata(&aside).unwrap().size(), MAX_FILE + 4);
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

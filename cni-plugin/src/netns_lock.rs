@@ -28,15 +28,15 @@ pub struct NetnsLock {
     _name: UnixDatagram,
 }
 
-/// The lock is not released in time.
+/// The lock cannot be taken, or is not released in time.
 #[derive(Debug, thiserror::Error)]
-#[error("timed out waiting for an earlier CNI call, or its iptables child, in this netns: {0}")]
+#[error("cannot lock the netns, in which an earlier CNI call or its iptables child may still run: {0}")]
 pub struct NetnsBusy(io::Error);
 
 /// Waits for the lock in the calling thread's network namespace.
 ///
 /// # Errors
-/// [`NetnsBusy`] if another call, or its orphaned processes, do not end in time.
+/// [`NetnsBusy`] if another call, or its orphaned processes, do not end in time, or the kernel refuses.
 pub fn acquire() -> Result<NetnsLock, NetnsBusy> {
     acquire_within(PATIENCE).map_err(NetnsBusy)
 }

@@ -15,11 +15,7 @@ use std::{
     path::Path,
 };
 
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
-    time::{ClockId, clock_gettime},
-};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     attach::is_injected,
@@ -59,7 +55,7 @@ pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String
         return Some(Err(format!("{why}; {REMEDY}")));
     }
     let socket = call.conf.log_uds_address.as_deref()?;
-    if !is_deserted(socket) {
+    if !matches!(socketfile::is_in_use(Path::new(socket)), Ok(false)) {
         remove_record(call);
         return None;
     }
@@ -71,15 +67,6 @@ pub fn remove_record(call: &PluginCall) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(&call.conf)) {
         drop(fs::remove_file(directory.join(agent_protocol::REFUSED_CREDENTIAL))); // usually missing
     }
-}
-
-/// Whether no process listens at the socket. One that is too busy to accept does.
-fn is_deserted(socket: &str) -> bool {
-    let connected = SocketAddrUnix::new(socket).and_then(|address| {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
-    });
-    matches!(connected, Err(Errno::NOENT | Errno::CONNREFUSED))
 }
 
 fn by_the_node(call: &PluginCall, socket: &str) -> Result<String, String> {

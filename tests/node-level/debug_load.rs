@@ -123,3 +123,22 @@ fn who_asks_does_not_disturb_pods_that_start() {
     assert!(!probes.iter().any(|times| times.windows(2).any(is_late)), "{probes:?}");
     assert!(anonymous < ANONYMOUS_KIB, "{anonymous} KiB");
 }
+
+/// Each makes the thread that decides copy its state, as each observation does.
+#[test]
+fn simulations_are_as_rare_as_observations() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    fixture.settle();
+    let daemon = fixture.daemon.as_ref().unwrap();
+    let took = |path: &str| {
+        let began = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(daemon.get(clients::PORT, path).map(|(status, _)| status), Some(200), "{path}");
+        }
+        began.elapsed()
+    };
+    let observed = took("/debug/state");
+    let simulated = took(&format!("/debug/simulate?namespace={MESH}&labels=a=b"));
+    assert!(simulated * 2 >= observed, "{simulated:?}, and observations {observed:?}");
+}

@@ -79,11 +79,12 @@ impl ProofSampler {
 
     fn report_proof(&mut self, key: &PodKey, proof: &Proof) {
         let (namespace, pod) = key;
+        let is_tested = proof.paths.iter().any(|path| path.result == ProofResult::Proven);
         match proof.paths.iter().find(|path| path.result == ProofResult::Bypasses) {
             Some(path) if self.bypassing.insert(key.clone()) => {
                 warn!(target: "ambient", %namespace, %pod, path = path.name, destination = path.destination, error = path.message, "a packet bypassed the proxy");
             }
-            None if self.bypassing.remove(key) => {
+            None if is_tested && self.bypassing.remove(key) => {
                 info!(target: "ambient", %namespace, %pod, "packets no longer bypass the proxy");
             }
             _ => {}

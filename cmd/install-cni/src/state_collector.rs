@@ -92,6 +92,7 @@ impl StateInspector for StateCollector {
 
     fn simulate_change(self: Arc<Self>, change: SimulatedChange) -> InspectionFuture<NodeSimulation> {
         Box::pin(async move {
+            drop(self.collect_state().await?); // so that these requests are as rare as all others
             let simulation = spawn_blocking(move || {
                 self.inspector.simulate_change(&self.settings.records.read_records(), &change)
             });
@@ -106,6 +107,24 @@ struct CollectorQueue {
     /// Whether an observation is in progress.
     busy: bool,
     idle_until: Option<Instant>,
+}
+
+impl CollectorQueue {
+    /// Adds a request, and starts an observation unless one is in progress. If it cannot be started, the request is answered with
+    /// the reason, and the next one tries again.
+    fn add_request(
+        &mut self,
+        reply: oneshot::Sender<StateAnswer>,
+        start_observation: impl FnOnce() -> io::Result<()>,
+    ) {
+        if !self.busy
+            && let Err(error) = start_observation()
+        {
+            return drop(reply.send(Err(format!("cannot start a thread: {error}").into())));
+        }
+        self.busy = true;
+        self.waiting.push(reply);
+    }
 }
 
 impl StateCollector {
@@ -133,12 +152,12 @@ impl StateCollector {
 
     fn enqueue_request(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
         let (reply, answer) = oneshot::channel();
-        let mut queue = self.lock_queue();
-        queue.waiting.push(reply);
-        if !std::mem::replace(&mut queue.busy, true) {
+        self.lock_queue().add_request(reply, || {
             let collector = Arc::clone(self);
-            drop(spawn_blocking(move || collector.answer_waiting()));
-        }
+            let body = move || collector.answer_waiting();
+            // Not `spawn_blocking`, which panics where no thread can be started.
+            thread::Builder::new().name("state".to_owned()).spawn(body).map(drop)
+        });
         answer
     }
 
@@ -172,7 +191,7 @@ impl StateCollector {
         loop {
             let idle =
                 self.lock_queue().idle_until.map(|until| until.saturating_duration_since(Instant::now()));
-            // Runs on a thread for blocking work; requests that arrive during the pause share the next observation.
+            // Requests that arrive during the pause share the next observation.
             thread::sleep(idle.unwrap_or_default());
             let mut queue = self.lock_queue();
             let waiting = std::mem::take(&mut queue.waiting);
@@ -318,13 +337,46 @@ fn write_state(path: &Path, state: &StateReport) -> io::Result<()> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.write(true).create(true).truncate(true).open(&fresh)?;
     let mut writer = BufWriter::new(file);
-    serde_json::to_writer(&mut writer, state)?;
-    writer.flush()?;
+    let written = serde_json::to_writer(&mut writer, state).map_err(io::Error::from);
+    let written = written.and_then(|()| writer.flush());
     drop(writer);
-    fs::rename(&fresh, path)
+    let done = written.and_then(|()| fs::rename(&fresh, path));
+    if done.is_err() {
+        drop(fs::remove_file(&fresh)); // else it would keep the last space from records of ADDs
+    }
+    done
 }
 
 /// Returns the temporary path that is renamed to `path`; an agent that is killed may leave it behind.
 pub(crate) fn staging_path(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.new", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_answered_once_there_are_threads_again() {
+        let (mut queue, mut started) = (CollectorQueue::default(), 0);
+        let (reply, mut answer) = oneshot::channel();
+        queue.add_request(reply, || Err(io::ErrorKind::WouldBlock.into()));
+        assert!(answer.try_recv().unwrap().is_err());
+        for _ in 0..2 {
+            queue.add_request(oneshot::channel().0, || {
+                started += 1;
+                Ok(())
+            });
+        }
+        assert_eq!((started, queue.waiting.len()), (1, 2));
+    }
+
+    #[test]
+    fn of_a_state_that_cannot_be_written_nothing_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        fs::create_dir(&path).unwrap(); // the last step fails
+        assert!(write_state(&path, &StateReport::default()).is_err());
+        assert!(!staging_path(&path).exists());
+    }
 }

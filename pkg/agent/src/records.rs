@@ -1,4 +1,4 @@
-//! Index of the plugin's records of ADDs, which reads each file of the directory once, and again only after a change.
+//! Index of the plugin's records of ADDs, which reads each record of the directory once, and again only after a change.
 //!
 //! The directory is bounded: failures share [`agent_protocol::FAILURE_PLACES`] files, and a success is bounded in bytes and removed by its
 //! container's DEL. [`RecordIndex::prune`] removes files that a lost DEL, a killed plugin or an earlier version left.
@@ -71,8 +71,10 @@ impl RecordIndex {
         ) {
             let known = before.remove(&file.name).filter(|known| known.is_conclusive);
             let indexed = known.filter(|known| known.fingerprint == file.fingerprint).unwrap_or_else(|| {
-                let record = load_record(&self.directory.join(&file.name)).map(Arc::new);
-                let is_conclusive = file.fingerprint.is_conclusive(now);
+                let text = hostfs::read(&self.directory.join(&file.name), MAX_RECORD);
+                // One that could not be read is tried again: the cause may be outside of the file.
+                let is_conclusive = text.is_ok() && file.fingerprint.is_conclusive(now);
+                let record = text.ok().and_then(|text| decode_record(&text)).map(Arc::new);
                 IndexedFile { fingerprint: file.fingerprint, is_conclusive, record }
             });
             files.insert(file.name, indexed);
@@ -92,7 +94,8 @@ impl RecordIndex {
         let files = self.update_index().into_iter();
         let mut judged: Vec<_> = files.map(|(name, file)| judge(name, file.record.as_deref())).collect();
         newest_files(list_files(&self.directory).filter(ListedFile::is_record), |file| {
-            let record = load_record(&self.directory.join(&file.name));
+            let text = hostfs::read(&self.directory.join(&file.name), MAX_RECORD).ok();
+            let record = text.and_then(|text| decode_record(&text));
             judged.push(JudgedFile { is_excess: true, ..judge(file.name, record.as_ref()) });
         });
         // A missing namespace counts as removed only if others of its directory are visible here: this may be another directory.
@@ -219,10 +222,9 @@ fn drain_older(files: &mut Vec<ListedFile>) -> impl Iterator<Item = ListedFile> 
     files.drain(MOST.min(files.len())..)
 }
 
-/// Reads a record. One of the previous version, which did not bound it, is truncated to the current limits.
-fn load_record(path: &Path) -> Option<PodRecord> {
-    let text = hostfs::read(path, MAX_RECORD).ok()?;
-    let mut record = PodRecord::decode(&text).ok()?;
+/// Decodes a record. One of the previous version, which did not bound it, is truncated to the current limits.
+fn decode_record(text: &[u8]) -> Option<PodRecord> {
+    let mut record = PodRecord::decode(text).ok()?;
     let bound = if record.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
     if text.len() <= bound {
         return Some(record);

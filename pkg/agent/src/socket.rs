@@ -33,11 +33,13 @@ use crate::{
     reconciler::{
         AddDecision, AgentHandle, PodArrival, PodWaiter, PodWithNamespace, ReconcilerMessage, SandboxEnd,
     },
-    status::AgentStatus,
+    status::{AgentStatus, NO_DESCRIPTORS, NO_THREADS},
 };
 
 /// Mode of the socket. Only root may connect: a response contains pods, and a request changes the node.
 const MODE: u32 = 0o600;
+/// Size of the stack of a connection's thread.
+const STACK: usize = 256 * 1024;
 /// Maximum number of concurrent requests; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 512;
 /// Time for receiving a whole request: the plugin has it ready when it connects.
@@ -77,7 +79,7 @@ pub struct AgentService(Arc<ConnectionContext>);
 
 impl AgentService {
     /// Returns a service. `lookup`: fetches a pod that no fact has shown. `status` records requests that fail for lack of file
-    /// descriptors.
+    /// descriptors or threads.
     pub fn new(
         owner: AgentHandle,
         policy: EnrolmentPolicy,
@@ -141,8 +143,9 @@ impl AgentServer {
                 thread::sleep(PATIENCE); // no better remedy
                 continue;
             }
-            match self.accept_with(&mut reserve, &shared.status) {
-                Ok((client, _)) => spawn_connection(client, Arc::clone(shared)),
+            let accepted = self.accept_with(&mut reserve, &shared.status);
+            match accepted.and_then(|(client, _)| spawn_connection(client, Arc::clone(shared), STACK)) {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     // Ten lines a second would drown all others.
@@ -150,7 +153,7 @@ impl AgentServer {
                         warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
                         logged = Some(Instant::now());
                     }
-                    thread::sleep(Duration::from_millis(100)); // most likely out of descriptors
+                    thread::sleep(Duration::from_millis(100)); // most likely out of descriptors or threads
                 }
             }
         }
@@ -166,7 +169,7 @@ impl AgentServer {
         if !matches!(errno, Some(Errno::MFILE | Errno::NFILE)) {
             return accepted;
         }
-        status.report_no_descriptors();
+        status.report_shortage(NO_DESCRIPTORS);
         match reserve.take() {
             Some(reserve) => {
                 drop(reserve);
@@ -193,12 +196,19 @@ impl Drop for CountedConnection {
     }
 }
 
-fn spawn_connection(client: UnixStream, shared: Arc<ConnectionContext>) {
-    let counted = CountedConnection::new(shared);
+/// Serves a connection on a thread with a stack of this size.
+///
+/// # Errors
+/// The thread cannot be started. The client's connection is closed, and it connects again.
+fn spawn_connection(client: UnixStream, shared: Arc<ConnectionContext>, stack: usize) -> io::Result<()> {
+    let (status, counted) = (Arc::clone(&shared.status), CountedConnection::new(shared));
     let body = move || serve_or_warn(&client, &counted);
-    if let Err(error) = thread::Builder::new().name("plugin".to_owned()).stack_size(256 * 1024).spawn(body) {
-        warn!(target: "ambient", %error, "cannot start a thread for a request of the plugin");
-    }
+    let spawned = thread::Builder::new().name("plugin".to_owned()).stack_size(stack).spawn(body);
+    spawned.map(drop).map_err(|error| {
+        status.report_shortage(NO_THREADS);
+        // As text: the kernel's error is that of a connection that has ended before it was accepted.
+        io::Error::other(format!("cannot start a thread for it: {error}"))
+    })
 }
 
 fn serve_or_warn(client: &UnixStream, CountedConnection(shared): &CountedConnection) {
@@ -477,13 +487,27 @@ mod tests {
         let mut request = serde_json::to_vec(&AgentRequest::new(CniVerb::Check)).unwrap();
         request.push(b'\n');
         client.write_all(&request).unwrap();
-        spawn_connection(server, Arc::clone(&service.0));
+        spawn_connection(server, Arc::clone(&service.0), STACK).unwrap();
         assert_eq!(io::Read::read(&mut client, &mut [0]).ok(), Some(0), "no answer");
         let began = Instant::now();
         while service.0.connections.load(Ordering::Relaxed) > 0 {
             assert!(began.elapsed() < Duration::from_secs(10));
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn an_agent_that_can_start_no_thread_for_a_request_is_not_ready() {
+        let (service, _inbox) = unanswered_service(Box::new(|_, _, _| Err("no such pod".into())));
+        let (shared, (mut client, server)) = (service.0, UnixStream::pair().unwrap());
+        shared.status.set_problem(None);
+        assert_eq!(shared.status.check_readiness(), Ok(()));
+        let no_room = 1 << 50; // bytes, more than any address space has
+        let refused = spawn_connection(server, Arc::clone(&shared), no_room).unwrap_err();
+        assert_ne!(refused.kind(), io::ErrorKind::WouldBlock, "it is logged, and followed by a pause");
+        assert!(shared.status.check_readiness().is_err());
+        assert_eq!(io::Read::read(&mut client, &mut [0]).ok(), Some(0), "the client connects again");
+        assert_eq!(shared.connections.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -15,11 +15,14 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 /// Maximum duration of a loop iteration, which normally takes less than a second; one that waits for a tool has that tool's
 /// timeout.
 const STUCK: Duration = Duration::from_secs(90);
-/// Time for which the agent is not ready after an ADD that failed for lack of file descriptors. Several probes see it, and pods
-/// that start meanwhile would fail, too.
+/// Time for which the agent is not ready after an ADD that failed for lack of file descriptors or threads. Several probes see it,
+/// and pods that start meanwhile would fail, too.
 const SHORT: Duration = Duration::from_secs(30);
 /// Minimum number of file descriptors that an ADD needs: for its rules, in both families, and for the tools.
 const NEEDED: usize = 8;
+/// Reasons for [`AgentStatus::report_shortage`].
+pub(crate) const NO_DESCRIPTORS: &str = "the agent has no file descriptors left";
+pub(crate) const NO_THREADS: &str = "the agent can start no thread";
 
 #[derive(Debug)]
 struct ReconcilerHealth {
@@ -27,8 +30,8 @@ struct ReconcilerHealth {
     /// Whether the workers have stopped making progress.
     standstill: bool,
     problem: Option<String>,
-    /// Time of the last ADD that failed for lack of file descriptors.
-    short: Option<Instant>,
+    /// Time of the last ADD that failed because the process has too few of something, and the reason.
+    short: Option<(Instant, &'static str)>,
 }
 
 /// Status shared by the reconciler, which writes it, and probes, which read it.
@@ -97,30 +100,26 @@ impl AgentStatus {
     pub(crate) fn record_failed_request(&self, of: impl AsFd) {
         let spare: Result<Vec<OwnedFd>, Errno> = (0..NEEDED).map(|_| fcntl_dupfd_cloexec(&of, 0)).collect();
         if matches!(spare, Err(Errno::MFILE | Errno::NFILE)) {
-            self.report_no_descriptors();
+            self.report_shortage(NO_DESCRIPTORS);
         }
     }
 
-    /// Records that the process has no file descriptors left for an ADD.
-    pub(crate) fn report_no_descriptors(&self) {
-        self.lock_health().short = Some(Instant::now());
+    /// Records that an ADD failed for this reason, for which the next one will fail, too.
+    pub(crate) fn report_shortage(&self, why: &'static str) {
+        self.lock_health().short = Some((Instant::now(), why));
         self.record_change();
     }
 
     /// Checks that the loop and the workers make progress, that the facts are known, that the last reconcile pass succeeded, and
-    /// that no ADD has failed recently for lack of file descriptors.
+    /// that no ADD has failed recently for lack of file descriptors or threads.
     ///
     /// # Errors
     /// The missing condition.
     pub fn check_readiness(&self) -> Result<(), Reason> {
         self.check_liveness()?;
         let state = self.lock_health();
-        if state.short.is_some_and(|when| when.elapsed() < SHORT) {
-            let limit = SHORT.as_secs();
-            return Err(format!(
-                "an ADD failed less than {limit} s ago: the agent has no file descriptors left"
-            )
-            .into());
+        if let Some((_, why)) = state.short.filter(|(when, _)| when.elapsed() < SHORT) {
+            return Err(format!("an ADD failed less than {} s ago: {why}", SHORT.as_secs()).into());
         }
         state.problem.clone().map_or(Ok(()), |why| Err(why.into()))
     }

@@ -205,7 +205,7 @@ impl Journal {
             return Ok(());
         }
         if unread {
-            self.set_aside()?;
+            hostfs::rename(&self.path, &self.path.with_extension("unread")).map_err(Error::File)?;
         }
         if entries.is_empty() && foreign.is_empty() {
             let _ = hostfs::remove(&self.path).map_err(Error::File)?;
@@ -215,13 +215,6 @@ impl Journal {
         let all: BTreeMap<String, Value> = foreign.into_iter().chain(ours).collect();
         let text = serde_json::to_vec(&all).unwrap_or_default(); // maps with string keys always serialise
         let _ = hostfs::write(&self.path, &text, 0o600).map_err(Error::File)?;
-        Ok(())
-    }
-
-    /// Renames a file that we cannot parse, so that it is kept.
-    fn set_aside(&self) -> Result<(), Error> {
-        let text = hostfs::read(&self.path, MAX).unwrap_or_default();
-        let _ = hostfs::write(&self.path.with_extension("unread"), &text, 0o600).map_err(Error::File)?;
         Ok(())
     }
 }

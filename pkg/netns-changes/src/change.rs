@@ -1,6 +1,6 @@
 //! Changes that callers receive.
 
-use std::ops::{BitOr, BitOrAssign};
+use std::ops::BitOr;
 
 use crate::WatchId;
 
@@ -69,11 +69,5 @@ impl BitOr for ChangeKinds {
 
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
-    }
-}
-
-impl BitOrAssign for ChangeKinds {
-    fn bitor_assign(&mut self, other: Self) {
-        self.0 |= other.0;
     }
 }

@@ -42,7 +42,7 @@ impl Observed {
 
     /// Records that notifications are missing.
     pub(crate) fn add_loss(&mut self) {
-        self.kinds |= ChangeKinds::LOST;
+        self.kinds = self.kinds | ChangeKinds::LOST;
     }
 
     /// Returns the change that a watch reports with `key`; `None` if nothing changed.
@@ -52,7 +52,7 @@ impl Observed {
     }
 
     fn add_message(&mut self, message: &ReceivedMessage<'_>) -> Result<(), Malformed> {
-        self.kinds |= match message.kind {
+        let kind = match message.kind {
             NEW_GENERATION => {
                 let (_, attributes) = message.split_header::<NETFILTER_HEADER>()?;
                 self.generation =
@@ -67,6 +67,7 @@ impl Observed {
             32 | 33 => ChangeKinds::POLICY_RULES,
             _ => ChangeKinds::default(),
         };
+        self.kinds = self.kinds | kind;
         Ok(())
     }
 }

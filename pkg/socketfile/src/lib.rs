@@ -5,25 +5,23 @@
 //! namespace. The crate must not accept connections or know the protocols.
 
 mod descriptors;
-mod peer;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 pub use descriptors::{Accompanying, receive_with_descriptor, send_with_descriptor};
-pub use peer::peer_user;
 
 const DIRECTORY_MODE: u32 = 0o750;
 /// Backlog of clients to be accepted. A node that boots starts many pods at the same time.
@@ -108,7 +106,7 @@ pub fn bind_type(
     let name = at.map_system_error("use this path", name)?;
     let directory = at.open_directory()?;
     at.wait_for_the_last_one(&directory, name, &address)?;
-    let temporary = temporary_name();
+    let temporary = temporary_name(name);
     let listener = at.listen_in(&directory, &temporary)?;
     let moved = at.move_into_place(&directory, &temporary, name);
     if moved.is_err() {
@@ -127,10 +125,19 @@ pub fn is_in_use(path: &Path) -> Result<bool, SocketError> {
     at.is_in_use(&at.map_system_error("use this path", SocketAddrUnix::new(path))?)
 }
 
-/// Returns a name unique among all agents, even those with the same process ID in their own PID namespace.
-fn temporary_name() -> OsString {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    format!(".socket-{}-{}", process::id(), since_epoch.as_nanos()).into()
+/// Returns the UID as which the peer of a Unix socket connected, as mapped in our user namespace.
+///
+/// The process ID that comes with it is 0 for a peer outside our PID namespace, which is the usual case in a container.
+///
+/// # Errors
+/// The kernel's error; none is possible for a connected Unix socket.
+pub fn peer_user(socket: &impl AsFd) -> io::Result<u32> {
+    Ok(getsockopt(socket, PeerCredentials)?.uid())
+}
+
+/// Returns the name of a new socket until it is complete. One that a killed agent left is replaced by the next one.
+fn temporary_name(name: &OsStr) -> OsString {
+    [OsStr::new("."), name, OsStr::new(".new")].into_iter().collect()
 }
 
 /// Location of the socket, for errors.
@@ -207,6 +214,7 @@ impl SocketLocation<'_> {
     /// Creates a listening socket with the right mode.
     fn listen_in(&self, directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, SocketError> {
         let socket = self.map_system_error("make a socket", self.create_socket())?;
+        let _ = unlinkat(directory, name, AtFlags::empty()); // usually missing
         // Through the open directory, since the length of a socket address is limited.
         let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
         let bound = SocketAddrUnix::new(path).and_then(|address| rustix::net::bind(&socket, &address));

@@ -1,4 +1,4 @@
-//! A second process that binds while the first one listens.
+//! A second process that binds while the first one listens, or after it was killed.
 #![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
 
 use std::{
@@ -25,6 +25,18 @@ fn one_that_listens_for_a_moment_longer_is_waited_for_and_no_other() {
     ends.join().unwrap();
     UnixStream::connect(&path).unwrap();
     listener.accept().unwrap();
+    drop(file);
+    fs::remove_dir(&directory).unwrap();
+}
+
+#[test]
+fn what_one_left_that_was_killed_before_its_socket_was_complete_is_replaced() {
+    let directory = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    drop(UnixListener::bind(directory.join(".socket.new")).unwrap());
+    let (_listener, file) = bind(&directory.join("socket"), 0o600).unwrap();
+    let names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["socket"]);
     drop(file);
     fs::remove_dir(&directory).unwrap();
 }

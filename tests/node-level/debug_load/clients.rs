@@ -14,7 +14,7 @@ use std::{
 use kit::Netns;
 
 /// The agent's default debug port.
-const PORT: u16 = 9876;
+pub(crate) const PORT: u16 = 9876;
 /// The agent's longest timeout is 40 s; a client that waits longer was forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ASKING: usize = 8;

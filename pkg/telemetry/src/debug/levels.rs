@@ -20,10 +20,10 @@ pub(super) const ABOUT: &str = "log levels; over the Unix socket, PUT ?scope=SCO
 
 pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let router = route_with_slash(router, "/debug/log", get(list_scopes).put(change_level));
-    let router = router.route("/debug/log/{scope}", get(show_scope).put(change_level));
+    let router = route_with_slash(router, "/debug/log/{scope}", get(show_scope).put(change_level));
     let router = route_with_slash(router, "/debug/lines", get(show_lines));
     let router = route_with_slash(router, "/scopej", get(ctrlz_list));
-    router.route("/scopej/{scope}", get(ctrlz_one).put(ctrlz_change))
+    route_with_slash(router, "/scopej/{scope}", get(ctrlz_one).put(ctrlz_change))
 }
 
 pub(super) const ABOUT_LINES: &str = "the agent's last log lines";

@@ -198,6 +198,7 @@ async fn levels_are_shown_and_changed() {
         ("/debug/log?scope=install&level=debug", ""),
         ("/debug/log/?level=warn&scope=install", ""),
         ("/debug/log/install?level=error", ""),
+        ("/debug/log/install/?level=warn", ""),
         ("/debug/log", r#"{"scope": "install", "level": "debug"}"#),
         ("/debug/log/install", r#"{"level": "none"}"#),
         ("/debug/log?scope=cni-agent&level=info", ""),
@@ -246,7 +247,9 @@ async fn controlz_clients_find_what_they_know() {
         json!({"name": "cni", "description": "log lines of the plugin", "output_level": level,
                "stack_trace_level": "none", "log_callers": false})
     };
-    assert_eq!(ask(&router, "GET /scopej/cni", "").await.json(), scope("info"));
+    for path in ["/scopej/cni", "/scopej/cni/"] {
+        assert_eq!(ask(&router, &format!("GET {path}"), "").await.json(), scope("info"));
+    }
     let sent = r#"{"name":"cni","description":"","output_level":"debug","stack_trace_level":"error","log_callers":true}"#;
     let answer = ask(&router, "PUT /scopej/cni", sent).await;
     assert_eq!((answer.status, answer.body.as_str()), (202, ""));
