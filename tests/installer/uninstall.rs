@@ -29,7 +29,7 @@ fn container(node: &Node, address: SocketAddr) -> Container {
     container
 }
 
-/// An API server that returns the agent's pod once, and refuses everything else; after half a second, while it is slow.
+/// An API server that is ready, returns the agent's pod once, and refuses everything else; after half a second, while it is slow.
 fn revoking(node: &Node, is_slow: impl Fn() -> bool + Send + Sync + 'static) -> (FakeApi, SocketAddr) {
     let address = SocketAddr::from((node.outside_ip(false), 6443));
     let owner = json!({"kind": "DaemonSet", "name": "istio-cni-node"});
@@ -40,7 +40,9 @@ fn revoking(node: &Node, is_slow: impl Fn() -> bool + Send + Sync + 'static) -> 
             return FakeReply::Json(200, pod.clone());
         }
         let forbidden = json!({"kind": "Status", "status": "Failure", "message": "forbidden", "code": 403});
-        let refused = FakeReply::Json(403, forbidden);
+        let is_probe = request.path == "/readyz";
+        let refused =
+            if is_probe { FakeReply::Json(200, json!({})) } else { FakeReply::Json(403, forbidden) };
         let late = Duration::from_millis(500);
         if is_slow() { FakeReply::Late(late, Box::new(refused)) } else { refused }
     });
@@ -69,10 +71,11 @@ fn unknowing(node: &Node, anonymous: u16) -> (FakeApi, SocketAddr) {
 fn a_token_that_is_not_accepted_counts_only_if_the_server_is_ready_and_the_token_has_not_expired() {
     let expired = "e30.eyJpYXQiOjEsImV4cCI6Mn0.c2ln"; // in 1970
     for (token, anonymous, is_removed) in [
-        ("token", 403, true),
-        ("token", 401, true), // where anonymous requests are forbidden
+        ("token", 200, true),
+        ("token", 403, false), // a server that has not read its roles
+        ("token", 401, true),  // where anonymous requests are forbidden
         ("token", 500, false),
-        (expired, 403, false),
+        (expired, 200, false),
     ] {
         let node = Node::new(NodeOptions::default());
         let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));

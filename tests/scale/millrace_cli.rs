@@ -238,6 +238,9 @@ fn explain(fixture: &Fixture) {
     assert!(run.stdout.ends_with(&format!("Node: {}\n", node(20))), "{}", run.stdout);
     let run = fixture.millrace(&["explain", "pod-1", "-n", MESH, "-o", "json"]);
     assert_eq!((run.status, &run.json()["verdict"]), (0, &"healthy".into()));
+    let run = fixture.millrace(&["explain", &format!("{MESH}/pod-26"), "-o", "json"]);
+    let found = (run.status, run.json()["code"].clone(), run.json()["verdict"].clone());
+    assert_eq!(found, (2, "no-such-pod".into(), "unknown".into()), "only its agent does not know it");
     let refused = "error forwarding port 9876 to pod agent-10, uid : dial tcp4 127.0.0.1:9876: connect: connection refused; with \
                    hostNetwork the debug port is closed by default: set millrace.debugPort (--ctrlz_port), or use --via exec";
     for (pod, status, why) in [

@@ -174,7 +174,7 @@ async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory
     let mut attempts = BACKOFF.start_attempts();
     let owner = match find_owner(client, identity, memory, &mut attempts).await {
         Ok(owner) => owner,
-        Err(Refused) => tokio::select! {
+        Err(_) => tokio::select! {
             owner = wait_for_owner(client, identity, memory, attempts) => owner,
             () = follow_named(client, identity, memory, None) => None, // never returns
         },
@@ -208,7 +208,7 @@ async fn follow_named(
     }
 }
 
-/// Watches until the API server refuses the watch; returns the refusal.
+/// Watches until an API server that is ready refuses the watch; returns the refusal.
 async fn watch_daemon_set(
     client: &KubeClient,
     object: &ObjectRef,
@@ -227,7 +227,7 @@ async fn watch_daemon_set(
             }
             Some(Err(error)) => {
                 memory.lose_watch();
-                if error.kind() == ApiErrorKind::Refused {
+                if error.kind() == ApiErrorKind::Refused && client.server_is_ready(LIMIT, None).await {
                     return error;
                 }
                 if last.replace(&error) {
@@ -260,16 +260,13 @@ fn record_daemon_set(
 const DEFAULT_NAME: &str = "istio-cni-node";
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The API server refuses a request for lack of permission.
-struct Refused;
-
-/// Finds the DaemonSet that owns our pod; `None`: it has no such owner. Retries until the API server answers.
+/// Finds the DaemonSet that owns our pod; `None`: it has no such owner. Retries until the API server answers; returns a refusal.
 async fn find_owner(
     client: &KubeClient,
     identity: &AgentIdentity,
     memory: &SharedShutdownFacts,
     attempts: &mut Attempts,
-) -> Result<Option<String>, Refused> {
+) -> Result<Option<String>, Error> {
     loop {
         match client.get::<Pod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
             Ok(pod) => {
@@ -280,7 +277,7 @@ async fn find_owner(
                 memory.set_pod_readable();
                 return Ok(None);
             }
-            Err(error) if error.kind() == ApiErrorKind::Refused => return Err(Refused),
+            Err(error) if error.kind() == ApiErrorKind::Refused => return Err(error),
             Err(_) => sleep(attempts.record_failure()).await,
         }
     }

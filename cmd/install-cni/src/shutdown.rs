@@ -6,7 +6,7 @@
 use std::{
     sync::Mutex,
     sync::PoisonError,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -244,19 +244,13 @@ async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &A
             round.namespace = fetch_object::<Namespace>(client, &name, &path).await;
         }
         ApiAnswer::Refused(_) => {
-            round.server_is_ready = client.server_is_ready(QUESTION, token_has_expired()).await;
+            // Deleting our service account does not change when its token expires.
+            let expires = token_times().ok().flatten().map(|(_, expires)| expires);
+            round.server_is_ready = client.server_is_ready(QUESTION, expires).await;
         }
         _ => {}
     }
     round
-}
-
-/// Whether the token has expired, because the kubelet could not renew it for a while. Deleting our service account does not change
-/// its expiry.
-fn token_has_expired() -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let times = token_times().ok().flatten();
-    times.is_some_and(|(_, expires)| u64::try_from(expires).is_ok_and(|expires| expires <= now))
 }
 
 async fn fetch_own_pod(client: &KubeClient, identity: &AgentIdentity) -> ApiAnswer<Pod> {

@@ -24,7 +24,7 @@ use cluster_report::{
 use console::OutputFormat;
 use report::CaptureState;
 
-use self::node_checks::NodeChecker;
+use self::node_checks::{CheckedAgent, NodeChecker};
 use crate::{
     arguments::{self, Action, Invocation, Options, Simulated},
     gather::ClusterSource,
@@ -112,14 +112,15 @@ async fn check_before(
     nodes: Option<(&Path, usize)>,
     least: Severity,
 ) -> Result<ExitCode> {
+    // Before a credential plugin runs, which inherits the standard input.
+    let agent = nodes.map(|(file, most)| anyhow::Ok((CheckedAgent::read(file)?, most))).transpose()?;
     let source = ClusterSource::open(options).await?;
-    let checker = nodes.map(|(file, most)| {
-        NodeChecker::new(&source.session.client, options, file).map(|checker| (checker, most))
-    });
-    let checker = checker.transpose()?;
     let (cluster, objects) = source.before_installation(namespace).await?;
-    let node_checks = match checker {
-        Some((checker, most)) => Some(checker.check_nodes(&sample_nodes(&cluster, most)).await?),
+    let node_checks = match agent {
+        Some((agent, most)) => {
+            let checker = NodeChecker::new(&source.session.client, options, agent);
+            Some(checker.check_nodes(&sample_nodes(&cluster, most)).await?)
+        }
         None => None,
     };
     let report = check_before_installation(&cluster, &objects, node_checks.as_ref());

@@ -31,7 +31,7 @@ const OPENSHIFT: &str = "/apis/operator.openshift.io/v1/networks/cluster";
 /// A cluster to be queried.
 pub(crate) struct ClusterSource<'a> {
     pub(crate) session: KubeconfigSession,
-    options: &'a Options,
+    pub(crate) options: &'a Options,
 }
 
 impl<'a> ClusterSource<'a> {

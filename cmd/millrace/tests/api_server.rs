@@ -1,14 +1,15 @@
-//! The program with API servers and proxies that refuse everything.
+//! The program with API servers and proxies that refuse almost everything.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server that answers each request with 403, and records a line for each connection. Its list of agents is empty.
+/// A server that answers requests with 403, and records a line for each connection.
 struct Refusing {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
@@ -17,19 +18,59 @@ struct Refusing {
 const AGENTS: &str = "agents";
 const NO_PODS: &str = r#"{"kind":"PodList","metadata":{},"items":[]}"#;
 
+/// Status and body for a request line; `None`: 403.
+type Answer = fn(&str) -> Option<(&'static str, &'static str)>;
+
+/// An empty list of agents.
+fn agents_only(line: &str) -> Option<(&'static str, &'static str)> {
+    line.contains(&format!("/namespaces/{AGENTS}/pods?")).then_some(("200 OK", NO_PODS))
+}
+
+/// One node, on which a pod never ends.
+fn endless_check(line: &str) -> Option<(&'static str, &'static str)> {
+    match line.split([' ', '?', '-']).take(2).collect::<Vec<_>>()[..] {
+        ["GET", "/api/v1/nodes"] => Some(("200 OK", r#"{"items":[{"metadata":{"name":"n1"}}]}"#)),
+        ["POST", "/api/v1/namespaces/mesh/pods"] => Some(("201 Created", "{}")),
+        ["GET" | "DELETE", "/api/v1/namespaces/mesh/pods/millrace"] => Some(("200 OK", "{}")),
+        _ => None,
+    }
+}
+
+/// One node, on which the creation of a pod is not confirmed in time.
+fn slow_creation(line: &str) -> Option<(&'static str, &'static str)> {
+    if line.starts_with("POST ") { Some(("504 Gateway Timeout", "")) } else { endless_check(line) }
+}
+
+/// Returns a request, whose body has been received, too: closing the connection before would reset it.
+fn read_request(stream: &mut impl std::io::Read) -> String {
+    let (mut request, mut part) = (String::new(), [0; 4096]);
+    loop {
+        let length = stream.read(&mut part).unwrap_or_default();
+        request.push_str(&String::from_utf8_lossy(&part[..length]));
+        let Some((head, body)) = request.split_once("\r\n\r\n").filter(|_| length > 0) else {
+            return request;
+        };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        if body.len() >= length.unwrap_or(0_usize) {
+            return request;
+        }
+    }
+}
+
 impl Refusing {
     fn start() -> Refusing {
+        Refusing::answering(agents_only)
+    }
+
+    fn answering(answer: Answer) -> Refusing {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, asked) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<String>>>::default());
         let journal = Arc::clone(&asked);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, mut head) = (stream.unwrap(), [0; 4096]);
-                let length = stream.read(&mut head).unwrap_or_default();
-                let line =
-                    String::from_utf8_lossy(&head[..length]).lines().next().unwrap_or_default().to_owned();
-                let is_known = line.contains(&format!("/namespaces/{AGENTS}/pods?"));
-                let (status, body) = if is_known { ("200 OK", NO_PODS) } else { ("403 Forbidden", "") };
+                let mut stream = stream.unwrap();
+                let line = read_request(&mut stream).lines().next().unwrap_or_default().to_owned();
+                let (status, body) = answer(&line).unwrap_or(("403 Forbidden", ""));
                 let head =
                     format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
                 journal.lock().unwrap().push(line);
@@ -42,6 +83,10 @@ impl Refusing {
     fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
+
+    fn count_requests(&self, verb: &str) -> usize {
+        self.asked().iter().filter(|line| line.starts_with(verb)).count()
+    }
 }
 
 /// Runs the program with only these environment variables, and a kubeconfig whose cluster has these fields.
@@ -53,15 +98,28 @@ fn millrace(words: &[&str], cluster: &str, variables: &[(&str, &str)]) -> Output
 
 fn millrace_with(words: &[&str], cluster: &str, change: impl FnOnce(&mut Command)) -> Output {
     let home = tempfile::tempdir().unwrap();
+    let mut command = millrace_command(home.path(), words, cluster);
+    change(&mut command);
+    command.output().unwrap()
+}
+
+fn millrace_command(home: &Path, words: &[&str], cluster: &str) -> Command {
     let text = format!(
         "current-context: t\ncontexts: [{{name: t, context: {{cluster: t}}}}]\nclusters: [{{name: t, cluster: {{{cluster}}}}}]\n"
     );
-    std::fs::create_dir(home.path().join(".kube")).unwrap();
-    std::fs::write(home.path().join(".kube/config"), text).unwrap();
+    std::fs::create_dir(home.join(".kube")).unwrap();
+    std::fs::write(home.join(".kube/config"), text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(words).env_clear().env("HOME", home.path());
-    change(&mut command);
-    command.output().unwrap()
+    command.args(words).env_clear().env("HOME", home);
+    command
+}
+
+/// Writes the manifests of an agent to a file in the directory.
+fn write_agent(directory: &Path) -> String {
+    let file = directory.join("agent.yaml");
+    let spec = "{template: {spec: {containers: [{name: install-cni, image: i}]}}}";
+    std::fs::write(&file, format!("kind: DaemonSet\nmetadata: {{namespace: mesh}}\nspec: {spec}\n")).unwrap();
+    file.to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -149,4 +207,71 @@ fn a_closed_pipe_ends_a_watch_and_changes_no_other_exit_status() {
         command.stderr(closed());
     });
     assert_eq!(run.status.code(), Some(2), "{run:?}");
+}
+
+/// The pod may exist: another attempt would fail because it does.
+#[test]
+fn a_pod_whose_creation_is_not_confirmed_is_deleted_and_not_created_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Refusing::answering(slow_creation);
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let file = write_agent(directory.path());
+    let run = millrace(&["check", "--pre", "-f", file.as_str()], &cluster, &[]);
+    assert_eq!([server.count_requests("POST "), server.count_requests("DELETE ")], [1, 1], "{run:?}");
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+}
+
+/// As by a build server whose job is cancelled.
+#[test]
+fn a_command_that_is_terminated_deletes_its_pods() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Refusing::answering(endless_check);
+    let cluster = format!("server: \"http://127.0.0.1:{}\"", server.port);
+    let file = write_agent(directory.path());
+    let words = ["check", "--pre", "-f", file.as_str()];
+    let mut run = millrace_command(directory.path(), &words, &cluster).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while server.count_requests("GET /api/v1/namespaces/mesh/pods/millrace-check-") == 0 {
+        assert!(Instant::now() < deadline, "no pod: {:?}", server.asked());
+        thread::yield_now();
+    }
+    assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
+    assert_eq!((run.wait().unwrap().code(), server.count_requests("DELETE ")), (Some(2), 1));
+}
+
+#[test]
+fn a_server_that_is_unavailable_is_named_at_once() {
+    const MESSAGE: &str = r#"{"kind":"Status","message":"no backend","code":503}"#;
+    let server = Refusing::answering(|_| Some(("503 Service Unavailable", MESSAGE)));
+    let url = format!("http://127.0.0.1:{}", server.port);
+    let run = millrace(&["list"], &format!("server: \"{url}\""), &[]);
+    let why = "cannot get the agents' pods: no backend (503)";
+    let message = format!("millrace: cannot find agents through {url}/: {why}\n");
+    assert_eq!((run.status.code(), server.asked().len()), (Some(2), 1), "{:?}", server.asked());
+    assert_eq!(String::from_utf8(run.stderr).unwrap(), message);
+}
+
+/// As in a container that has no certificates, with `kubectl proxy` or without verification.
+#[test]
+fn the_systems_authorities_are_needed_only_to_verify() {
+    let directory = tempfile::tempdir().unwrap();
+    let none = directory.path().join("none.pem");
+    std::fs::write(&none, "").unwrap();
+    for cluster in [
+        "server: \"http://127.0.0.1:PORT\"",
+        "server: \"https://127.0.0.1:PORT\", insecure-skip-tls-verify: true",
+    ] {
+        let server = Refusing::start();
+        let cluster = cluster.replace("PORT", &server.port.to_string());
+        let run = millrace(&["list"], &cluster, &[("SSL_CERT_FILE", none.to_str().unwrap())]);
+        assert_eq!((run.status.code(), server.asked().len()), (Some(2), 1), "{cluster}: {run:?}");
+    }
+}
+
+/// A credential program of the kubeconfig inherits the standard input, which may be the manifests.
+#[test]
+fn manifests_are_read_before_the_kubeconfig_is_used() {
+    let run = millrace(&["check", "--pre", "-f", "/nowhere"], "", &[]);
+    let why = "millrace: cannot read /nowhere: No such file or directory (os error 2)\n";
+    assert_eq!((run.status.code(), String::from_utf8(run.stderr).unwrap().as_str()), (Some(2), why));
 }

@@ -45,8 +45,8 @@ pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, se
     following.follow_until_refused(namespaces).await; // returns only in a scope with pods alone
 }
 
-/// Follows facts like [`follow_api`], but for the pods of this node alone. Ends when the API server refuses to list or watch them,
-/// and returns the refusal.
+/// Follows facts like [`follow_api`], but for the pods of this node alone. Ends when an API server that is ready refuses to list or
+/// watch them, and returns the refusal: one that has just started refuses everything until it has read its roles.
 pub async fn follow_pods(
     client: KubeClient,
     node: &str,
@@ -164,7 +164,8 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 match futures_util::future::select(events, question).await {
                     Either::Left((None, _)) => future::pending().await, // a watch never ends by itself
                     Either::Left((Some(CollectionEvent::Failed(collection, error)), _)) => {
-                        if self.scope == FollowScope::Pods && error.kind() == ApiErrorKind::Refused {
+                        let ends = self.scope == FollowScope::Pods && error.kind() == ApiErrorKind::Refused;
+                        if ends && self.client.server_is_ready(LIMIT, None).await {
                             return error;
                         }
                         self.record_watch(collection, Err(&error));

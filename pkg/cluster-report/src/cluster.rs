@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 pub(crate) use enrolment::DATAPLANE_MODE;
 use enrolment::{EnrolmentPolicy, PodDecision, decide};
-use model::{Namespace, Node};
+use model::{DaemonSet, Namespace, Node};
 use report::{RedirectionMode, StateReport};
 use serde::Serialize;
 
-use crate::{
-    objects::{DaemonSet, Pod},
-    policy::NetworkPolicy,
-};
+use crate::{objects::Pod, policy::NetworkPolicy};
 
 /// All objects and answers that were read.
 #[derive(Clone, Debug, Default)]

@@ -20,7 +20,7 @@ pub use check::{CheckLine, CheckReport, Counts, ExceptedPod, Verdict, check, unc
 pub use cluster::{Cluster, NodeAnswer, NodeMessage, UnreadObjects, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
 pub use junit::render_junit;
-pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec, Probe, ProbeTarget};
+pub use objects::{Container, ContainerPort, Pod, PodSpec, Probe, ProbeTarget};
 pub use policy::{
     Blocked, HBONE, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicyRule, PolicySpec, PortName, Selector,
     policy_effect,

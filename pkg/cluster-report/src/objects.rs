@@ -224,25 +224,3 @@ pub(crate) fn is_linux(node: &Node) -> bool {
     let label = node.metadata.label("kubernetes.io/os").unwrap_or_default();
     ![node.status.node_info.operating_system.as_str(), label].contains(&"windows")
 }
-
-/// DaemonSet of the agents.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct DaemonSet {
-    /// Name and labels.
-    pub metadata: ObjectMeta,
-    /// Rollout status.
-    pub status: DaemonSetStatus,
-}
-
-/// Rollout status of a DaemonSet, in nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct DaemonSetStatus {
-    /// Number of nodes that should run a pod.
-    pub desired_number_scheduled: u32,
-    /// Number of nodes whose pod is ready.
-    pub number_ready: u32,
-    /// Number of nodes whose pod has the newest revision.
-    pub updated_number_scheduled: u32,
-}

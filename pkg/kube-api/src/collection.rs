@@ -20,9 +20,7 @@ use crate::{Error, KubeClient, listed::FollowedCollection, slim::SlimObject, wat
 /// Selection of the objects to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collection {
-    /// API group; empty for the core group.
-    pub group: &'static str,
-    /// Kind of version `v1`, such as `Pod`.
+    /// Kind of the core group, such as `Pod`.
     pub kind: &'static str,
     /// Namespace; `None`: all, or cluster-scoped objects.
     pub namespace: Option<String>,
@@ -62,7 +60,7 @@ impl KubeClient {
         O: DeserializeOwned + AsRef<ObjectMeta> + 'static,
         T: From<O> + Send + 'static,
     {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(collection.group, "v1", collection.kind));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", collection.kind));
         let api: Api<SlimObject<O, T>> = match &collection.namespace {
             Some(namespace) => Api::namespaced_with(self.kube.clone(), namespace, &resource),
             None => Api::all_with(self.kube.clone(), &resource),

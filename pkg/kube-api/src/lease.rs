@@ -28,7 +28,7 @@ pub struct LeaseOptions {
 pub enum LeaseStanding {
     /// This replica holds the Lease, for its duration from the start of the attempt.
     Held,
-    /// Another replica holds it, or has just acquired it; its identity, if known.
+    /// Another replica holds it; its identity.
     HeldByOther(String),
 }
 
@@ -95,7 +95,8 @@ impl LeaseElector {
     /// Acquires the Lease if it is free, or renews it. To be called repeatedly, while it is held and while it is not.
     ///
     /// # Errors
-    /// The API server did not respond, with five seconds for each of two requests, or refused. A Lease that was held is still held.
+    /// The API server did not respond, with five seconds for each of two requests, or refused, or the Lease was changed meanwhile. If
+    /// it was held, it still is, unless the next attempt shows another holder.
     pub async fn attempt(&mut self) -> Result<LeaseStanding, Error> {
         let lease = match self.read_lease().await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => None,
@@ -110,13 +111,7 @@ impl LeaseElector {
             None => ObjectChange::Create(held_lease(&new(&self.options), &self.options, now)),
             Some(lease) => ObjectChange::Replace(held_lease(lease, &self.options, now)),
         };
-        match self.write_lease(change).await {
-            Ok(()) => Ok(LeaseStanding::Held),
-            Err(error) if error.kind() == ApiErrorKind::Conflict => {
-                Ok(LeaseStanding::HeldByOther(String::new()))
-            }
-            Err(error) => Err(error),
-        }
+        self.write_lease(change).await.map(|()| LeaseStanding::Held)
     }
 
     /// Releases the Lease, if this replica holds it, so that another can acquire it without waiting.
@@ -211,7 +206,15 @@ fn micro_time(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
+    use model::ApiServerTrust;
+
     use super::*;
+    use crate::ApiConnection;
 
     fn options(identity: &str) -> LeaseOptions {
         LeaseOptions {
@@ -286,6 +289,38 @@ mod tests {
         );
         let again = held_lease(&released_lease(&other, at(71)), &options("a"), at(72));
         assert_eq!(again["spec"]["leaseTransitions"], 2);
+    }
+
+    /// As by a person who annotates it.
+    #[test]
+    fn a_lease_that_is_changed_meanwhile_is_not_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let token = directory.path().join("token");
+        std::fs::write(&token, "secret").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let lease = held_lease(&new(&options("we")), &options("we"), at(0)).to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut request) = (stream.unwrap(), [0; 4096]);
+                let length = stream.read(&mut request).unwrap();
+                let (status, body) = match request[..length].starts_with(b"GET ") {
+                    true => ("200 OK", lease.as_str()),
+                    false => ("409 Conflict", r#"{"code": 409}"#),
+                };
+                let head =
+                    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
+                stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+            }
+        });
+        let trust = ApiServerTrust::Anybody;
+        let connection = ApiConnection { server, trust, token, user_agent: "test".to_owned() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(async {
+            let client = KubeClient::new(&connection).unwrap();
+            LeaseElector::new(client, options("we")).attempt().await.unwrap_err()
+        });
+        assert_eq!(error.kind(), ApiErrorKind::Conflict);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! The only crate that uses kube's types; it must not decide anything. TLS is rustls as set up by `apiclient`; the token and the
 //! authority's certificates are read again when they change on disk. Called by the daemon.
 
-mod annotate;
 mod bounded;
 mod client;
 mod collection;

@@ -15,6 +15,7 @@ use kube::{
     core::{ApiResource, Request, Status, WatchEvent},
     runtime::watcher::{Error, Event},
 };
+use model::ObjectMeta;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
@@ -44,15 +45,8 @@ enum ListWatchState<K> {
 }
 
 #[derive(Deserialize)]
-struct ObjectHead {
-    metadata: HeadMeta,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct HeadMeta {
-    #[serde(default)]
-    resource_version: String,
+struct ListHead {
+    metadata: ObjectMeta,
 }
 
 impl<K> FollowedCollection<K>
@@ -139,7 +133,7 @@ where
             pieces.push_bytes(&bytes, read).map_err(unreadable_error)?;
         }
         let rest = pieces.finish().map_err(unreadable_error)?;
-        let head: ObjectHead = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
+        let head: ListHead = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
         if head.metadata.resource_version.is_empty() {
             return Err(unreadable_error("the list has no resource version".to_owned()));
         }

@@ -38,9 +38,10 @@ impl KubeClient {
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), &object.namespace, &resource);
         let doing = format!("watch {} {}/{}", object.kind, object.namespace, object.name);
         follow_object(api, object.name.clone()).default_backoff().map(move |event| match event {
-            Ok(event) => {
-                event.map(parse_object).transpose().map_err(|cause| unreadable_error(&doing, &cause))
-            }
+            Ok(event) => event
+                .map(parse_object)
+                .transpose()
+                .map_err(|cause| Error::unavailable(&doing, format!("the object cannot be read: {cause}"))),
             Err(cause) => Err(watch_error(&doing, cause)),
         })
     }
@@ -57,24 +58,18 @@ fn follow_object(
         let mut events = open.unwrap_or_else(|| watcher::watch_object(api.clone(), &name).boxed());
         async move {
             let event = events.next().await?;
-            let is_refused = event.as_ref().is_err_and(is_refused_as_too_old);
+            let is_refused = matches!(
+                &event,
+                Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))) if status.code == 410
+            );
             Some((event, (!is_refused).then_some(events)))
         }
     })
 }
 
-/// Returns whether the API server refused the request for a watch as too old.
-fn is_refused_as_too_old(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
-}
-
 fn parse_object<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, serde_json::Error> {
     object.metadata.managed_fields = None;
     serde_json::to_value(object).and_then(serde_json::from_value)
-}
-
-fn unreadable_error(doing: &str, cause: &serde_json::Error) -> Error {
-    Error::unavailable(doing, format!("the object cannot be read: {cause}"))
 }
 
 pub(crate) fn watch_error(doing: &str, cause: watcher::Error) -> Error {

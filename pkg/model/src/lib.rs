@@ -26,8 +26,8 @@ pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use list::list_elements;
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
 pub use node::{
-    Affinity, DaemonSet, DaemonSetSpec, EnvSource, LabelRequirement, Node, NodeAffinity, NodeInfo,
-    NodeSelector, NodeSelectorTerm, NodeSpec, NodeStatus, PodPlacement, PodTemplate, Taint,
+    Affinity, DaemonSet, DaemonSetSpec, DaemonSetStatus, EnvSource, LabelRequirement, Node, NodeAffinity,
+    NodeInfo, NodeSelector, NodeSelectorTerm, NodeSpec, NodeStatus, PodPlacement, PodTemplate, Taint,
     TemplateContainer, Toleration,
 };
 pub use pod::{

@@ -90,6 +90,20 @@ pub struct DaemonSet {
     pub metadata: ObjectMeta,
     /// `spec`
     pub spec: DaemonSetSpec,
+    /// `status`
+    pub status: DaemonSetStatus,
+}
+
+/// Rollout status of a DaemonSet, in nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DaemonSetStatus {
+    /// Number of nodes that should run a pod.
+    pub desired_number_scheduled: u32,
+    /// Number of nodes whose pod is ready.
+    pub number_ready: u32,
+    /// Number of nodes whose pod has the newest revision.
+    pub updated_number_scheduled: u32,
 }
 
 /// `spec` of a DaemonSet.

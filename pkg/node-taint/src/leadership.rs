@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use kube_api::{LeaseElector, LeaseOptions, LeaseStanding};
+use kube_api::{ApiErrorKind, LeaseElector, LeaseOptions, LeaseStanding};
 use retry::LastError;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{info, warn};
@@ -47,11 +47,12 @@ async fn acquire_lease(elector: &mut LeaseElector) -> Instant {
             Ok(LeaseStanding::Held) => return began,
             Ok(LeaseStanding::HeldByOther(other)) => {
                 last_error.clear();
-                if !other.is_empty() && other != leader {
+                if other != leader {
                     info!(target: "taint", leader = other, "another replica leads");
                     leader = other;
                 }
             }
+            Err(error) if error.kind() == ApiErrorKind::Conflict => {} // another replica was faster
             Err(error) if last_error.replace(&error) => {
                 warn!(target: "taint", %error, "cannot take the Lease; trying again");
             }

@@ -1,11 +1,11 @@
-//! API servers without streaming lists, and watches that expire.
+//! API servers without streaming lists, that have just started, and watches that expire.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::StreamExt as _;
 use kit::{FakeApi, FakeReply, FakeRequest, Node, NodeOptions, Pki};
-use kube_api::{KubeClient, ObjectRef};
+use kube_api::{ApiErrorKind, KubeClient, ObjectRef};
 use serde_json::{Value, json};
 
 use super::fixture::{Credential, Follower, LIMIT, run};
@@ -157,4 +157,29 @@ fn a_stream_that_ends_within_its_list_tells_nothing_and_begins_anew() {
     });
     follower.wait_for_pods("the whole list", &["a", "b"]);
     assert_eq!(follower.lists(), 1, "half a list is none: {:#?}", follower.told);
+}
+
+/// An API server that has just started refuses everything until it has read its roles.
+#[test]
+fn a_refusal_counts_only_if_the_server_is_ready() {
+    let (node, lists) = (Node::new(NodeOptions::default()), AtomicUsize::new(0));
+    let address = SocketAddr::from((node.outside_ip(false), 6443));
+    let api = FakeApi::start(node.outside(), address, move |request| match request.path.as_str() {
+        "/readyz" if lists.load(Ordering::Relaxed) > 1 => FakeReply::Json(200, json!({})),
+        "/readyz" => FakeReply::Json(403, status(403, "Forbidden")), // it has not read its roles
+        _ => {
+            lists.fetch_add(1, Ordering::Relaxed);
+            FakeReply::Json(403, status(403, "Forbidden"))
+        }
+    });
+    let credential = Credential::new("token", Pki::shared().server_ca_pem());
+    let connection = credential.connection(&api.url());
+    let refusal = async {
+        let client = KubeClient::new(&connection).unwrap();
+        let refusal = cluster_facts::follow_pods(client, "n1", None, |_| ());
+        tokio::time::timeout(LIMIT, refusal).await.expect("a refusal")
+    };
+    assert_eq!(node.netns().run(|| run(refusal)).kind(), ApiErrorKind::Refused);
+    let paths: Vec<_> = api.requests().into_iter().map(|request| request.path).collect();
+    assert_eq!(paths.iter().filter(|path| kit::is_watch(path)).count(), 2, "{paths:#?}");
 }

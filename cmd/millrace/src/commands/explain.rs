@@ -17,14 +17,18 @@ use crate::{
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
-    let found = match locate_pod_agent(&source, options, word, namespace).await? {
+    let found = match locate_pod_agent(&source, word, namespace).await? {
         Ok(found) => found,
         Err(verdict) => return Ok(ExitCode::from(verdict.exit_status())),
     };
     let PodAgent { namespace, name, node, agent, .. } = &found;
     let explanation = source.agent_query().explain_pod(agent, namespace, name).await;
-    let explanation = explanation.map_err(|error| found.no_answer_error(error))?;
+    let mut explanation = explanation.map_err(|error| found.no_answer_error(error))?;
     found.check_uid(&explanation.uid)?;
+    // The API server has the pod: its agent only does not know it.
+    if explanation.verdict == PodVerdict::NotFound {
+        explanation.verdict = PodVerdict::Unknown;
+    }
     let text = |_, _| format!("{explanation}\nNode: {node}\n");
     output::new_printer(options).print_value(&explanation, text)?;
     Ok(ExitCode::from(explanation.verdict.exit_status()))
@@ -70,14 +74,13 @@ impl PodAgent {
 /// The pod's name is invalid, or the API server does not answer.
 pub(super) async fn locate_pod_agent(
     source: &ClusterSource<'_>,
-    options: &Options,
     word: &str,
     namespace: Option<&str>,
 ) -> Result<Result<PodAgent, PodVerdict>> {
     let (namespace, name) = parse_pod_name(word, namespace, &source.session.namespace)?;
     let path = format!("/api/v1/namespaces/{}/pods/{}", percent_encode(namespace), percent_encode(name));
     let what = format!("pod {namespace}/{name}");
-    let pod: Pod = match source.session.client.get(&what, &path, options.request_timeout).await {
+    let pod: Pod = match source.session.client.get(&what, &path, source.options.request_timeout).await {
         Ok(pod) => pod,
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
             output::print_message(&format!("the cluster has no {what}"));
@@ -146,10 +149,9 @@ mod tests {
         assert_eq!(parse_pod_name("shop/web", Some("shop"), "default").unwrap(), ("shop", "web"));
         assert_eq!(parse_pod_name("web", Some("shop"), "default").unwrap(), ("shop", "web"));
         assert_eq!(parse_pod_name("web", None, "mine").unwrap(), ("mine", "web"));
-        for (word, namespace) in
-            [("", None), ("/web", None), ("shop/", None), ("a/b/c", None), ("a/b", Some("c")), ("We b", None)]
-        {
-            assert!(parse_pod_name(word, namespace, "default").is_err(), "{word}");
+        for word in ["", "/web", "shop/", "a/b/c", "We b", "a/..", "../b"] {
+            assert!(parse_pod_name(word, None, "default").is_err(), "{word}");
         }
+        assert!(parse_pod_name("a/b", Some("c"), "default").is_err());
     }
 }

@@ -5,8 +5,7 @@ mod manifest;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    path::Path,
-    process,
+    io, process,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,7 +18,7 @@ use report::{PREFLIGHT_SCHEMA, PreflightCheck};
 use serde::Deserialize;
 use serde_json::Value;
 
-use self::manifest::CheckedAgent;
+pub(super) use self::manifest::CheckedAgent;
 use crate::{arguments::Options, node_query::CONTAINER, output, progress::ProgressBar};
 
 /// Time limit from the creation of a pod to its end, including the image pull.
@@ -51,24 +50,21 @@ struct Answer {
 
 impl<'a> NodeChecker<'a> {
     /// Returns a checker.
-    ///
-    /// # Errors
-    /// The manifests do not contain exactly one agent.
-    pub(super) fn new(client: &'a KubeClient, options: &'a Options, file: &Path) -> Result<NodeChecker<'a>> {
-        let agent = CheckedAgent::read(file)?;
+    pub(super) fn new(client: &'a KubeClient, options: &'a Options, agent: CheckedAgent) -> NodeChecker<'a> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run = format!("{:x}", now.as_millis() ^ u128::from(process::id()));
-        Ok(NodeChecker { client, options, agent, run, created: RefCell::default() })
+        NodeChecker { client, options, agent, run, created: RefCell::default() }
     }
 
-    /// Returns the results of these nodes, by node. No pod is left behind, even if the user interrupts.
+    /// Returns the results of these nodes, by node. No pod is left behind, even if the command is interrupted or terminated.
     ///
     /// # Errors
-    /// The user interrupted.
+    /// The command was interrupted or terminated.
     pub(super) async fn check_nodes(&self, nodes: &[&str]) -> Result<NodeChecks> {
         let outcome = tokio::select! {
             checks = self.check_each(nodes) => Ok(checks),
             interrupt = tokio::signal::ctrl_c() => Err(interrupt),
+            terminated = wait_for_termination() => Err(terminated),
         };
         let left: Vec<PodName> = self.created.borrow().iter().cloned().collect();
         for name in left {
@@ -145,6 +141,15 @@ impl<'a> NodeChecker<'a> {
             tokio::time::sleep(POLL).await;
         }
     }
+}
+
+/// Waits for a SIGTERM, as a build server sends it.
+async fn wait_for_termination() -> io::Result<()> {
+    #[cfg(unix)]
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?.recv().await;
+    #[cfg(not(unix))]
+    std::future::pending::<()>().await;
+    Ok(())
 }
 
 /// Returns the progress of a pod; `None`: it has ended.

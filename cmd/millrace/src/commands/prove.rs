@@ -51,7 +51,7 @@ pub(super) async fn run_all(
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
-    let found = match locate_pod_agent(&source, options, word, namespace).await? {
+    let found = match locate_pod_agent(&source, word, namespace).await? {
         Ok(found) => found,
         Err(PodVerdict::NotFound) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
         Err(_) => return Ok(ExitCode::from(CANNOT)),
@@ -61,5 +61,6 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
     let proof = proof.map_err(|error| found.no_answer_error(error))?;
     output::new_printer(options)
         .print_value(&proof, |_, colour| format!("{}\nNode: {node}\n", proof.render_table(colour)))?;
-    Ok(ExitCode::from(proof.exit_status()))
+    // The API server has the pod, also if its agent does not know it.
+    Ok(ExitCode::from(if proof.found { proof.exit_status() } else { CANNOT }))
 }

@@ -41,7 +41,7 @@ fn rollout_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         status.number_ready < status.desired_number_scheduled
             || status.updated_number_scheduled < status.desired_number_scheduled
     });
-    let finding = |set: &crate::DaemonSet| {
+    let finding = |set: &model::DaemonSet| {
         let status = &set.status;
         let message = format!(
             "{} of {} pods are ready, {} are of the newest revision",

@@ -79,6 +79,15 @@ impl EventRecorder {
     fn lock_queue(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    async fn find_agent(&self) -> Result<Option<EventObject>, Error> {
+        let Some(name) = &self.agent else { return Ok(None) };
+        match self.client.get::<Pod>("our own pod", &name.api_path(), LIMIT).await {
+            Ok(pod) => Ok(Some(EventObject::Pod { name: name.clone(), uid: pod.metadata.uid })),
+            Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Publication<'_> {
@@ -126,17 +135,6 @@ impl Publication<'_> {
             self.agent = Some(self.recorder.find_agent().await?);
         }
         Ok(self.agent.clone().flatten().or_else(|| or_node.then(node)))
-    }
-}
-
-impl EventRecorder {
-    async fn find_agent(&self) -> Result<Option<EventObject>, Error> {
-        let Some(name) = &self.agent else { return Ok(None) };
-        match self.client.get::<Pod>("our own pod", &name.api_path(), LIMIT).await {
-            Ok(pod) => Ok(Some(EventObject::Pod { name: name.clone(), uid: pod.metadata.uid })),
-            Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -25,7 +25,7 @@ const TOLERATED: [(&str, &str); 7] = [
 ];
 
 /// An agent in rendered manifests.
-pub(super) struct CheckedAgent {
+pub(crate) struct CheckedAgent {
     /// Namespace of the agent.
     pub(super) namespace: String,
     /// Metadata of its pods, except the name.
@@ -39,7 +39,7 @@ impl CheckedAgent {
     ///
     /// # Errors
     /// The manifests cannot be read, are too long, or do not contain exactly one agent.
-    pub(super) fn read(file: &Path) -> Result<CheckedAgent> {
+    pub(crate) fn read(file: &Path) -> Result<CheckedAgent> {
         CheckedAgent::parse(&rendered::read_text(file)?)
             .with_context(|| format!("there is no agent in {}", file.display()))
     }
