@@ -33,13 +33,9 @@ impl IptablesTool {
             Self::Clean => clean::run(arguments, &mut io::stdout()),
         };
         ended.unwrap_or_else(|error| {
-            self.print_error(&error);
+            let _ = writeln!(io::stderr(), "{self}: {}", model::describe_error(&*error));
             ExitCode::FAILURE
         })
-    }
-
-    fn print_error(self, error: &anyhow::Error) {
-        let _ = writeln!(io::stderr(), "{self}: {}", model::describe_error(&**error));
     }
 }
 

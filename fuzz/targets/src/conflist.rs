@@ -28,21 +28,20 @@ pub fn conflist(data: &[u8]) {
 }
 
 fn edited(existing: &[u8], entry: &ConflistEntry) {
-    let after = match merge_entry(existing, entry) {
-        Ok(after) => after,
+    let text = match merge_entry(existing, entry) {
+        Ok(text) => text,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    let (text, bytes) = (&after.text, after.text.as_bytes());
-    assert_eq!(merge_entry(bytes, entry).as_ref().map(|again| &again.text), Ok(text));
+    let bytes = text.as_bytes();
+    assert_eq!(merge_entry(bytes, entry).as_ref(), Ok(&text));
     assert_eq!(entry_status(bytes, entry), Ok(EntryStatus::Current));
-    assert_eq!(is_converted_from(bytes, existing), after.converted);
     let without = without_entry(bytes);
     assert!(
         matches!(&without, Ok(Some(without)) if others(without.as_bytes()) == others(existing)),
         "{text}"
     );
     assert_eq!(plugin_types(bytes).last().map(String::as_str), Some(ConflistEntry::TYPE));
-    let form = if after.converted { FileForm::Conf } else { FileForm::Conflist };
+    let form = if is_converted_from(bytes, existing) { FileForm::Conf } else { FileForm::Conflist };
     for libcni in Libcni::ALL {
         if read_network(form, existing, libcni).is_ok() {
             let after = read_network(FileForm::Conflist, bytes, libcni);

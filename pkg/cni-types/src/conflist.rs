@@ -13,7 +13,7 @@ mod network;
 
 pub use entry::{ConflistEntry, EntryError};
 pub use network::{
-    FileForm, Libcni, NetworkFile, UnusableConf, check_directory_plugin, check_standalone, read_network,
+    FileForm, Libcni, NetworkFile, UnusableConf, check_directory_plugin, is_standalone, read_network,
     unknown_version,
 };
 
@@ -57,15 +57,6 @@ pub enum EditError {
     TooDeep,
 }
 
-/// A file with our entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MergedConflist {
-    /// Content of the file.
-    pub text: String,
-    /// Whether the file was a single configuration, and is now a list: its name has to end in `.conflist`.
-    pub converted: bool,
-}
-
 /// State of our entry in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryStatus {
@@ -82,23 +73,23 @@ pub enum EntryStatus {
 }
 
 /// Returns the file with our entry at the end of the chain. Other entries of our type are dropped. A single configuration is
-/// converted to a list with it, as by Istio's agent; see [`MergedConflist::converted`].
+/// converted to a list with it, as by Istio's agent: its name has to end in `.conflist` then.
 ///
 /// Idempotent. A file that [`read_network`] accepts before is accepted as a list afterwards.
 ///
 /// # Errors
 /// See [`EditError`]. Never because of the content of foreign entries.
-pub fn merge_entry(existing: &[u8], entry: &ConflistEntry) -> Result<MergedConflist, EditError> {
-    let (mut list, converted) = match ConfigFile::read(existing)? {
-        ConfigFile::List(list) => (list, false),
-        ConfigFile::Single(conf) => (convert_to_list(conf)?, true),
+pub fn merge_entry(existing: &[u8], entry: &ConflistEntry) -> Result<String, EditError> {
+    let mut list = match ConfigFile::read(existing)? {
+        ConfigFile::List(list) => list,
+        ConfigFile::Single(conf) => convert_to_list(conf)?,
     };
     list.plugins.retain(is_foreign);
     if list.plugins.is_empty() {
         return Err(EditError::NothingToChain);
     }
     list.plugins.push(entry.as_json().clone());
-    Ok(MergedConflist { text: list.into_json().to_go_text(), converted })
+    Ok(list.into_json().to_go_text())
 }
 
 /// Returns the file without entries of our type; `None` if it has none. A single configuration has none, whatever its type. The

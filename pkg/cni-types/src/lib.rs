@@ -23,9 +23,9 @@ mod version;
 pub use args::{CniArgs, MAX_ARGS};
 pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS};
 pub use conflist::{
-    ConflistEntry, EditError, EntryError, EntryStatus, FileForm, Libcni, MergedConflist, NetworkFile,
-    UnusableConf, check_directory_plugin, check_standalone, entry_status, is_auxiliary, is_converted_from,
-    merge_entry, plugin_types, read_network, unknown_version, without_entry,
+    ConflistEntry, EditError, EntryError, EntryStatus, FileForm, Libcni, NetworkFile, UnusableConf,
+    check_directory_plugin, entry_status, is_auxiliary, is_converted_from, is_standalone, merge_entry,
+    plugin_types, read_network, unknown_version, without_entry,
 };
 pub use document::{Json, JsonError};
 pub use environment::{CniCommand, CniEnvironment};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, Libcni, check_standalone, entry_status, is_converted_from,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, entry_status, is_converted_from, is_standalone,
     merge_entry, plugin_types, read_network, without_entry,
 };
 use proptest::prelude::*;
@@ -25,12 +25,12 @@ fn parse(text: &str) -> Json {
 /// Merging gives the golden text, also when repeated; removing our entry and adding it again gives it too.
 fn golden(existing: &str, expected: &str, converted: bool) {
     let now = merge_entry(existing.as_bytes(), &entry()).unwrap();
-    assert_eq!((now.text.as_str(), now.converted), (expected, converted));
-    let again = merge_entry(expected.as_bytes(), &entry()).unwrap();
-    assert_eq!((again.text.as_str(), again.converted), (expected, false));
+    assert_eq!(now, expected);
+    assert_eq!(is_converted_from(expected.as_bytes(), existing.as_bytes()), converted);
+    assert_eq!(merge_entry(expected.as_bytes(), &entry()).unwrap(), expected);
     assert_eq!(entry_status(expected.as_bytes(), &entry()), Ok(EntryStatus::Current));
     let without = without_entry(expected.as_bytes()).unwrap().unwrap();
-    assert_eq!(merge_entry(without.as_bytes(), &entry()).unwrap().text, expected);
+    assert_eq!(merge_entry(without.as_bytes(), &entry()).unwrap(), expected);
     assert_eq!(without_entry(without.as_bytes()), Ok(None));
 }
 
@@ -71,7 +71,7 @@ fn ten_megabytes_are_no_more_than_that() {
     let row = r#"{"a":[1,"<>",{"b":null}],"c":"0123456789012345678901234567890123456789"},"#;
     let rows = row.repeat(10 * 1024 * 1024 / row.len());
     let list = format!(r#"{{"name":"n","plugins":[{{"type":"a","rows":[{rows}0]}}]}}"#);
-    let text = merge_entry(list.as_bytes(), &entry()).unwrap().text;
+    let text = merge_entry(list.as_bytes(), &entry()).unwrap();
     assert_eq!(entry_status(text.as_bytes(), &entry()), Ok(EntryStatus::Current));
 }
 
@@ -165,15 +165,14 @@ proptest! {
     fn merging_adds_our_entry_and_nothing_else((before, foreign) in list()) {
         let text = before.to_go_text();
         let once = merge_entry(text.as_bytes(), &entry()).unwrap();
-        prop_assert!(!once.converted);
         let ours = entry();
-        let plugins = parse(&once.text).get("plugins").and_then(Json::as_list).unwrap().to_vec();
+        let plugins = parse(&once).get("plugins").and_then(Json::as_list).unwrap().to_vec();
         prop_assert_eq!(plugins.last(), Some(ours.as_json()));
 
-        let again = merge_entry(once.text.as_bytes(), &entry()).unwrap();
-        prop_assert_eq!(&again.text, &once.text);
-        prop_assert_eq!(entry_status(once.text.as_bytes(), &entry()), Ok(EntryStatus::Current));
-        let without = without_entry(once.text.as_bytes()).unwrap();
+        let again = merge_entry(once.as_bytes(), &entry()).unwrap();
+        prop_assert_eq!(&again, &once);
+        prop_assert_eq!(entry_status(once.as_bytes(), &entry()), Ok(EntryStatus::Current));
+        let without = without_entry(once.as_bytes()).unwrap();
         prop_assert_eq!(without, Some(foreign.to_go_text()));
 
         let had = text != foreign.to_go_text();
@@ -197,10 +196,10 @@ proptest! {
             if read_network(form, text.as_bytes(), libcni).is_ok()
                 && let Ok(after) = merge_entry(text.as_bytes(), &entry())
             {
-                let read = read_network(FileForm::Conflist, after.text.as_bytes(), libcni);
+                let read = read_network(FileForm::Conflist, after.as_bytes(), libcni);
                 prop_assert!(read.is_ok(), "{:?}", read);
-                prop_assert_eq!(after.converted, form == FileForm::Conf);
-                prop_assert_eq!(is_converted_from(after.text.as_bytes(), text.as_bytes()), after.converted);
+                let is_converted = is_converted_from(after.as_bytes(), text.as_bytes());
+                prop_assert_eq!(is_converted, form == FileForm::Conf);
             }
         }
     }
@@ -213,7 +212,7 @@ proptest! {
                 let _ = read_network(FileForm::Conflist, &bytes, libcni);
             }
             let _ = (entry_status(&bytes, &entry()), merge_entry(&bytes, &entry()), without_entry(&bytes));
-            let _ = (plugin_types(&bytes), is_converted_from(&bytes, &bytes), check_standalone(&bytes));
+            let _ = (plugin_types(&bytes), is_converted_from(&bytes, &bytes), is_standalone(&bytes));
             let _ = ConflistEntry::parse(&String::from_utf8_lossy(&bytes));
         }
     }

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use cni_types::{FileForm, check_standalone, without_entry};
+use cni_types::{FileForm, is_standalone, without_entry};
 use tracing::{info, warn};
 
 use crate::{
-    Chaining, Error, InstallerSettings,
+    Error, InstallerSettings,
     binaries::PLUGIN,
     conf::{self, ConfChange},
     known_writers, kubeconfig,
@@ -123,25 +123,15 @@ fn has_no_entry(error: &Error) -> bool {
 }
 
 fn plan_release(settings: &InstallerSettings, name: &str) -> Result<Option<ConfChange>, Error> {
-    let is_named = match &settings.chaining {
-        Chaining::Primary { name: named } => named.as_deref() == Some(name),
-        Chaining::Standalone { name: named } => named == name,
-        Chaining::Own { .. } => false,
-    };
-    let form = FileForm::from_file_name(name);
-    if form.is_none() && !is_named {
-        return Ok(None);
-    }
+    let name_before = name.strip_suffix(known_writers::SET_ASIDE).unwrap_or(name);
+    let Some(form) = FileForm::from_file_name(name_before) else { return Ok(None) };
     let network = match NetworkConf::read(&settings.conf_dir, name) {
         Ok(Some(network)) => network,
         Ok(None) => return Ok(None),
         Err(Error::File(error)) if error.is_no_file() => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The settings may be unknown: a reboot empties the directory with those of the last agent.
-    let is_alone =
-        form == Some(FileForm::Conf) || matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
-    if is_alone && check_standalone(&network.content).is_ok() {
+    if form == FileForm::Conf && is_standalone(&network.content) {
         return Ok(Some(ConfChange::Remove { path: network.path }));
     }
     let is_own = name == settings.own_name || is_owned_copy(name, &network.content);

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use cni_types::{
-    ConflistEntry, EditError, EntryStatus, FileForm, Json, check_standalone, entry_status, merge_entry,
+    ConflistEntry, EditError, EntryStatus, FileForm, Json, entry_status, is_standalone, merge_entry,
     plugin_types, without_entry,
 };
 use hostfs::FileFingerprint;
 
 use crate::{
     Chaining, Error, InstallerSettings,
-    network::{self, DEFAULT_MODE, NetworkConf, NetworkSearch, OWNED_COPY, is_owned_copy},
+    network::{self, DEFAULT_MODE, MAX_NETWORK, NetworkConf, NetworkSearch, OWNED_COPY, is_owned_copy},
     saved,
 };
 
@@ -108,7 +108,9 @@ pub(crate) fn plan_changes(
     match &settings.chaining {
         Chaining::Primary { name } => plan_primary(settings, name.as_deref(), entry),
         Chaining::Own { primary } => plan_own(settings, primary.as_deref(), entry),
-        Chaining::Standalone { name } => plan_standalone(settings, name, standalone_text(entry, text)),
+        Chaining::Standalone { name } => {
+            plan_own_file(settings, name, standalone_text(entry, text), DEFAULT_MODE)
+        }
     }
 }
 
@@ -119,14 +121,16 @@ pub(crate) fn find_network(settings: &InstallerSettings, name: Option<&str>) -> 
     }
 }
 
-/// Returns why pods may not get the network named by `CNI_CONF_NAME`, whose file is `holder`; `None`: no conflict was found.
+/// Returns why pods may not get the network named by `CNI_CONF_NAME`, whose file is `holder`, or our copy of it; `None`: no conflict
+/// was found.
 pub(crate) fn default_conflict(settings: &InstallerSettings, holder: &Path) -> Option<String> {
-    match &settings.chaining {
-        Chaining::Primary { name: Some(_) } => {
-            network::describe_other_default(&settings.conf_dir, holder, &settings.own_name)
-        }
-        _ => None,
-    }
+    let copy = match &settings.chaining {
+        Chaining::Primary { name: Some(_) } => None,
+        Chaining::Own { primary: Some(_) } => Some(settings.conf_dir.join(&settings.own_name)),
+        _ => return None,
+    };
+    let taken = copy.as_deref().unwrap_or(holder);
+    network::describe_other_default(&settings.conf_dir, taken, &settings.own_name)
 }
 
 fn plan_primary(
@@ -148,8 +152,7 @@ fn plan_primary(
         None => change_cause(entry_status(&network.content, entry).map_err(edit)?),
     };
     if let Some(cause) = cause {
-        let merged = renewed.map_or_else(|| merge_entry(&network.content, entry), Ok);
-        let text = merged.map_err(edit)?.text;
+        let text = renewed.map_or_else(|| merge_entry(&network.content, entry), Ok).map_err(edit)?;
         let (mode, original, observed) = (network.mode, network.content.clone(), network.fingerprint);
         if network.is_single() {
             let (from, source) = (settings.conf_dir.join(&network.name), network.path.clone());
@@ -214,7 +217,7 @@ fn stale_entry_changes(
         if path == holder {
             continue; // a link to it, or the list that a single configuration is about to become
         }
-        let is_alone = form == FileForm::Conf && check_standalone(&content).is_ok();
+        let is_alone = form == FileForm::Conf && is_standalone(&content);
         let has_entry = matches!(without_entry(&content), Ok(Some(_)));
         let change = match has_entry && other != settings.own_name && !is_owned_copy(&other, &content) {
             true => ConfChange::Release { path },
@@ -242,40 +245,41 @@ fn plan_own(
     let clean = without_entry(&primary.content).map_err(edit)?;
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
     let entry = entry.clone().with_default(OWNED_COPY, Json::Bool(true));
-    let text = merge_entry(&base, &entry).map_err(edit)?.text;
-    plan_own_file(settings, &settings.own_name, text, primary.mode, ChangeCause::CopyOutdated)
+    let text = merge_entry(&base, &entry).map_err(edit)?;
+    plan_own_file(settings, &settings.own_name, text, primary.mode)
 }
 
-fn plan_standalone(settings: &InstallerSettings, name: &str, text: String) -> Result<ConfPlan, Error> {
-    check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
-    plan_own_file(settings, name, text, DEFAULT_MODE, ChangeCause::EntryChanged)
-}
-
-/// Compares a file that is ours alone with its desired text. `mode`: of a new file, unless one is configured; `outdated`: the cause
-/// of a change to an existing one.
+/// Compares a file that is ours alone with its desired text. `mode`: of a new file, unless one is configured.
 fn plan_own_file(
     settings: &InstallerSettings,
     name: &str,
     text: String,
     mode: u32,
-    outdated: ChangeCause,
 ) -> Result<ConfPlan, Error> {
     let is_mode = |file: &NetworkConf| settings.own_mode.is_none_or(|mode| file.mode == mode);
+    let is_alone = matches!(settings.chaining, Chaining::Standalone { .. });
+    let (form, extension, outdated) = match is_alone {
+        true => (FileForm::Conf, "conf", ChangeCause::EntryChanged),
+        false => (FileForm::Conflist, "conflist", ChangeCause::CopyOutdated),
+    };
     let (cause, path, observed) = match NetworkConf::read_own(&settings.conf_dir, name)? {
         Ok(found) if found.content == text.as_bytes() && is_mode(&found) => (None, found.path, None),
         Ok(found) => {
-            if let Chaining::Standalone { .. } = settings.chaining {
+            if is_alone {
                 check_foreign_plugins(&found)?;
             }
             (Some(outdated), found.path, found.fingerprint)
         }
         Err(observed) => {
-            if let Chaining::Standalone { .. } = settings.chaining {
+            if is_alone {
                 check_linked_network(settings, name)?;
             }
             (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), observed)
         }
     };
+    if FileForm::from_file_name(name) != Some(form) {
+        return Err(Error::Extension(name.to_owned(), extension));
+    }
     let mode = settings.own_mode.unwrap_or(mode);
     let change = ConfChange::Write { path: path.clone(), text, mode, original: None, observed };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
@@ -323,6 +327,11 @@ pub(crate) fn edit_error(path: &Path, cause: EditError) -> Error {
 /// Applies a change. Each step leaves complete files, and an entry in the file that runtimes prefer. A file that changed since it
 /// was observed is left to the next pass.
 pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
+    if let ConfChange::Write { path, text, .. } | ConfChange::Convert { to: path, text, .. } = change
+        && text.len() > MAX_NETWORK
+    {
+        return Err(Error::TooLarge(path.clone()));
+    }
     match change {
         ConfChange::Write { path, text, mode, original, observed } => {
             if let Some(original) = original {

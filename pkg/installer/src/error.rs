@@ -45,6 +45,9 @@ pub enum Error {
         /// Reason why the configuration cannot be edited.
         cause: EditError,
     },
+    /// With our entry, a configuration would be too large to be read again, by an uninstallation, too.
+    #[error("cannot edit {0}: with our entry it would be larger than 1 MiB")]
+    TooLarge(PathBuf),
     /// A file that runtimes read has a name that is not UTF-8.
     #[error("the name of {0} is not UTF-8, so that it cannot be edited")]
     Name(PathBuf),
@@ -54,9 +57,6 @@ pub enum Error {
     /// No template is configured.
     #[error("there is no CNI network configuration (template)")]
     NoTemplate,
-    /// In standalone mode the template is the whole file.
-    #[error("the CNI network configuration (template) is not a network of its own: {0}")]
-    Standalone(String),
     /// In standalone mode our file would replace a network of other plugins.
     #[error(
         "cannot write a network of istio-cni alone to {path}: it is the network of {plugins}; choose another CNI_CONF_NAME"
@@ -67,6 +67,9 @@ pub enum Error {
         /// Types of its other plugins.
         plugins: String,
     },
+    /// Runtimes do not read a file of this name as the network that our entry is in: its name, and the extension that it needs.
+    #[error("{0} does not end in .{1}, so that the runtime would not take it: choose another name")]
+    Extension(String, &'static str),
     /// The file of own-conflist mode would not sort before the primary network's.
     #[error("{own} sorts after {primary}, so that the runtime would not take it: choose another name")]
     Order {

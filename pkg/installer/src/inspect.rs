@@ -8,7 +8,8 @@ use report::InstalledFile;
 use crate::{
     Chaining, Error, InstallerSettings, binaries, cleanup,
     conf::{self, ConfPlan},
-    entry::{EntryCache, TemplateUpdate},
+    entry::EntryCache,
+    known_writers,
     network::{self, NetworkSearch},
     pass::is_good,
 };
@@ -48,7 +49,8 @@ pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<Str
 }
 
 fn any_entry(settings: &InstallerSettings) -> InstalledFile {
-    let names = network::file_names(&settings.conf_dir).unwrap_or_default();
+    let mut names = network::file_names(&settings.conf_dir).unwrap_or_default();
+    names.retain(|name| !name.ends_with(known_writers::SET_ASIDE));
     let (with_entry, _) = cleanup::plan_releases(settings, &names);
     match with_entry.first() {
         Some(found) => {
@@ -133,9 +135,7 @@ fn inspect_entry(settings: &InstallerSettings) -> InstalledFile {
 
 fn plan_conf(settings: &InstallerSettings) -> Result<ConfPlan, Error> {
     let mut entries = EntryCache::default();
-    if let TemplateUpdate::Refused(error) = entries.reload_template(settings)? {
-        return Err(Error::Template(error));
-    }
-    let current = entries.current.clone().ok_or(Error::NoTemplate)?;
+    entries.reload_template(settings)?;
+    let current = entries.current.ok_or(Error::NoTemplate)?;
     conf::plan_changes(settings, &current.entry, &current.text)
 }

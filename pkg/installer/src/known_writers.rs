@@ -4,6 +4,9 @@ use std::{collections::BTreeSet, path::Path};
 
 use crate::network;
 
+/// Suffix that Cilium appends to the names of other components' files, and its own uninstallation removes.
+pub(crate) const SET_ASIDE: &str = ".cilium_bak";
+
 const CILIUM: KnownWriter = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
 
 /// Plugin types of Multus: the standalone program, and the shim that calls its daemon.
@@ -28,7 +31,7 @@ const KNOWN: [KnownWriter; 6] = [
 /// Describes the likely conflicting writer.
 pub(crate) fn describe_writers(directory: &Path) -> String {
     let names = network::file_names(directory).unwrap_or_default();
-    if names.iter().any(|name| name.ends_with(".cilium_bak")) {
+    if names.iter().any(|name| name.ends_with(SET_ASIDE)) {
         return writer_hint(&CILIUM);
     }
     let types = network::plugin_chains(directory).concat();

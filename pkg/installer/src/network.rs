@@ -8,8 +8,8 @@ use std::{
 };
 
 use cni_types::{
-    ConflistEntry, EditError, FileForm, Json, Libcni, UnusableConf, check_directory_plugin, check_standalone,
-    is_auxiliary, plugin_types, read_network, unknown_version,
+    ConflistEntry, EditError, FileForm, Json, Libcni, UnusableConf, check_directory_plugin, is_auxiliary,
+    is_standalone, plugin_types, read_network, unknown_version,
 };
 use hostfs::FileFingerprint;
 use rustix::fs::Mode;
@@ -182,7 +182,7 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
             Err(error) => return Err(error),
         };
         // A network of our plugin alone is a leftover of standalone mode, into which nothing can be chained; a copy is none of its own.
-        let is_alone = network.is_single() && check_standalone(&network.content).is_ok();
+        let is_alone = network.is_single() && is_standalone(&network.content);
         if is_alone || is_owned_copy(&network.name, &network.content) {
             continue;
         }
@@ -209,7 +209,7 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
     let others: &[&str] = match FileForm::from_file_name(name) {
         Some(FileForm::Conf) => &["conflist"],
         Some(FileForm::Conflist) => &FileForm::SINGLE,
-        None => &[],
+        None => return Err(Error::Extension(name.to_owned(), "conflist")),
     };
     let others = others.iter().map(|extension| format!("{stem}.{extension}"));
     let mut found: Vec<NetworkConf> = Vec::new();
@@ -223,7 +223,7 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
     let is_newer = |twin: &NetworkConf| {
         twin.is_single()
             && twin.name.as_str() < name
-            && check_standalone(&twin.content).is_err()
+            && !is_standalone(&twin.content)
             && twin.load(directory, Libcni::V1_3).is_ok_and(|appended| appended.is_ok())
     };
     let at = found.iter().position(is_newer).unwrap_or(0);
@@ -239,10 +239,12 @@ pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<Net
     }))
 }
 
-/// Describes the network that runtimes use by default, if it is known and not the one of the file `taken`.
-pub(crate) fn describe_other_default(directory: &Path, taken: &Path, skip: &str) -> Option<String> {
-    let Ok(NetworkSearch::Found(other)) = find_default(directory, skip) else { return None };
-    (other.path != taken).then(|| {
+/// Describes the network that runtimes use by default, if it is known and not the one of the file `taken`. That of the file `copy`
+/// is our copy of another network, so that one whose file sorts after it is not used.
+pub(crate) fn describe_other_default(directory: &Path, taken: &Path, copy: &str) -> Option<String> {
+    let Ok(NetworkSearch::Found(other)) = find_default(directory, copy) else { return None };
+    let is_used = taken.file_name().is_none_or(|name| name != copy) || other.name.as_str() < copy;
+    (is_used && other.path != taken).then(|| {
         format!(
             "the default network is {}: pods start without the plugin unless the runtime is configured for \
              {} (CRI-O's cni_default_network)",

@@ -270,14 +270,3 @@ fn hash(text: impl Hash) -> u64 {
     text.hash(&mut hasher);
     hasher.finish()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notices_of_the_installer_are_about_the_node_and_its_own_pod_if_there_is_one() {
-        let subjects = make_warnings("CNIConfigConflict", "a").map(|notice| notice.about);
-        assert_eq!(subjects, [EventSubject::Node, EventSubject::Agent { or_node: false }]);
-    }
-}

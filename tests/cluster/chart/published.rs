@@ -6,7 +6,7 @@ use std::process::Command;
 use kit::TempDir;
 use serde_json::{Value, json};
 
-use super::helm::{Helm, chart};
+use super::helm::{Helm, chart, object};
 use super::schema::schema;
 use super::values::leaves;
 use crate::install_manifests::documents::repository;
@@ -26,11 +26,38 @@ fn ends_name(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('.')
 }
 
-/// A copy of the chart as a release with these variables writes it.
-fn describe(helm: &Helm, variables: &[(&str, &str)]) -> TempDir {
+/// A copy of the chart, in a directory of its name.
+fn copy_chart() -> TempDir {
     let directory = TempDir::new().unwrap();
     let copied = Command::new("cp").arg("-R").arg(chart()).arg(directory.path()).status().unwrap();
     assert!(copied.success());
+    directory
+}
+
+/// Flux appends the chart's digest to its version.
+#[test]
+fn labels_are_valid_with_build_metadata_in_the_version() {
+    let Some(helm) = Helm::find() else { return };
+    let directory = copy_chart();
+    let copy = directory.path().join("istio-cni");
+    let version = env!("CARGO_PKG_VERSION");
+    let text = fs::read_to_string(copy.join("Chart.yaml")).unwrap();
+    fs::write(copy.join("Chart.yaml"), text.replace(version, &format!("{version}+0123456789ab"))).unwrap();
+    let image = ["--set", "image=registry.example/install-cni:1"];
+    let output = helm.run(&["template", "istio-cni", copy.to_str().unwrap(), image[0], image[1]]);
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let daemon_set = object(&objects, "DaemonSet", "istio-cni-node");
+    for labels in ["/metadata/labels", "/spec/template/metadata/labels"] {
+        let labels = daemon_set.pointer(labels).unwrap();
+        assert_eq!(labels["helm.sh/chart"], format!("istio-cni-{version}_0123456789ab"));
+        assert_eq!(labels["app.kubernetes.io/version"], format!("{version}_0123456789ab"));
+    }
+}
+
+/// A copy of the chart as a release with these variables writes it.
+fn describe(helm: &Helm, variables: &[(&str, &str)]) -> TempDir {
+    let directory = copy_chart();
     let copy = directory.path().join("istio-cni");
     let mut command = Command::new(repository("hack/describe-chart"));
     for variable in

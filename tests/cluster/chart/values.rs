@@ -171,7 +171,7 @@ fn the_default_memory_limit_is_never_below_the_request() {
 
 /// In a map with the chart's keys alone, the defaults stay; in one with the user's keys, none does, as in Istio's chart.
 #[test]
-fn a_null_in_place_of_a_map_or_list_renders() {
+fn a_null_in_place_of_a_map_a_list_or_a_directory_renders() {
     let Some(helm) = Helm::find() else { return };
     let render = |path: &str| {
         let values = with(&json!({}), path, &Value::Null);
@@ -179,7 +179,7 @@ fn a_null_in_place_of_a_map_or_list_renders() {
     };
     let usual = helm.template(&[]).unwrap();
     let same = [
-        "affinity ambient cni cni.global cni.resources.limits daemonSetLabels env global",
+        "affinity ambient cni cni.global cni.resources.limits cniBinDir cniConfDir daemonSetLabels env global",
         "global.defaultResources global.imagePullSecrets global.logging global.networkPolicy logging nodeSelector",
         "podAnnotations podLabels repair resourceQuotas resources resources.limits seLinuxOptions seccompProfile",
         "updateStrategy.rollingUpdate",
@@ -198,9 +198,42 @@ fn a_null_in_place_of_a_map_or_list_renders() {
         let daemon_set = object(&objects, "DaemonSet", "istio-cni-node");
         assert_eq!(daemon_set.pointer(place), Some(&expected), "{path}");
     }
+    let of_platform = |values: &Value| helm.template_values(values).unwrap();
+    let directories = json!({"platform": "openshift", "cniBinDir": null, "cni": {"cniConfDir": null}});
+    assert_eq!(of_platform(&directories), of_platform(&json!({"platform": "openshift"})));
     let objects = render("tolerations");
     let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"]["template"]["spec"];
     assert!(spec.get("tolerations").is_none(), "{spec}");
+}
+
+/// Argo CD would call them out of sync for ever.
+#[test]
+fn admission_policies_leave_no_default_to_the_api_server() {
+    let Some(helm) = Helm::find() else { return };
+    let objects = helm.template(&["millrace.admissionPolicy.enabled=true"]).unwrap();
+    let policies: Vec<_> = objects.iter().filter(|one| one["kind"] == "ValidatingAdmissionPolicy").collect();
+    assert_eq!(policies.len(), 3);
+    for policy in policies {
+        let matched = &policy["spec"]["matchConstraints"];
+        let selectors = (&matched["namespaceSelector"], &matched["objectSelector"]);
+        assert_eq!((&matched["matchPolicy"], selectors), (&json!("Equivalent"), (&json!({}), &json!({}))));
+        assert!(matched["resourceRules"][0]["scope"].is_string(), "{matched}");
+    }
+}
+
+/// A file for Istio 1.20 has `rollingMaxUnavailable`; then no agent may be replaced either where docs/upgrade.md tries one node first.
+#[test]
+fn on_delete_replaces_no_agent_whatever_the_older_value_is() {
+    let Some(helm) = Helm::find() else { return };
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%"}});
+    for (set, expected) in [
+        (&["cni.rollingMaxUnavailable=25%"][..], rolling),
+        (&["cni.rollingMaxUnavailable=25%", "updateStrategy.type=OnDelete"], json!({"type": "OnDelete"})),
+    ] {
+        let objects = helm.template(set).unwrap();
+        let spec = &object(&objects, "DaemonSet", "istio-cni-node")["spec"];
+        assert_eq!(spec["updateStrategy"], expected, "{set:?}");
+    }
 }
 
 /// Needs of each mode in docs/permissions.md, and nothing else.
@@ -343,8 +376,8 @@ fn a_value_with_which_the_agent_would_not_start_is_refused() {
         ),
         // The ports of probes and metrics belong to the agent.
         ("millrace.debugPort", json!([0, 9876]), json!([8000, 15014, 65536])),
-        ("cniConfFileName", json!([".a", "10-a.conflist"]), json!([".", "..", "a/b"])),
-        ("istioOwnedCNIConfigFileName", json!(["a"]), json!([".", ".."])),
+        ("cniConfFileName", json!(["10-a.json", "10-a.conflist"]), json!(["a", "a.b", "..", "a/b.conf"])),
+        ("istioOwnedCNIConfigFileName", json!(["a.conflist"]), json!(["a", "a.conf", "a/b.conflist", ".."])),
         (
             "ambient.enablementSelectors",
             json!([[{}], [{"podSelector": null, "namespaceSelector": {"matchLabels": {"a": true}}}],
@@ -376,7 +409,9 @@ fn metrics_name_their_node_and_alerts_lead_to_the_documentation() {
     let set = ["millrace.podMonitor.enabled=true", "millrace.alerts.enabled=true", &url];
     let [with, without] = [&set[..], &set[..2]].map(|set| helm.template(set).unwrap());
     let endpoint = &object(&with, "PodMonitor", "istio-cni")["spec"]["podMetricsEndpoints"][0];
-    let node = json!([{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]);
+    // With the action, which the API server would add, so that Argo CD finds no difference.
+    let labels = json!(["__meta_kubernetes_pod_node_name"]);
+    let node = json!([{"action": "replace", "sourceLabels": labels, "targetLabel": "node"}]);
     assert_eq!(endpoint["relabelings"], node);
     let groups = |objects: &[Value]| object(objects, "PrometheusRule", "istio-cni")["spec"]["groups"].clone();
     let mut groups_with = groups(&with);

@@ -46,8 +46,12 @@ The values that count, as JSON: defaults, overlays and the user's values merged.
 {{- include "istio-cni.overlay" (dict "root" . "into" $merged "what" "profile" "prefix" "" "name" $profile) -}}
 {{- include "istio-cni.overlay" (dict "root" . "into" $merged "what" "compatibilityVersion" "prefix" "compatibility-version-" "name" $compatibility) -}}
 {{- include "istio-cni.overlay" (dict "root" . "into" $merged "what" "platform" "prefix" "platform-" "name" $platform) -}}
-{{- range list $user $cni -}}
-  {{- include "istio-cni.merge" (dict "into" $merged "from" .) -}}
+{{- range $source := list $user $cni -}}
+  {{- /* A null directory stands for the default, or for the platform's. */ -}}
+  {{- range list "cniBinDir" "cniConfDir" -}}
+    {{- if kindIs "invalid" (get $source .) -}}{{- $_ := unset $source . -}}{{- end -}}
+  {{- end -}}
+  {{- include "istio-cni.merge" (dict "into" $merged "from" $source) -}}
 {{- end -}}
 {{- range $source := list $user $cni -}}
   {{- range splitList " " (include "istio-cni.known.free" $ | replace "\n" " ") -}}
@@ -125,6 +129,9 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- if and .v.istioOwnedCNIConfig (not .v.chained) -}}
   {{- fail "istioOwnedCNIConfig=true needs chained=true: there is no network configuration to copy" -}}
 {{- end -}}
+{{- if and (not .v.chained) (hasSuffix ".conflist" (default "" .v.cniConfFileName)) -}}
+  {{- fail "cniConfFileName with .conflist needs chained=true: runtimes read a single network only from .conf and .json" -}}
+{{- end -}}
 {{- $surge := (default dict .v.updateStrategy.rollingUpdate).maxSurge -}}
 {{- $rolls := and (kindIs "invalid" .v.rollingMaxUnavailable) (ne .v.updateStrategy.type "OnDelete") -}}
 {{- if and $rolls (not (has (toString (default 0 $surge)) (list "0" "0%"))) -}}
@@ -135,13 +142,14 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- end -}}
 {{- end -}}
 
+{{/* A version may have a plus sign, which no label may: Flux appends a chart's digest with one. */}}
 {{- define "istio-cni.standardLabels" -}}
 app.kubernetes.io/name: istio-cni
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 app.kubernetes.io/part-of: istio
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | quote }}
 {{- end -}}
 
 {{- define "istio-cni.tag" -}}

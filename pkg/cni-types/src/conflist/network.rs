@@ -84,12 +84,6 @@ pub enum UnusableConf {
         /// Cause as text.
         String,
     ),
-    /// Standalone mode: the file is for another plugin.
-    #[error("its `type` is {found:?} instead of {:?}", ConflistEntry::TYPE)]
-    NotOurs {
-        /// Type found in the file.
-        found: String,
-    },
 }
 
 /// Parses a file as a runtime with that version of libcni does, or returns why it does not load it. Invalid UTF-8 is accepted, as
@@ -129,18 +123,10 @@ pub fn check_directory_plugin(content: &[u8]) -> Result<(), UnusableConf> {
     check_plugin(document.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)
 }
 
-/// Checks whether a file has our plugin alone, as written in standalone mode. Comparing the content is left to the caller.
-///
-/// # Errors
-/// The file is not a JSON object, or has another `type`.
-pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
-    let document = Json::as_runtimes_read(content)?;
-    let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
-    match field_text(members, "type") {
-        Some(ConflistEntry::TYPE) => Ok(()),
-        Some(other) => Err(UnusableConf::NotOurs { found: other.to_owned() }),
-        None => Err(UnusableConf::Missing { path: "type".to_owned() }),
-    }
+/// Whether a file has our plugin alone, as written in standalone mode. Comparing the content is left to the caller.
+pub fn is_standalone(content: &[u8]) -> bool {
+    let document = Json::as_runtimes_read(content).unwrap_or(Json::Null);
+    document.as_object().and_then(|members| field_text(members, "type")) == Some(ConflistEntry::TYPE)
 }
 
 /// Checks that a list with this entry is still loaded, by every version.

@@ -138,7 +138,7 @@ fn a_copy_of_istios_agent_is_not_the_primary_network_where_ours_has_another_name
     write_file(&directory, "10-kit.conflist", &LIST.replace("1500", "1400"));
     let before = files(&directory);
     let entry = ConflistEntry::parse(TEMPLATE).unwrap();
-    let istios = merge_entry(LIST.as_bytes(), &entry).unwrap().text;
+    let istios = merge_entry(LIST.as_bytes(), &entry).unwrap();
     write_file(&directory, "02-istio-cni.conflist", &istios);
     let copy = fs::read(install(&own_settings(&directory))).unwrap();
     assert_eq!(
@@ -161,8 +161,38 @@ fn a_network_of_its_own_never_replaces_that_of_other_plugins() {
     assert!(refused());
     install(&settings(&directory));
     assert!(refused(), "with our entry in it, too");
-    write_file(&directory, "10-kit.conflist", "{");
-    install(&standalone);
+    write_file(&directory, "20-kit.conf", "{");
+    install(&standalone_settings(&directory, "20-kit.conf"));
+}
+
+/// containerd would load nothing at a list in a `.conf`, and no pod of the node would start; a file of any other name is not read.
+#[test]
+fn a_network_of_our_own_is_not_written_to_a_file_that_runtimes_would_not_read_as_one() {
+    let directory = TempDir::new().unwrap();
+    write_file(&directory, "10-kit.conflist", LIST);
+    let copies = ["02-istio.conf", "02-istio.json", "02-istio", "02-istio.conflist.x"]
+        .map(|name| InstallerSettings { own_name: name.to_owned(), ..own_settings(&directory) });
+    let alone = ["istio-cni.conflist", "istio-cni"].map(|name| standalone_settings(&directory, name));
+    let entry = ConflistEntry::parse(TEMPLATE).unwrap();
+    for settings in copies.iter().chain(&alone) {
+        let planned = plan_changes(settings, &entry, TEMPLATE);
+        assert!(matches!(planned, Err(Error::Extension(..))), "{settings:?}: {planned:?}");
+    }
+    install(&standalone_settings(&directory, "istio-cni.json"));
+}
+
+/// As of a node's Multus, while the copy is of another network.
+#[test]
+fn a_network_ahead_of_the_copy_of_a_named_one_is_reported() {
+    let directory = TempDir::new().unwrap();
+    write_file(&directory, "10-kit.conflist", LIST);
+    let chaining = Chaining::Own { primary: Some("10-kit.conflist".to_owned()) };
+    let named = InstallerSettings { chaining, ..settings(&directory) };
+    let holder = install(&named);
+    assert_eq!(default_conflict(&named, &holder), None);
+    write_file(&directory, "00-multus.conf", SINGLE);
+    assert!(default_conflict(&named, &install(&named)).is_some());
+    assert!(matches!(crate::inspect_network(&named), Ok(Some(Err(_)))));
 }
 
 /// The primary CNI plugin has written it again since it was converted.
@@ -214,7 +244,7 @@ fn a_converted_link_is_followed_to_its_changed_target_if_that_is_a_network_and_t
         write_file(&directory, "kit.data", target);
         assert_eq!(install(&settings(&directory)), holder);
         let entry = ConflistEntry::parse(TEMPLATE).unwrap();
-        let expected_list = merge_entry(expected.as_bytes(), &entry).unwrap().text;
+        let expected_list = merge_entry(expected.as_bytes(), &entry).unwrap();
         assert_eq!(fs::read_to_string(&holder).unwrap(), expected_list);
         assert!(clean_up(&settings(&directory)).is_empty());
         let link = ("10-kit.conf".to_owned(), "->kit.data".to_owned());
@@ -241,11 +271,40 @@ fn files_that_an_installation_ignores_block_no_uninstallation() {
     write_file(&directory, "10-kit.conflist", LIST);
     install(&settings(&directory));
     symlink("../outside", directory.path().join("90-link.conflist")).unwrap();
-    write_file(&directory, "91-large.conflist", &" ".repeat(network::MAX_NETWORK + 1));
+    write_file(&directory, "91-large.conflist", &" ".repeat(MAX_NETWORK + 1));
     let errors = clean_up(&settings(&directory));
     assert!(errors.is_empty(), "{errors:?}");
     assert_eq!(fs::read_to_string(directory.path().join("10-kit.conflist")).unwrap(), LIST);
     assert!(directory.path().join("90-link.conflist").is_symlink());
+}
+
+/// Its own uninstallation gives the file its name back.
+#[test]
+fn an_uninstallation_takes_our_entry_out_of_a_file_that_cilium_has_set_aside() {
+    let directory = TempDir::new().unwrap();
+    write_file(&directory, "10-kit.conflist", LIST);
+    let settings = settings(&directory);
+    let holder = install(&settings);
+    let aside = directory.path().join("10-kit.conflist.cilium_bak");
+    fs::rename(holder, &aside).unwrap();
+    let entry = crate::inspect_installation(&settings, false).pop().unwrap();
+    assert_eq!((entry.kind.as_str(), entry.correct), ("entry", false));
+    assert!(clean_up(&settings).is_empty());
+    assert_eq!(without_entry(&fs::read(aside).unwrap()), Ok(None));
+    assert_eq!(files(&directory).len(), 1);
+}
+
+/// An uninstallation could not read it either, and would leave our entry there.
+#[test]
+fn a_network_that_would_be_too_large_with_our_entry_stays_as_it_is() {
+    let directory = TempDir::new().unwrap();
+    let list = LIST.replace("1500", &format!("[{}1]", "1,".repeat(200_000)));
+    write_file(&directory, "10-kit.conflist", &list);
+    let entry = ConflistEntry::parse(TEMPLATE).unwrap();
+    let plan = plan_changes(&settings(&directory), &entry, TEMPLATE).unwrap();
+    let ConfPlan::Do { changes, .. } = plan else { panic!("there is a network") };
+    assert!(matches!(apply(&changes[0].1), Err(Error::TooLarge(_))));
+    assert_eq!(files(&directory), [("10-kit.conflist".to_owned(), list)]);
 }
 
 #[test]

@@ -167,6 +167,8 @@ fn a_named_network_is_taken_by_either_name_and_a_missing_one_names_what_is_there
     }
     let why = chosen(find_named(directory(&[]).path(), "10-c.conflist", "")).unwrap_err();
     assert!(why.ends_with("10-c.conflist is not there yet"), "{why}");
+    let unread = directory(&[("10-a", LIST)]);
+    assert!(matches!(find_named(unread.path(), "10-a", ""), Err(Error::Extension(..))));
     let blocked = directory(&[("10-a.conflist", LIST), ("kit/x.conf", SINGLE)]);
     assert!(chosen(find_named(blocked.path(), "10-a.conflist", "")).is_err());
 }
@@ -190,9 +192,12 @@ fn a_twin_that_runtimes_take_before_the_named_list_is_the_network() {
 #[test]
 fn a_named_network_that_is_not_the_default_is_described() {
     let directory = directory(&[("05-a.conflist", LIST), ("10-b.conflist", LIST)]);
-    let describe = |name: &str| describe_other_default(directory.path(), &directory.path().join(name), "");
-    assert_eq!(describe("05-a.conflist"), None);
+    let describe =
+        |name: &str, copy: &str| describe_other_default(directory.path(), &directory.path().join(name), copy);
+    assert_eq!(describe("05-a.conflist", ""), None);
+    assert_eq!(describe("02-copy.conflist", "02-copy.conflist"), None, "it precedes all others");
+    assert!(describe("07-copy.conflist", "07-copy.conflist").is_some(), "of the network 10-b.conflist");
     let other = directory.path().join("05-a.conflist");
-    let conflict = describe("10-b.conflist").unwrap();
+    let conflict = describe("10-b.conflist", "").unwrap();
     assert!(conflict.starts_with(&format!("the default network is {}", other.display())), "{conflict}");
 }
