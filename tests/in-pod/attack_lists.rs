@@ -420,6 +420,9 @@ fn a_watch_that_is_refused_is_reported_and_new_pods_are_decided_by_what_the_api_
             (told.code.as_str(), told.verdict) == ("watch-failed", PodVerdict::Unknown)
         });
     }
+    for unproven in [&["prove", "plain/none"][..], &["prove", "--all", "-n", "nowhere"]] {
+        assert_eq!(fixture.container.exec(unproven).status.code(), Some(2), "{unproven:?}");
+    }
     let failing = "istio_cni_ambient_watch_failure_seconds{resource=\"namespaces\"}";
     fixture.eventually("it is counted", |fixture| {
         fixture.daemon.as_ref().unwrap().metric(failing).is_some_and(|seconds| seconds >= 10.0)

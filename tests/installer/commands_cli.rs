@@ -5,9 +5,10 @@ mod fixture;
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, net::UnixListener},
     path::Path,
     process::{Command, Stdio},
+    thread,
 };
 
 use report::{
@@ -135,12 +136,16 @@ fn no_pod_is_no_answer_while_some_may_be_missing() {
     let unread = |document: &mut StateReport| {
         document.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
     };
+    let stale = |document: &mut StateReport| {
+        document.observation.unobserved = vec![Unobserved::new(StatePart::ApiObjects, "403")];
+    };
     let missing =
         "Pods that started before the plugin was installed: 3 network namespaces have no record of an ADD.";
     for (change, why, unproven) in [
         (&unrecorded as &dyn Fn(&mut StateReport), missing, &["node node-1"][..]),
         (&unsynced, "Pods and namespaces are not known yet.", &["node node-1"]),
         (&unread, "The node's firewall: no iptables-save.", &[]),
+        (&stale, "Pods and namespaces as they are now: 403.", &["node node-1"]),
     ] {
         let mut document = document();
         change(&mut document);
@@ -260,6 +265,20 @@ fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
     for part in ["The agent does not run", "its last record, of 2026-11-21T03:00:00Z"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+/// One that runs, but does not answer, is among the conclusions.
+#[test]
+fn an_agent_that_does_not_answer_is_a_finding() {
+    let fixture = Fixture::without_agent();
+    let listener = UnixListener::bind(fixture.directory.join("debug.sock")).unwrap();
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let netns = fixture.directory.join("netns");
+    let state = fixture.json(0, &["state", "--netns-dir", netns.to_str().unwrap()]);
+    let parts = names(&state["observation"]["unobserved"], "part");
+    let codes = names(&state["findings"], "code");
+    let unobserved = codes.iter().filter(|code| *code == "unobserved").count();
+    assert!(parts.iter().any(|part| part == "agent") && unobserved == parts.len(), "{state}");
 }
 
 /// An incomplete file, or one of another version: the desired state is unknown then, and everything else is observed.
@@ -384,6 +403,12 @@ fn a_bundle_has_everything_but_secrets() {
     let (status, _, complaint) = fixture.call(&["bundle", "-f", "b.tar.gz"]);
     let expected = "install-cni: cannot write b.tar.gz: File exists (os error 17)\n";
     assert_eq!((status, complaint.as_str()), (2, expected), "never over a file");
+    // As on a full disk.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" bundle -f half.tar.gz"]);
+    limited.arg(kit::binary("install-cni")).env("CNI_AGENT_RUN_DIR", &fixture.directory);
+    assert_eq!(limited.current_dir(&fixture.directory).output().unwrap().status.code(), Some(2));
+    assert!(!fixture.directory.join("half.tar.gz").exists());
     for arguments in [&["bundle"][..], &["bundle", "-f", "-"]] {
         let piped = fixture.command(arguments).output().unwrap();
         fs::write(fixture.directory.join("piped"), piped.stdout).unwrap();

@@ -177,7 +177,7 @@ Examples:
   install-cni simulate label pod shop/web istio.io/dataplane-mode-
   install-cni simulate settings AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports
 
-Exit status 0: shown; 1: an agent with these settings would not start; 2: the agent did not answer or has not read all pods yet,
+Exit status 0: shown; 1: an agent with these settings would not start; 2: the agent did not answer or may not know all pods,
 there is no such namespace, or usage error; 3: the node has no such pod.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
 agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.

@@ -89,10 +89,11 @@ fn log_result(result: Result<(), Error>, last: &mut LastError) {
     }
 }
 
-/// Whether a notice is about traffic that bypasses the mesh, or may: every warning about a pod is, except that a pod is refused,
-/// which any author can cause with an annotation, as often as pods can be created, and that a broken pod was deleted or labelled.
+/// Whether a notice is about traffic that bypasses the mesh, or may: every warning about a pod is, except that a pod or an exception
+/// is refused, which any author can cause with an annotation, as often as pods can be created, and that a broken pod was deleted or labelled.
 fn is_bypass(level: EventLevel, reason: &str) -> bool {
-    level == EventLevel::Warning && !matches!(reason, "RefusedByMesh" | "DeleteBrokenPod" | "LabelBrokenPod")
+    level == EventLevel::Warning
+        && !matches!(reason, "RefusedByMesh" | "ExceptionRefused" | "DeleteBrokenPod" | "LabelBrokenPod")
 }
 
 #[cfg(test)]
@@ -106,6 +107,7 @@ mod tests {
             (EventLevel::Warning, "CaptureOverruled", true),
             (EventLevel::Warning, "BypassesMesh", true),
             (EventLevel::Warning, "RefusedByMesh", false),
+            (EventLevel::Warning, "ExceptionRefused", false),
             (EventLevel::Warning, "DeleteBrokenPod", false),
             (EventLevel::Warning, "LabelBrokenPod", false),
             (EventLevel::Normal, "RefusedByMesh", false),

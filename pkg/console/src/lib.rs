@@ -131,8 +131,11 @@ pub fn write_archive(file: Option<&str>, archive: &[u8]) -> Result<()> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let made = options.open(file);
-    made.and_then(|mut made| made.write_all(archive)).with_context(|| format!("cannot write {file}"))?;
+    let mut made = options.open(file).with_context(|| format!("cannot write {file}"))?;
+    if let Err(error) = made.write_all(archive) {
+        drop(fs::remove_file(file)); // a part of an archive is of no use, and would be in the way of the next one
+        return Err(error).with_context(|| format!("cannot write {file}"));
+    }
     write_stdout(format!("{file}\n").as_bytes())
 }
 

@@ -81,6 +81,7 @@ fn report_without_agent(settings: &DaemonSettings, error: &FetchError) -> StateR
     if !matches!(error, FetchError::NoAgent { .. }) {
         state.observation.unobserved.push(Unobserved::new(StatePart::Agent, model::describe_error(error)));
     }
+    state.fill_conclusions();
     state
 }
 

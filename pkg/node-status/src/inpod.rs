@@ -17,8 +17,8 @@ use pod_capture::{
 };
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    BypassView, Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, PlanStep, PodState,
-    StateDifference, StatePart, StateReport, Unobserved,
+    BypassView, CaptureState, Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, PlanStep,
+    PodState, StateDifference, StatePart, StateReport, Unobserved,
 };
 use rules::ChainSet;
 
@@ -279,7 +279,7 @@ pub(super) fn verify_rules(
     let now = agent_protocol::rfc3339(SystemTime::now());
     match pod_capture::observe_pod(netns, &desired, enrolled_pod.observed_rules.as_deref(), tools) {
         Err(error) => {
-            pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"));
+            record_unobserved(pod, format!("its network namespace cannot be observed: {error}"));
         }
         Ok(snapshot) => {
             pod.kernel.observed_at = Some(now);
@@ -313,9 +313,27 @@ pub(super) fn verify_rules(
     }
 }
 
+/// Records why a pod cannot be observed now: whether it is still captured, if it was at its last observation, is unknown.
+fn record_unobserved(pod: &mut PodState, why: String) {
+    pod.kernel.unobserved = Some(why);
+    if pod.capture == CaptureState::Captured {
+        (pod.capture, pod.last_transition_time) = (Evidence::UNKNOWN.classify().state, None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_cannot_be_observed_again_is_not_called_captured() {
+        use CaptureState::{Bypassing, Captured, Held, Unknown};
+        for (before, after) in [(Captured, Unknown), (Bypassing, Bypassing), (Held, Held)] {
+            let mut pod = PodState { capture: before, ..PodState::default() };
+            record_unobserved(&mut pod, "no descriptors".to_owned());
+            assert_eq!((pod.capture, pod.kernel.unobserved.is_some()), (after, true));
+        }
+    }
 
     #[test]
     fn the_source_of_probes_is_told_from_that_of_the_nodes_routes() {

@@ -34,11 +34,8 @@ impl NodeInspector {
     ) -> Result<Proof, Reason> {
         let title = format!("{namespace}/{name}");
         let Some(pod) = state.pod(namespace, name) else {
-            return Ok(Proof::untested(
-                title,
-                false,
-                "the node has no such pod, or its agent does not follow it".to_owned(),
-            ));
+            let why = "the node has no such pod, or its agent does not follow it";
+            return Ok(Proof::untested(title, !state.knows_all_pods(), why.to_owned()));
         };
         let target = match pod.mode {
             None => Err(format!("it is outside of the mesh: {}", pod.reason.message)),

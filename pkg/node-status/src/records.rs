@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Adds the error of each pod's last ADD to its network, if it failed. If no agent follows the node's pods, a pod that is known from
-/// no other source is added; otherwise the failure is that of a removed pod.
+/// no other source is added; otherwise the failure is that of a removed pod. Sorts the pods, which are all there then.
 pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
     let follows_pods = state.observation.observer == Observer::Agent && state.node.synced;
     let pods = &mut state.pods;
@@ -56,6 +56,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], state: &mut StateReport) {
             }
         }
     }
+    pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
 }
 
 /// Adds the pods whose ADD succeeded after the last agent had observed `state`, in place of those that had their names then. Their
@@ -85,7 +86,6 @@ pub(super) fn add_later_pods(records: &[Arc<PodRecord>], state: &mut StateReport
         state.pods.retain(|known| (&*known.namespace, &*known.name) != (&*name.namespace, &*name.name));
         state.pods.push(pod);
     }
-    state.pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
 }
 
 /// Returns network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
@@ -153,7 +153,6 @@ pub(super) fn observe_recorded(
     }
     let places = NetnsPaths { netns_directory: &settings.netns_directory, proc: Some(&settings.host_proc) };
     sidecar::observe_sidecars(places, records, &redirects, cache, &mut pods);
-    pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     let missing = if known.is_some() { None } else { unrecorded_netns(records, places) };
     StateReport {
         observation: Provenance {
@@ -344,5 +343,13 @@ mod tests {
             add_failures(&records, &mut state);
             assert_eq!(state.pods[0].problem.is_some(), has_failed, "{records:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_only_its_failed_add_shows_has_its_place_among_the_others() {
+        let pod = PodState { namespace: "shop".into(), name: "worker".into(), ..PodState::default() };
+        let mut state = StateReport { pods: vec![pod], ..StateReport::default() };
+        add_failures(&[record("1", Some("no route"))], &mut state);
+        assert_eq!(state.pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["web", "worker"]);
     }
 }

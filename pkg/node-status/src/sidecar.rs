@@ -138,7 +138,7 @@ pub(super) fn observe_sidecars(
 pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, comparison: Result<RulesComparison, String>) {
     match comparison {
         Err(why) => {
-            pod.capture = SIDECAR.classify().state;
+            (pod.capture, pod.last_transition_time) = (SIDECAR.classify().state, None);
             pod.kernel.unobserved = Some(why);
         }
         Ok(RulesComparison { differences, in_place }) => {
@@ -167,7 +167,8 @@ pub fn add_repairs(repairs: &BTreeMap<PodUid, u32>, state: &mut StateReport) {
     for pod in state.pods.iter_mut().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)) {
         let Some(count) = repairs.get(&pod.uid) else { continue };
         pod.kernel.repair_count = *count;
-        pod.capture = Evidence { rules: RulesEvidence::Unstable, ..SIDECAR }.classify().state;
+        let unstable = Evidence { rules: RulesEvidence::Unstable, ..SIDECAR };
+        (pod.capture, pod.last_transition_time) = (unstable.classify().state, None);
     }
 }
 

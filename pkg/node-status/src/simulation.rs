@@ -77,9 +77,9 @@ pub(super) fn simulate_labels(
     });
     let mut pods: Vec<SimulatedPod> = pods.collect();
     add_sockets(settings, records, &known, &basis, &mut pods);
-    let namespace_missing =
-        snapshot.synced && known.is_empty() && !snapshot.namespaces.contains(&change.namespace);
     let simulation = build_simulation(settings, &basis, snapshot, snapshot.synced, pods);
+    let namespace_missing =
+        simulation.synced && known.is_empty() && !snapshot.namespaces.contains(&change.namespace);
     NodeSimulation { namespace_missing, ..simulation }
 }
 
@@ -139,7 +139,7 @@ fn build_simulation(
     NodeSimulation {
         schema: SIMULATION_SCHEMA.to_owned(),
         mode: basis.mode,
-        synced,
+        synced: synced && snapshot.stale.is_empty(),
         ztunnel_ready: is_ztunnel_ready(&snapshot.capture),
         problem: snapshot.problem.clone(),
         node_probe_sources: own_addresses(&probe_sources),

@@ -9,7 +9,8 @@ use report::{MAX_DOCUMENT, NetworkState, Observer, StatePart, StateReport, Unobs
 
 use crate::{alone, local, preflight::is_container, records, sidecar::SidecarCache, stamp_report};
 
-/// Compares the kernel and the files of this node with the last agent's desired state, if it was recorded and can be read. Blocks.
+/// Compares the kernel and the files of this node with the last agent's desired state, if it was recorded and can be read, without
+/// conclusions. Blocks.
 pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     let began = Instant::now();
     let path = settings.last_state();
@@ -53,7 +54,6 @@ pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     judge_files(settings, &mut state);
     local::complete_report(&mut state, settings);
     state.node.ambient_enabled = is_ambient;
-    state.fill_conclusions();
     state
 }
 

@@ -100,12 +100,11 @@ fn judge_passing(dest: SocketAddr, observed: &Observation) -> (ProofResult, Stri
 /// Judges traffic of the proxy, which would loop if it were redirected.
 fn judge_untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) {
     match observed {
-        Observation::Untracked => (ProofResult::Proven, "leaves the pod untouched".to_owned()),
-        Observation::Tracked { to, .. } if *to == dest => {
-            (ProofResult::Proven, "leaves the pod untouched".to_owned())
-        }
-        Observation::Tracked { to, .. } => {
+        Observation::Tracked { to, .. } if *to != dest => {
             (ProofResult::Held, format!("redirected to {to}: the proxy cannot reach its destination"))
+        }
+        Observation::Untracked | Observation::Tracked { .. } => {
+            (ProofResult::Proven, "leaves the pod untouched".to_owned())
         }
         other => judge_undelivered(other),
     }

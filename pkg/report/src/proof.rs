@@ -70,7 +70,7 @@ impl ProofPath {
 pub struct Proof {
     /// Pod as `NAMESPACE/NAME`.
     pub pod: String,
-    /// Whether the node has this pod.
+    /// Whether the node has this pod, or may have it.
     pub found: bool,
     /// Reason why nothing was tested, as a clause; `None`: tests were made.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -178,7 +178,7 @@ pub struct NodeSimulation {
     /// Capture mode of the node's ambient pods; `None`: ambient mode is off there.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
-    /// Whether the agent has read all pods and namespaces; otherwise some may be missing.
+    /// Whether the agent has read all pods and namespaces, and learns of changes; otherwise some may be missing.
     pub synced: bool,
     /// Whether the namespace whose labels, or whose pod's labels, would change does not exist.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -301,8 +301,8 @@ impl NodeSimulation {
     pub fn problems(&self) -> Vec<SimulatedProblem<'_>> {
         let of_node = |code, message| SimulatedProblem { code, pod: None, message };
         let joining = self.pods.iter().filter(|pod| pod.effect() == MembershipEffect::Joins).count();
-        let unsynced = "its agent has not read all pods and namespaces yet: some may be missing".to_owned();
-        let unsynced = (!self.synced).then(|| of_node("not-synced", unsynced));
+        let unsynced = "its agent may not know all pods and namespaces as they are: some may be missing";
+        let unsynced = (!self.synced).then(|| of_node("not-synced", unsynced.to_owned()));
         let unserved = (joining > 0 && !self.ztunnel_ready).then(|| {
             let message = format!("no ztunnel serves it, and {joining} of its pods would join");
             of_node("ztunnel-not-ready", message)

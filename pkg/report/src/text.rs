@@ -32,10 +32,10 @@ pub fn excerpt(body: &[u8]) -> String {
     sanitize_text(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
 }
 
-/// Whether a text can be the name of a namespace or a pod: lower-case letters, digits, `-` and `.`, at most 253 bytes.
+/// Whether a text can be an object's name, in a path: lower-case letters, digits, `-` and, not at first, `.`; at most 253 bytes.
 pub fn is_object_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+    !text.is_empty() && !text.starts_with('.') && text.len() <= 253 && text.bytes().all(fits)
 }
 
 /// Returns how many more there are, as a clause at the end of a list; empty if there are none.
@@ -82,6 +82,12 @@ pub fn format_count(number: usize, one: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_would_change_a_path_are_refused() {
+        let names = ["istio-cni-taint-configmap", "a.b", "", "..", ".a", "a/b", "a?b", "A", "a b"];
+        assert_eq!(names.map(is_object_name), [true, true, false, false, false, false, false, false, false]);
+    }
 
     #[test]
     fn a_selector_is_one_value_of_a_query() {

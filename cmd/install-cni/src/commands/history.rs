@@ -9,10 +9,7 @@ use super::{command_flags::NAMESPACE, explain, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let (operands, namespace) = (call.values.positionals(), call.values.flag_text(&NAMESPACE));
-    let pod = match operands {
-        [] => None,
-        _ => Some(explain::qualified_pod_name(operands, "")?),
-    };
+    let pod = (!operands.is_empty()).then(|| explain::qualified_pod_name(operands, "")).transpose()?;
     let pod = pod.map(|(namespace, name)| format!("{namespace}/{name}"));
     let path = call.settings.history_path();
     ensure!(

@@ -1,6 +1,6 @@
 //! `log-level`: shows and changes the levels of the agent's log over its Unix socket.
 
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,8 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     for query in changes.collect::<Result<Vec<String>>>()? {
         node_status::send_put(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
     }
-    let levels = fetch_levels(socket)?;
+    let body = node_status::fetch(socket, LEVELS, node_status::LIMIT)?;
+    let levels: LogLevels = serde_json::from_slice(&body).context("the agent's answer cannot be read")?;
     call.output.print_value(&levels.scopes, |_, _| levels_table(&levels))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -46,11 +47,6 @@ fn change_query(change: &str) -> Result<String> {
         }
         _ => bail!("{change:?} is not SCOPE:LEVEL"),
     }
-}
-
-fn fetch_levels(socket: &Path) -> Result<LogLevels> {
-    let body = node_status::fetch(socket, LEVELS, node_status::LIMIT)?;
-    serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
 fn levels_table(levels: &LogLevels) -> String {

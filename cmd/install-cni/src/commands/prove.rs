@@ -47,13 +47,13 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     let began = Instant::now();
     let prove = |pod: &PodState| node_status::prove_pod(socket, &pod.namespace, &pod.name);
     let (mut proofs, left) = prove_each(&pods, prove, || began.elapsed() > LATEST);
+    let of_node = |why| Proof::untested(format!("node {}", state.node.name), true, why);
     if left > 0 {
         let why = format!("its agent does not answer any more: {left} more pods were not tested");
-        proofs.push(Proof::untested(format!("node {}", state.node.name), true, why));
+        proofs.push(of_node(why));
     }
     if !state.knows_all_pods() {
-        let why = tables::empty_list_doubts(&state).join(" ");
-        proofs.push(Proof::untested(format!("node {}", state.node.name), true, why));
+        proofs.push(of_node(tables::empty_list_doubts(&state).join(" ")));
     }
     call.output.print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
     Ok(ExitCode::from(proofs_status(&proofs)))

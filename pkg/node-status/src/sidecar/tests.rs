@@ -100,3 +100,23 @@ fn an_address_that_another_pod_gave_itself_is_no_witness() {
     assert_eq!(of_victim(&listed(&[&attacker])), None, "its own is not listed");
     assert_eq!(of_victim(&listed(&[&victim, &unknown])), None, "which one is not known");
 }
+
+/// A record shows no change after the ADD.
+#[test]
+fn only_a_pod_whose_rules_were_observed_is_in_its_state_since_its_add() {
+    let pod = || PodState {
+        uid: "u".into(),
+        mode: Some(RedirectionMode::Sidecar),
+        last_transition_time: Some("2026-11-21T01:00:00Z".into()),
+        ..PodState::default()
+    };
+    let in_place = RulesComparison { differences: Vec::new(), in_place: "all".to_owned() };
+    for (comparison, is_kept) in [(Ok(in_place), true), (Err("no such namespace".to_owned()), false)] {
+        let mut pod = pod();
+        add_comparison(&mut pod, PodLife::Running, comparison);
+        assert_eq!(pod.last_transition_time.is_some(), is_kept, "{pod:?}");
+    }
+    let mut state = StateReport { pods: vec![pod()], ..StateReport::default() };
+    add_repairs(&BTreeMap::from([("u".into(), 3)]), &mut state);
+    assert_eq!(state.pods[0].last_transition_time, None);
+}

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, thread};
 
 use agent::{
     AgentHandle, AgentMetrics, AgentOutputs, AgentStatus, MeshPodMetrics, Reconciler, ReconcilerInbox,
-    SidecarsOnly,
+    SidecarsOnly, StaleCollection,
 };
-use enrolment::{Fact, inpod::PodOptionPolicy};
+use enrolment::{Fact, WatchedCollection, inpod::PodOptionPolicy};
 use model::ObjectMeta;
 use prometheus_client::registry::Registry;
 use proptest::{
@@ -271,6 +271,18 @@ proptest! {
         let answer = simulate_settings((&now, was_ambient), &before, &[], other);
         let done = decisions(&Agent::start(&then).snapshot(&cluster, (&then, ambient)), &then);
         prop_assert_eq!(simulated(answer), done);
+    }
+
+    #[test]
+    fn no_namespace_is_missing_while_the_watch_of_namespaces_fails(
+        (settings, _) in settings(), change in change(), fails in any::<bool>(),
+    ) {
+        let mut snapshot = Agent::start(&settings).snapshot(&(Vec::new(), Vec::new()), (&settings, true));
+        let (collection, age) = (WatchedCollection::Namespaces, Duration::from_secs(20));
+        let stale = StaleCollection { collection, age, error: "403".to_owned() };
+        snapshot.stale = fails.then_some(stale).into_iter().collect();
+        let answer = simulate_labels(&settings, &snapshot, &[], &change);
+        prop_assert_eq!((answer.synced, answer.namespace_missing), (!fails, !fails));
     }
 }
 

@@ -128,13 +128,10 @@ fn foreign_objects(state: &StateReport) -> Option<Finding> {
 }
 
 fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
-    let (part_, why) = (sanitize_text(&part.component), to_clause(&part.message));
-    let (code, message) = match part.component.as_str() {
-        "live" | "ready" => ("agent-unhealthy".to_owned(), format!("The agent is not {part_}: {why}.")),
-        _ => (format!("{part_}-unhealthy"), format!("The {part_} is unhealthy: {why}.")),
-    };
-    (!part.message.is_empty())
-        .then(|| Finding::new_unhealthy(&code, message, &["Read the agent's log of the last minutes."]))
+    let component = sanitize_text(&part.component);
+    let message = format!("The {component} is unhealthy: {}.", to_clause(&part.message));
+    let (code, advice) = (format!("{component}-unhealthy"), "Read the agent's log of the last minutes.");
+    (!part.message.is_empty()).then(|| Finding::new_unhealthy(&code, message, &[advice]))
 }
 
 /// Returns the consequence of a file that differs from the desired state, with advice.

@@ -30,7 +30,7 @@ fn node_rows(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let by = match state.observation.observer {
         Observer::Agent => format!("the agent ({})", sanitize_text(&state.version)),
-        Observer::Command => "this command: the agent does not run".to_owned(),
+        Observer::Command => "this command: no agent answers".to_owned(),
     };
     let mode = match (node.mode, node.ambient_enabled) {
         (Some(mode), _) => format!("captures {mode} (configured: {})", sanitize_text(&node.configured_mode)),

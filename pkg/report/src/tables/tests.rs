@@ -163,6 +163,15 @@ fn nothing_is_healthy_without_an_agent() {
     assert_eq!(not_known(&state).len(), 1, "said once");
 }
 
+#[test]
+fn a_list_of_pods_whose_watch_fails_is_not_complete() {
+    let mut state = StateReport::default();
+    for (part, is_complete) in [(StatePart::Firewall, true), (StatePart::ApiObjects, false)] {
+        state.observation.unobserved = vec![Unobserved::new(part, "403")];
+        assert_eq!(state.knows_all_pods(), is_complete, "{part:?}");
+    }
+}
+
 /// Nor is a node on which no pod can be captured, or an unhealthy agent. A warning of the check is.
 #[test]
 fn errors_of_agent_and_node_are_no_success() {
@@ -295,7 +304,7 @@ fn a_simulation_names_all_that_would_be_wrong() {
     let later = "Istio's injector reads istio.io/rev: these count for pods that are created later.";
     let expected = [
         later,
-        "Node: its agent has not read all pods and namespaces yet: some may be missing.",
+        "Node: its agent may not know all pods and namespaces as they are: some may be missing.",
         "Node: no ztunnel serves it, and 1 of its pods would join.",
         "Node: rules are missing.",
         "Pod shop/web: web: no effect; another.",

@@ -48,7 +48,7 @@ pub(super) fn archive_files(
         ("explanations.txt".to_owned(), explanations),
         ("differences.txt".to_owned(), tables::differences_table(state, false)),
         ("plan.txt".to_owned(), tables::render_plan(state, false)),
-        ("history.txt".to_owned(), state.history.iter().map(|change| format_change(change) + "\n").collect()),
+        ("history.txt".to_owned(), tables::history_table(&state.history, false)),
         ("config.txt".to_owned(), config_text(state)),
     ];
     files.extend(network_files(state));
@@ -79,17 +79,6 @@ fn versions_text(state: &StateReport, time: &str) -> String {
 fn read_kernel_setting(name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
     text.map_or_else(|error| format!("unknown: {error}"), |text| text.trim().to_owned())
-}
-
-fn format_change(change: &report::ChangeRecord) -> String {
-    let pod = change.pod.as_deref().unwrap_or("-");
-    let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-    let times = change.repeats_text().map_or_else(String::new, |times| format!(" ({times})"));
-    let (at, cause, what, took) = (&change.started_at, &change.cause, &change.action, change.duration_ms);
-    report::sanitize_text(&format!(
-        "{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}{times}",
-        change.outcome
-    ))
 }
 
 fn config_text(state: &StateReport) -> String {

@@ -142,7 +142,7 @@ pub(super) fn unobserved_pod(state: &StateReport, pod: &PodState) -> Finding {
     let title = pod_title(pod);
     let why = match &pod.kernel.unobserved {
         Some(why) => to_clause(why),
-        None if state.observation.observer == Observer::Command => "the agent does not run".to_owned(),
+        None if state.observation.observer == Observer::Command => "no agent answers".to_owned(),
         None => "it has not been observed yet".to_owned(),
     };
     let message = format!(
