@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Comparison<T> {
-    /// Objects that should exist.
+    /// Desired objects.
     pub desired: Vec<T>,
-    /// Objects that the kernel reports; `None` if it could not be queried, see [`crate::Provenance::unobserved`].
+    /// Objects in the kernel; `None`: the kernel could not be queried, see `observation.unobserved`.
     pub observed: Option<Vec<T>>,
-    /// Changes that would make the two equal; empty as well if the kernel could not be queried.
+    /// Differences between the two; empty as well if the kernel could not be queried.
     pub differences: Vec<StateDifference>,
 }
 
@@ -20,9 +20,9 @@ pub struct Comparison<T> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateDifference {
-    /// Kind of the difference.
+    /// Kind of the difference: `missing`, `unexpected` or `changed`.
     pub kind: DifferenceKind,
-    /// IP family concerned, 4 or 6; `None`: both, or none in particular.
+    /// IP family concerned, 4 or 6; `None`: both, or neither in particular.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
     /// Object that differs, in the notation of the kernel's own tools where they have one.

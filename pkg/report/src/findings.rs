@@ -45,14 +45,15 @@ pub fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeFinding {
-    /// Severity; `None` only in a document without it.
+    /// Severity: `error`, `unknown` (could not be determined) or `warning`.
     #[serde(deserialize_with = "known_severity")]
     pub severity: Option<Severity>,
-    /// Short, stable code, as in [`crate::Explanation`].
+    /// Stable code: `no-ztunnel`, `unobserved`, a [code of `explain`](see-inside.md#output-of-explain) for the node or for
+    /// captured pods with a fault, or a [code of the preflight](preflight.md#codes).
     pub code: String,
-    /// Problem as a sentence.
+    /// Description of the problem.
     pub message: String,
-    /// Advice, the most promising first.
+    /// Remedies, the most promising first.
     pub advice: Vec<String>,
 }
 
@@ -60,17 +61,17 @@ pub struct NodeFinding {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateCause {
-    /// State of the pods.
+    /// State of the pods, as in `pods[].capture`.
     pub capture: CaptureState,
-    /// Severity of the state; `None`: it is the desired one.
+    /// Severity of the state: `error`, `unknown` or `warning`; `None`: the state is the desired one.
     #[serde(deserialize_with = "known_severity")]
     pub severity: Option<Severity>,
-    /// Short, stable code of the cause.
+    /// Stable code of the cause: that of `explain`, or of `pods[].reason`. Captured pods with a fault, such as a missing
+    /// annotation, have that of the fault, and a finding.
     pub code: String,
-    /// Cause as a clause that names none of the pods.
+    /// Cause, as a clause that names none of the pods.
     pub message: String,
-    /// Advice about the pods themselves, the most promising first; empty if no action is needed. Captured pods with a fault that
-    /// their state does not show have some, too.
+    /// Remedies for these pods, the most promising first; empty if no action is needed.
     pub advice: Vec<String>,
     /// Pods, each as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
@@ -80,19 +81,19 @@ pub struct StateCause {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreflightCheck {
-    /// Short, stable code.
+    /// Stable [code](preflight.md#codes).
     pub code: String,
     /// Condition that holds if the check passed.
     pub title: String,
-    /// Severity; `None`: the check passed.
+    /// Severity: `error`, `unknown` (could not be determined) or `warning`; `None`: the check passed.
     #[serde(deserialize_with = "known_severity")]
     pub severity: Option<Severity>,
-    /// Description of the finding; empty: nothing beyond that the check passed.
+    /// Result of the check; empty: only that it passed.
     pub message: String,
-    /// Consequence; empty if the check passed.
+    /// Consequence of the result; empty if the check passed.
     pub consequence: String,
-    /// Recommended action; empty if the check passed.
+    /// Remedy; empty if the check passed.
     pub advice: String,
-    /// Link to the documentation.
+    /// Documentation of the check: a page, or its URL.
     pub link: String,
 }

@@ -18,17 +18,17 @@ pub struct NetworkState {
     pub ipsets: Comparison<SetMember>,
     /// Policy rules.
     pub rules: Comparison<PolicyRuleState>,
-    /// Routes of our tables.
+    /// Routes in our tables.
     pub routes: Comparison<RouteState>,
     /// Virtual links.
     pub links: Comparison<LinkState>,
     /// Kernel settings that we change.
     pub sysctls: Comparison<SysctlState>,
-    /// Firewall rules: those in our chains, and jumps to them from foreign chains.
+    /// Rules in our chains, and rules in foreign chains that jump to them.
     pub firewall: Comparison<FirewallRule>,
-    /// Foreign objects in the place of ours, as text.
+    /// Foreign objects in the places that ours need.
     pub foreign: Vec<String>,
-    /// With node-level capture: reasons why captured traffic bypasses ztunnel although our objects exist, as text.
+    /// With node-level capture: reasons why captured traffic bypasses ztunnel although our objects are in place.
     pub overruling: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ pub struct SetMember {
     pub set: String,
     /// Address of the member.
     pub ip: IpAddr,
-    /// UID of its pod, which is its comment in the set; `None`: it has none.
+    /// UID of the address's pod, taken from the comment of the member.
     pub uid: Option<PodUid>,
 }
 
@@ -93,11 +93,11 @@ pub struct PolicyRuleState {
     pub netns: String,
     /// IP family, 4 or 6.
     pub family: u8,
-    /// Priority: of several matching rules, the lowest number is used.
+    /// Priority: of several matching rules, the one with the lowest number applies.
     pub priority: u32,
-    /// Mark that packets must have under [`Self::mask`]; `None`: any.
+    /// Value that a packet's fwmark must have under `mask`; `None`: all packets match.
     pub mark: Option<u32>,
-    /// Mask of the mark.
+    /// Bits of the fwmark that are compared.
     pub mask: Option<u32>,
     /// Routing table that is looked up.
     pub table: u32,
@@ -113,16 +113,16 @@ pub struct RouteState {
     pub family: u8,
     /// Number of the routing table.
     pub table: u32,
-    /// Destination as `ip` writes it, or `default`.
+    /// Destination as `ip` prints it, or `default`.
     pub destination: String,
-    /// Type: `unicast`, `local`, `blackhole`, `unreachable`, or another of `ip`'s names.
+    /// Type: `unicast`, `local`, `blackhole`, `unreachable`, or another type as `ip` prints it.
     #[serde(rename = "type")]
     pub kind: String,
     /// Next hop.
     pub gateway: Option<IpAddr>,
-    /// Name of the link.
+    /// Name of the outgoing link.
     pub device: Option<String>,
-    /// Metric: of two routes with one destination, the lower one is used.
+    /// Metric: of two routes to one destination, the one with the lower metric applies.
     pub metric: u32,
 }
 
@@ -136,7 +136,7 @@ pub struct LinkState {
     pub name: String,
     /// Whether the link is up.
     pub up: bool,
-    /// Whether the link has the right type, and leads to the ztunnel that its slot should have.
+    /// Whether the link is of the correct kind, and connects to the ztunnel of its slot.
     pub correct: bool,
     /// Addresses of the link, with prefix lengths.
     pub addresses: Vec<CidrAddress>,
@@ -155,7 +155,7 @@ pub struct SysctlState {
     pub name: String,
     /// Value of the setting.
     pub value: String,
-    /// Value before our change; `None` if it was not changed by us, or if that is not known.
+    /// Value before we changed it; `None`: we did not change it, or unknown.
     pub previous_value: Option<String>,
 }
 
@@ -171,7 +171,7 @@ pub struct FirewallRule {
     pub table: String,
     /// Chain of the rule.
     pub chain: String,
-    /// Arguments of the rule after `-A CHAIN`; an observed rule is formatted as by `iptables-save`.
+    /// Arguments of the rule after `-A CHAIN`; for observed rules, as `iptables-save` prints them.
     pub rule: String,
 }
 

@@ -16,46 +16,49 @@ pub struct PodState {
     pub namespace: String,
     /// Name of the pod.
     pub name: String,
-    /// UID of the pod; empty if unknown.
+    /// UID of the pod; empty: unknown.
     pub uid: PodUid,
     /// IP addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// Phase: `Pending`, `Running`, `Succeeded`, `Failed`; empty: unknown.
+    /// Phase of the pod: `Pending`, `Running`, `Succeeded` or `Failed`; empty: unknown.
     pub phase: String,
-    /// Time of the pod's creation, in whole seconds, by the API server; `None`: unknown.
+    /// Creation of the pod by the API server, in whole seconds; `None`: unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
-    /// Capture state of the pod.
+    /// Capture state. `captured`; `pending`: in progress; `bypassing`: all or some of the pod's traffic bypasses the mesh;
+    /// `held`: its traffic is held and not delivered; `outside`: correctly not captured; `leaving`: should be outside, but
+    /// objects of Millrace are still present; `unknown`: could not be determined.
     pub capture: CaptureState,
-    /// Capture mode of the pod, actual or desired; `None`: none is desired.
+    /// Capture mode, actual or desired: `sidecar`, `node` or `in-pod`; `None`: the pod should not be captured.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
-    /// The pod's own problem, on one line; otherwise the cause of its state. Derived from the other members, see
-    /// [`crate::StateReport::fill_conclusions`].
+    /// The pod's own problem; otherwise the cause of its state. Derived from the other members.
     pub message: String,
     /// Reason why the pod should be captured, or why not.
     pub reason: StateReason,
-    /// Time of the last change of [`Self::capture`], RFC 3339, if the agent knows it; not kept across restarts.
+    /// Time since which `capture` has had this value; not kept across restarts of the agent.
     pub last_transition_time: Option<String>,
     /// Value of the pod's annotation `ambient.istio.io/redirection`.
     pub redirection_annotation: Option<String>,
-    /// The kernel's view of the pod.
+    /// Observed state of the pod in the kernel.
     pub kernel: KernelView,
-    /// The pod's state in ztunnel; `None` with a sidecar, outside the mesh, and with node-level capture.
+    /// State of the pod in ztunnel; `None`: with a sidecar, outside the mesh, and with node-level capture.
     pub ztunnel: Option<ZtunnelView>,
-    /// Reason why the agent keeps the pod as known although the API server's list disagrees, as a clause; `None`: it does not.
+    /// Reason why the agent keeps the pod although the API server's list contradicts that
+    /// ([ambient.md](ambient.md#stale-lists)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconfirmed: Option<String>,
-    /// Last failure, as a sentence; `None` if there was none, or if it was overcome.
+    /// Last failure; `None`: none, or resolved.
     pub problem: Option<String>,
-    /// With in-pod capture: privilege of the pod's most privileged container in its network namespace, such as `net-admin`; `None`:
+    /// With in-pod capture: privilege of the pod's most privileged container in its network namespace: `none`,
+    /// `runtime-default`, `net-raw`, `net-admin` or `privileged` ([security.md](security.md#what-a-pod-can-do)); `None`:
     /// another capture mode, or unknown.
     pub privilege: Option<String>,
-    /// Traffic excluded from capture by intent, because annotations request it and the administrator permits it; each kind as a
-    /// clause ("outbound TCP ports 5432").
+    /// Traffic that stays outside the mesh by intent ([in-pod.md](in-pod.md#exceptions)), each kind as `outbound TCP ports
+    /// 5432`; absent if there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<String>,
-    /// Exclusions that annotations request and that are not applied, each as a clause.
+    /// Exceptions that annotations request but that are not applied, each with the reason; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_exceptions: Vec<String>,
 }
@@ -64,9 +67,9 @@ pub struct PodState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateReason {
-    /// Short, stable code, such as `ambient-namespace` or `host-network`.
+    /// Stable code, such as `ambient-namespace` or `host-network`.
     pub code: String,
-    /// Clause whose subject is the pod: "its namespace is labelled istio.io/dataplane-mode=ambient".
+    /// Clause whose subject is the pod.
     pub message: String,
 }
 
@@ -74,23 +77,25 @@ pub struct StateReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KernelView {
-    /// Time of the observation, RFC 3339; `None`: not observed.
+    /// Time of the observation: up to 240 s ago for a captured pod without changes; `None`: never observed.
     pub observed_at: Option<String>,
-    /// Network namespace of the pod; `None` if unknown.
+    /// Network namespace of the pod; `None`: unknown.
     pub netns: Option<NetnsRef>,
-    /// Evidence that attributes this namespace to the pod, as a clause; `None`: no agent has recorded it.
+    /// Evidence on which this namespace is attributed to the pod; `None`: not recorded.
     pub netns_witness: Option<String>,
-    /// Differences from the desired state, as text. If the pod was observed, none means that the kernel's state is the desired one.
+    /// Objects that are missing, unexpected or changed; empty for an observed pod: the kernel's state is the desired one.
     pub differences: Vec<String>,
-    /// Facts that were observed as desired, each as a clause ("10.0.0.7 is in the set of enrolled addresses").
+    /// Objects that are as desired.
     pub observed: Vec<String>,
-    /// Foreign rules in its network namespace that precede ours, so that traffic bypasses the mesh, or can; each as a clause.
+    /// Rules of other components in the pod's network namespace that precede ours, so that traffic bypasses the mesh, or can.
     pub preceding_rules: Vec<String>,
-    /// Number of consecutive repairs of the pod's rules, which are removed repeatedly; 0 if they are stable.
+    /// Number of consecutive repairs of the pod's rules, if they are removed repeatedly; 0: they stay in place.
     pub repair_count: u32,
-    /// Connections older than its capture.
+    /// Connections that are older than the pod's capture and bypass ztunnel until they close
+    /// ([in-pod.md](in-pod.md#existing-connections)).
     pub bypassing_connections: BypassView,
-    /// Whether its DNS is redirected to ztunnel, which serves the pod, but no socket in its network namespace receives it.
+    /// Whether the pod's DNS is redirected to ztunnel, which serves the pod, but no socket receives it
+    /// ([see-inside.md](see-inside.md#output-of-explain): `dns-unanswered`).
     pub dns_unanswered: bool,
     /// Reason why the pod could not be observed; `None`: it was, or need not be.
     pub unobserved: Option<String>,
@@ -100,9 +105,9 @@ pub struct KernelView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BypassView {
-    /// Number of connections at the observation.
+    /// Number of these connections at the observation.
     pub count: usize,
-    /// The first of the connections, each as `CLIENT to SERVER` with ports.
+    /// The first 20 of these connections, each as `CLIENT to SERVER` with ports.
     pub connections: Vec<String>,
 }
 
@@ -110,9 +115,9 @@ pub struct BypassView {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetnsRef {
-    /// Device number of its file.
+    /// Device number of the namespace's file.
     pub device: u64,
-    /// Inode number, as shown by `readlink /proc/PID/ns/net`.
+    /// Inode number of the namespace's file, as `readlink /proc/PID/ns/net` shows it.
     pub inode: u64,
 }
 
@@ -122,7 +127,7 @@ pub struct NetnsRef {
 pub struct ZtunnelView {
     /// Whether ztunnel has acknowledged the pod with its current network namespace.
     pub acknowledged: bool,
-    /// Reason for which ztunnel refused the pod; `None` if it did not.
+    /// Error that ztunnel reported when it rejected the pod.
     pub error: Option<String>,
 }
 

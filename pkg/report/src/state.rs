@@ -27,35 +27,39 @@ pub const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StateReport {
-    /// Schema: [`SCHEMA`].
+    /// Name and version of the schema: `millrace.state/v1`.
     pub schema: String,
-    /// Version of the program that made the document.
+    /// Version of the program that produced the document.
     pub version: String,
-    /// Observer, and time of the observation.
+    /// Observer of the node, and time of the observation.
     pub observation: Provenance,
-    /// State of the node.
+    /// The node, and how the agent works on it.
     pub node: NodeState,
-    /// Faults and unknown facts of the node, errors first. Derived from the other members, see [`StateReport::fill_conclusions`].
+    /// Everything about the node that differs from the desired state, or is unknown; errors first. Derived from the other
+    /// members.
     pub findings: Vec<NodeFinding>,
-    /// Causes of the states of pods, the worst state first. Derived from the other members.
+    /// Pods by state and cause: the worst state first, and in each the cause of most pods. Derived from the other members.
     pub causes: Vec<StateCause>,
-    /// Responses to probes, by component.
+    /// Health of each part, as the probes report it.
     pub health: Vec<PartHealth>,
-    /// Checks of the node at the agent's start; empty until they are done, and without an agent.
+    /// Results of the [checks of the node](preflight.md) at the agent's start, by code; empty until they are done, and without
+    /// an agent.
     pub preflight: Vec<PreflightCheck>,
-    /// Our files on the node, and whether they match the desired state.
+    /// Our files on the node.
     pub installation: Vec<InstalledFile>,
     /// ztunnel pods of the node.
     pub ztunnels: Vec<ZtunnelState>,
     /// Pods of the node, by namespace and name.
     pub pods: Vec<PodState>,
-    /// Our objects in the node's network, desired and observed.
+    /// Our objects in the node's network.
     pub network: NetworkState,
-    /// Steps that would be taken now, in order; empty if no action is needed.
+    /// Operations that the agent would perform now, in order; empty: none, as far as the node was observed.
     pub plan: Vec<PlanStep>,
-    /// Recent changes, newest first.
+    /// The 400 most recent changes, newest first; also those of earlier agents, unless the node was restarted since. If a pod
+    /// (or the node) has more than 20, its oldest are dropped first. A change that repeats the last one of the same pod within
+    /// 15 minutes shares its entry, which describes the last repetition.
     pub history: Vec<ChangeRecord>,
-    /// Effective settings.
+    /// Effective settings, except the template of the plugin's entry, which the conflist shows.
     pub config: Vec<EffectiveSetting>,
 }
 
@@ -63,13 +67,14 @@ pub struct StateReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Provenance {
-    /// Time of the query to the kernel.
+    /// Start of the observation; never before the request that it answers.
     pub observed_at: String,
     /// Duration of the observation, in milliseconds.
     pub duration_ms: f64,
-    /// Observer.
+    /// Program that observed the node: `agent`, or `command`, if no agent answered. The desired state is then the one that the
+    /// last agent saved.
     pub observer: Observer,
-    /// Parts that could not be observed, and why. Their state is unknown, neither good nor bad.
+    /// Parts that could not be observed. Their state is unknown, neither good nor bad.
     pub unobserved: Vec<Unobserved>,
 }
 
@@ -89,11 +94,13 @@ pub enum Observer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Unobserved {
-    /// Part, for programs.
+    /// Part of the state: `agent`, `desired`, `installation`, `network`, `firewall`, `ipsets`, `ztunnel-namespace`,
+    /// `pod-namespaces`, `unrecorded-pods`, `api-objects` (pods and namespaces as they are now, while their watch fails), and
+    /// `other` for a part that this version does not know.
     pub part: StatePart,
-    /// Part, as text.
+    /// Description of the part.
     pub description: String,
-    /// Reason, as a sentence.
+    /// Reason why the part could not be observed.
     pub message: String,
 }
 
@@ -142,23 +149,22 @@ model::word_enum! {
 pub struct NodeState {
     /// Name of the node.
     pub name: String,
-    /// Time of the agent's start; `None`: no agent runs.
+    /// Start of the agent; `None`: no agent answers.
     pub agent_started_at: Option<String>,
-    /// Whether the agent runs in ambient mode.
+    /// Whether the agent's ambient mode is on.
     pub ambient_enabled: bool,
-    /// Capture mode in use for ambient pods; `None`: ambient mode is off, or unknown without an agent.
+    /// Capture mode in use for ambient pods: `node` or `in-pod`; `None`: ambient mode is off, or no agent reports the mode.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
-    /// Configured capture mode: `node`, `in-pod` or `auto`; empty when ambient mode is off.
+    /// Configured capture mode: `node`, `in-pod` or `auto`; empty: ambient mode is off.
     pub configured_mode: String,
-    /// Policy for traffic while no ztunnel is ready, with node-level capture: `hold`, `reject` or `open`.
+    /// With node-level capture: policy for traffic while no ztunnel is ready: `hold`, `reject` or `open`.
     pub no_ztunnel_policy: Option<String>,
-    /// Slot that accepts new connections, with node-level capture; `None`: no ztunnel is ready.
+    /// With node-level capture: slot to which the kernel sends new connections; `None`: no ztunnel is ready.
     pub active_slot: Option<u32>,
-    /// Reason why pods cannot be enrolled, or another fault of the node; `None`: no fault.
+    /// Reason why pods cannot be enrolled, or another problem of the node.
     pub problem: Option<String>,
-    /// Whether facts about pods and namespaces have been read completely since the agent's start; without ambient mode, those about
-    /// pods.
+    /// Whether the agent has read all pods and namespaces since its start; without ambient mode, all pods.
     pub synced: bool,
 }
 
@@ -166,11 +172,11 @@ pub struct NodeState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PartHealth {
-    /// Component: `installer` or `agent`.
+    /// Part: `installer`, with ambient mode `agent`, and `records` while the plugin cannot [record](plugin.md#records) ADDs.
     pub component: String,
-    /// Whether the component is healthy.
+    /// Whether the part is alive and ready.
     pub healthy: bool,
-    /// Fault; empty if healthy.
+    /// Description of the problem; empty: none.
     pub message: String,
 }
 
@@ -178,13 +184,13 @@ pub struct PartHealth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstalledFile {
-    /// Kind: `plugin`, `entry`, `kubeconfig`, `shared-config`, `socket`.
+    /// Kind of file: `plugin`, `entry`, `kubeconfig` or `shared-config`.
     pub kind: String,
-    /// Path, as seen by the daemon.
+    /// Path of the file in the agent's mount namespace.
     pub path: String,
     /// Whether the file matches the desired state.
     pub correct: bool,
-    /// Description of the file, or its fault.
+    /// Description of the file, or of its problem.
     pub message: String,
 }
 
@@ -204,17 +210,18 @@ pub struct ZtunnelState {
     pub ready: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// Whether it accepts new connections.
+    /// Whether the ztunnel receives new connections.
     pub active: bool,
-    /// Slot of the ztunnel, with node-level capture.
+    /// With node-level capture: slot of the ztunnel.
     pub slot: Option<u32>,
-    /// Node's end of its link, with node-level capture.
+    /// With node-level capture: the node's end of the ztunnel's link.
     pub link: Option<String>,
-    /// Whether this ztunnel answers DNS for pods of the mesh.
+    /// Whether the ztunnel answers DNS queries of pods of the mesh.
     pub dns_proxy: bool,
-    /// Whether the ztunnel is connected to the agent, with in-pod capture; `None` if a connection of unknown origin may be its own.
+    /// With in-pod capture: whether the ztunnel is connected to the agent; `None`: a connection of unknown origin may be this
+    /// ztunnel's, or no agent answers.
     pub connected: Option<bool>,
-    /// Whether the ztunnel has acknowledged its snapshot of pods, before which it is not ready; `None` if it is not known to be
+    /// Whether the ztunnel has acknowledged its snapshot of pods, before which it is not ready; `None`: not known to be
     /// connected.
     pub synced: Option<bool>,
 }
@@ -223,11 +230,11 @@ pub struct ZtunnelState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanStep {
-    /// Short, stable code, as in the metric of steps.
+    /// Stable name, as in the metric of steps.
     pub kind: String,
     /// Description of the step.
     pub message: String,
-    /// Operations of the step, one each, as commands of `ip`, `ipset`, `sysctl` and input of `iptables-restore`.
+    /// Operations of the step as commands of `ip`, `ipset` and `sysctl`, and as input of `iptables-restore`.
     pub operations: Vec<String>,
 }
 
@@ -239,17 +246,17 @@ pub struct ChangeRecord {
     pub started_at: String,
     /// Trigger of the change, such as `pod shop/web joined`, `drift` or `start`.
     pub cause: String,
-    /// The change itself, as text.
+    /// The change itself.
     pub action: String,
-    /// Pod that was changed, as `NAMESPACE/NAME`; `None`: the node.
+    /// Pod that the change concerns, as `NAMESPACE/NAME`; `None`: the node.
     pub pod: Option<String>,
-    /// Duration, in milliseconds.
+    /// Duration of the change, in milliseconds.
     pub duration_ms: f64,
-    /// Outcome of the change.
+    /// Outcome of the change: `succeeded`, or `failed`: not made, or not completely.
     pub outcome: ChangeStatus,
-    /// Error, if it failed; `None`: it succeeded.
+    /// Reason why the change failed.
     pub error: Option<String>,
-    /// Number of earlier repetitions; the entry describes the last one.
+    /// Number of previous repetitions.
     pub repeats: u32,
     /// Start of the first repetition; `None`: not repeated.
     pub first_started_at: Option<String>,
@@ -309,8 +316,9 @@ impl StateReport {
 
     /// Whether the list of pods is complete: it was read to its end, and no part that could add pods is unobserved.
     pub fn knows_all_pods(&self) -> bool {
+        use StatePart::{Agent, ApiObjects, Desired, Other, UnrecordedPods};
         let is_of_pods = |unobserved: &Unobserved| {
-            matches!(unobserved.part, StatePart::Agent | StatePart::Desired | StatePart::UnrecordedPods)
+            matches!(unobserved.part, Agent | ApiObjects | Desired | Other | UnrecordedPods)
         };
         let is_read = self.node.synced || !self.node.ambient_enabled;
         is_read && !self.observation.unobserved.iter().any(is_of_pods)

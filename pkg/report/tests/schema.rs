@@ -1,7 +1,9 @@
-//! docs/state.md has exactly the fields of the document, with their types.
+//! The tables of docs/state.md are made from the types of the document: paths, types, and the documentation comments of the fields.
 #![expect(clippy::disallowed_methods, reason = "a test of a pure crate may read the documentation")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
+#[path = "schema/descriptions.rs"]
+mod descriptions;
 #[path = "page/fixtures.rs"]
 mod fixtures;
 
@@ -123,17 +125,46 @@ fn short(path: &str) -> String {
     }
 }
 
-/// The page with the types of these members in its tables.
-fn with_types(text: &str, members: &BTreeMap<String, Member>) -> String {
-    text.lines().map(|line| typed_row(line, members).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+/// A row for each member, in the order of the types' fields: its path, and the row.
+fn rows(members: &BTreeMap<String, Member>) -> Vec<(String, String)> {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for (path, description) in descriptions::described_members() {
+        let path = short(&path);
+        let Some(Member { kind: Some(kind), without_value }) = members.get(&path) else { continue };
+        if rows.iter().all(|(known, _)| *known != path) {
+            let meaning = page_text(&description, without_value);
+            rows.push((path.clone(), format!("| `{path}` | {kind}{without_value} | {meaning} |")));
+        }
+    }
+    // Members that are common to all kinds come first.
+    rows.sort_by_key(|(path, _)| path.starts_with("network.") && !path.starts_with("network.*."));
+    rows
 }
 
-/// The row of a member with its type; `None`: the line is none.
-fn typed_row(line: &str, members: &BTreeMap<String, Member>) -> Option<String> {
-    let (path, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
-    let (_, meaning) = rest.split_once(" | ")?;
-    let Member { kind, without_value } = members.get(path)?;
-    Some(format!("| `{path}` | {}{without_value} | {meaning}", (*kind)?))
+/// A documentation comment as the text of a table: the beginning of a clause, in terms of JSON.
+fn page_text(description: &str, without_value: &str) -> String {
+    let none = if without_value == " or absent" { "absent" } else { "null" };
+    let text = description.trim_end_matches('.').replace("`None`", none);
+    let is_acronym = text.chars().nth(1).is_some_and(char::is_uppercase);
+    if is_acronym { text } else { text[..1].to_lowercase() + &text[1..] }
+}
+
+/// The page with these rows in its tables, in the place of the rows about the same members of the document.
+fn with_rows(text: &str, rows: &[(String, String)]) -> String {
+    let head = |path: &str| path.split(['.', '[']).next().unwrap_or_default().to_owned();
+    let mut listed = BTreeSet::new();
+    let mut page = String::new();
+    for line in text.lines() {
+        match documented(line).first().map(|path| head(path)) {
+            None => page.push_str(&format!("{line}\n")),
+            Some(member) if listed.insert(member.clone()) => {
+                let same = rows.iter().filter(|(path, _)| head(path) == member);
+                same.for_each(|(_, row)| page.push_str(&format!("{row}\n")));
+            }
+            Some(_) => {}
+        }
+    }
+    page
 }
 
 fn page() -> PathBuf {
@@ -168,16 +199,27 @@ fn every_member_is_documented_and_nothing_else_is() {
     );
 }
 
-/// The types in the page are made from the document's: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p report --test schema`.
+/// To write them: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p report --test schema`.
 #[test]
-fn the_documented_types_are_those_of_the_members() {
+fn the_tables_are_made_from_the_types() {
     let text = fs::read_to_string(page()).unwrap();
-    let expected = with_types(&text, &all_members());
+    let expected = with_rows(&text, &rows(&all_members()));
     if std::env::var_os("MILLRACE_UPDATE_GOLDEN").is_some() {
         return fs::write(page(), expected).unwrap();
     }
     let differs = text.lines().zip(expected.lines()).find(|(old, new)| old != new);
     assert!(text == expected, "docs/state.md is out of date; first difference: {differs:?}");
+}
+
+#[test]
+fn a_row_says_in_terms_of_json_what_the_comment_says() {
+    for (comment, without_value, expected) in [
+        ("Whether the link is up.", "", "whether the link is up"),
+        ("UID of the pod; `None`: unknown.", " or null", "UID of the pod; null: unknown"),
+        ("Phase; `None`: unknown. Kept.", " or absent", "phase; absent: unknown. Kept"),
+    ] {
+        assert_eq!(page_text(comment, without_value), expected);
+    }
 }
 
 #[test]
