@@ -3,12 +3,14 @@
 use std::io::Write as _;
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use kit::{Echo, InpodOptions, WorkloadState};
 use report::CaptureState;
 use serde_json::json;
 
+use crate::attack_rules::RTNL;
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, ours, wait_relayed};
 use crate::fixtures::tables::Tables;
@@ -78,7 +80,9 @@ fn very_many_policy_rules_or_routes_keep_nothing_from_working() {
     for (at, (command, input, code)) in attacks.into_iter().enumerate() {
         let name = format!("pod-{at}");
         let pod = fixture.running_pod(PLAIN, &name);
+        let writes = RTNL.write().unwrap_or_else(PoisonError::into_inner);
         let _ = pod.sandbox.netns.pipe(command, &input);
+        drop(writes);
         let mut manifest = pod.sandbox.manifest();
         let mut set_mode = |fixture: &InPod, mode: &str| {
             manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": mode});
