@@ -80,9 +80,9 @@ fn the_first_refusal_of_a_transaction_is_known_although_the_last_do_not_fit() {
 
 #[test]
 fn a_repeated_request_has_the_same_replies_until_something_changes() {
-    const GET_NETNS_ID: u16 = 90;
-    let mut own = NetlinkRequest::new(GET_NETNS_ID, MessageFlags::NONE, &[0; 4]);
-    own.put_u32(2, std::process::id()); // NETNSA_PID: this namespace has no ID in itself
+    // There is no such link: a refusal is a reply, too.
+    let index = i32::MAX.to_ne_bytes();
+    let own = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[[0; 4], index, [0; 4], [0; 4]].concat());
     let open = |lists: Vec<_>| RepeatedRequests::open(NetlinkProtocol::Route, own.clone(), lists).unwrap();
     let changed = |first, list| ChangedReplies { first, list };
     let mut requests = open(vec![links(), links()]);
