@@ -71,10 +71,10 @@ impl RecordIndex {
         ) {
             let known = before.remove(&file.name).filter(|known| known.is_conclusive);
             let indexed = known.filter(|known| known.fingerprint == file.fingerprint).unwrap_or_else(|| {
-                let text = hostfs::read(&self.directory.join(&file.name), MAX_RECORD);
+                let loaded = load_record(&self.directory.join(&file.name));
                 // One that could not be read is tried again: the cause may be outside of the file.
-                let is_conclusive = text.is_ok() && file.fingerprint.is_conclusive(now);
-                let record = text.ok().and_then(|text| decode_record(&text)).map(Arc::new);
+                let is_conclusive = loaded.is_ok() && file.fingerprint.is_conclusive(now);
+                let record = loaded.unwrap_or_default().map(Arc::new);
                 IndexedFile { fingerprint: file.fingerprint, is_conclusive, record }
             });
             files.insert(file.name, indexed);
@@ -94,8 +94,7 @@ impl RecordIndex {
         let files = self.update_index().into_iter();
         let mut judged: Vec<_> = files.map(|(name, file)| judge(name, file.record.as_deref())).collect();
         newest_files(list_files(&self.directory).filter(ListedFile::is_record), |file| {
-            let text = hostfs::read(&self.directory.join(&file.name), MAX_RECORD).ok();
-            let record = text.and_then(|text| decode_record(&text));
+            let record = load_record(&self.directory.join(&file.name)).unwrap_or_default();
             judged.push(JudgedFile { is_excess: true, ..judge(file.name, record.as_ref()) });
         });
         // A missing namespace counts as removed only if others of its directory are visible here: this may be another directory.
@@ -220,6 +219,11 @@ fn newest_files(
 fn drain_older(files: &mut Vec<ListedFile>) -> impl Iterator<Item = ListedFile> {
     files.sort_by_key(|file| std::cmp::Reverse(file.modified));
     files.drain(MOST.min(files.len())..)
+}
+
+/// Reads a record; `None`: this version cannot decode it.
+fn load_record(path: &Path) -> Result<Option<PodRecord>, hostfs::Error> {
+    Ok(decode_record(&hostfs::read(path, MAX_RECORD)?))
 }
 
 /// Decodes a record. One of the previous version, which did not bound it, is truncated to the current limits.

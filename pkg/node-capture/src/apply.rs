@@ -30,9 +30,8 @@ impl NodePath {
             }
             Operation::AddAddress(place, name, address) => {
                 let (net, index) = self.find_link(*place, name)?;
-                // A node may have IPv6 disabled for new links only (`net.ipv6.conf.default.disable_ipv6`).
-                if *place == NetnsPlace::Node && address.addr().is_ipv6() {
-                    let _ = sysctl::write(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+                if let Some(setting) = Operation::required_setting(place, name, address) {
+                    let _ = sysctl::write(&setting, "0")?;
                 }
                 let _ = net.add_address(index, *address)?;
             }

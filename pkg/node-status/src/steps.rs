@@ -41,9 +41,8 @@ fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String>
         Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
         Operation::SetUp(place, name) => vec![format!("{}ip link set {name} up", at(place))],
         Operation::AddAddress(place, link, net) => {
-            let is_enabled_first = *place == NetnsPlace::Node && net.addr().is_ipv6();
-            let setting = format!("net/ipv6/conf/{link}/disable_ipv6");
-            let enabled = is_enabled_first.then(|| sysctl_command("", &setting, "0"));
+            let setting = Operation::required_setting(place, link, net);
+            let enabled = setting.map(|name| sysctl_command(&at(place), &name, "0"));
             enabled.into_iter().chain([format!("{}ip address add {net} dev {link}", at(place))]).collect()
         }
         Operation::SetSysctls(place, settings) => {

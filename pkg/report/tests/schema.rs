@@ -126,7 +126,7 @@ fn short(path: &str) -> String {
 }
 
 /// A row for each member, in the order of the types' fields: its path, and the row.
-fn rows(members: &BTreeMap<String, Member>) -> Vec<(String, String)> {
+fn table_rows(members: &BTreeMap<String, Member>) -> Vec<(String, String)> {
     let mut rows: Vec<(String, String)> = Vec::new();
     for (path, description) in descriptions::described_members() {
         let path = short(&path);
@@ -203,7 +203,7 @@ fn every_member_is_documented_and_nothing_else_is() {
 #[test]
 fn the_tables_are_made_from_the_types() {
     let text = fs::read_to_string(page()).unwrap();
-    let expected = with_rows(&text, &rows(&all_members()));
+    let expected = with_rows(&text, &table_rows(&all_members()));
     if std::env::var_os("MILLRACE_UPDATE_GOLDEN").is_some() {
         return fs::write(page(), expected).unwrap();
     }

@@ -49,8 +49,8 @@ fn add_descriptions(
 fn parse_fields(fields: &Fields) -> Vec<Field> {
     let named = fields.iter().filter_map(|field| {
         let ident = field.ident.as_ref()?.to_string();
-        let name = renamed(&field.attrs).unwrap_or_else(|| camel_case(&ident));
-        Some(Field { name, description: description(&field.attrs), types: type_names(&field.ty) })
+        let name = serde_name(&field.attrs).unwrap_or_else(|| camel_case(&ident));
+        Some(Field { name, description: join_documentation(&field.attrs), types: type_names(&field.ty) })
     });
     named.collect()
 }
@@ -68,7 +68,7 @@ fn type_names(of: &Type) -> Vec<String> {
 }
 
 /// The name of a field in JSON, if serde has another one for it.
-fn renamed(attributes: &[Attribute]) -> Option<String> {
+fn serde_name(attributes: &[Attribute]) -> Option<String> {
     let mut name = None;
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("serde")) {
         let parsed = attribute.parse_nested_meta(|meta| {
@@ -89,7 +89,7 @@ fn camel_case(name: &str) -> String {
     words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
 }
 
-fn description(attributes: &[Attribute]) -> String {
+fn join_documentation(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(doc) if doc.path.is_ident("doc") => match &doc.value {
             Expr::Lit(literal) => match &literal.lit {
