@@ -66,6 +66,7 @@ fn pods_of_a_node_that_disables_ipv6_for_new_links_are_captured() {
     let ztunnel = Ztunnel::start(&fixture.node, "ztunnel-a", ZtunnelOptions::default());
     let pod = fixture.pod_without_plugin(MESH, "web");
     fixture.node.netns().sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+    ztunnel.pod().netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
     fixture.announce(&ztunnel, true);
     fixture.start();
     fixture.wait_active(&ztunnel);

@@ -4,7 +4,7 @@ use kit::{Echo, Pod};
 use report::CaptureState;
 use serde_json::{Value, json};
 
-use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, starting};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
 
 /// A pod's object as the API has it, with an annotation that `number` changes.
 fn touched(peer: &Peer, number: u32) -> Value {
@@ -150,7 +150,6 @@ fn a_new_sandbox_of_the_same_pod_may_have_the_same_address() {
         assert!(fixture.is_captured(&new), "{round}");
         old = new;
     }
-    let _ = starting;
 }
 
 /// The API shows the address of an evicted ztunnel until its object is deleted, and that of any pod for a while after the node's

@@ -11,14 +11,15 @@ use crate::fixtures::ambient::{Ambient, MESH, PLAIN, dump_of, ruleset_of};
 
 const OUTSIDE: u16 = 9000;
 
-/// Adds foreign objects to the node; the first half before the agent starts, the second while it runs.
-fn foreign(netns: &Netns, tool: &str, part: u8) {
+/// Adds foreign objects to the node, the first half before the agent starts, the second while it runs; with `undo`, removes them.
+fn foreign(netns: &Netns, tool: &str, part: u8, undo: bool) {
+    let mut lines = Vec::new();
     for (ip, family, net, gateway) in
         [("ip -4", "", "10.77.0", "10.10.0.1"), ("ip -6", "6", "fd00:77:", "fd00:10::1")]
     {
         let iptables = format!("ip{family}tables-{tool}");
         let last = if family.is_empty() { format!("{net}.{part}/32") } else { format!("{net}:{part}/128") };
-        for line in [
+        lines.extend([
             // Also in our tables and among our rules.
             format!("{ip} route add {last} via {gateway} dev eth0 table 100 metric 7"),
             format!("{ip} route add {last} via {gateway} dev eth0 table 13{part}"),
@@ -30,17 +31,28 @@ fn foreign(netns: &Netns, tool: &str, part: u8) {
             format!("{iptables} -t mangle -A FOREIGN-{part} -m mark --mark 0x100/0x100 -j RETURN"),
             format!("{iptables} -t nat -A POSTROUTING -s {last} -j MASQUERADE"),
             format!("{iptables} -t filter -A FORWARD -s {last} -j ACCEPT"),
-        ] {
-            netns.sh(&line);
+        ]);
+        if part == 1 {
+            // Other components use the other tool: our objects stay in their tables.
+            lines.push(format!("ip{family}tables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
         }
     }
-    if part == 1 {
-        // Other components use the other tool: our objects stay in their tables.
-        netns.sh(&format!("iptables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
-        netns.sh(&format!("ip6tables-{} -t mangle -A FORWARD -j ACCEPT", other(tool)));
+    lines.push(format!("ipset create foreign-{part} hash:ip"));
+    lines.push(format!("ipset add foreign-{part} 10.77.0.{part}"));
+    if undo {
+        let inverse = [
+            (" add ", " del "),
+            (" -A ", " -D "),
+            (" -N ", " -X "),
+            (" create ", " destroy "),
+            (" hash:ip", ""),
+        ];
+        let undone = |line: String| inverse.iter().fold(line, |line, (from, to)| line.replace(from, to));
+        lines = lines.into_iter().rev().map(undone).collect();
     }
-    netns.sh(&format!("ipset create foreign-{part} hash:ip"));
-    netns.sh(&format!("ipset add foreign-{part} 10.77.0.{part}"));
+    for line in lines {
+        netns.sh(&line);
+    }
 }
 
 fn other(tool: &str) -> &str {
@@ -57,7 +69,7 @@ struct Fixture {
 impl Fixture {
     fn new(tool: &'static str, ztunnels: usize, env: &[(&str, &str)]) -> Self {
         let base = Ambient::stopped(NodeOptions::default(), env);
-        foreign(base.node.netns(), tool, 0);
+        foreign(base.node.netns(), tool, 0, false);
         if tool == "legacy" {
             // Listing with the other tool creates its tables.
             base.dump();
@@ -121,7 +133,7 @@ fn an_uninstallation_leaves_nothing_and_takes_nothing_of_others() {
         fixture.base.wait_enrolled(&pods[0], true);
         fixture.base.daemon().wait_until_ready();
         assert_ne!(fixture.dumps()[0], before[0]);
-        foreign(fixture.base.node.netns(), fixture.tool, 1);
+        foreign(fixture.base.node.netns(), fixture.tool, 1, false);
         let (status, log) = fixture.base.daemon.take().unwrap().terminate();
         assert!(status.success(), "{log}");
         assert_same(&without_foreign(&fixture), &before, &format!("{tool} with {count} ztunnels"));
@@ -132,36 +144,13 @@ fn an_uninstallation_leaves_nothing_and_takes_nothing_of_others() {
 /// Foreign objects added meanwhile still exist; removes them as they were added.
 fn without_foreign(fixture: &Fixture) -> Vec<String> {
     let netns = fixture.base.node.netns();
-    for (ip, family, last, via) in
-        [("ip -4", "", "10.77.0.1/32", "10.10.0.1"), ("ip -6", "6", "fd00:77::1/128", "fd00:10::1")]
-    {
-        let iptables = format!("ip{family}tables-{}", fixture.tool);
-        for line in [
-            format!("{ip} route del {last} via {via} dev eth0 table 100 metric 7"),
-            format!("{ip} route del {last} via {via} dev eth0 table 131"),
-            format!("{ip} route del {last} via {via} dev eth0"),
-            format!("{ip} rule del pref 101 from {last} lookup 131"),
-            format!("{ip} rule del pref 501 fwmark 0x200/0x200 lookup main"),
-            format!("{iptables} -t mangle -D PREROUTING -j FOREIGN-1"),
-            format!("{iptables} -t mangle -D FOREIGN-1 -m mark --mark 0x100/0x100 -j RETURN"),
-            format!("{iptables} -t mangle -X FOREIGN-1"),
-            format!("{iptables} -t nat -D POSTROUTING -s {last} -j MASQUERADE"),
-            format!("{iptables} -t filter -D FORWARD -s {last} -j ACCEPT"),
-        ] {
-            netns.sh(&line);
-        }
-    }
-    for family in ["iptables", "ip6tables"] {
-        netns.sh(&format!("{family}-{} -t mangle -D FORWARD -j ACCEPT", other(fixture.tool)));
-    }
+    foreign(netns, fixture.tool, 1, true);
     if fixture.tool == "legacy" {
         // Objects that the other tool has created by itself.
         for family in ["ip", "ip6"] {
             netns.sh(&format!("nft delete table {family} mangle"));
         }
     }
-    netns.sh("ipset del foreign-1 10.77.0.1");
-    netns.sh("ipset destroy foreign-1");
     fixture.dumps()
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kit::{Daemon, Netns, Node, Pod};
+use kit::{Daemon, Netns, Node, Pod, SetOnDrop};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -215,15 +215,6 @@ struct Flood {
     sent: AtomicUsize,
 }
 
-/// Ends the flood even if the test fails.
-struct Ends<'a>(&'a Flood);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.over.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Flood {
     fn run(&self, socket: &Path, pod: impl Fn(usize) -> String) {
         while !self.over.load(Ordering::Relaxed) {
@@ -251,7 +242,7 @@ fn during_flood(
     let flood = Flood { over: AtomicBool::new(false), sent: AtomicUsize::new(0) };
     let (before, began) = (fixture.daemon().log().len(), Instant::now());
     thread::scope(|scope| {
-        let ends = Ends(&flood);
+        let ends = SetOnDrop(&flood.over);
         scope.spawn(|| flood.run(&socket, pod));
         fixture.daemon().wait_for("the flood came", |_| flood.sent() > least);
         act(fixture);

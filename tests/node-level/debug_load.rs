@@ -10,7 +10,7 @@ use std::{
 };
 
 use clients::Crowd;
-use kit::{Daemon, Pod};
+use kit::{Daemon, Pod, SetOnDrop};
 use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH, starting};
@@ -68,15 +68,6 @@ fn probe(daemon: &Daemon, over: &AtomicBool) -> [Vec<Duration>; 2] {
     times
 }
 
-/// Sets a flag on drop.
-struct Set<'a>(&'a AtomicBool);
-
-impl Drop for Set<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn who_asks_does_not_disturb_pods_that_start() {
     let mut fixture = Ambient::new(&[]);
@@ -94,7 +85,7 @@ fn who_asks_does_not_disturb_pods_that_start() {
     let (over, daemon) = (AtomicBool::new(false), fixture.daemon.as_ref().unwrap());
     let (mut busy, mut anonymous) = (Vec::new(), 0);
     let probes = thread::scope(|scope| {
-        let end = Set(&over); // even if an ADD fails: otherwise the probes would never end
+        let end = SetOnDrop(&over); // even if an ADD fails: otherwise the probes would never end
         let probes = scope.spawn(|| probe(daemon, &over));
         while !crowd.is_done() && !probes.is_finished() {
             busy.push(add(&fixture, QUIET + busy.len()));

@@ -12,6 +12,7 @@ mod server;
 use std::time::Duration;
 
 use browser::Browser;
+use kit::base64::{Engine as _, engine::general_purpose::STANDARD};
 use report::{CaptureState, PodState, StatePart, StateReport, Unobserved};
 use serde_json::{Value, json};
 use server::Server;
@@ -488,31 +489,13 @@ fn a_screenshot_can_be_taken() {
     browser.prefer("light");
     open(&browser, &server.url());
     let shot = browser.call("Page.captureScreenshot", json!({"format": "png"}));
-    let png = from_base64(shot["data"].as_str().unwrap());
+    let png = STANDARD.decode(shot["data"].as_str().unwrap()).unwrap();
     assert!(png.starts_with(b"\x89PNG") && (20_000..200_000).contains(&png.len()), "{} bytes", png.len());
     if std::env::var_os("MILLRACE_UPDATE_SCREENSHOT").is_some() {
         std::fs::write(picture::path(), png).unwrap();
         let digest = picture::digest();
         std::fs::write(picture::digest_path(), digest).unwrap();
     }
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let value = |symbol: u8| match symbol {
-        b'A'..=b'Z' => symbol - b'A',
-        b'a'..=b'z' => symbol - b'a' + 26,
-        b'0'..=b'9' => symbol - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => panic!("not base64: {symbol}"),
-    };
-    let digits: Vec<u8> = text.bytes().filter(|symbol| *symbol != b'=').map(value).collect();
-    let bytes = |chunk: &[u8]| {
-        let bits =
-            chunk.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - chunk.len()));
-        bits.to_be_bytes()[1..chunk.len()].to_vec()
-    };
-    digits.chunks(4).flat_map(bytes).collect()
 }
 
 #[test]

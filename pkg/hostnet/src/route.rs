@@ -18,7 +18,7 @@ pub use bulk::RouteChange;
 use change::RouteVerb;
 
 /// A route of one table, created with [`Route::new`] and further fields. A route that [`RtnetlinkHandle::list_routes`]
-/// returns equals the one that was added, except for equivalent forms ([`Route::is_match_for`]).
+/// returns equals the one that was added, without values that the kernel fills in by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// IPv4 or IPv6.
@@ -43,9 +43,6 @@ pub struct Route {
     pub onlink: bool,
     /// Origin of the route.
     pub protocol: RouteProtocol,
-    /// Whether the route has properties beyond these fields: several next hops, encapsulation, metrics such as an MTU,
-    /// a source prefix. Only set in routes that were read, and not sent in requests.
-    pub unmodelled: bool,
 }
 
 /// Kind of a route (`RTN_*`), which decides what happens to its packets.
@@ -100,7 +97,6 @@ impl Route {
             metric: None,
             onlink: false,
             protocol: RouteProtocol::BOOT,
-            unmodelled: false,
         }
     }
 
@@ -113,24 +109,6 @@ impl Route {
             (_, RouteKind::Unicast, None) => RouteScope::LINK,
             _ => RouteScope::UNIVERSE,
         }
-    }
-
-    /// Returns whether this route, read from the kernel, is the desired one.
-    pub fn is_match_for(&self, desired: &Self) -> bool {
-        !self.unmodelled && *self == desired.as_read()
-    }
-
-    /// Returns this route as [`RtnetlinkHandle::list_routes`] would: without defaults, and without what the kernel
-    /// drops.
-    fn as_read(&self) -> Self {
-        let mut route = Self { unmodelled: false, ..self.clone() };
-        route.dst = route.dst.filter(|dst| dst.prefix_len() != 0);
-        if route.family == Family::V6 {
-            route.dst = route.dst.map(|dst| dst.trunc());
-            route.scope = None;
-        }
-        route.drop_kernel_defaults();
-        route
     }
 
     /// Clears values that the kernel fills in by default, so that a route reads back as it was added.

@@ -29,10 +29,10 @@ impl NodePath {
                 let _ = net.set_link_up(index)?;
             }
             Operation::AddAddress(place, name, address) => {
-                let (net, index) = self.find_link(*place, name)?;
-                if let Some(setting) = Operation::required_setting(place, name, address) {
-                    let _ = sysctl::write(&setting, "0")?;
+                if let Some(setting) = Operation::required_setting(name, address) {
+                    let _ = self.run_at(*place, || sysctl::write(&setting, "0"))?;
                 }
+                let (net, index) = self.find_link(*place, name)?;
                 let _ = net.add_address(index, *address)?;
             }
             Operation::SetSysctls(place, settings) => self.set_sysctls(*place, settings)?,

@@ -11,8 +11,8 @@ use hostnet::{IpNet, Link, PolicyRule, Route, RtnetlinkHandle, RuleAction, Table
 use journal::{Journal, JournalSection};
 use model::{Family, PodUid};
 use node_plan::{
-    NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot, is_our_rule, link_pairs,
-    watched_sysctls,
+    NodeConfig, ObservedLink, ObservedState, PathRule, ZtunnelInstance, ZtunnelSlot, find_first_priority,
+    is_our_rule, link_pairs, watched_sysctls,
 };
 use rules::ChainSet;
 
@@ -125,7 +125,7 @@ impl NodePath {
         let noted = self.journal.read_snapshot();
         let mut observed = ObservedState {
             journal: noted.section_entries(JournalSection::Settings(None)),
-            chains_noted: noted.has_notes(JournalSection::Chains(None)),
+            chains_noted: !noted.section_entries(JournalSection::Chains(None)).is_empty(),
             ..ObservedState::default()
         };
         let mut rules = Vec::new();
@@ -135,24 +135,39 @@ impl NodePath {
             }
             rules.extend(self.net.list_rules(family)?);
         }
-        self.sort_rules(&rules, &mut observed);
-        observed.rules = inside::sort_unique(std::mem::take(&mut observed.rules));
         let links = self.net.list_links()?;
         let routes = self.net.list_routes(None)?;
-        let (names, tables) = (LinkNames::from_links(&links), self.config.all_tables());
+        let names = LinkNames::from_links(&links);
+        // Also the tables of an agent with other numbers.
+        let is_marked = |rule: &PathRule| find_first_priority(&self.config, rule).is_some();
+        let marked = rules.iter().filter_map(convert::rule_from).filter(is_marked).map(|rule| rule.table);
+        let mut tables: BTreeSet<TableId> = marked.chain(self.config.all_tables()).collect();
+        let _ = tables.remove(&TableId::MAIN);
         let ours =
             routes.iter().filter(|route| route.protocol == convert::OURS && tables.contains(&route.table));
         observed.routes = ours.map(|route| convert::route_from(route, &names)).collect();
+        self.sort_rules(&rules, &mut observed);
+        observed.rules = inside::sort_unique(std::mem::take(&mut observed.rules));
         self.find_foreign(&rules, &routes, &links, &mut observed);
         self.observe_links(&links, &mut observed)?;
         Ok(observed)
     }
 
+    /// Sorts policy rules by their owner. The rules of an agent with other numbers, some of which lead to routes of ours, are ours,
+    /// too.
     fn sort_rules(&self, found: &[PolicyRule], observed: &mut ObservedState) {
         // Cilium moves the rule of the local table there, which precedes ours anyway.
         let local = (Some(self.config.priorities.first), RuleAction::Lookup(TableId::LOCAL));
+        let tables: BTreeSet<TableId> = observed.routes.iter().map(|route| route.table).collect();
+        let leading = found.iter().filter_map(convert::rule_from).filter(|rule| tables.contains(&rule.table));
+        let agents: BTreeSet<u32> =
+            leading.filter_map(|rule| find_first_priority(&self.config, &rule)).collect();
+        let is_of_agent = |rule: &PathRule| {
+            find_first_priority(&self.config, rule).is_some_and(|first| agents.contains(&first))
+        };
+        let is_ours = |rule: &PathRule| is_our_rule(&self.config, rule) || is_of_agent(rule);
         for rule in found {
-            match convert::rule_from(rule).filter(|rule| is_our_rule(&self.config, rule)) {
+            match convert::rule_from(rule).filter(is_ours) {
                 Some(rule) => observed.rules.push(rule),
                 // A rule for a certain source or destination does not match marked packets, or does so on purpose.
                 None if !rule.unmodelled
@@ -206,8 +221,10 @@ impl NodePath {
     }
 
     fn observe_links(&mut self, links: &[Link], observed: &mut ObservedState) -> Result<(), Error> {
-        let names: BTreeSet<String> =
-            ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node).collect();
+        // Without a number: links of Istio's own agent up to 1.20, whose routes would precede ours if it was killed.
+        let istios = ["istioin", "istioout"].map(str::to_owned);
+        let pairs = ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node);
+        let names: BTreeSet<String> = pairs.chain(istios).collect();
         let addresses = self.net.list_addresses()?;
         for link in links.iter().filter(|link| names.contains(&link.name)) {
             let state = ObservedLink { index: link.index.0, up: link.is_up, right: false };
@@ -228,19 +245,6 @@ impl NodePath {
         observed.inactive = firewall.inactive_rules(ChainSet::NODE, &found)?;
         (self.firewall, observed.firewall) = (Some(firewall), found.families);
         Ok(())
-    }
-
-    /// Observes both the node's firewall and the slots.
-    ///
-    /// # Errors
-    /// As [`NodePath::observe_firewall`] and [`NodePath::observe_slots`].
-    pub fn observe_rest(
-        &mut self,
-        observed: &mut ObservedState,
-        slots: &[Option<ZtunnelInstance>; 2],
-    ) -> Result<(), Error> {
-        self.observe_firewall(observed)?;
-        self.observe_slots(observed, slots)
     }
 
     /// Observes the objects of each slot's ztunnel: the peers of links, and the ztunnel's namespace.
@@ -272,7 +276,7 @@ impl NodePath {
             let mut inside_state = inside::observe_inside(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
             inside_state.journal = noted.section_entries(JournalSection::Settings(whose));
-            inside_state.chains_noted = noted.has_notes(JournalSection::Chains(whose));
+            inside_state.chains_noted = !noted.section_entries(JournalSection::Chains(whose)).is_empty();
             *slot.part_mut(&mut observed.inside) = Some(inside_state);
         }
         Ok(())

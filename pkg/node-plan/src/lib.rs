@@ -27,6 +27,6 @@ pub use state::{
     ZtunnelSlot,
 };
 pub use want::{
-    Direction, LinkPair, captured_marks, inside_table, is_our_inside_rule, is_our_rule, link_pairs,
-    member_routes, policy_rules, watched_inside_sysctls, watched_sysctls,
+    Direction, LinkPair, captured_marks, find_first_priority, inside_table, is_our_inside_rule, is_our_rule,
+    link_pairs, member_routes, policy_rules, watched_inside_sysctls, watched_sysctls,
 };

@@ -71,11 +71,10 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the setting below `/proc/sys` that has to be 0 before a link gets an address; `None`: none has to. A node may have
-    /// IPv6 disabled for new links only (`net.ipv6.conf.default.disable_ipv6`).
-    pub fn required_setting(place: &NetnsPlace, link: &str, address: &IpNet) -> Option<String> {
-        let is_required = *place == NetnsPlace::Node && address.addr().is_ipv6();
-        is_required.then(|| format!("net/ipv6/conf/{link}/disable_ipv6"))
+    /// Returns the setting below `/proc/sys` that has to be 0 before a link gets an address; `None`: none has to. A namespace may
+    /// have IPv6 disabled for new links only (`net.ipv6.conf.default.disable_ipv6`).
+    pub fn required_setting(link: &str, address: &IpNet) -> Option<String> {
+        address.addr().is_ipv6().then(|| format!("net/ipv6/conf/{link}/disable_ipv6"))
     }
 
     /// Returns a short, stable name for metrics.

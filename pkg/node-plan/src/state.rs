@@ -243,11 +243,11 @@ pub struct ObservedState {
     pub firewall: BTreeMap<Family, SavedTables>,
     /// Tables and chains of ours that the kernel does not evaluate, as text.
     pub inactive: Vec<String>,
-    /// Policy rules at our priorities that could be ours.
+    /// Policy rules at our priorities that could be ours, and those of an agent with other numbers.
     pub rules: Vec<PathRule>,
-    /// Routes of our tables.
+    /// Routes of our tables, and of those of an agent with other numbers.
     pub routes: Vec<PathRoute>,
-    /// Links with our names.
+    /// Links with our names, and those of Istio's own agent.
     pub links: BTreeMap<String, ObservedLink>,
     /// Addresses of these links.
     pub addresses: BTreeSet<(String, IpNet)>,

@@ -184,6 +184,13 @@ pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
     place && (config.all_tables().contains(&rule.table) || policy_rules(config, rule.family).contains(rule))
 }
 
+/// Returns the priority of the first of the ten rules to which a policy rule belongs by its mark, as one of an agent with any
+/// numbers; `None`: the mark is none of ours.
+pub fn find_first_priority(config: &NodeConfig, rule: &PathRule) -> Option<u32> {
+    let own = policy_rules(config, rule.family).into_iter().find(|own| own.mark == rule.mark)?;
+    rule.priority.checked_sub(own.priority - config.priorities.first)
+}
+
 /// Returns whether a policy rule in a ztunnel's namespace is ours. Istio's own agent uses the same priorities there.
 pub fn is_our_inside_rule(rule: &PathRule) -> bool {
     DELIVER.contains(&rule.priority) && rule.table == DELIVER_TABLE

@@ -41,7 +41,7 @@ fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String>
         Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
         Operation::SetUp(place, name) => vec![format!("{}ip link set {name} up", at(place))],
         Operation::AddAddress(place, link, net) => {
-            let setting = Operation::required_setting(place, link, net);
+            let setting = Operation::required_setting(link, net);
             let enabled = setting.map(|name| sysctl_command(&at(place), &name, "0"));
             enabled.into_iter().chain([format!("{}ip address add {net} dev {link}", at(place))]).collect()
         }

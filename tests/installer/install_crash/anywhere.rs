@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kit::Container;
+use kit::{Container, SetOnDrop};
 use serde_json::json;
 
-use super::victim::{Ends, assert_complete, assert_runs, started, temporaries};
+use super::victim::{assert_complete, assert_runs, started, temporaries};
 use crate::fixtures::random::random;
 use crate::install_heal::fixture::{Files, HOLDER, HealFixture, OURS, networks, replace};
 
@@ -40,7 +40,7 @@ fn after_any_kill_every_file_is_whole_and_the_next_start_makes_all_right() {
     let (pen, over) = (Mutex::new(0), AtomicBool::new(false));
     let fixture = Fixture { files, container, versions: [length, length + 1], pen, over };
     thread::scope(|scope| {
-        let _ends = Ends(&fixture.over);
+        let _ends = SetOnDrop(&fixture.over);
         let writer = scope.spawn(|| until_over(&fixture, || fixture.write(SEED + 1)));
         let checker = scope.spawn(|| until_over(&fixture, || fixture.check()));
         kills(&fixture, || !writer.is_finished() && !checker.is_finished());
@@ -49,7 +49,7 @@ fn after_any_kill_every_file_is_whole_and_the_next_start_makes_all_right() {
 
 /// Runs a thread's work until the test is over.
 fn until_over(fixture: &Fixture, work: impl FnOnce()) {
-    let _ends = Ends(&fixture.over);
+    let _ends = SetOnDrop(&fixture.over);
     work();
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kit::{Container, Node, NodeOptions};
+use kit::{Container, Node, NodeOptions, SetOnDrop};
 use rustix::process::Signal;
 
-use super::victim::{Ends, assert_complete, started, temporaries};
+use super::victim::{assert_complete, started, temporaries};
 use crate::fixtures::random::random;
 use crate::install_heal::fixture::{entries_of, names, networks};
 
@@ -84,7 +84,7 @@ fn a_conversion_that_is_killed_anywhere_leaves_a_network_and_can_be_taken_back()
     let fixture = Fixture { node, container, fresh: Mutex::new(()), over: AtomicBool::new(false) };
     fixture.make_fresh();
     thread::scope(|scope| {
-        let _ends = Ends(&fixture.over);
+        let _ends = SetOnDrop(&fixture.over);
         let checker = scope.spawn(|| fixture.check());
         fixture.rounds(|| !checker.is_finished());
     });
@@ -169,7 +169,7 @@ impl Fixture {
 
     /// Checks the network continuously: there is always one.
     fn check(&self) {
-        let _ends = Ends(&self.over);
+        let _ends = SetOnDrop(&self.over);
         let net_d = self.node.net_d();
         for look in 0_u32.. {
             if self.over.load(Ordering::Relaxed) {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,13 +40,4 @@ pub(crate) fn assert_complete(directory: &Path) {
 pub(crate) fn assert_runs(plugin: &Path) {
     let output = std::process::Command::new(plugin).env("CNI_COMMAND", "VERSION").output().unwrap();
     assert!(output.status.success(), "{output:?}");
-}
-
-/// Ends observing threads even if the test's own thread panics.
-pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -49,6 +49,7 @@ pub use artefacts::{
     binary, copy_program, has_other_users, kit_traffic, sandboxed, skip, write_script, write_without_ipv6,
 };
 pub use attack::{HalfOpen, LegacyLock, LockHolder};
+pub use base64;
 pub use client::{Answer, Client};
 pub use container::{Container, Daemon, NETWORK_CONFIG, logged};
 pub use fake_api::{FakeApi, FakeEvents, FakeReply, FakeRequest};
@@ -71,6 +72,6 @@ pub use traffic::{
     Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, become_user, connect,
 };
 pub use user_netns::UserNetns;
-pub use wait::{Condition, found_within, holds_for, until, until_steady, until_within};
+pub use wait::{Condition, SetOnDrop, found_within, holds_for, until, until_steady, until_within};
 pub use watch::{Counts, UplinkWatch};
 pub use ztunnel::{Relayed, Via, Ztunnel, ZtunnelOptions};

@@ -1,6 +1,7 @@
 //! Polling for a state without notification: of another process, of the kernel or of an API server.
 
 use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,4 +105,14 @@ pub fn until_steady<T: PartialEq>(quiet: Duration, what: impl Display, mut ask: 
 fn pause_after(waited: Duration, took: Duration) -> Duration {
     let [shortest, longest] = PAUSES;
     (waited / 16).max(took * 3).clamp(shortest, longest)
+}
+
+/// Sets a flag on drop, also when a test fails, so that the threads that poll it end.
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

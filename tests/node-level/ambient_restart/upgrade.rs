@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, Pod, UplinkWatch};
+use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, Pod, SetOnDrop, UplinkWatch};
+use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, starting};
 
@@ -35,15 +36,6 @@ fn watch_over(netns: &Netns, wanted: &BTreeSet<String>, over: &AtomicBool) -> (u
         missing.extend(wanted.difference(&found).cloned());
     }
     (looks, missing)
-}
-
-/// Ends the watch even if the test fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Part of the name of objects that are made and removed last.
@@ -134,7 +126,7 @@ fn an_upgrade_removes_nothing_and_breaks_nothing() {
     let (over, monitors) = (AtomicBool::new(false), Monitors::start(node.netns()));
     let looked = std::thread::scope(|scope| {
         let watching = scope.spawn(|| watch_over(node.netns(), &wanted, &over));
-        let over = Over(&over);
+        let over = SetOnDrop(&over);
         for _ in 0..3 {
             let (status, log) = fixture.daemon.take().unwrap().terminate();
             assert!(status.success(), "{log}");
@@ -223,4 +215,66 @@ fn a_start_that_knows_pods_without_addresses_releases_nothing() {
         }
     }
     assert!(pods.iter().all(|pod| fixture.is_captured(pod)), "{:?}", began.elapsed());
+}
+
+/// The rules of its predecessor would precede its own, and lead to routes that nobody maintains.
+#[test]
+fn an_agent_with_other_numbers_replaces_the_rules_and_routes_of_its_predecessor() {
+    let mut fixture = Ambient::new(&[]);
+    let old = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    let node = Arc::clone(&fixture.node);
+    let numbers = |family: &str| {
+        let rules = node.netns().sh(&format!("ip {family} rule"));
+        let places = rules.lines().map(|line| line.split(':').next().unwrap().parse().unwrap());
+        let ours: Vec<u32> = places.filter(|place| !matches!(place, 0 | 32766 | 32767)).collect();
+        let routes = node.netns().sh(&format!("ip -json {family} route show table all"));
+        let routes: Vec<Value> = serde_json::from_str(&routes).unwrap();
+        let tables = routes.iter().filter_map(|route| route["table"].as_str()?.parse::<u32>().ok());
+        (ours, tables.filter(|table| (100..200).contains(table)).count())
+    };
+    for first in [100_u32, 5000] {
+        fixture.container.set_env("AMBIENT_TABLES", "1200,1201,1210,1220,1230");
+        fixture.container.set_env("AMBIENT_RULE_PRIORITY", &first.to_string());
+        fixture.restart();
+        let expected = ((first..first + 10).collect::<Vec<u32>>(), 0);
+        assert_eq!(["-4", "-6"].map(numbers), [expected.clone(), expected], "{}", fixture.dump());
+        assert!(fixture.is_captured(&pod));
+    }
+    let _new = fixture.ztunnel("ztunnel-b");
+    fixture.manifests.remove_pod("istio-system", old.name());
+    let _ = old.delete();
+    fixture.settle();
+    assert!(fixture.is_captured(&pod) && fixture.is_reached_through_ztunnel(&pod));
+}
+
+/// It removes them when it ends, unless it is killed.
+#[test]
+fn links_of_istios_own_agent_do_not_take_what_is_ours() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.pod_without_plugin(MESH, "web");
+    let ip = pod.ip(false);
+    for line in [
+        "ip link add istioin type veth peer name istioout",
+        "ip link set istioin up",
+        "ip link set istioout up",
+        "ip address add 192.168.126.1/30 dev istioin",
+        "ip address add 192.168.127.1/30 dev istioout",
+        &format!("ip route add {ip} via 192.168.126.2 dev istioin table 100"),
+        "ip route add default via 192.168.127.2 dev istioout table 101",
+        "ip rule add priority 101 fwmark 0x100/0x100 lookup 101",
+        "ip rule add priority 103 lookup 100",
+        "ipset create ztunnel-pods-ips hash:ip comment",
+        &format!("ipset add ztunnel-pods-ips {ip}"),
+    ] {
+        fixture.node.netns().sh(line);
+    }
+    fixture.start();
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    fixture.wait_enrolled(&pod, true);
+    assert!(fixture.is_captured(&pod) && fixture.is_reached_through_ztunnel(&pod));
+    assert_eq!(fixture.explain("mesh/web").code, "captured");
 }

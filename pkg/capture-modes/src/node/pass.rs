@@ -270,7 +270,9 @@ impl NodeCapture {
             }
             return Ok(());
         }
-        Ok(self.path.observe_rest(observed, &desired.slots).map_err(|error| error.to_string())?)
+        let to_message = |error: node_capture::Error| Reason::from(error.to_string());
+        self.path.observe_firewall(observed).map_err(to_message)?;
+        self.path.observe_slots(observed, &desired.slots).map_err(to_message)
     }
 
     /// Applies the steps, up to the first that fails.

@@ -76,7 +76,8 @@ impl NodeCapture {
         let active = known.active.filter(|slot| slot.select_from(&slots).is_some());
         let members = self.remaining_members(state, handed_over, &observed);
         let desired = DesiredState { slots, active, members, fallback: self.fallback };
-        self.path.observe_rest(&mut observed, &desired.slots).map_err(to_message)?;
+        self.path.observe_firewall(&mut observed).map_err(to_message)?;
+        self.path.observe_slots(&mut observed, &desired.slots).map_err(to_message)?;
         for table in observed.firewall.values_mut().flat_map(|found| found.tables.values_mut()) {
             table.rules.retain(|rule| !leads_to_probes(rule));
         }

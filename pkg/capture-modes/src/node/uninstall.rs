@@ -1,8 +1,6 @@
 //! Removal of all our objects from the node's network namespace, and from those of its ztunnels, based on what the
 //! kernel shows.
 
-use std::net::IpAddr;
-
 use model::Reason;
 use node_capture::NodePath;
 use node_plan::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan_operations};
@@ -56,13 +54,12 @@ pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Res
     let mut observed = path.observe_network().map_err(to_message)?;
     path.observe_firewall(&mut observed).map_err(to_message)?;
     let known = KernelSlots::from(&settings.node, &observed);
-    let mut slots = [None, None];
+    let mut slots: [Option<ZtunnelInstance>; 2] = [None, None];
     for slot in ZtunnelSlot::BOTH {
         let ips = slot.select_from(&known.ips);
         // One ztunnel can be in both slots after an interrupted plan. It is cleared once.
-        let again =
-            slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_any_address(other, ips));
-        if ips.is_empty() || again {
+        let is_same = |other: &ZtunnelInstance| other.ips.iter().any(|ip| ips.contains(ip));
+        if ips.is_empty() || slots.iter().flatten().any(is_same) {
             continue;
         }
         match path.locate_ztunnel(&format!("slot {slot}").into(), ips, false) {
@@ -73,8 +70,4 @@ pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Res
     }
     path.observe_slots(&mut observed, &slots).map_err(to_message)?;
     Ok(observed)
-}
-
-fn has_any_address(ztunnel: &ZtunnelInstance, ips: &[IpAddr]) -> bool {
-    ztunnel.ips.iter().any(|ip| ips.contains(ip))
 }

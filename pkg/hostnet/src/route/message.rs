@@ -18,14 +18,9 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
-const RTA_METRICS: u16 = 8;
-const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_MARK: u16 = 16;
 const RTA_VIA: u16 = 18;
-const RTA_ENCAP_TYPE: u16 = 21;
-const RTA_ENCAP: u16 = 22;
-const RTA_NH_ID: u16 = 30;
 
 /// `RTNH_F_ONLINK`.
 const ONLINK: u32 = 0x4;
@@ -175,7 +170,6 @@ fn parse_unless(flags: u32, reply: &ReceivedMessage<'_>) -> Result<Option<Route>
     let mut route = Route::new(family, kind_from(header.kind), None, TableId(u32::from(header.table)));
     route.protocol = RouteProtocol(header.protocol);
     route.onlink = header.flags & ONLINK != 0;
-    route.unmodelled = header.src_len != 0 || header.tos != 0;
     for attribute in attributes {
         read_attribute(&attribute?, &header, &mut route)?;
     }
@@ -196,9 +190,6 @@ fn read_attribute(
         RTA_PRIORITY => route.metric = Some(attribute.read_u32()?),
         RTA_PREFSRC => route.prefsrc = Some(wire::read_ip(attribute)?),
         RTA_TABLE => route.table = TableId(attribute.read_u32()?),
-        RTA_SRC | RTA_METRICS | RTA_MULTIPATH | RTA_VIA | RTA_ENCAP | RTA_ENCAP_TYPE | RTA_NH_ID => {
-            route.unmodelled = true;
-        }
         _ => {}
     }
     Ok(())

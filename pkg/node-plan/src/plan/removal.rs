@@ -1,13 +1,16 @@
 //! Removal of our objects: those that are no longer desired, or, if nothing is desired, all of them.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use super::{firewall::firewall_removal, route_step};
 use crate::{
     config::NodeConfig,
     diff,
     operation::{NetnsPlace, Operation, RouteEdit},
-    state::{DesiredState, ObservedState, PathRule, ZtunnelSlot},
+    state::{DesiredState, ObservedState, PathRule, ZtunnelInstance, ZtunnelSlot},
     want,
 };
 
@@ -34,18 +37,13 @@ pub(super) fn tidy_steps(
     let stale = diff::stale_routes(&want::node_routes(config, desired), &observed.routes);
     // Routes over a deleted link are deleted explicitly, too: it is fine if they no longer exist.
     steps.extend(route_step(NetnsPlace::Node, stale, RouteEdit::Delete));
-    for slot in ZtunnelSlot::BOTH {
-        if desired.ztunnel_in(slot).is_some() {
-            steps.extend(tidy_inside(config, slot, desired, observed));
-            continue;
-        }
-        let links = want::link_pairs(slot).into_iter().map(|pair| pair.node);
-        steps.extend(
-            links
-                .filter(|link| observed.links.contains_key(link))
-                .map(|link| Operation::DeleteLink(NetnsPlace::Node, link)),
-        );
+    for (slot, ztunnel) in desired.occupied_slots() {
+        steps.extend(tidy_inside(config, slot, ztunnel, observed));
     }
+    let kept: BTreeSet<String> =
+        desired.occupied_slots().flat_map(|(slot, _)| want::link_pairs(slot)).map(|pair| pair.node).collect();
+    let links = observed.links.keys().filter(|link| !kept.contains(*link));
+    steps.extend(links.cloned().map(|link| Operation::DeleteLink(NetnsPlace::Node, link)));
     let unused = observed.sets.keys().filter(|family| !families.contains(family));
     steps.extend(unused.copied().map(Operation::DestroySet));
     steps
@@ -54,12 +52,10 @@ pub(super) fn tidy_steps(
 fn tidy_inside(
     config: &NodeConfig,
     slot: ZtunnelSlot,
-    desired: &DesiredState,
+    ztunnel: &ZtunnelInstance,
     observed: &ObservedState,
 ) -> Vec<Operation> {
-    let (Some(ztunnel), Some(inside)) = (desired.ztunnel_in(slot), slot.select_from(&observed.inside)) else {
-        return Vec::new();
-    };
+    let Some(inside) = slot.select_from(&observed.inside) else { return Vec::new() };
     let place = NetnsPlace::Ztunnel(slot);
     let (rules, routes) = want::inside_routing(config, ztunnel);
     let mut steps: Vec<Operation> = diff::missing_elements(&inside.rules, &rules)
