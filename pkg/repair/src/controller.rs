@@ -125,7 +125,7 @@ impl RepairController {
         let (mut rules, mut last) = (KeptRules::default(), LastError::default());
         // The current attempt, which may wait for the API server: running pods do not wait for it.
         let mut attempt: Option<BoxFuture<'_, (RepairTask, RepairOutcome)>> = None;
-        let mut watch = if keeps_rules { start_watch() } else { None };
+        let (mut watch, mut unwatched) = (None::<SidecarWatch>, LastError::default());
         let mut pods = Box::pin(self.client.watch_all::<Pod, ObservedPod>(&self.options.pod_collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
@@ -152,6 +152,7 @@ impl RepairController {
                 },
                 () = sleep_until(pass), if keeps_rules && sidecars.is_complete() => {
                     sidecars.set_excluded(excluded());
+                    watch = watch.or_else(|| start_watch(&mut unwatched));
                     let watcher = watch.as_ref().map(SidecarWatch::watcher);
                     self.keep_rules(&mut rules, &sidecars, watcher, false).await;
                     let kept = sidecars.all_pods();
@@ -276,13 +277,15 @@ impl RepairController {
     }
 }
 
-/// Starts the watch. `None`, after a log message: comparisons are triggered by the clock only.
-fn start_watch() -> Option<SidecarWatch> {
+/// Starts the watch. `None`, after a log message for an error other than the `last`: only the clock triggers comparisons.
+fn start_watch(last: &mut LastError) -> Option<SidecarWatch> {
     let started = SidecarWatch::start();
-    let failed = |error| {
+    if let Err(error) = &started
+        && last.replace(error)
+    {
         warn!(target: "repair", %error, "pods' network namespaces cannot be watched; comparing rules at intervals");
-    };
-    started.map_err(failed).ok()
+    }
+    started.ok()
 }
 
 /// Waits for the end of the current attempt; forever if there is none.

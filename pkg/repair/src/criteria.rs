@@ -1,7 +1,5 @@
 //! Criteria for broken pods.
 
-use std::fmt;
-
 use model::{ContainerStatus, Termination};
 
 use crate::observed_pod::ObservedPod;
@@ -19,28 +17,12 @@ pub struct RepairCriteria {
     pub exit_code: i32,
 }
 
-/// Observed signs of a broken pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Breakage {
-    /// The init container that failed.
-    pub container: String,
-    /// Exit code of the container.
-    pub exit_code: i32,
-}
-
-/// Formats the signs as a clause.
-impl fmt::Display for Breakage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its init container {} failed with exit code {}", self.container, self.exit_code)
-    }
-}
-
 impl RepairCriteria {
-    /// Returns the signs that a pod is broken; `None` if it is not, or is already being deleted.
+    /// Returns the signs that a pod is broken, as a clause; `None` if it is not, or is already being deleted.
     ///
     /// Detects an init container that failed and was restarted, as in Istio, and also one in its first failure, and one
     /// that is never restarted.
-    pub fn find_breakage(&self, pod: &ObservedPod) -> Option<Breakage> {
+    pub fn find_breakage(&self, pod: &ObservedPod) -> Option<String> {
         let has = |key: &String| pod.annotations.contains(key);
         if pod.is_terminating || !(self.sidecar_annotation.is_empty() || has(&self.sidecar_annotation)) {
             return None;
@@ -48,7 +30,7 @@ impl RepairCriteria {
         pod.init_containers.iter().find_map(|container| self.container_failure(container))
     }
 
-    fn container_failure(&self, container: &ContainerStatus) -> Option<Breakage> {
+    fn container_failure(&self, container: &ContainerStatus) -> Option<String> {
         if !(self.init_container.is_empty() || container.name == self.init_container) {
             return None;
         }
@@ -58,7 +40,7 @@ impl RepairCriteria {
         }
         let ends = container.state.terminated.iter().chain(&container.last_state.terminated);
         let failure = ends.into_iter().find(|ended| self.is_sought(ended))?;
-        Some(Breakage { container: container.name.clone(), exit_code: failure.exit_code })
+        Some(format!("its init container {} failed with exit code {}", container.name, failure.exit_code))
     }
 
     fn is_sought(&self, ended: &Termination) -> bool {
@@ -132,10 +114,8 @@ mod tests {
             (&none, &none, false),
         ] {
             let found = criteria().find_breakage(&validation(state, last));
-            assert_eq!(found.is_some(), broken, "{state} after {last}");
-            assert!(
-                found.is_none_or(|found| found.container == "istio-validation" && found.exit_code == 126)
-            );
+            let clause = "its init container istio-validation failed with exit code 126";
+            assert_eq!(found.as_deref(), broken.then_some(clause), "{state} after {last}");
         }
         assert_eq!(criteria().find_breakage(&pod(&none)), None);
         assert_eq!(criteria().find_breakage(&pod(&json!([{"name": "other", "state": failed(126)}]))), None);

@@ -81,18 +81,9 @@ impl From<netns::Error> for InPlaceError {
     }
 }
 
-/// Result of a repair in place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InPlaceReport {
-    /// Rules are in place; the differences that were restored.
-    Repaired(Vec<String>),
-    /// Nothing was missing.
-    Unchanged,
-}
-
 impl InPlaceRepair {
-    /// Applies missing rules of a pod that the plugin would redirect, and verifies them in the kernel. Blocks for some
-    /// tens of milliseconds. `pods`: all known pods of the node.
+    /// Applies missing rules of a pod that the plugin would redirect, verifies them in the kernel, and returns the differences that
+    /// were restored. Blocks for some tens of milliseconds. `pods`: all known pods of the node.
     ///
     /// # Errors
     /// The step that failed. Completed steps are kept and count in the next attempt.
@@ -101,7 +92,7 @@ impl InPlaceRepair {
         pod: &Pod,
         redirect: Arc<SidecarRedirect>,
         pods: &KnownPods,
-    ) -> Result<InPlaceReport, InPlaceError> {
+    ) -> Result<Vec<String>, InPlaceError> {
         let (ids, records) = (PodIds::from(pod), self.pod_records());
         let record = newest_by_pod(&records, [ids]).into_values().next();
         let recorded = record.and_then(recorded_netns);
@@ -117,10 +108,7 @@ impl InPlaceRepair {
         let (redirect, rules) =
             recorded.map_or((redirect, None), |(redirect, rules)| (redirect, Some(rules)));
         let families = family_choice(&redirect, rules.as_ref());
-        Ok(match self.restore_pod(&netns, &pod.name(), &redirect, families, rules.as_ref(), existing)? {
-            missing if missing.is_empty() => InPlaceReport::Unchanged,
-            missing => InPlaceReport::Repaired(missing),
-        })
+        self.restore_pod(&netns, &pod.name(), &redirect, families, rules.as_ref(), existing)
     }
 
     /// Restores a pod's rules in its namespace, the recorded ones if there are any, and returns the differences.

@@ -16,7 +16,7 @@ mod sidecar_rules;
 mod sidecar_watch;
 
 pub use controller::{RepairController, RepairOptions, RepairReport, RepairedPod};
-pub use criteria::{Breakage, RepairCriteria};
+pub use criteria::RepairCriteria;
 pub use in_place::{AddRecords, InPlaceError, InPlaceRepair};
 pub use metrics::RepairMetrics;
 pub use observed_pod::ObservedPod;

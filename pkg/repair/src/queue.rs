@@ -9,10 +9,7 @@ use kube_api::ListEvent;
 use model::PodName;
 use retry::{Attempts, Backoff};
 
-use crate::{
-    criteria::{Breakage, RepairCriteria},
-    observed_pod::ObservedPod,
-};
+use crate::{criteria::RepairCriteria, observed_pod::ObservedPod};
 
 /// Interval between two pods: at most ten a second, however many fail at the same time.
 const PACE: Duration = Duration::from_millis(100);
@@ -34,8 +31,8 @@ const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
 pub struct RepairTask {
     /// The pod as last observed.
     pub pod: ObservedPod,
-    /// The signs that it is broken.
-    pub breakage: Breakage,
+    /// The signs that it is broken, as a clause.
+    pub breakage: String,
     /// Whether an earlier attempt was successful or skipped: this one is reported only if its result differs.
     pub is_recheck: bool,
 }
@@ -58,7 +55,7 @@ pub enum RepairOutcome {
 #[derive(Debug)]
 struct BrokenPod {
     pod: ObservedPod,
-    breakage: Breakage,
+    breakage: String,
     due: Instant,
     failures: Attempts,
     outdated: Attempts,

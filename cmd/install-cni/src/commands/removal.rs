@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use console::Printer;
-use report::{CaptureState, Comparison, RedirectionMode, StateReport, sanitize_text, tables};
+use report::{CaptureState, Comparison, PodState, RedirectionMode, StateReport, sanitize_text, tables};
 use serde::Serialize;
 
 /// Everything to be removed, as plain text and in the notation of the kernel's own tools.
@@ -48,9 +48,7 @@ impl RemovalPlan {
         let documented = documented.map(|file| format!("{} {}: {}", file.kind, file.path, file.message));
         let (files, mut unknown) = files.unwrap_or_else(|| (documented.collect(), Vec::new()));
         unknown.extend(tables::unobserved_parts(state));
-        let is_left = |capture| !matches!(capture, CaptureState::Outside | CaptureState::Pending);
-        let pods =
-            state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::InPod) && is_left(pod.capture));
+        let pods = state.pods.iter().filter(|pod| may_have_rules(pod));
         let pods =
             pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
         let cleaned = |all: Vec<String>| all.iter().map(|text| sanitize_text(text)).collect();
@@ -81,7 +79,45 @@ impl RemovalPlan {
     }
 }
 
+/// Whether a pod may have rules of in-pod capture.
+fn may_have_rules(pod: &PodState) -> bool {
+    match (pod.mode, pod.capture) {
+        (Some(RedirectionMode::InPod), CaptureState::Outside | CaptureState::Pending) => {
+            !pod.kernel.observed.is_empty()
+        }
+        (Some(RedirectionMode::InPod), _) => true,
+        (None, CaptureState::Leaving) => pod.kernel.netns.is_some(), // known with in-pod capture only
+        _ => false,
+    }
+}
+
 /// Returns our objects that exist in the kernel.
 fn observed_objects<T: std::fmt::Display>(compared: &Comparison<T>) -> Vec<String> {
     compared.observed.iter().flatten().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use report::{KernelView, NetnsRef};
+
+    use super::*;
+
+    #[test]
+    fn pods_that_leave_the_mesh_or_whose_rules_do_not_stay_are_listed() {
+        use CaptureState::{Captured, Leaving, Pending};
+        let found = KernelView { netns: Some(NetnsRef::default()), ..KernelView::default() };
+        let ruled = KernelView { observed: vec!["its rules".to_owned()], ..found.clone() };
+        let in_pod = Some(RedirectionMode::InPod);
+        for (mode, capture, kernel, expected) in [
+            (in_pod, Captured, KernelView::default(), true),
+            (in_pod, Pending, ruled, true),
+            (in_pod, Pending, found.clone(), false),
+            (None, Leaving, found.clone(), true),
+            (None, Leaving, KernelView::default(), false),
+            (Some(RedirectionMode::Sidecar), Captured, found, false),
+        ] {
+            let pod = PodState { mode, capture, kernel, ..PodState::default() };
+            assert_eq!(may_have_rules(&pod), expected, "{pod:?}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use model::{EventLevel, Pod};
 use pod_identity::KnownPods;
 
 use super::RepairController;
-use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
+use crate::{ObservedPod, RepairMode, RepairTask};
 
 /// Time limit of one request.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -97,7 +97,8 @@ impl RepairController {
         let in_place = self.in_place.clone();
         let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, redirect, &known)).await;
         match done {
-            Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
+            Ok(Ok(differences)) if differences.is_empty() => Attempt::Unchanged,
+            Ok(Ok(differences)) => Attempt::Done {
                 level: EventLevel::Normal,
                 reason: "BrokenPodRepaired",
                 message: format!(
@@ -106,7 +107,6 @@ impl RepairController {
                     differences.join("; ")
                 ),
             },
-            Ok(Ok(InPlaceReport::Unchanged)) => Attempt::Unchanged,
             Ok(Err(error)) => Attempt::Failed(format!("{}; {error}", task.breakage)),
             Err(error) => Attempt::Failed(format!("{}; defect: {error}", task.breakage)),
         }

@@ -61,8 +61,9 @@ impl RepairController {
         only_new: bool,
     ) {
         let (all, pods) = (pods.known_pods(), pods.all_pods());
-        let new = || SidecarRuleReconciler::new(self.in_place.clone(), self.options.dry_run, watcher);
+        let new = || SidecarRuleReconciler::new(self.in_place.clone(), self.options.dry_run);
         let mut reconciler = rules.reconciler.take().unwrap_or_else(new);
+        reconciler.watcher = watcher;
         let pass = tokio::task::spawn_blocking(move || {
             let reports = reconciler.pass(&all, &pods, only_new).map_err(|error| error.to_string());
             (reconciler, reports)
