@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::{SelectorError, selector::split_selector};
+use crate::selector::split_selector;
 
 /// Maximum length of a key's value, in bytes.
 const MAX_TEXT: usize = 64 * 1024;
@@ -34,73 +34,31 @@ pub struct ReadinessConfig {
     pub requirements: Vec<PodRequirement>,
 }
 
-/// The reason why a ConfigMap is invalid, and the key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("key {key:?}: {mistake}")]
-pub struct ConfigError {
-    /// The key in `data`.
-    pub key: String,
-    /// The error in its value.
-    pub mistake: ConfigMistake,
-}
-
-/// An error in a value of the ConfigMap.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigMistake {
-    /// The value is too long.
-    #[error("the value has more than {MAX_TEXT} bytes")]
-    TooLong,
-    /// The value cannot be parsed.
-    #[error("the value is invalid YAML: {0}")]
-    NotYaml(String),
-    /// The value is not a list of entries.
-    #[error("the value must be a list of entries with name, selector and namespace")]
-    NotAList,
-    /// A member of an entry is not a string.
-    #[error("{member} of entry {entry:?} must be a string")]
-    NotText {
-        /// The entry's name or index.
-        entry: String,
-        /// The member.
-        member: &'static str,
-    },
-    /// A selector is invalid.
-    #[error("entry {entry:?}: {cause}")]
-    Selector {
-        /// The entry's name or index.
-        entry: String,
-        /// The cause.
-        cause: SelectorError,
-    },
-    /// There are too many selectors.
-    #[error("there are more than {MAX_SELECTORS} selectors")]
-    TooMany,
-}
-
 impl ReadinessConfig {
     /// Parses all keys of a ConfigMap's `data`. A value is a list of entries, or one entry, as before Istio 1.10.
     ///
     /// # Errors
-    /// The first error. A configuration with an error is rejected as a whole, because a missing requirement would let pods start
-    /// too early.
-    pub fn parse(data: &BTreeMap<String, String>) -> Result<ReadinessConfig, ConfigError> {
+    /// The first error, with its key, as a message. A configuration with an error is rejected as a whole, because a missing
+    /// requirement would let pods start too early.
+    pub fn parse(data: &BTreeMap<String, String>) -> Result<ReadinessConfig, String> {
         let mut all = BTreeSet::new();
         for (key, text) in data {
-            let read = parse_requirements(text).and_then(|some| {
-                all.extend(some);
-                if all.len() > MAX_SELECTORS { Err(ConfigMistake::TooMany) } else { Ok(()) }
-            });
-            read.map_err(|mistake| ConfigError { key: key.clone(), mistake })?;
+            let invalid = |mistake: String| format!("key {key:?}: {mistake}");
+            all.extend(parse_requirements(text).map_err(invalid)?);
+            if all.len() > MAX_SELECTORS {
+                return Err(invalid(format!("there are more than {MAX_SELECTORS} selectors")));
+            }
         }
         Ok(ReadinessConfig { requirements: all.into_iter().collect() })
     }
 }
 
-fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> {
+fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, String> {
     if text.len() > MAX_TEXT {
-        return Err(ConfigMistake::TooLong);
+        return Err(format!("the value has more than {MAX_TEXT} bytes"));
     }
-    let documents = cluster_facts::parse_yaml(text).map_err(ConfigMistake::NotYaml)?;
+    let documents = cluster_facts::parse_yaml(text);
+    let documents = documents.map_err(|cause| format!("the value is invalid YAML: {cause}"))?;
     let mut entries = Vec::new();
     for document in documents {
         match document {
@@ -113,9 +71,9 @@ fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> 
     all.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
 }
 
-fn read_requirements(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, ConfigMistake> {
+fn read_requirements(number: usize, entry: &Value) -> Result<Vec<PodRequirement>, String> {
     if !entry.is_object() {
-        return Err(ConfigMistake::NotAList);
+        return Err("the value must be a list of entries with name, selector and namespace".to_owned());
     }
     let by_number = || (number + 1).to_string();
     let name = Some(read_text(&by_number(), entry, "name")?)
@@ -123,18 +81,18 @@ fn read_requirements(number: usize, entry: &Value) -> Result<Vec<PodRequirement>
         .unwrap_or_else(by_number);
     let namespace = read_text(&name, entry, "namespace")?;
     let selectors = split_selector(&read_text(&name, entry, "selector")?);
-    let selectors = selectors.map_err(|cause| ConfigMistake::Selector { entry: name, cause })?;
+    let selectors = selectors.map_err(|cause| format!("entry {name:?}: {cause}"))?;
     let requirements =
         selectors.into_iter().map(|selector| PodRequirement { namespace: namespace.clone(), selector });
     Ok(requirements.collect())
 }
 
 /// Returns a member's text; empty if it is absent.
-fn read_text(entry_name: &str, entry: &Value, member: &'static str) -> Result<String, ConfigMistake> {
+fn read_text(entry_name: &str, entry: &Value, member: &str) -> Result<String, String> {
     match entry.get(member) {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(ConfigMistake::NotText { entry: entry_name.to_owned(), member }),
+        Some(_) => Err(format!("{member} of entry {entry_name:?} must be a string")),
     }
 }
 
@@ -144,7 +102,7 @@ mod tests {
 
     fn parse(values: &[(&str, &str)]) -> Result<Vec<String>, String> {
         let data = values.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
-        let config = ReadinessConfig::parse(&data).map_err(|error| error.to_string())?;
+        let config = ReadinessConfig::parse(&data)?;
         Ok(config.requirements.iter().map(ToString::to_string).collect())
     }
 

@@ -8,28 +8,12 @@ use retry::LastError;
 use serde::Deserialize;
 use tracing::{error, info};
 
-use crate::{ConfigError, ReadinessConfig, TaintOptions};
+use crate::{ReadinessConfig, TaintOptions};
 
 /// Interval between two requests for the ConfigMap.
 const POLL: Duration = Duration::from_secs(10);
 /// Timeout of one request.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// The reason why there is no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigReadError {
-    /// The ConfigMap cannot be read.
-    #[error(transparent)]
-    Api(#[from] kube_api::Error),
-    /// The ConfigMap is invalid.
-    #[error("cannot use ConfigMap {name}: {cause}")]
-    Invalid {
-        /// Namespace and name.
-        name: String,
-        /// The error in it.
-        cause: ConfigError,
-    },
-}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -46,13 +30,14 @@ pub(crate) struct ConfigSource<'a> {
 }
 
 impl ConfigSource<'_> {
-    /// Reads the current configuration.
-    pub(crate) async fn read_config(&self) -> Result<ReadinessConfig, ConfigReadError> {
+    /// Reads the current configuration; returns why there is none, as a message.
+    pub(crate) async fn read_config(&self) -> Result<ReadinessConfig, String> {
         let TaintOptions { config_namespace, config_name, .. } = self.options;
         let name = format!("{config_namespace}/{config_name}");
         let path = format!("/api/v1/namespaces/{config_namespace}/configmaps/{config_name}");
-        let map: ConfigMap = self.client.get(&format!("ConfigMap {name}"), &path, LIMIT).await?;
-        ReadinessConfig::parse(&map.data).map_err(|cause| ConfigReadError::Invalid { name, cause })
+        let map = self.client.get::<ConfigMap>(&format!("ConfigMap {name}"), &path, LIMIT).await;
+        let map = map.map_err(|error| error.to_string())?;
+        ReadinessConfig::parse(&map.data).map_err(|cause| format!("cannot use ConfigMap {name}: {cause}"))
     }
 
     /// Returns the first configuration that is valid and differs from `known`. One that is invalid or cannot be read is logged, and

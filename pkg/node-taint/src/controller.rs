@@ -7,11 +7,7 @@ use retry::LastError;
 use tokio::time::timeout;
 use tracing::info;
 
-use crate::{
-    ReadinessConfig, TAINT,
-    config_source::{ConfigReadError, ConfigSource},
-    pass::TaintPass,
-};
+use crate::{ReadinessConfig, TAINT, config_source::ConfigSource, pass::TaintPass};
 
 /// Time limit of a single pass over all nodes.
 const ONCE: Duration = Duration::from_secs(300);
@@ -27,25 +23,6 @@ pub struct TaintOptions {
     pub config_name: String,
     /// Label selector of the nodes to handle; empty: all.
     pub node_selector: String,
-}
-
-/// The reason why a single pass is incomplete.
-#[derive(Debug, thiserror::Error)]
-pub enum OnceError {
-    /// There is no configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigReadError),
-    /// Nodes or pods could not be listed.
-    #[error("cannot list nodes and pods within {} s", ONCE.as_secs())]
-    NotListed,
-    /// Taints could not be changed.
-    #[error("cannot change the taints of {count} nodes within {} s: {names}", ONCE.as_secs())]
-    Unsettled {
-        /// Number of nodes.
-        count: usize,
-        /// Names of up to ten of them.
-        names: String,
-    },
 }
 
 /// Adds and removes the taint.
@@ -75,19 +52,19 @@ impl TaintController {
     /// Evaluates every node once, and returns when the taints of all nodes are as desired.
     ///
     /// # Errors
-    /// There is no valid configuration, or the pass took longer than five minutes.
-    pub async fn run_once(&self) -> Result<(), OnceError> {
+    /// There is no valid configuration, or the pass took longer than five minutes; the reason as a message.
+    pub async fn run_once(&self) -> Result<(), String> {
         let config = self.config_source().read_config().await?;
         log_config(&config);
         let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
         if timeout(ONCE, pass.reconcile_nodes()).await.is_err() {
-            return Err(match pass.unsettled_nodes() {
-                None => OnceError::NotListed,
-                Some(nodes) => {
-                    let names = nodes.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-                    OnceError::Unsettled { count: nodes.len(), names }
-                }
-            });
+            let seconds = ONCE.as_secs();
+            let Some(nodes) = pass.unsettled_nodes() else {
+                return Err(format!("cannot list nodes and pods within {seconds} s"));
+            };
+            let (count, names) = (nodes.len(), nodes.iter().take(NAMED).copied().collect::<Vec<_>>());
+            let names = names.join(", ");
+            return Err(format!("cannot change the taints of {count} nodes within {seconds} s: {names}"));
         }
         let (nodes, tainted) = pass.index.node_counts();
         info!(target: "taint", nodes, tainted, "all nodes are in the desired state");

@@ -16,13 +16,13 @@ mod pass;
 mod queue;
 mod selector;
 
-pub use config::{ConfigError, PodRequirement, ReadinessConfig};
-pub use controller::{OnceError, TaintController, TaintOptions};
+pub use config::{PodRequirement, ReadinessConfig};
+pub use controller::{TaintController, TaintOptions};
 pub use index::{NodeIndex, NodeObservation, NodeVerdict};
 pub use leadership::{LEASE_NAMESPACE, lease_options, run_while_leading};
 pub use observed::{ObservedNode, ReadinessPod};
 pub use queue::TaintQueue;
-pub use selector::{SelectorError, check_selector};
+pub use selector::check_selector;
 
 use kube_api::NodeTaint;
 

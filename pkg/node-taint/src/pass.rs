@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use futures_util::{
     StreamExt as _,
-    future::BoxFuture,
+    future::{self, BoxFuture},
     stream::{self, BoxStream, FuturesUnordered, SelectAll},
 };
 use kube_api::{ApiErrorKind, Collection, Error, KubeClient, ListEvent, TaintChange};
-use model::{Node, Pod};
+use model::{Node, ObjectMeta, Pod};
 use retry::LastError;
+use serde::de::DeserializeOwned;
 use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
 
@@ -20,8 +21,6 @@ use crate::{
 
 /// Maximum number of concurrent changes.
 const MAX_CHANGES: usize = 8;
-
-type Observed = Result<NodeObservation, Error>;
 
 struct ChangeOutcome {
     node: String,
@@ -35,9 +34,8 @@ pub(crate) struct TaintPass<'a> {
     client: &'a KubeClient,
     pub(crate) index: NodeIndex,
     queue: TaintQueue,
-    observed: SelectAll<BoxStream<'a, Observed>>,
+    observed: SelectAll<BoxStream<'a, NodeObservation>>,
     changes: FuturesUnordered<BoxFuture<'a, ChangeOutcome>>,
-    watch_error: LastError,
     change_error: LastError,
 }
 
@@ -56,7 +54,6 @@ impl<'a> TaintPass<'a> {
             queue: TaintQueue::default(),
             observed,
             changes: FuturesUnordered::new(),
-            watch_error: LastError::default(),
             change_error: LastError::default(),
         }
     }
@@ -86,25 +83,13 @@ impl<'a> TaintPass<'a> {
         tokio::select! {
             biased;
             Some(outcome) = self.changes.next() => self.finish_change(outcome),
-            Some(observed) = self.observed.next() => self.apply_observation(observed),
+            Some(observation) = self.observed.next() => self.apply_observation(observation),
             () = wait_until(self.queue.next_due()), if has_room => {}
         }
         self.start_changes();
     }
 
-    fn apply_observation(&mut self, observed: Observed) {
-        let observation = match observed {
-            Ok(observation) => observation,
-            Err(error) => {
-                if self.watch_error.replace(&error) {
-                    warn!(target: "taint", %error, "cannot watch; taints stay as they are");
-                }
-                return;
-            }
-        };
-        if self.watch_error.clear() {
-            info!(target: "taint", "watching again");
-        }
+    fn apply_observation(&mut self, observation: NodeObservation) {
         let was_complete = self.index.is_complete();
         for node in self.index.observe(observation) {
             match self.index.needed_change(&node) {
@@ -186,28 +171,54 @@ fn log_change(node: &str, change: TaintChange, verdict: &NodeVerdict) {
     }
 }
 
-fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observed> {
+fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, NodeObservation> {
     let collection = Collection {
         kind: "Node",
         label_selector: Some(selector.to_owned()).filter(|selector| !selector.is_empty()),
         ..Collection::default()
     };
-    let nodes = client.watch_all::<Node, ObservedNode>(&collection);
-    nodes.map(|event| event.map(NodeObservation::Nodes)).boxed()
+    watch_collection::<Node, ObservedNode>(client, &collection, NodeObservation::Nodes)
 }
 
-fn watch_pods<'a>(client: &KubeClient, number: usize, pods: &PodRequirement) -> BoxStream<'a, Observed> {
+fn watch_pods<'a>(
+    client: &KubeClient,
+    number: usize,
+    pods: &PodRequirement,
+) -> BoxStream<'a, NodeObservation> {
     let collection = Collection {
         kind: "Pod",
         namespace: Some(pods.namespace.clone()).filter(|namespace| !namespace.is_empty()),
         label_selector: Some(pods.selector.clone()),
         ..Collection::default()
     };
-    let pods = client.watch_all::<Pod, ReadinessPod>(&collection);
-    pods.map(move |event: Result<ListEvent<ReadinessPod>, Error>| {
-        event.map(|event| NodeObservation::Pods(number, event))
-    })
-    .boxed()
+    let observe = move |event| NodeObservation::Pods(number, event);
+    watch_collection::<Pod, ReadinessPod>(client, &collection, observe)
+}
+
+/// Watches a collection. Logs each error of this watch once, and its recovery: other watches may work meanwhile.
+fn watch_collection<'a, O, T>(
+    client: &KubeClient,
+    collection: &Collection,
+    observe: impl Fn(ListEvent<T>) -> NodeObservation + Send + 'a,
+) -> BoxStream<'a, NodeObservation>
+where
+    O: DeserializeOwned + AsRef<ObjectMeta> + 'static,
+    T: From<O> + Send + 'static,
+{
+    let (resource, mut last) = (collection.kind, LastError::default());
+    let Collection { namespace, label_selector, .. } = collection.clone();
+    let (namespace, selector) = (namespace.unwrap_or_default(), label_selector.unwrap_or_default());
+    let observed = client.watch_all::<O, T>(collection).filter_map(move |event| {
+        match &event {
+            Ok(_) if last.clear() => info!(target: "taint", resource, namespace, selector, "watch restored"),
+            Err(error) if last.replace(error) => {
+                warn!(target: "taint", resource, namespace, selector, %error, "watch failed");
+            }
+            Ok(_) | Err(_) => {}
+        }
+        future::ready(event.ok().map(&observe))
+    });
+    observed.boxed()
 }
 
 async fn wait_until(due: Option<Instant>) {

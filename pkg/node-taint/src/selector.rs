@@ -6,59 +6,41 @@ const MAX_LENGTH: usize = 2048;
 /// Longest part of a label's key or value, in bytes: a DNS subdomain and a slash before a name.
 const MAX_WORD: usize = 317;
 
-/// The reason why a text is not a label selector.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SelectorError {
-    /// The selector is empty, and would match every pod.
-    #[error("the selector is empty")]
-    Empty,
-    /// The selector is too long.
-    #[error("the selector has more than {MAX_LENGTH} bytes")]
-    TooLong,
-    /// A part of it is not a valid requirement.
-    #[error("{0:?} is not a label requirement, such as app=web, tier!=db, app in (a,b), app or !app")]
-    Invalid(String),
-}
-
-/// Splits a selector at its commas, as Istio does, except within parentheses. Each part is a separate selector.
-pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, SelectorError> {
-    if text.len() > MAX_LENGTH {
-        return Err(SelectorError::TooLong);
-    }
+/// Splits a selector at its commas, as Istio does, except within parentheses. Each part is a separate selector; the error is a
+/// message.
+pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, String> {
+    check_selector(text)?;
     let parts = split_parts(text);
-    let parts: Vec<&str> = parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect();
-    if parts.is_empty() {
-        return Err(SelectorError::Empty);
-    }
-    parts.into_iter().map(|part| check_part(part).map(|()| part.to_owned())).collect()
+    if parts.is_empty() { Err("the selector is empty".to_owned()) } else { Ok(parts) }
 }
 
 /// Checks a label selector whose parts must all match, such as one of nodes; an empty selector matches everything.
 ///
 /// # Errors
-/// It is too long, or a part of it is not a valid requirement.
-pub fn check_selector(text: &str) -> Result<(), SelectorError> {
-    match split_selector(text) {
-        Ok(_) | Err(SelectorError::Empty) => Ok(()),
-        Err(error) => Err(error),
+/// It is too long, or a part of it is not a valid requirement; the error as a message.
+pub fn check_selector(text: &str) -> Result<(), String> {
+    if text.len() > MAX_LENGTH {
+        return Err(format!("the selector has more than {MAX_LENGTH} bytes"));
+    }
+    match split_parts(text).into_iter().find(|part| !is_requirement(part)) {
+        None => Ok(()),
+        Some(part) => Err(format!(
+            "{part:?} is not a label requirement, such as app=web, tier!=db, app in (a,b), app or !app"
+        )),
     }
 }
 
-fn split_parts(text: &str) -> Vec<&str> {
+fn split_parts(text: &str) -> Vec<String> {
     let mut depth = 0_i32;
-    text.split(|character| {
+    let parts = text.split(|character| {
         match character {
             '(' => depth += 1,
             ')' => depth -= 1,
             _ => {}
         }
         character == ',' && depth == 0
-    })
-    .collect()
-}
-
-fn check_part(part: &str) -> Result<(), SelectorError> {
-    if is_requirement(part) { Ok(()) } else { Err(SelectorError::Invalid(part.to_owned())) }
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
 fn is_requirement(part: &str) -> bool {
@@ -144,13 +126,13 @@ mod tests {
             "!",
             &long,
         ] {
-            assert!(matches!(split_selector(text), Err(SelectorError::Invalid(_))), "{text}");
+            assert!(check_selector(text).is_err(), "{text}");
         }
         for text in ["", " ", ",,"] {
-            assert_eq!(split_selector(text), Err(SelectorError::Empty), "{text:?}");
+            assert!(split_selector(text).is_err() && check_selector(text).is_ok(), "{text:?}");
         }
-        assert_eq!(split_selector(&"a,".repeat(2000)), Err(SelectorError::TooLong));
-        assert_eq!((check_selector(""), check_selector("a=b,c!=d")), (Ok(()), Ok(())));
+        assert!(split_selector(&"a,".repeat(2000)).is_err());
+        assert_eq!(check_selector("a=b,c!=d"), Ok(()));
         assert!(check_selector("a=(").is_err());
     }
 }

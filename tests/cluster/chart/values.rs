@@ -312,6 +312,18 @@ fn the_taint_controller_may_have_a_user_of_its_own_on_openshift() {
 }
 
 #[test]
+fn the_taint_controller_logs_as_the_agents_do() {
+    let Some(helm) = Helm::find() else { return };
+    let set = ["millrace.taintController.enabled=true", "global.logAsJson=true", "logging.level=debug"];
+    let objects = helm.template(&set).unwrap();
+    for (kind, name) in [("Deployment", "istio-cni-taint"), ("DaemonSet", "istio-cni-node")] {
+        let arguments = &object(&objects, kind, name)["spec"]["template"]["spec"]["containers"][0]["args"];
+        let expected = (&json!("--log_output_level=debug"), &json!("--log_as_json"));
+        assert_eq!((&arguments[0], &arguments[1]), expected, "{kind}");
+    }
+}
+
+#[test]
 fn a_variable_may_come_from_a_field() {
     let Some(helm) = Helm::find() else { return };
     let source = json!({"fieldRef": {"fieldPath": "status.hostIP"}});

@@ -106,3 +106,21 @@ fn a_single_pass_evaluates_every_node_and_ends() {
     let line = format!("istio-cni-taint: cannot use ConfigMap {config_map}: {why}");
     kit::until("the reason", || kit::has_line(&daemon.log(), &line));
 }
+
+/// As for an entry of a namespace without a Role there.
+#[test]
+fn a_watch_that_works_shows_nothing_of_one_that_is_forbidden() {
+    let Some(fixture) = TaintFixture::start("taint-forbidden", Rights::Manifest) else { return };
+    fixture.configure(&json!({"config": "- {selector: app=t-none, namespace: default}"}));
+    fixture.create_ready_node("a", &json!([]));
+    let daemon = fixture.controller();
+    let mut is_ready = false;
+    kit::until("it tries again, with changes of nodes in between", || {
+        is_ready = !is_ready;
+        fixture.set_node_ready("a", is_ready);
+        fixture.requests("pods").len() > 2
+    });
+    assert_eq!(daemon.logged("watch failed", "(403)"), 1, "{}", daemon.log());
+    assert!(!daemon.has_logged("watch restored", &[]), "{}", daemon.log());
+    assert!(!fixture.is_tainted("a"));
+}
