@@ -2,10 +2,10 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use kube_api::{ConditionStatus, Error, KubeClient, NodeCondition};
+use kube_api::{KubeClient, NodeCondition};
 use model::Reason;
 use retry::{Attempts, Backoff, LastError};
 use tokio::time::{sleep, timeout};
@@ -34,15 +34,15 @@ const LAST_BACKOFF: Duration = Duration::from_secs(60);
 const UNINSTALL_UPDATE: Duration = Duration::from_secs(1);
 
 fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondition {
-    let (status, reason, message) = match (installer, agent) {
-        (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why.into()),
-        (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why.into()),
+    let (holds, reason, message) = match (installer, agent) {
+        (Err(why), _) => (false, NOT_INSTALLED, why.into()),
+        (_, Err(why)) => (false, NETWORK_NOT_READY, why.into()),
         (Ok(()), Ok(())) => {
             let message = "the plugin is installed, and the node's network matches the desired state";
-            (ConditionStatus::True, "Ready", message.to_owned())
+            (true, "Ready", message.to_owned())
         }
     };
-    NodeCondition { kind: KIND, status, reason, message }
+    NodeCondition { kind: KIND, holds, reason, message }
 }
 
 /// Condition last reported, and when.
@@ -67,10 +67,10 @@ impl LastReported {
         }
         let Some((last, when)) = &self.last else {
             let is_starting = now.saturating_duration_since(self.started) < START;
-            return condition.status == ConditionStatus::True || !is_starting;
+            return condition.holds || !is_starting;
         };
         let since = now.saturating_duration_since(*when);
-        match (last.status == condition.status, last == condition) {
+        match (last.holds == condition.holds, last == condition) {
             (false, _) => true,
             (true, false) => since >= MESSAGE_INTERVAL,
             (true, true) => since >= HEARTBEAT,
@@ -94,8 +94,7 @@ pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>
         if let Some(client) = cluster.client()
             && last_report.is_due(&condition, Instant::now())
         {
-            let before = last_report.last.as_ref().map(|(last, _)| last.status);
-            match publish_condition(&client, &node, before, &condition).await {
+            match client.set_node_condition(&node, &condition, None).await {
                 Ok(()) => {
                     if last_error.clear() {
                         info!(target: "install", "node condition updated again");
@@ -114,33 +113,15 @@ pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>
     }
 }
 
-/// `before`: the status last reported, if known.
-async fn publish_condition(
-    client: &KubeClient,
-    node: &str,
-    before: Option<ConditionStatus>,
-    condition: &NodeCondition,
-) -> Result<(), Error> {
-    let before = match before {
-        Some(before) => Some(before),
-        // The previous agent may have reported the same status.
-        None => client.node_condition(node, KIND).await?,
-    };
-    let changed = before != Some(condition.status);
-    client.set_node_condition(node, condition, SystemTime::now(), changed).await
-}
-
 /// Reports that nothing of ours is on the node any more; returns an error as a message.
 pub(crate) async fn publish_uninstalled(client: &KubeClient, node: &str) -> Result<(), String> {
     let condition = NodeCondition {
         kind: KIND,
-        status: ConditionStatus::False,
+        holds: false,
         reason: "Uninstalled",
         message: "the plugin was removed from the node".to_owned(),
     };
-    match timeout(UNINSTALL_UPDATE, client.set_node_condition(node, &condition, SystemTime::now(), true))
-        .await
-    {
+    match timeout(UNINSTALL_UPDATE, client.set_node_condition(node, &condition, Some(true))).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!(
             "cannot set the condition {KIND} of node {node}: no answer within {UNINSTALL_UPDATE:?}"
@@ -163,15 +144,15 @@ mod tests {
     #[test]
     fn the_installation_comes_before_the_network() {
         let no = |why: &str| Err(Reason::from(why));
-        for (installer, agent, status, reason, message) in [
-            (no("a"), no("b"), ConditionStatus::False, "NotInstalled", "a"),
-            (no("a"), Ok(()), ConditionStatus::False, "NotInstalled", "a"),
-            (Ok(()), no("b"), ConditionStatus::False, "NetworkNotReady", "b"),
+        for (installer, agent, reason, message) in [
+            (no("a"), no("b"), "NotInstalled", "a"),
+            (no("a"), Ok(()), "NotInstalled", "a"),
+            (Ok(()), no("b"), "NetworkNotReady", "b"),
         ] {
             let made = decide_condition(installer, agent);
-            assert_eq!((made.status, made.reason, made.message.as_str()), (status, reason, message));
+            assert_eq!((made.holds, made.reason, made.message.as_str()), (false, reason, message));
         }
-        assert_eq!((ready().kind, ready().status, ready().reason), (KIND, ConditionStatus::True, "Ready"));
+        assert_eq!((ready().kind, ready().holds, ready().reason), (KIND, true, "Ready"));
     }
 
     #[test]

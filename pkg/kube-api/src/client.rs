@@ -77,10 +77,10 @@ impl KubeClient {
     /// # Panics
     /// Outside of an async runtime.
     pub fn new(connection: &ApiConnection) -> Result<KubeClient, Error> {
+        let failed = |cause| Error::Connection { server: connection.server.clone(), cause };
         let url = connection.server.parse::<http::Uri>();
-        let url = url.map_err(|cause| Error::connection(&connection.server, &cause))?;
-        let transport = Transport::new(connection)
-            .map_err(|cause| Error::Connection { server: connection.server.clone(), cause })?;
+        let url = url.map_err(|cause| failed(describe_error(&cause)))?;
+        let transport = Transport::new(connection).map_err(failed)?;
         // Not through `kube::Config`, which would link every authentication method into the program.
         Ok(KubeClient { kube: kube::Client::new(BaseUriLayer::new(url).layer(transport), "default") })
     }
@@ -124,8 +124,8 @@ impl KubeClient {
 
     /// Whether the API server is ready to serve, so that its refusals are final: one that has just started has not read its roles
     /// yet, and then forbids this request, too; one without its storage finds no service account. A server that does not accept our
-    /// credential is asked anonymously, and counts as ready if it accepts no anonymous requests. `expires`: when our token expires, in seconds since 1970; then no server
-    /// accepts it any longer.
+    /// credential is asked anonymously, and counts as ready if it accepts no anonymous requests. `expires`: when our token expires,
+    /// in seconds since 1970; then no server accepts it any longer.
     pub async fn server_is_ready(&self, limit: Duration, expires: Option<i64>) -> bool {
         match self.ask_readiness(None, limit).await {
             Some((401, now)) if expires.is_some_and(|expires| expires <= now) => false,

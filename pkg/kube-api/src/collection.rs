@@ -68,16 +68,16 @@ impl KubeClient {
         let mut config = Config::default().any_semantic();
         config.field_selector.clone_from(&collection.field_selector);
         config.label_selector.clone_from(&collection.label_selector);
-        let doing = format!("watch objects of kind {}", collection.kind);
         config.initial_list_strategy = InitialListStrategy::StreamingList;
         let streamed = watcher(api.clone(), config).default_backoff();
         let streamed = streamed.take_while(|event| future::ready(!cannot_stream(event)));
         let mut gathered = GatheredList(None);
+        let streamed = streamed.filter_map(move |event| future::ready(gathered.handle_event(event)));
         let followed =
             FollowedCollection { client: self.kube.clone(), api, resource, collection: collection.clone() };
         let listed = StreamBackoff::new(followed.events(), DefaultBackoff::default());
-        let event = streamed.chain(listed);
-        event.filter_map(move |event| future::ready(gathered.handle_event(event, &doing)))
+        let doing = format!("watch objects of kind {}", collection.kind);
+        streamed.chain(listed).map(move |event| event.map_err(|cause| watch_error(&doing, cause)))
     }
 }
 
@@ -100,8 +100,7 @@ impl<T> GatheredList<T> {
     fn handle_event<O>(
         &mut self,
         event: watcher::Result<Event<SlimObject<O, T>>>,
-        doing: &str,
-    ) -> Option<Result<ListEvent<T>, Error>> {
+    ) -> Option<watcher::Result<ListEvent<T>>> {
         match event {
             Ok(Event::Init) => {
                 self.0 = Some(Vec::new());
@@ -118,7 +117,7 @@ impl<T> GatheredList<T> {
             Ok(Event::Delete(one)) => one.object.map(|one| Ok(ListEvent::Deleted(one))),
             Err(cause) => {
                 self.0 = None;
-                Some(Err(watch_error(doing, cause)))
+                Some(Err(cause))
             }
         }
     }
@@ -137,7 +136,7 @@ mod tests {
 
     fn told(events: Vec<watcher::Result<Event<SlimObject<Pod, Pod>>>>) -> Vec<String> {
         let mut gathered = GatheredList(None);
-        let told = events.into_iter().filter_map(|event| gathered.handle_event(event, "watch"));
+        let told = events.into_iter().filter_map(|event| gathered.handle_event(event));
         let words = told.map(|told| match told {
             Ok(ListEvent::Reset(list)) => {
                 format!("={}", list.into_iter().map(|pod| pod.metadata.name).collect::<Vec<_>>().join(","))

@@ -11,64 +11,50 @@ use crate::{
     event::rfc3339,
 };
 
-model::word_enum! {
-    /// Status of a condition.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum ConditionStatus {
-        /// The condition holds.
-        True = "True",
-        /// The condition does not hold.
-        False = "False",
-        /// Unknown whether the condition holds.
-        Unknown = "Unknown",
-    }
-}
-
 /// A node condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCondition {
     /// Type of the condition, such as `IstioCNIReady`. A node has one of each type.
     pub kind: &'static str,
-    /// Status of the condition.
-    pub status: ConditionStatus,
+    /// Whether the condition holds, so that its status is `True`, or else `False`.
+    pub holds: bool,
     /// Reason, a CamelCase word.
     pub reason: &'static str,
     /// Message, a sentence.
     pub message: String,
 }
 
-impl KubeClient {
-    /// Returns the status of the node's condition of this type; `None` if the node has none.
-    ///
-    /// # Errors
-    /// The API server did not respond within ten seconds.
-    pub async fn node_condition(&self, node: &str, kind: &str) -> Result<Option<ConditionStatus>, Error> {
-        let shown: Node = self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
-        Ok(read_status(&shown, kind))
+impl NodeCondition {
+    fn status_name(&self) -> &'static str {
+        if self.holds { "True" } else { "False" }
     }
+}
 
-    /// Sets a condition of the node; others are kept. `changed`: the status differs from the previous one, and the transition time
-    /// is `now`.
+impl KubeClient {
+    /// Sets a condition of the node; others are kept. `changed`: whether that changes its status, and so the time of its transition;
+    /// `None`: if the node shows another status.
     ///
     /// # Errors
-    /// The API server did not apply the change within ten seconds.
+    /// The API server did not apply the change, with ten seconds for each of two requests.
     pub async fn set_node_condition(
         &self,
         node: &str,
         condition: &NodeCondition,
-        now: SystemTime,
-        changed: bool,
+        changed: Option<bool>,
     ) -> Result<(), Error> {
+        let path = format!("/api/v1/nodes/{node}");
+        let changed = match changed {
+            Some(changed) => changed,
+            None => {
+                let shown: Node = self.get(&format!("node {node}"), &path, LIMIT).await?;
+                condition_status(&shown.status.conditions, condition.kind) != Some(condition.status_name())
+            }
+        };
+        let patch = condition_patch(condition, SystemTime::now(), changed);
         let doing = format!("set the condition {} of node {node}", condition.kind);
-        let path = format!("/api/v1/nodes/{node}/status");
-        let change = ObjectChange::StrategicMergePatch(condition_patch(condition, now, changed));
-        self.change_object(doing, &path, change, LIMIT).await
+        let change = ObjectChange::StrategicMergePatch(patch);
+        self.change_object(doing, &format!("{path}/status"), change, LIMIT).await
     }
-}
-
-fn read_status(node: &Node, kind: &str) -> Option<ConditionStatus> {
-    let status = condition_status(&node.status.conditions, kind)?;
-    Some(ConditionStatus::from_name(status).unwrap_or(ConditionStatus::Unknown))
 }
 
 /// Returns the patch. The API server merges conditions by type, and keeps omitted members.
@@ -76,7 +62,7 @@ fn condition_patch(condition: &NodeCondition, now: SystemTime, changed: bool) ->
     let now = rfc3339(now);
     let mut entry = json!({
         "type": condition.kind,
-        "status": condition.status.as_str(),
+        "status": condition.status_name(),
         "reason": condition.reason,
         "message": condition.message,
         "lastHeartbeatTime": now,
@@ -97,7 +83,7 @@ mod tests {
     fn a_heartbeat_leaves_the_time_of_the_transition_alone() {
         let condition = NodeCondition {
             kind: "IstioCNIReady",
-            status: ConditionStatus::True,
+            holds: true,
             reason: "Ready",
             message: "It is.".to_owned(),
         };
@@ -112,24 +98,5 @@ mod tests {
         assert_eq!(condition_patch(&condition, now, false), json!({"status": {"conditions": [expected]}}));
         expected["lastTransitionTime"] = json!("2023-11-14T22:13:20Z");
         assert_eq!(condition_patch(&condition, now, true), json!({"status": {"conditions": [expected]}}));
-    }
-
-    #[test]
-    fn the_condition_of_the_type_is_read_and_no_other() {
-        let node = json!({"status": {"conditions": [
-            {"type": "Ready", "status": "True"},
-            {"type": "A", "status": "False"},
-            {"type": "B", "status": "True"},
-            {"type": "C", "status": "Unknown"},
-        ]}});
-        let node: Node = serde_json::from_value(node).unwrap();
-        for (kind, expected) in [
-            ("A", Some(ConditionStatus::False)),
-            ("B", Some(ConditionStatus::True)),
-            ("C", Some(ConditionStatus::Unknown)),
-            ("D", None),
-        ] {
-            assert_eq!(read_status(&node, kind), expected, "{kind}");
-        }
     }
 }

@@ -59,10 +59,6 @@ impl Error {
         }
     }
 
-    pub(crate) fn connection(server: &str, cause: &(dyn std::error::Error + 'static)) -> Error {
-        Error::Connection { server: server.to_owned(), cause: describe_error(cause) }
-    }
-
     pub(crate) fn unavailable(doing: impl Into<String>, cause: impl Into<String>) -> Error {
         Error::Request { doing: doing.into(), cause: cause.into(), kind: ApiErrorKind::Unavailable }
     }

@@ -84,26 +84,20 @@ impl KubeClient {
         subject: &EventObject,
         event: &Notice,
         times: u32,
-        now: SystemTime,
     ) -> Result<String, Error> {
         let doing = format!("publish the Event {} about {subject}", event.reason);
         let path = format!("/api/v1/namespaces/{}/events", subject.namespace());
+        let now = SystemTime::now();
         let name = subject.event_name(now);
         let change = ObjectChange::Create(event_body(&name, node, subject, event, times, now));
         self.change_object(doing, &path, change, LIMIT).await.map(|()| name)
     }
 
     /// Updates the count of an Event that has occurred again.
-    async fn count_event(
-        &self,
-        name: &str,
-        subject: &EventObject,
-        count: u32,
-        now: SystemTime,
-    ) -> Result<(), Error> {
+    async fn count_event(&self, name: &str, subject: &EventObject, count: u32) -> Result<(), Error> {
         let doing = format!("count the Event {name} about {subject}");
         let path = format!("/api/v1/namespaces/{}/events/{name}", subject.namespace());
-        let patch = json!({"count": count, "lastTimestamp": rfc3339(now)});
+        let patch = json!({"count": count, "lastTimestamp": rfc3339(SystemTime::now())});
         self.change_object(doing, &path, ObjectChange::MergePatch(patch), LIMIT).await
     }
 }

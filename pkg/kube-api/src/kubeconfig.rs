@@ -128,7 +128,7 @@ fn kubeconfig_cause(cause: String) -> Error {
 }
 
 fn kubeconfig_error(cause: impl std::error::Error + 'static) -> Error {
-    Error::connection(KUBECONFIG, &cause)
+    kubeconfig_cause(describe_error(&cause))
 }
 
 /// Returns the configuration of a context; `None`: the current one. Not through [`Config::from_custom_kubeconfig`], which matches

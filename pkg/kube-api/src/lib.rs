@@ -35,7 +35,7 @@ mod watch;
 pub use apiclient::{confirm_tls_provider, describe_tls_provider};
 pub use client::{ApiConnection, KubeClient, sleep_for};
 pub use collection::{Collection, ListEvent};
-pub use condition::{ConditionStatus, NodeCondition};
+pub use condition::NodeCondition;
 pub use error::{ApiErrorKind, Error};
 pub use event::EventRecorder;
 #[cfg(feature = "kubectl")]

@@ -1,7 +1,7 @@
 //! Watches that begin with an ordinary list, for API servers without streaming lists. Unlike kube's own watcher, the list is read
 //! object by object as it arrives.
 
-use std::{collections::VecDeque, fmt::Debug, future, pin::Pin, time::Duration};
+use std::{future, pin::Pin, time::Duration};
 
 use futures_util::{
     Stream, StreamExt as _,
@@ -9,39 +9,39 @@ use futures_util::{
 };
 use hyper::body::Body as _;
 use kube::{
-    Api, Resource,
+    Api, Resource as _,
     api::{ListParams, VersionMatch, WatchParams},
     client::Body,
     core::{ApiResource, Request, Status, WatchEvent},
-    runtime::watcher::{Error, Event},
+    runtime::watcher::{self, Error},
 };
 use model::ObjectMeta;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    Collection,
+    Collection, ListEvent,
     bounded::{BodyBound, MAX_ERROR},
     pieces::ListSplitter,
+    slim::SlimObject,
 };
 
 /// Maximum time without data within a list.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// A followed collection, and its client.
-pub(crate) struct FollowedCollection<K> {
+pub(crate) struct FollowedCollection<O, T> {
     pub(crate) client: kube::Client,
-    pub(crate) api: Api<K>,
+    pub(crate) api: Api<SlimObject<O, T>>,
     pub(crate) resource: ApiResource,
     pub(crate) collection: Collection,
 }
 
-type WatchResult<K> = Result<Event<K>, Error>;
-type WatchStream<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
+type ChangeStream<O, T> = BoxStream<'static, kube::Result<WatchEvent<SlimObject<O, T>>>>;
 
-enum ListWatchState<K> {
+enum ListWatchState<O, T> {
     Begin,
     Listed(String),
-    Watching(String, WatchStream<K>),
+    Watching(String, ChangeStream<O, T>),
 }
 
 #[derive(Deserialize)]
@@ -49,40 +49,34 @@ struct ListHead {
     metadata: ObjectMeta,
 }
 
-impl<K> FollowedCollection<K>
+impl<O, T> FollowedCollection<O, T>
 where
-    K: Resource<DynamicType = ApiResource> + DeserializeOwned + Clone + Debug + Send + 'static,
+    O: DeserializeOwned + AsRef<ObjectMeta> + 'static,
+    T: From<O> + Send + 'static,
 {
     /// Returns a list, then each change, and a new list when changes are lost. Errors are reported; the next step retries.
-    pub(crate) fn events(self) -> impl Stream<Item = WatchResult<K>> + Send {
-        let begin = (self, ListWatchState::Begin, VecDeque::new());
-        stream::unfold(begin, |(followed, mut state, mut due)| async move {
+    pub(crate) fn events(self) -> impl Stream<Item = watcher::Result<ListEvent<T>>> + Send {
+        stream::unfold((self, ListWatchState::Begin), |(followed, mut state)| async move {
             loop {
-                if let Some(event) = due.pop_front() {
-                    return Some((event, (followed, state, due)));
+                let (event, next) = followed.advance_state(state).await;
+                state = next;
+                if let Some(event) = event {
+                    return Some((event, (followed, state)));
                 }
-                state = followed.advance_state(state, &mut due).await;
             }
         })
     }
 
     async fn advance_state(
         &self,
-        state: ListWatchState<K>,
-        due: &mut VecDeque<WatchResult<K>>,
-    ) -> ListWatchState<K> {
+        state: ListWatchState<O, T>,
+    ) -> (Option<watcher::Result<ListEvent<T>>>, ListWatchState<O, T>) {
         match state {
             ListWatchState::Begin => match self.list_objects().await {
                 Ok((objects, version)) => {
-                    due.push_back(Ok(Event::Init));
-                    due.extend(objects.into_iter().map(|object| Ok(Event::InitApply(object))));
-                    due.push_back(Ok(Event::InitDone));
-                    ListWatchState::Listed(version)
+                    (Some(Ok(ListEvent::Reset(objects))), ListWatchState::Listed(version))
                 }
-                Err(error) => {
-                    due.push_back(Err(Error::InitialListFailed(error)));
-                    ListWatchState::Begin
-                }
+                Err(error) => (Some(Err(Error::InitialListFailed(error))), ListWatchState::Begin),
             },
             ListWatchState::Listed(version) => {
                 let params = WatchParams {
@@ -91,24 +85,27 @@ where
                     ..WatchParams::default()
                 };
                 match self.api.watch(&params, &version).await {
-                    Ok(changes) => ListWatchState::Watching(version, changes.boxed()),
+                    Ok(changes) => (None, ListWatchState::Watching(version, changes.boxed())),
                     Err(error) => {
                         let is_lost = matches!(&error, kube::Error::Api(status) if status.code == 410);
-                        due.push_back(Err(Error::WatchStartFailed(error)));
-                        if is_lost { ListWatchState::Begin } else { ListWatchState::Listed(version) }
+                        let next =
+                            if is_lost { ListWatchState::Begin } else { ListWatchState::Listed(version) };
+                        (Some(Err(Error::WatchStartFailed(error))), next)
                     }
                 }
             }
             ListWatchState::Watching(version, mut changes) => {
-                let Some(change) = changes.next().await else { return ListWatchState::Listed(version) };
+                let Some(change) = changes.next().await else {
+                    return (None, ListWatchState::Listed(version));
+                };
                 let (event, version) = watch_result(change, version);
-                due.extend(event);
-                version.map_or(ListWatchState::Begin, |version| ListWatchState::Watching(version, changes))
+                let watching = |version| ListWatchState::Watching(version, changes);
+                (event, version.map_or(ListWatchState::Begin, watching))
             }
         }
     }
 
-    async fn list_objects(&self) -> kube::Result<(Vec<K>, String)> {
+    async fn list_objects(&self) -> kube::Result<(Vec<T>, String)> {
         let params = ListParams {
             field_selector: self.collection.field_selector.clone(),
             label_selector: self.collection.label_selector.clone(),
@@ -116,7 +113,7 @@ where
             version_match: Some(VersionMatch::NotOlderThan),
             ..ListParams::default()
         };
-        let path = K::url_path(&self.resource, self.collection.namespace.as_deref());
+        let path = SlimObject::<O, T>::url_path(&self.resource, self.collection.namespace.as_deref());
         let mut request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert(BodyBound::Pieces);
         let answer = self.client.send(request.map(Body::from)).await?;
@@ -137,31 +134,29 @@ where
         if head.metadata.resource_version.is_empty() {
             return Err(unreadable_error("the list has no resource version".to_owned()));
         }
-        Ok((objects, head.metadata.resource_version))
+        let objects = objects.into_iter().filter_map(|one: SlimObject<O, T>| one.object);
+        Ok((objects.collect(), head.metadata.resource_version))
     }
 }
 
 /// Returns the event of a watch, and the version to resume from; `None` as the version: a new list is required.
-fn watch_result<K: Resource>(
-    change: kube::Result<WatchEvent<K>>,
+fn watch_result<O, T>(
+    change: kube::Result<WatchEvent<SlimObject<O, T>>>,
     version: String,
-) -> (Option<WatchResult<K>>, Option<String>) {
-    let of = |object: &K| object.meta().resource_version.clone().filter(|version| !version.is_empty());
-    match change {
-        Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => match of(&object) {
-            Some(version) => (Some(Ok(Event::Apply(object))), Some(version)),
-            None => (Some(Err(Error::NoResourceVersion)), None),
-        },
-        Ok(WatchEvent::Deleted(object)) => match of(&object) {
-            Some(version) => (Some(Ok(Event::Delete(object))), Some(version)),
-            None => (Some(Err(Error::NoResourceVersion)), None),
-        },
-        Ok(WatchEvent::Bookmark(mark)) => (None, Some(mark.metadata.resource_version)),
+) -> (Option<watcher::Result<ListEvent<T>>>, Option<String>) {
+    let (changed, event): (_, fn(T) -> ListEvent<T>) = match change {
+        Ok(WatchEvent::Added(changed) | WatchEvent::Modified(changed)) => (changed, ListEvent::Applied),
+        Ok(WatchEvent::Deleted(changed)) => (changed, ListEvent::Deleted),
+        Ok(WatchEvent::Bookmark(mark)) => return (None, Some(mark.metadata.resource_version)),
         Ok(WatchEvent::Error(status)) => {
             let is_lost = status.code == 410;
-            (Some(Err(Error::WatchError(status.boxed()))), (!is_lost).then_some(version))
+            return (Some(Err(Error::WatchError(status.boxed()))), (!is_lost).then_some(version));
         }
-        Err(error) => (Some(Err(Error::WatchFailed(error))), Some(version)),
+        Err(error) => return (Some(Err(Error::WatchFailed(error))), Some(version)),
+    };
+    match changed.meta().resource_version.clone() {
+        Some(version) => (changed.object.map(event).map(Ok), Some(version)),
+        None => (Some(Err(Error::NoResourceVersion)), None),
     }
 }
 

@@ -49,7 +49,7 @@ impl<T: Clone> ReloadedFile<T> {
             Ok(Some((value, content))) => *last = LastRead { value, content, problem: None },
             Err(why) if last.problem.as_ref() == Some(&why) => {}
             Err(why) => {
-                warn!(target: "api", error = why, "cannot reload a credential file; using the last contents");
+                warn!(target: "install", error = why, "cannot reload a credential file; using the last contents");
                 last.problem = Some(why);
             }
         }

@@ -60,8 +60,7 @@ impl Transport {
     pub(crate) fn new(connection: &ApiConnection) -> Result<Transport, String> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
-        let mut connector =
-            TimeoutConnector::new(ApiConnector { http, tls: TlsSource::new(&connection.trust)? });
+        let mut connector = TimeoutConnector::new(ApiConnector { http, tls: tls_source(&connection.trust)? });
         connector.set_connect_timeout(Some(LIMIT));
         connector.set_write_timeout(Some(LIMIT));
         Ok(Transport {
@@ -112,29 +111,21 @@ fn bearer_header(token: &[u8]) -> Result<HeaderValue, String> {
     Ok(header)
 }
 
-/// How the server's certificate is verified.
-#[derive(Clone)]
-enum TlsSource {
-    Fixed(Arc<ClientConfig>),
-    ByFile(Arc<ReloadedFile<Arc<ClientConfig>>>),
-}
+/// Current TLS configuration, which verifies the certificate of the server.
+type TlsSource = Arc<dyn Fn() -> Arc<ClientConfig> + Send + Sync>;
 
-impl TlsSource {
-    fn new(trust: &ApiServerTrust) -> Result<TlsSource, String> {
-        Ok(match trust {
-            ApiServerTrust::Anybody => TlsSource::Fixed(tls_config(None)?),
-            ApiServerTrust::Authority(file) => {
-                TlsSource::ByFile(Arc::new(ReloadedFile::new(file, |pem| tls_config(Some(pem)))?))
-            }
-        })
-    }
-
-    fn current_config(&self) -> Arc<ClientConfig> {
-        match self {
-            TlsSource::Fixed(config) => Arc::clone(config),
-            TlsSource::ByFile(file) => file.current_value(),
+fn tls_source(trust: &ApiServerTrust) -> Result<TlsSource, String> {
+    let source: TlsSource = match trust {
+        ApiServerTrust::Anybody => {
+            let config = tls_config(None)?;
+            Arc::new(move || Arc::clone(&config))
         }
-    }
+        ApiServerTrust::Authority(file) => {
+            let file = ReloadedFile::new(file, |pem| tls_config(Some(pem)))?;
+            Arc::new(move || file.current_value())
+        }
+    };
+    Ok(source)
 }
 
 fn tls_config(authority: Option<&[u8]>) -> Result<Arc<ClientConfig>, String> {
@@ -158,7 +149,7 @@ impl Service<Uri> for ApiConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let mut https = HttpsConnector::from((self.http.clone(), self.tls.current_config()));
+        let mut https = HttpsConnector::from((self.http.clone(), (self.tls)()));
         Box::pin(async move {
             future::poll_fn(|context| https.poll_ready(context)).await?;
             https.call(uri).await

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Instant, SystemTime},
+    time::Instant,
 };
 
 use model::{EventSubject, Notice, Pod, PodName};
@@ -12,7 +12,7 @@ use tracing::debug;
 use super::{
     EventObject, MAX_MESSAGE,
     queue::{EventQueue, NextEvent, WaitingEvent},
-    series::{EventKey, EventSeries, EventVerdict},
+    series::EventSeries,
     truncate_text,
 };
 use crate::{ApiErrorKind, Error, KubeClient, client::LIMIT};
@@ -94,29 +94,20 @@ impl Publication<'_> {
     /// Creates the Event, or increments the count of a published one with the same content.
     async fn publish_event(&mut self, waiting: &WaitingEvent) -> Result<(), Error> {
         let Some(subject) = self.resolve_subject(&waiting.notice.about).await? else { return Ok(()) };
+        let EventRecorder { client, node, .. } = self.recorder;
         let (key, times) = ((subject, waiting.notice.clone()), waiting.times);
-        match self.series.verdict(&key, times, Instant::now()) {
-            EventVerdict::New => self.start_series(key, times).await,
-            EventVerdict::Again { name, count } => {
-                let client = &self.recorder.client;
-                match client.count_event(&name, &key.0, count, SystemTime::now()).await {
-                    // Another component deleted it.
-                    Err(error) if error.kind() == ApiErrorKind::NotFound => {
-                        self.start_series(key, times).await
-                    }
-                    Err(error) => Err(error),
-                    Ok(()) => {
-                        self.series.record_published(key, name, count, Instant::now());
-                        Ok(())
-                    }
+        if let Some((name, count)) = self.series.find_published(&key, times, Instant::now()) {
+            match client.count_event(&name, &key.0, count).await {
+                // Another component deleted it.
+                Err(error) if error.kind() == ApiErrorKind::NotFound => {}
+                counted => {
+                    counted?;
+                    self.series.record_published(key, name, count, Instant::now());
+                    return Ok(());
                 }
             }
         }
-    }
-
-    async fn start_series(&mut self, key: EventKey, times: u32) -> Result<(), Error> {
-        let EventRecorder { client, node, .. } = self.recorder;
-        let name = client.create_event(node, &key.0, &key.1, times, SystemTime::now()).await?;
+        let name = client.create_event(node, &key.0, &key.1, times).await?;
         self.series.record_published(key, name, times, Instant::now());
         Ok(())
     }

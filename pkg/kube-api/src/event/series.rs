@@ -15,21 +15,7 @@ const WINDOW: Duration = Duration::from_secs(3600);
 const REMEMBERED: usize = 256;
 
 /// Key of an Event: Events with equal keys repeat each other.
-pub(super) type EventKey = (EventObject, Notice);
-
-/// How an Event is published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum EventVerdict {
-    /// Create it.
-    New,
-    /// Increment the count of the Event of this name.
-    Again {
-        /// Name of the published Event.
-        name: String,
-        /// Total number of occurrences.
-        count: u32,
-    },
-}
+type EventKey = (EventObject, Notice);
 
 #[derive(Debug)]
 struct SentEvent {
@@ -43,14 +29,10 @@ struct SentEvent {
 pub(super) struct EventSeries(BTreeMap<EventKey, SentEvent>);
 
 impl EventSeries {
-    /// Decides how to publish an Event that has occurred so many times.
-    pub(super) fn verdict(&self, key: &EventKey, times: u32, now: Instant) -> EventVerdict {
-        match self.0.get(key) {
-            Some(sent) if now.saturating_duration_since(sent.last) < WINDOW => {
-                EventVerdict::Again { name: sent.name.clone(), count: sent.count.saturating_add(times) }
-            }
-            _ => EventVerdict::New,
-        }
+    /// Returns the published Event that this one repeats, by its name, and its new count; `None`: this one is new.
+    pub(super) fn find_published(&self, key: &EventKey, times: u32, now: Instant) -> Option<(String, u32)> {
+        let sent = self.0.get(key).filter(|sent| now.saturating_duration_since(sent.last) < WINDOW)?;
+        Some((sent.name.clone(), sent.count.saturating_add(times)))
     }
 
     /// Records that an Event was published under this name, with this count.
@@ -87,8 +69,8 @@ mod tests {
         (EventObject::Node(node.to_owned()), event(message))
     }
 
-    fn again(count: u32) -> EventVerdict {
-        EventVerdict::Again { name: "first".to_owned(), count }
+    fn again(count: u32) -> Option<(String, u32)> {
+        Some(("first".to_owned(), count))
     }
 
     #[test]
@@ -96,21 +78,21 @@ mod tests {
         let start = Instant::now();
         let mut series = EventSeries::default();
         let table = [
-            (0, key("n1", "a"), 1, EventVerdict::New),
+            (0, key("n1", "a"), 1, None),
             (1, key("n1", "a"), 1, again(2)),
             (3_600, key("n1", "a"), 5, again(7)),
             (7_199, key("n1", "a"), 1, again(8)),
-            (7_199, key("n1", "b"), 3, EventVerdict::New),
+            (7_199, key("n1", "b"), 3, None),
             (7_199, key("n1", "b"), 1, again(4)),
-            (7_199, key("n2", "a"), 1, EventVerdict::New),
-            (10_799, key("n1", "a"), 1, EventVerdict::New),
+            (7_199, key("n2", "a"), 1, None),
+            (10_799, key("n1", "a"), 1, None),
             (10_800, key("n1", "a"), 1, again(2)),
         ];
         for (second, key, times, expected) in table {
             let now = start + Duration::from_secs(second);
-            let verdict = series.verdict(&key, times, now);
-            assert_eq!(verdict, expected, "{second}: {key:?}");
-            let count = if let EventVerdict::Again { count, .. } = verdict { count } else { times };
+            let published = series.find_published(&key, times, now);
+            assert_eq!(published, expected, "{second}: {key:?}");
+            let count = published.map_or(times, |(_, count)| count);
             series.record_published(key, "first".to_owned(), count, now);
         }
     }
@@ -130,8 +112,8 @@ mod tests {
         }
         assert_eq!(series.0.len(), REMEMBERED);
         let now = start + Duration::from_secs(1000);
-        assert_eq!(series.verdict(&pod("calm", 0), 1, now), again(2));
-        assert_eq!(series.verdict(&pod("loud", 744), 1, now), EventVerdict::New);
-        assert_eq!(series.verdict(&pod("loud", 745), 1, now), again(2));
+        assert_eq!(series.find_published(&pod("calm", 0), 1, now), again(2));
+        assert_eq!(series.find_published(&pod("loud", 744), 1, now), None);
+        assert_eq!(series.find_published(&pod("loud", 745), 1, now), again(2));
     }
 }
