@@ -2,12 +2,12 @@
 
 mod load;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value};
 
+use crate::server::parse_server_url;
 use crate::yaml::parse_yaml;
 use crate::{Secret, ServerUrl};
 pub(crate) use load::load_kubeconfig;
@@ -70,10 +70,8 @@ impl Kubeconfig {
         };
         cluster.refuse_keys(&["proxy-url"])?;
         user.refuse_keys(&["exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"])?;
-        let server: ServerUrl = cluster
-            .required_text("server")?
-            .parse()
-            .map_err(|error| cluster.invalid_value("server", error))?;
+        let server = parse_server_url(cluster.required_text("server")?)
+            .ok_or_else(|| cluster.invalid_value("server", "is not a URL of the form https://host:port"))?;
         let is_verified = server.https && !cluster.boolean("insecure-skip-tls-verify")?;
         Ok(Kubeconfig {
             server_name: cluster.optional_text("tls-server-name")?.map(str::to_owned),
@@ -112,7 +110,7 @@ impl<'a> Section<'a> {
         if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
 
-    fn invalid_value(&self, key: &str, why: impl fmt::Display) -> ConfigError {
+    fn invalid_value(&self, key: &str, why: &str) -> ConfigError {
         ConfigError::Content(format!("{} {why}", self.key_path(key)))
     }
 

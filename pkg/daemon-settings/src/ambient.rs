@@ -62,7 +62,7 @@ impl SettingsReader<'_> {
             shared_config: self.flag_text(&options::AMBIENT_CONFIG_FILE).into(),
         };
         let events = agent.capture.in_pod().map(|chosen| EventSettings {
-            socket: run_dir::path(&self.run_dir(), run_dir::EVENT_SOCKET).into(),
+            socket: self.shared_path(&options::CNI_EVENT_ADDRESS, run_dir::EVENT_SOCKET).into(),
             root: self.flag_text(&options::HOST_ROOT).into(),
             proc: chosen.proc.clone(),
             netns_directory: self.flag_text(&options::NETNS_DIR).into(),

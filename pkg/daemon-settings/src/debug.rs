@@ -1,11 +1,11 @@
 //! Settings of the debug state: where it is served, and which settings it shows.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use cni_types::run_dir;
 use flags::{Flag, FlagValues, ValueSource};
 use report::EffectiveSetting;
-use telemetry::http::ListenAddress;
+use telemetry::http::parse_listen_address;
 
 use super::{DEBUG_SOCKET, DaemonSettings, SettingsReader};
 use crate::options;
@@ -16,25 +16,14 @@ pub(crate) const HISTORY: &str = "history.jsonl";
 /// The only value that is omitted: it is long, and visible in the conflist.
 pub(super) const TEMPLATE: Flag = options::CNI_NETWORK_CONFIG;
 
-/// Listen address of the debug state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DebugAddress {
-    /// The address.
-    pub address: ListenAddress,
-    /// The port.
-    pub port: u16,
-}
-
 impl SettingsReader<'_> {
     /// Reads the address. An agent in the node's network namespace, whose loopback interface is shared by all containers with
     /// hostNetwork, opens the port only if one is configured.
-    pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<DebugAddress> {
+    pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<SocketAddr> {
         let is_asked_for = self.values.get(&options::CTRLZ_PORT).1 != ValueSource::Default;
         let port = self.parse_port(&options::CTRLZ_PORT).filter(|_| is_asked_for || !shares_node_network);
-        let address = self.parse_flag(&options::CTRLZ_ADDRESS, |text| {
-            text.parse::<ListenAddress>().map(Some).map_err(|error| error.to_string())
-        });
-        Some(DebugAddress { address: address?, port: port? })
+        let address = self.parse_flag(&options::CTRLZ_ADDRESS, |text| parse_listen_address(text).map(Some));
+        Some((address?, port?).into())
     }
 
     pub(super) fn log_socket(&self) -> Option<PathBuf> {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use cni_types::{ConflistEntry, POD_ANNOTATIONS, run_dir};
+use enrolment::selector::BY_LABELS;
 use flags::{Flag, ValueSource};
 use installer::{EntryTemplate, Json};
 use model::parse_go_bool;
@@ -17,13 +18,6 @@ use crate::options;
 
 /// Socket to which the plugin connects, unless its entry names another.
 const PLUGINS_SOCKET: &str = "/var/run/istio-cni/agent.sock";
-
-/// Selectors equivalent to Istio's labels of pods and namespaces. With selectors, the opt-out annotation has no effect.
-const LABELS: &str = r#"[
-    {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
-    {"podSelector": {"matchExpressions": [
-        {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
-     "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
 
 impl SettingsReader<'_> {
     /// Whether no template is configured, so that the entry is generated.
@@ -104,7 +98,7 @@ impl SettingsReader<'_> {
     fn selectors_as_json(&self) -> Option<Json> {
         let text = match self.parse_selectors() {
             Ok(Some((_, written))) => written.to_string(),
-            Ok(None) if self.is_always_in_pod() => LABELS.to_owned(),
+            Ok(None) if self.is_always_in_pod() => BY_LABELS.to_owned(),
             _ => return None, // an invalid value is reported elsewhere
         };
         Json::parse(text.as_bytes()).ok()
@@ -169,6 +163,7 @@ impl SettingsReader<'_> {
         let variables = vec![
             ("__LOG_LEVEL__", self.flag_text(&options::LOG_LEVEL)),
             ("__LOG_UDS_ADDRESS__", self.shared_path(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET)),
+            ("__CNI_EVENT_ADDRESS__", self.shared_path(&options::CNI_EVENT_ADDRESS, run_dir::EVENT_SOCKET)),
             ("__KUBECONFIG_FILENAME__", kubeconfig.clone()),
             ("__KUBECONFIG_FILEPATH__", format!("{}/{kubeconfig}", directory.trim_end_matches('/'))),
             ("__KUBERNETES_SERVICE_HOST__", around("KUBERNETES_SERVICE_HOST")),

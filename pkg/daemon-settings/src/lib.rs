@@ -1,7 +1,7 @@
 //! Settings of `install-cni`: [`options`] has its flags and variables, [`DaemonSettings`] their validated values; all mistakes are
 //! reported together.
 
-use std::{fmt, fs, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, fs, net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use ::repair::RepairOptions;
 use agent::RecordIndex;
@@ -23,7 +23,6 @@ mod simulated;
 mod token;
 
 pub use ambient_options::{AmbientOptions, EventSettings, PodSource};
-pub use debug::DebugAddress;
 use debug::{TEMPLATE, effective_settings};
 pub use in_cluster::in_cluster;
 pub use simulated::SimulatedSettings;
@@ -83,7 +82,7 @@ pub struct DaemonSettings {
     /// Whether pods without rules get native tables.
     pub native_nftables: bool,
     /// Address of the debug state over HTTP; `None`: not served.
-    pub debug: Option<DebugAddress>,
+    pub debug: Option<SocketAddr>,
     /// Directory to which the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
     /// Mount of the node's /proc, which may be missing.
@@ -184,7 +183,7 @@ impl DaemonSettings {
 
     /// Returns the TCP ports of the agent.
     pub fn listening_ports(&self) -> Vec<u16> {
-        let debug = self.debug.as_ref().map(|debug| debug.port);
+        let debug = self.debug.map(|debug| debug.port());
         [Some(HEALTH_PORT), self.monitoring_port, debug].into_iter().flatten().collect()
     }
 

@@ -75,7 +75,7 @@ fn read_flags(
     match flags::parse(options::ALL.as_slice(), options::STYLE, arguments, variable) {
         Ok(ParseOutcome::Run(values)) => Ok(values),
         Ok(ParseOutcome::Help) => Err(SettingsErrors(vec!["--help is not a setting".to_owned()])),
-        Err(errors) => Err(SettingsErrors(errors.0.iter().map(ToString::to_string).collect())),
+        Err(errors) => Err(SettingsErrors(errors.0)),
     }
 }
 

@@ -152,8 +152,9 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("host-probe-snat-ipv6", &["HOST_PROBE_SNAT_IPV6"], "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"),
     ("allow-switch-to-host-ns", &["ALLOW_SWITCH_TO_HOST_NS"], "false"),
     ("host-proc", &["HOST_PROC"], "/host/proc"),
-    // Istio 1.29 to 1.31.
+    // Istio since 1.21.
     ("cni-agent-run-dir", &["CNI_AGENT_RUN_DIR"], "/var/run/istio-cni"),
+    ("cni-event-address", &["CNI_EVENT_ADDRESS"], "/var/run/istio-cni/pluginevent.sock"),
     ("cni-conf-group-read", &["CNI_CONF_GROUP_READ"], "false"),
     ("ambient-reconcile-pod-rules-on-startup", &["AMBIENT_RECONCILE_POD_RULES_ON_STARTUP"], "true"),
     ("enable-ambient-detection-retry", &["ENABLE_AMBIENT_DETECTION_RETRY"], "false"),

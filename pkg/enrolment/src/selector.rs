@@ -76,26 +76,21 @@ pub fn parse_enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniEr
 
 type LabelMap = BTreeMap<String, String>;
 
-/// Default selectors of Istio's chart, which the agent also passes to the plugin if none are configured.
-static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
-    let mode = || "istio.io/dataplane-mode".to_owned();
-    let match_labels = BTreeMap::from([(mode(), "ambient".to_owned())]);
-    let ambient = LabelSelector { match_labels, ..LabelSelector::default() };
-    let not_none = LabelSelectorRequirement {
-        key: mode(),
-        operator: SelectorOperator::NotIn,
-        values: vec!["none".to_owned()],
-    };
-    let by_namespace = Enablement {
-        pod_selector: LabelSelector { match_expressions: vec![not_none], ..LabelSelector::default() },
-        namespace_selector: ambient.clone(),
-    };
-    [Enablement { pod_selector: ambient, ..Enablement::default() }, by_namespace]
-});
+/// Default selectors of Istio's chart, equivalent to the labels of pods and namespaces, which the agent also passes to the plugin if
+/// none are configured. With selectors, the opt-out annotation has no effect.
+pub const BY_LABELS: &str = r#"[
+    {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
+    {"podSelector": {"matchExpressions": [
+        {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
+     "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
+
+/// [`BY_LABELS`], parsed, which cannot fail.
+static BY_LABELS_PARSED: LazyLock<Vec<Enablement>> =
+    LazyLock::new(|| serde_json::from_str(BY_LABELS).unwrap_or_default());
 
 /// Whether selectors are equivalent to the default evaluation of labels.
 pub fn are_labels(selectors: &[Enablement]) -> bool {
-    selectors == BY_LABELS.as_slice()
+    selectors == BY_LABELS_PARSED.as_slice()
 }
 
 impl Enablement {
@@ -154,16 +149,9 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Default of Istio's chart.
-    const DEFAULT: &str = r#"[
-        {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
-        {"podSelector": {"matchExpressions": [
-            {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
-         "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]"#;
-
     #[test]
     fn the_charts_default_means_labels_of_pod_and_namespace() {
-        let list: Vec<Enablement> = serde_json::from_str(DEFAULT).unwrap();
+        let list: Vec<Enablement> = serde_json::from_str(BY_LABELS).unwrap();
         let mode = |value: &'static str| labels(&[("istio.io/dataplane-mode", value)]);
         let none = labels(&[]);
         let wanted =

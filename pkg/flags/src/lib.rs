@@ -34,27 +34,10 @@ pub struct FlagStyle {
     pub takes_operands: bool,
 }
 
-/// A word that cannot be parsed.
-#[derive(Debug, thiserror::Error)]
-pub enum FlagError {
-    /// Error of the parser.
-    #[error("{0}")]
-    Usage(#[from] lexopt::Error),
-    /// A word that is not a flag.
-    #[error("unexpected argument {0:?}")]
-    Unexpected(String),
-    /// An unknown flag, and the name that was probably meant, if any.
-    #[error("unknown flag: {0}{hint}", hint = .1.map(|name| format!(" (did you mean --{name}?)")).unwrap_or_default())]
-    Unknown(String, Option<&'static str>),
-    /// A value that is not UTF-8.
-    #[error("the value of --{0} is not UTF-8")]
-    NotText(&'static str),
-}
-
 /// All errors of a command line, never empty. Formats one per line.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct FlagErrors(pub Vec<FlagError>);
+#[error("{}", .0.join("\n"))]
+pub struct FlagErrors(pub Vec<String>);
 
 /// Action requested by a call.
 #[derive(Debug)]
@@ -172,11 +155,11 @@ pub fn parse(
         match next_argument(table, style, &mut parser, &mut values) {
             Ok(NextArg::Flag) => {}
             Ok(NextArg::Word(word)) if style.takes_operands => values.operands.push(word),
-            Ok(NextArg::Word(word)) => errors.push(FlagError::Unexpected(word)),
+            Ok(NextArg::Word(word)) => errors.push(format!("unexpected argument {word:?}")),
             Ok(NextArg::Help) => return Ok(ParseOutcome::Help),
             Ok(NextArg::End) if errors.is_empty() => return Ok(ParseOutcome::Run(values)),
             Ok(NextArg::End) => return Err(FlagErrors(errors)),
-            Err(error) => errors.push(error),
+            Err(error) => errors.push(error.to_string()),
         }
     }
 }
@@ -231,7 +214,7 @@ fn next_argument(
     style: FlagStyle,
     parser: &mut Parser,
     values: &mut FlagValues,
-) -> Result<NextArg, FlagError> {
+) -> Result<NextArg, lexopt::Error> {
     let named =
         |flags: &'static [Flag], matches: &dyn Fn(&Flag) -> bool| flags.iter().find(|flag| matches(flag));
     let (flag, ignored, shown) = match parser.next()? {
@@ -251,13 +234,14 @@ fn next_argument(
         parser.optional_value(); // otherwise it would cause a second error
         let meant =
             shown.strip_prefix("--").and_then(|name| nearest_name(name, table.iter().map(|flag| flag.long)));
-        return Err(FlagError::Unknown(shown, meant));
+        let hint = meant.map(|name| format!(" (did you mean --{name}?)")).unwrap_or_default();
+        return Err(format!("unknown flag: {shown}{hint}").into());
     };
     let value = match known.switch {
         true => parser.optional_value().unwrap_or_else(|| "true".into()),
         false => parser.value()?,
     };
-    let value = value.into_string().map_err(|_| FlagError::NotText(known.long))?;
+    let value = value.into_string().map_err(|_| format!("the value of --{known} is not UTF-8"))?;
     if flag.is_some() {
         values.values.insert(known.long, (value, ValueSource::Flag));
     } else {

@@ -32,9 +32,7 @@ pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     let mode = meta.mode() & MODE;
     if let Some(old) = existing_file(INSTALL, target)?
         && old.mode() & MODE == mode
-        && old.len() == meta.len()
-        && open_regular(INSTALL, target)
-            .is_ok_and(|(installed, _)| is_same_content(&from, &installed).unwrap_or(false))
+        && is_copy(source, target)
     {
         return Ok(WriteOutcome::Unchanged);
     }
@@ -57,8 +55,7 @@ pub fn is_copy(source: &Path, target: &Path) -> bool {
     source_meta.len() == found.len() && is_same_content(&from, &installed).unwrap_or(false)
 }
 
-fn copy_content(source: &Path, mut from: &File, target: &Path, to: &mut File) -> Result<(), Error> {
-    from.rewind().map_err(Error::at(COPY, source))?;
+fn copy_content(source: &Path, from: &File, target: &Path, to: &mut File) -> Result<(), Error> {
     let mut chunk = Vec::with_capacity(CHUNK);
     while read_chunk(from, &mut chunk).map_err(Error::at(COPY, source))? {
         to.write_all(&chunk).map_err(Error::at(INSTALL, target))?;

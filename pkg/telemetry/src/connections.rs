@@ -12,6 +12,7 @@ use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -33,10 +34,10 @@ use write_timeout::WriteTimeout;
 
 /// Default of [`ConnectionLimits::head`].
 const HEAD: Duration = Duration::from_secs(10);
-/// Default of [`ConnectionLimits::lifetime`].
-const LIFETIME: Duration = Duration::from_secs(30);
-/// Default of [`ConnectionLimits::grace`].
-const GRACE: Duration = Duration::from_secs(10);
+/// Maximum lifetime of a connection; the client reconnects for further requests.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(30);
+/// Grace period for requests in flight when the connection, or the server, must end.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// Read buffer of each connection, in bytes: a request's head has to fit. hyper requires at least half.
 const BUFFER: usize = 16 * 1024;
 /// Delay before accepting again when file descriptors or the like are exhausted.
@@ -86,10 +87,6 @@ pub(crate) struct ConnectionLimits {
     pub(crate) most: usize,
     /// Timeout for the head of a request, and between two requests.
     pub(crate) head: Duration,
-    /// Maximum lifetime of a connection; the client reconnects for further requests.
-    pub(crate) lifetime: Duration,
-    /// Grace period for requests in flight when the connection, or the server, must end.
-    pub(crate) grace: Duration,
     /// Timeout of a write while the client reads nothing.
     pub(crate) stall: Duration,
     /// Whether a new client evicts an idle connection when the maximum is reached; otherwise it waits.
@@ -100,7 +97,7 @@ impl ConnectionLimits {
     /// Limits for servers with short responses: the connection's lifetime bounds a stalled write.
     pub(crate) const fn with_maximum(most: usize) -> ConnectionLimits {
         let stall = LIFETIME.saturating_add(GRACE);
-        ConnectionLimits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall, evicts: false }
+        ConnectionLimits { most, head: HEAD, stall, evicts: false }
     }
 
     /// Limits for ports that any client can reach, so that none can starve the others.
@@ -150,14 +147,15 @@ pub(crate) async fn serve(
                     places.evict_idle();
                 }
                 let (stream, in_flight) = (WriteTimeout::new(stream, limits.stall), InFlight::default());
-                let serve = serve_stream(stream, peer, in_flight.clone(), router.clone(), limits, closed.clone());
-                places.insert(peer, in_flight, connections.spawn(serve));
+                let observed = Arc::downgrade(&in_flight);
+                let serve = serve_stream(stream, peer, in_flight, router.clone(), limits, closed.clone());
+                places.insert(peer, observed, connections.spawn(serve));
             }
         }
     }
     drop(closing);
     // Dropping the set aborts the remaining connections.
-    let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
 }
 
 async fn accept_next<L: Listener>(listener: &L) -> (L::Stream, ConnectionPeer) {
@@ -191,10 +189,10 @@ async fn serve_stream(
         // Errors of a connection concern its client only.
         _ = connection.as_mut() => return,
         _ = closed.changed() => {}
-        () = sleep(limits.lifetime) => {}
+        () = sleep(LIFETIME) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(limits.grace, connection).await;
+    let _ = timeout(GRACE, connection).await;
 }
 
 fn answer_request(
@@ -204,7 +202,7 @@ fn answer_request(
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
     request.extensions_mut().insert(peer);
-    let (answer, guard) = (router.clone().call(request), in_flight.begin_request());
+    let (answer, guard) = (router.clone().call(request), Arc::clone(in_flight));
     async move {
         let _guard = guard;
         answer.await

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -80,55 +79,32 @@ async fn answer_metrics(State(registry): State<Arc<Registry>>) -> impl IntoRespo
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&registry))
 }
 
-/// Listens on all addresses with one dual-stack socket; on IPv4 alone if the kernel has no IPv6.
+/// Parses a listen address: `localhost`, `*` (all), or an IP address, with or without brackets. `*` and `::` are the same.
 ///
 /// # Errors
-/// The port is taken, and so on.
-pub fn bind(port: u16) -> io::Result<TcpListener> {
-    bind_any(port, listen_on)
-}
-
-/// Listen address: `localhost`, `*` (all), or an IP address, with or without brackets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// All addresses of the machine.
-    All,
-    /// One address; `0.0.0.0` and `::` stand for all of a family.
-    One(IpAddr),
-}
-
-/// Text that is no [`ListenAddress`].
-#[derive(Debug, thiserror::Error)]
-#[error("{0:?} is neither localhost, * nor an IP address")]
-pub struct ListenAddressError(String);
-
-impl FromStr for ListenAddress {
-    type Err = ListenAddressError;
-
-    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        match text {
-            "localhost" => Ok(ListenAddress::One(Ipv4Addr::LOCALHOST.into())),
-            "*" => Ok(ListenAddress::All),
-            _ => bare.parse().map(ListenAddress::One).map_err(|_| ListenAddressError(text.to_owned())),
-        }
+/// Any other text; the error as a message.
+pub fn parse_listen_address(text: &str) -> Result<IpAddr, String> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    match text {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        "*" => Ok(Ipv6Addr::UNSPECIFIED.into()),
+        _ => bare.parse().map_err(|_| format!("{text:?} is neither localhost, * nor an IP address")),
     }
 }
 
-/// Listens at an address.
+/// Listens at an address; at `::` on all addresses with one dual-stack socket, and on IPv4 alone if the kernel has no IPv6.
 ///
 /// # Errors
 /// The machine lacks the address, the port is taken, and so on.
-pub fn bind_to(address: ListenAddress, port: u16) -> io::Result<TcpListener> {
-    match address {
-        ListenAddress::All => bind(port),
-        ListenAddress::One(ip) => Ok(listen_on((ip, port).into())?),
-    }
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    bind_by(address, listen_on)
 }
 
-fn bind_any<T>(port: u16, listen: impl Fn(SocketAddr) -> Result<T, Errno>) -> io::Result<T> {
-    match listen((Ipv6Addr::UNSPECIFIED, port).into()) {
-        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => Ok(listen((Ipv4Addr::UNSPECIFIED, port).into())?),
+fn bind_by<T>(address: SocketAddr, listen: impl Fn(SocketAddr) -> Result<T, Errno>) -> io::Result<T> {
+    match listen(address) {
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            Ok(listen((Ipv4Addr::UNSPECIFIED, address.port()).into())?)
+        }
         result => Ok(result?),
     }
 }
@@ -178,40 +154,42 @@ mod tests {
 
     #[test]
     fn ipv4_is_used_only_where_there_is_no_ipv6() {
-        let bound = |errno: Option<Errno>| {
-            bind_any(80, |address| match errno {
+        let bound = |address: &str, errno: Option<Errno>| {
+            bind_by(address.parse().unwrap(), |address| match errno {
                 Some(errno) if address.is_ipv6() => Err(errno),
                 _ => Ok(address.to_string()),
             })
         };
-        assert_eq!(bound(None).unwrap(), "[::]:80");
-        assert_eq!(bound(Some(Errno::AFNOSUPPORT)).unwrap(), "0.0.0.0:80");
-        assert_eq!(bound(Some(Errno::ADDRNOTAVAIL)).unwrap(), "0.0.0.0:80");
-        assert_eq!(bound(Some(Errno::ADDRINUSE)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(bound("[::]:80", None).unwrap(), "[::]:80");
+        assert_eq!(bound("[::]:80", Some(Errno::AFNOSUPPORT)).unwrap(), "0.0.0.0:80");
+        assert_eq!(bound("[::]:80", Some(Errno::ADDRNOTAVAIL)).unwrap(), "0.0.0.0:80");
+        for (address, errno) in [("[::]:80", Errno::ADDRINUSE), ("[::1]:80", Errno::AFNOSUPPORT)] {
+            let error = bound(address, Some(errno)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()), "{address}");
+        }
     }
 
     #[test]
     fn addresses_are_read_as_the_flag_has_them() {
-        let one = |text: &str| ListenAddress::One(text.parse().unwrap());
         for (text, expected) in [
-            ("localhost", one("127.0.0.1")),
-            ("*", ListenAddress::All),
-            ("10.0.0.1", one("10.0.0.1")),
-            ("0.0.0.0", one("0.0.0.0")),
-            ("::1", one("::1")),
-            ("[::1]", one("::1")),
+            ("localhost", "127.0.0.1"),
+            ("*", "::"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("0.0.0.0", "0.0.0.0"),
+            ("::1", "::1"),
+            ("[::1]", "::1"),
         ] {
-            assert_eq!(text.parse::<ListenAddress>().unwrap(), expected);
+            assert_eq!(parse_listen_address(text).unwrap().to_string(), expected);
         }
         for text in ["", "node-1", "localhost:80", "127.0.0.1:80", "[127.0.0.1", "**"] {
-            let error = text.parse::<ListenAddress>().unwrap_err();
-            assert_eq!(error.to_string(), format!("{text:?} is neither localhost, * nor an IP address"));
+            let error = parse_listen_address(text).unwrap_err();
+            assert_eq!(error, format!("{text:?} is neither localhost, * nor an IP address"));
         }
     }
 
     #[test]
     fn an_address_is_bound_and_no_other() {
-        let bound = |address: &str| bind_to(address.parse().unwrap(), 0);
+        let bound = |address: &str| bind((parse_listen_address(address).unwrap(), 0).into());
         let local = |address: &str| bound(address).unwrap().local_addr().unwrap().ip().to_string();
         assert_eq!(local("localhost"), "127.0.0.1");
         assert_eq!(local("127.0.0.2"), "127.0.0.2");

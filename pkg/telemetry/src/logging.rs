@@ -13,7 +13,6 @@ pub(crate) mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
@@ -26,32 +25,17 @@ use level::{DEFAULT_SCOPE, ScopeLevels};
 use options::CallerScopes;
 pub use options::LogOptions;
 use output::LogOutput;
-pub use scopes::{LevelError, LogScope};
+pub use scopes::LogScope;
 pub use subscriber::LogSubscriber;
-
-/// Error of setting up the log.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// An output cannot be opened.
-    #[error("cannot open the log {}: {source}", path.display())]
-    Open {
-        /// File, or `stdout` or `stderr`.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The process has a `tracing` subscriber already.
-    #[error("logging is set up already")]
-    Installed,
-}
 
 /// Opens the outputs and makes the logger the process-wide `tracing` subscriber.
 ///
 /// # Errors
 /// An output cannot be opened, or the process has a subscriber already.
-pub fn install(options: LogOptions) -> Result<Logger, LogError> {
+pub fn install(options: LogOptions) -> io::Result<Logger> {
     let logger = Logger::open(options)?;
-    tracing::subscriber::set_global_default(logger.subscriber()).map_err(|_| LogError::Installed)?;
+    let installed = tracing::subscriber::set_global_default(logger.subscriber());
+    installed.map_err(|_| io::Error::other("logging is set up already"))?;
     Ok(logger)
 }
 
@@ -95,16 +79,17 @@ impl Logger {
     ///
     /// # Errors
     /// An output cannot be opened.
-    pub fn open(options: LogOptions) -> Result<Logger, LogError> {
+    pub fn open(options: LogOptions) -> io::Result<Logger> {
         Self::with_clock(options, SystemTime::now)
     }
 
-    fn with_clock(options: LogOptions, clock: fn() -> SystemTime) -> Result<Logger, LogError> {
+    fn with_clock(options: LogOptions, clock: fn() -> SystemTime) -> io::Result<Logger> {
         let mut targets = Vec::new();
         for name in &options.targets {
-            let output =
-                LogOutput::open(name).map_err(|source| LogError::Open { path: name.into(), source })?;
-            targets.push(output);
+            let output = LogOutput::open(name).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot open the log {name}: {error}"))
+            });
+            targets.push(output?);
         }
         Ok(Logger(Arc::new(LoggerInner {
             levels: RwLock::new(options.levels),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn on_thread(run: impl AsyncFnOnce() + Send + 'static) {
 }
 
 fn serve(size: usize) -> u16 {
-    let listener = http::bind_to("localhost".parse().unwrap(), 0).unwrap();
+    let listener = http::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = listener.local_addr().unwrap().port();
     on_thread(async move || debug::serve(listener, router(size), std::future::pending()).await.unwrap());
     port

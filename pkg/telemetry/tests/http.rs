@@ -42,7 +42,7 @@ struct Server {
 
 impl Server {
     fn start(router: Router) -> Server {
-        let listener = http::bind(0).unwrap();
+        let listener = http::bind((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::spawn(move || {
@@ -142,7 +142,7 @@ fn ipv4_and_ipv6_reach_one_socket() {
     for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
         assert_eq!(Client::to(SocketAddr::new(address, server.port)).ask("GET", "/healthz", "").status, 200);
     }
-    let taken = http::bind(server.port).unwrap_err();
+    let taken = http::bind((Ipv6Addr::UNSPECIFIED, server.port).into()).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
 }
 
@@ -154,7 +154,7 @@ fn a_port_can_be_taken_again_at_once() {
     client.ask("GET", "/healthz", "");
     drop(server); // it closes first, so the kernel keeps the connection in TIME_WAIT
     drop(client);
-    http::bind(port).unwrap();
+    http::bind((Ipv6Addr::UNSPECIFIED, port).into()).unwrap();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Flags of Istio 1.29 to 1.31, except those of in-pod capture. For some of them Istio has variables only. The last one is ours.
+//! Flags of Istio since 1.21, except those of in-pod capture. For some of them Istio has variables only. The last one is ours.
 
 use flags::Flag;
 
@@ -8,6 +8,10 @@ flags::flag_table!(
         "/var/run/istio-cni",
         "directory of the sockets, on the host and in the container; without a template also of the \
          plugin's kubeconfig"
+    ),
+    CNI_EVENT_ADDRESS = Flag::with_value(
+        "/var/run/istio-cni/pluginevent.sock",
+        "socket for requests of Istio's own plugin; default in --cni-agent-run-dir"
     ),
     CNI_CONF_GROUP_READ = Flag::new_switch("make configurations that the agent owns readable by their group"),
     AMBIENT_RECONCILE_POD_RULES_ON_STARTUP =

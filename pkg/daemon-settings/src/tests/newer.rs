@@ -1,5 +1,7 @@
 //! Settings of the chart of Istio 1.30, and their meaning beside those of 1.20.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use firewall::NativeTables;
 use serde_json::{Value, json};
 
@@ -57,11 +59,9 @@ fn entry(settings: &DaemonSettings) -> Value {
 
 #[test]
 fn on_the_nodes_network_the_debug_port_is_opened_only_when_it_is_named() {
-    let port = |arguments: &[&str], env: &[(&str, &str)]| {
-        chart(arguments, env).debug.map(|chosen| (chosen.address, chosen.port))
-    };
+    let port = |arguments: &[&str], env: &[(&str, &str)]| chart(arguments, env).debug;
     let on_node = [("ALLOW_SWITCH_TO_HOST_NS", "false")];
-    let local = |port| Some(("localhost".parse::<telemetry::http::ListenAddress>().unwrap(), port));
+    let local = |port: u16| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     assert_eq!(port(&[], &[]), local(9876), "a network namespace of its own");
     assert_eq!(port(&[], &on_node), None);
     assert_eq!(port(&["--ctrlz_address=*"], &on_node), None, "an address names no port");
@@ -157,11 +157,16 @@ fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
     assert_eq!(elsewhere.agent_socket, Path::new("/run/here/agent.sock"));
     assert_eq!(elsewhere.ambient.unwrap().events.unwrap().socket, Path::new("/run/here/pluginevent.sock"));
     assert_eq!(elsewhere.installer.kubeconfig_path, Path::new("/run/here/istio-cni-kubeconfig"));
-    let single = [("AGENT_SOCKET", "/a/agent.sock"), ("LOG_UDS_ADDRESS", "/b/log.sock")];
+    let single = [
+        ("AGENT_SOCKET", "/a/agent.sock"),
+        ("LOG_UDS_ADDRESS", "/b/log.sock"),
+        ("CNI_EVENT_ADDRESS", "/c/event.sock"),
+    ];
     let single = chart(&["--cni-agent-run-dir=/run/here"], &single);
     assert_eq!(entry(&single)["agent_socket"], "/a/agent.sock");
     assert_eq!(entry(&single)["log_uds_address"], "/b/log.sock");
     assert_eq!(single.log_socket.as_deref(), Some(Path::new("/b/log.sock")));
+    assert_eq!(single.ambient.unwrap().events.unwrap().socket, Path::new("/c/event.sock"));
     // A template of 1.20 does not know the directory.
     for ambient in [&["--ambient-enabled"][..], &[]] {
         let template = read(&[ambient, &["--cni-agent-run-dir=/run/here"]].concat(), &[]).unwrap();
@@ -170,6 +175,7 @@ fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
         assert_eq!(defaults.contains_key("ambient_enabled"), !ambient.is_empty());
         let variables: BTreeMap<_, _> = template.installer.template.variables.into_iter().collect();
         assert_eq!(variables["__LOG_UDS_ADDRESS__"], "/run/here/log.sock");
+        assert_eq!(variables["__CNI_EVENT_ADDRESS__"], "/run/here/pluginevent.sock");
     }
     for wrong in ["", "here"] {
         let mistakes = read(&[&format!("--cni-agent-run-dir={wrong}")], &[]).unwrap_err();

@@ -5,37 +5,14 @@
 //! oldest is closed, first among those of the address with the most connections.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use tokio::task::{AbortHandle, Id};
 
 use super::ConnectionPeer;
 
-/// Counter of one connection's requests in flight.
-#[derive(Clone, Debug, Default)]
-pub(super) struct InFlight(Arc<AtomicUsize>);
-
-/// Counts one request until it is dropped.
-#[derive(Debug)]
-pub(super) struct RequestGuard(InFlight);
-
-impl InFlight {
-    pub(super) fn begin_request(&self) -> RequestGuard {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        RequestGuard(self.clone())
-    }
-
-    fn is_idle(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-}
-
-impl Drop for RequestGuard {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+/// Counter of one connection's requests in flight: held by the connection, and once more by each request.
+pub(super) type InFlight = Arc<()>;
 
 /// Connections of a server, in the order in which they were accepted.
 #[derive(Debug, Default)]
@@ -44,12 +21,18 @@ pub(super) struct ConnectionTable(Vec<ConnectionEntry>);
 #[derive(Debug)]
 struct ConnectionEntry {
     address: Option<IpAddr>,
-    in_flight: InFlight,
+    in_flight: Weak<()>,
     task: AbortHandle,
 }
 
+impl ConnectionEntry {
+    fn is_idle(&self) -> bool {
+        self.in_flight.strong_count() <= 1
+    }
+}
+
 impl ConnectionTable {
-    pub(super) fn insert(&mut self, peer: ConnectionPeer, in_flight: InFlight, task: AbortHandle) {
+    pub(super) fn insert(&mut self, peer: ConnectionPeer, in_flight: Weak<()>, task: AbortHandle) {
         let address = match peer {
             ConnectionPeer::Socket => None,
             ConnectionPeer::Address(address) | ConnectionPeer::Local { address, .. } => {
@@ -69,13 +52,13 @@ impl ConnectionTable {
 
     /// Whether any connection can be evicted.
     pub(super) fn has_idle(&self) -> bool {
-        self.0.iter().any(|place| place.in_flight.is_idle())
+        self.0.iter().any(ConnectionEntry::is_idle)
     }
 
     /// Closes one idle connection, if any.
     pub(super) fn evict_idle(&mut self) {
         let count = |address| self.0.iter().filter(|place| place.address == address).count();
-        let idle = self.0.iter().enumerate().filter(|(_, place)| place.in_flight.is_idle());
+        let idle = self.0.iter().enumerate().filter(|(_, place)| place.is_idle());
         // Among equals the first, which is the oldest.
         let victim = idle.rev().max_by_key(|(_, place)| count(place.address)).map(|(index, _)| index);
         if let Some(index) = victim {

@@ -13,7 +13,7 @@ use super::query::query_parameter;
 use super::{
     DebugHandler, MAX_BODY, TEXT, build_response, compact_json, error_response, pretty_json, route_with_slash,
 };
-use crate::logging::{ALL_SCOPES, LevelError, LogScope, Logger, OutputLevel};
+use crate::logging::{ALL_SCOPES, LogScope, Logger, OutputLevel};
 
 pub(super) const ABOUT: &str = "log levels; over the Unix socket, PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
                                 /debug/log/SCOPE is one alone";
@@ -142,9 +142,8 @@ fn set_scope_level(logger: &Logger, scope: &str, level: &str) -> Result<(), Leve
 }
 
 /// Maps both errors to 400, as ControlZ does.
-#[expect(clippy::needless_pass_by_value, reason = "where it stands, it takes over what failed")]
-fn bad_request(error: LevelError) -> LevelRejection {
-    (StatusCode::BAD_REQUEST, error.to_string())
+fn bad_request(why: String) -> LevelRejection {
+    (StatusCode::BAD_REQUEST, why)
 }
 
 fn rejection_response((status, why): LevelRejection) -> Response {

@@ -36,27 +36,6 @@ pub struct LogScope {
     pub callers: bool,
 }
 
-/// Reason why a level was not changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LevelError {
-    /// The scope does not exist.
-    #[error("unknown scope name: {name} (known: {known})")]
-    UnknownScope {
-        /// Requested name.
-        name: String,
-        /// Names of the existing scopes.
-        known: String,
-    },
-    /// The level does not exist.
-    #[error("{name:?} is not a level (known: {known})")]
-    UnknownLevel {
-        /// Requested name.
-        name: String,
-        /// Names of the existing levels.
-        known: String,
-    },
-}
-
 impl Logger {
     /// Returns all scopes, by name.
     pub fn scopes(&self) -> Vec<LogScope> {
@@ -68,12 +47,12 @@ impl Logger {
     /// Returns one scope.
     ///
     /// # Errors
-    /// No scope has this name.
-    pub fn find_scope(&self, name: &str) -> Result<LogScope, LevelError> {
+    /// No scope has this name; the error as a message.
+    pub fn find_scope(&self, name: &str) -> Result<LogScope, String> {
         let known = self.scopes();
         known.iter().find(|scope| scope.name == name).cloned().ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(|scope| scope.name.as_str()).collect();
-            LevelError::UnknownScope { name: name.to_owned(), known: known.join(", ") }
+            format!("unknown scope name: {name} (known: {})", known.join(", "))
         })
     }
 
@@ -81,14 +60,14 @@ impl Logger {
     /// before it takes effect, regardless of the levels, so that the log cannot be silenced unnoticed.
     ///
     /// # Errors
-    /// The scope or the level does not exist. Nothing is changed then.
-    pub fn change_level(&self, scope: &str, level: &str) -> Result<(), LevelError> {
+    /// The scope or the level does not exist; the error as a message. Nothing is changed then.
+    pub fn change_level(&self, scope: &str, level: &str) -> Result<(), String> {
         if scope != ALL_SCOPES {
             self.find_scope(scope)?;
         }
-        let level = OutputLevel::from_name(level).ok_or_else(|| LevelError::UnknownLevel {
-            name: level.to_owned(),
-            known: OutputLevel::ALL.map(OutputLevel::as_str).join(", "),
+        let level = OutputLevel::from_name(level).ok_or_else(|| {
+            let known = OutputLevel::ALL.map(OutputLevel::as_str).join(", ");
+            format!("{level:?} is not a level (known: {known})")
         })?;
         let record = LogRecord {
             level: LogLevel::Warn,

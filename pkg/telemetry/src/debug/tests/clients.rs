@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::*;
 use super::fake::*;
-use crate::connections::tests::Server;
+use crate::connections::{GRACE, LIFETIME, tests::Server};
 
 /// A state of more than a megabyte, and few connections.
 fn crowd(takes: Duration) -> (Arc<Fake>, Server) {
@@ -82,7 +82,7 @@ async fn those_who_read_byte_by_byte_are_cut_off_as_well() {
     let start = Instant::now();
     while client.read_u8().await.is_ok() {
         sleep(Duration::from_millis(900)).await;
-        if start.elapsed() > LIMITS.lifetime + LIMITS.grace + Duration::from_secs(1) {
+        if start.elapsed() > LIFETIME + GRACE + Duration::from_secs(1) {
             break;
         }
     }
