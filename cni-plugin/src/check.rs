@@ -122,11 +122,8 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Opti
         recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::any_outbound);
     let missing_of = |owner| CapturedTraffic::observe_netns(owner).map(|found| expected.missing_from(&found));
     let observed = netns.run_in(|| {
-        let mut missing = missing_of(ChainSet::SIDECAR)?;
-        if call.conf.ambient_enabled && !missing.is_empty() {
-            missing = missing_of(ChainSet::IN_POD)?;
-        }
-        if missing.is_empty() {
+        let missing = missing_of(ChainSet::SIDECAR)?;
+        if missing.is_empty() || (call.conf.ambient_enabled && missing_of(ChainSet::IN_POD)?.is_empty()) {
             return Ok(None);
         }
         let inactive = firewall::inactive_rules(ChainSet::SIDECAR).unwrap_or_default(); // traffic bypasses the mesh in any case

@@ -142,7 +142,7 @@ fn sidecar_rules(node: &Node) -> (String, PathBuf) {
         String::from_utf8(netns.output(&mut command).stdout).unwrap()
     };
     let restore = dry("--restore-format=true");
-    let restore = restore.split_once("<<EOF\n").unwrap().1.split_once("EOF").unwrap().0.to_owned();
+    let restore = restore.split_once("<<'EOF'\n").unwrap().1.split_once("EOF").unwrap().0.to_owned();
     let commands = node.dir().join("commands");
     std::fs::write(&commands, format!("set -e\n{}", dry("--restore-format=false"))).unwrap();
     (restore, commands)

@@ -62,7 +62,10 @@ fn traffic_that_the_add_redirected_and_no_rule_redirects_now_fails_it() {
         succeeds(damage, &check());
         damage.split("; ").for_each(|command| drop(pod.sh(command)));
         let damaged = (saves(&pod), dual.api.requests().len());
-        bypasses(damage, &check(), &format!("no rule redirects {lost}"));
+        let ambient = call(&dual, "CHECK", &pod).with("ambient_enabled", json!(true));
+        for outcome in [check(), ambient.run()] {
+            bypasses(damage, &outcome, &format!("no rule redirects {lost}"));
+        }
         assert_eq!(
             (saves(&pod), dual.api.requests().len()),
             damaged,

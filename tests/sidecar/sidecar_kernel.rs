@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-use firewall::Backend;
+use firewall::{Backend, FirewallOptions};
 use kit::Netns;
 use model::{Family, Mark};
 use redirect::{FamilyChoice, RedirectReport};
@@ -150,6 +150,25 @@ fn the_addresses_of_the_pod_decide_the_families() {
     let refused = none.run(|| redirect::apply(&injected, FamilyChoice::Dual, &forced(Backend::Nft)));
     let why = "the network namespace has no address beyond loopback and link-local ones";
     assert_eq!(refused.unwrap_err().to_string(), why);
+}
+
+/// The longest lists of networks that the annotations of a pod may have.
+#[test]
+fn thousands_of_rules_are_compared_one_by_one() {
+    let netns = pod_netns("long");
+    let network = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        format!("10.{high}.{low}.0/24").parse().unwrap()
+    };
+    let config = sidecar::SidecarConfig {
+        include_networks: sidecar::NetworkSelection::List((0..1024).map(network).collect()),
+        exclude_networks: (1024..2048).map(network).collect(),
+        ..cases::injected()
+    };
+    let options = FirewallOptions { is_pod: true, ..forced(Backend::Nft) };
+    let apply = || netns.run(|| redirect::apply(&config, FamilyChoice::First, &options)).unwrap();
+    assert!(!apply().is_unchanged());
+    assert_eq!(apply().differences, [""; 0]);
 }
 
 /// Without the policy route, TPROXY delivers nothing, but nothing bypasses the proxy either.

@@ -16,7 +16,7 @@ pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> Strin
         if settings.restore_format {
             let _ = writeln!(
                 text,
-                "{tool}-restore --noflush <<EOF\n{}EOF",
+                "{tool}-restore --noflush <<'EOF'\n{}EOF",
                 sidecar::restore_text(&settings.config, *family)
             );
             continue;
@@ -24,10 +24,20 @@ pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> Strin
         let change =
             ChainSet::SIDECAR.apply(&sidecar::rule_set(&settings.config, *family), &SavedTables::default());
         for call in change.iptables_calls() {
+            let call: Vec<String> = call.iter().map(|argument| quote_argument(argument)).collect();
             let _ = writeln!(text, "{tool} {}", call.join(" "));
         }
     }
     text
+}
+
+/// Quotes an argument for a shell, if needed: names of interfaces may have characters that a shell expands.
+fn quote_argument(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+!".contains(c);
+    match argument.chars().all(is_plain) {
+        true => argument.to_owned(),
+        false => format!("'{}'", argument.replace('\'', r"'\''")),
+    }
 }
 
 fn route_commands(settings: &IptablesSettings, families: &[Family]) -> String {

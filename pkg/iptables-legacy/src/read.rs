@@ -55,13 +55,6 @@ struct EntriesHeader {
     entries: [u64; 0],
 }
 
-/// Reason why a table could not be read.
-enum LegacyTableError {
-    Kernel(io::Error),
-    /// A malformed table, as text.
-    Malformed(&'static str),
-}
-
 /// Returns a hash of all rules of the legacy tables in the calling thread's namespace, without their counters, which
 /// can only be compared for equality; `None` if there are no such tables. A table longer than `longest` is an error.
 ///
@@ -90,8 +83,7 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
     let chains = read_each(family, longest, |name, rule| {
         let Some(table) = Table::from_name(name) else { return };
         builder.add_table(table);
-        let decoded =
-            || decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
+        let decoded = || decode::decode_rule(family, &layout, rule, &mut decoder);
         builder.add_rule(table, rule.chain, |is_owned| rule.target_chain.is_some_and(is_owned), decoded);
     })?;
     decoder.check_queries().map_err(|source| Error::LegacySocket { family, source })?;
@@ -144,9 +136,8 @@ fn each_table(
         OptionSocket::open(family == Family::V6).map_err(|source| Error::LegacySocket { family, source })?;
     for table in names {
         let content = read_table(&socket, family, &table, longest);
-        let visited =
-            content.and_then(|content| visit(&table, &content).map_err(LegacyTableError::Malformed));
-        visited.map_err(|problem| problem.in_table(family, &table))?;
+        let visited = content.and_then(|content| visit(&table, &content).map_err(malformed));
+        visited.map_err(|source| Error::LegacyTable { family, table, source })?;
     }
     Ok(())
 }
@@ -162,8 +153,7 @@ pub(crate) fn parse_table(
     entries::clear_counters(entries, &layout)?;
     let mut rules = Vec::new();
     chains::read_chains(info, entries, &layout, |rule| {
-        let saved =
-            decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
+        let saved = decode::decode_rule(family, &layout, rule, &mut decoder);
         rules.push((saved.chain, saved.text));
     })?;
     Ok(rules)
@@ -186,65 +176,44 @@ pub fn table_names(family: Family) -> Result<Vec<String>, Error> {
     }
 }
 
-impl LegacyTableError {
-    fn in_table(self, family: Family, table: &str) -> Error {
-        let source = match self {
-            LegacyTableError::Kernel(source) => source,
-            LegacyTableError::Malformed(what) => io::Error::new(io::ErrorKind::InvalidData, what),
-        };
-        Error::LegacyTable { family, table: table.to_owned(), source }
-    }
+fn malformed(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Returns a table's entry points and rules, with cleared counters.
-fn read_table(
-    socket: &OptionSocket,
-    family: Family,
-    table: &str,
-    longest: usize,
-) -> Result<Vec<u8>, LegacyTableError> {
+fn read_table(socket: &OptionSocket, family: Family, table: &str, longest: usize) -> io::Result<Vec<u8>> {
     let mut attempt = 1;
     loop {
         match read_once(socket, family, table, longest) {
-            Err(LegacyTableError::Kernel(error))
-                if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS =>
-            {
-                attempt += 1;
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => attempt += 1,
             other => return other,
         }
     }
 }
 
-fn read_once(
-    socket: &OptionSocket,
-    family: Family,
-    table: &str,
-    longest: usize,
-) -> Result<Vec<u8>, LegacyTableError> {
+fn read_once(socket: &OptionSocket, family: Family, table: &str, longest: usize) -> io::Result<Vec<u8>> {
     let mut info = named_buffer(table, size_of::<TableInfo>())?;
-    socket.read_option(GET_INFO, &mut info).map_err(LegacyTableError::Kernel)?;
-    let size = chains::read_u32(&info, offset_of!(TableInfo, size)).map_err(LegacyTableError::Malformed)?;
+    socket.read_option(GET_INFO, &mut info)?;
+    let size = chains::read_u32(&info, offset_of!(TableInfo, size)).map_err(malformed)?;
     let length = usize::try_from(size).ok().filter(|length| *length <= longest);
-    let length = length.ok_or(LegacyTableError::Malformed("it is longer than the limit"))?;
+    let length = length.ok_or_else(|| malformed("it is longer than the limit"))?;
     let mut content = named_buffer(table, offset_of!(EntriesHeader, entries) + length)?;
     if let Some(asked) = content.get_mut(offset_of!(EntriesHeader, size)..).and_then(<[u8]>::first_chunk_mut)
     {
         *asked = size.to_ne_bytes();
     }
-    socket.read_option(GET_ENTRIES, &mut content).map_err(LegacyTableError::Kernel)?;
+    socket.read_option(GET_ENTRIES, &mut content)?;
     let entries = content.get_mut(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
-    entries::clear_counters(entries, &EntryLayout::for_family(family))
-        .map_err(LegacyTableError::Malformed)?;
+    entries::clear_counters(entries, &EntryLayout::for_family(family)).map_err(malformed)?;
     info.append(&mut content);
     Ok(info)
 }
 
 /// Returns a zeroed structure of this length that begins with the name of a table.
-fn named_buffer(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError> {
+fn named_buffer(table: &str, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     let place = bytes.get_mut(..table.len()).filter(|_| table.len() < NAME);
-    place.ok_or(LegacyTableError::Malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
+    place.ok_or_else(|| malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
     Ok(bytes)
 }
 

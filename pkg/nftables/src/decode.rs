@@ -8,7 +8,7 @@ use netlink::Attributes;
 use rules::{Chain, Match, MatchValue, PortRange, Rule, SavedRule, Target, TransportProtocol};
 
 use crate::{
-    encode::{address_size, protocol_number, source_offset},
+    encode::{address_size, source_offset},
     sets::SetNumbers,
     uapi::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_REGISTER, BITWISE_SOURCE, BITWISE_XOR, CMP_DATA, CMP_EQUAL,
@@ -23,42 +23,29 @@ use crate::{
     xt,
 };
 
-/// Content of a rule, as far as understood.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DecodedRule {
-    /// The rule in terms of the model; `None`: the model cannot express it.
-    pub rule: Option<Rule>,
-    /// The chain to which the rule jumps, even if its conditions are not understood.
-    pub target_chain: Option<String>,
-    /// Names of the rule's expressions, for reports.
-    pub names: Vec<String>,
-}
-
-impl DecodedRule {
-    /// Returns the rule as in a save, without a handle. A rule that the model cannot express has the names of its
-    /// expressions instead of its conditions, and its jump target.
-    pub fn into_saved_rule(self, family: Family, chain: &str) -> SavedRule {
-        let DecodedRule { rule, target_chain: target, names } = self;
-        let text = rule.as_ref().map_or_else(
-            || {
-                let names = names.join(", ");
-                let target = target.map(|chain| {
-                    let quoted = chain.replace('\\', "\\\\").replace('"', "\\\"");
-                    format!(" -j \"{quoted}\"")
-                });
-                format!("(foreign: {names}){}", target.unwrap_or_default())
-            },
-            |rule| match &rule.target {
-                // Option that the tools add.
-                Target::Tproxy { .. } => rule.to_string().replace(
-                    "--tproxy-mark",
-                    &format!("--on-ip {} --tproxy-mark", family.unspecified_address()),
-                ),
-                _ => rule.to_string(),
-            },
-        );
-        SavedRule { chain: chain.to_owned(), text, rule, handle: None }
-    }
+/// Returns a rule as in a save, without a handle. One that the model cannot express (`None`) has the `names` of its
+/// expressions instead of its conditions, and `target`, the chain to which it jumps.
+pub fn saved_rule(
+    family: Family,
+    chain: &str,
+    rule: Option<Rule>,
+    target: Option<&str>,
+    names: &[&str],
+) -> SavedRule {
+    let text = match &rule {
+        None => {
+            let quoted = target.map(|chain| chain.replace('\\', "\\\\").replace('"', "\\\""));
+            let jump = quoted.map(|chain| format!(" -j \"{chain}\"")).unwrap_or_default();
+            format!("(foreign: {}){jump}", names.join(", "))
+        }
+        // Option that the tools add.
+        Some(rule @ Rule { target: Target::Tproxy { .. }, .. }) => {
+            let address = format!("--on-ip {} --tproxy-mark", family.unspecified_address());
+            rule.to_string().replace("--tproxy-mark", &address)
+        }
+        Some(rule) => rule.to_string(),
+    };
+    SavedRule { chain: chain.to_owned(), text, rule, handle: None }
 }
 
 /// Returns the chains to which the verdicts of a rule lead, without decoding its conditions. The kernel evaluates the first one
@@ -72,17 +59,14 @@ pub(crate) fn target_chains<'a>(attributes: &Attributes<'a>) -> impl Iterator<It
     })
 }
 
-/// Reads the attributes of a rule. A truncated expression ends it, and makes it foreign.
+/// Reads the attributes of a rule of a chain. A truncated expression ends it, and makes it foreign.
 pub(crate) fn read_rule(
     family: Family,
+    chain: &str,
     attributes: &Attributes<'_>,
     sets: &mut dyn SetNumbers,
-) -> DecodedRule {
-    let mut decoded = DecodedRule {
-        target_chain: target_chains(attributes).next().map(str::to_owned),
-        ..DecodedRule::default()
-    };
-    let mut decoder = RuleDecoder::new(family);
+) -> SavedRule {
+    let (mut decoder, mut names) = (RuleDecoder::new(family), Vec::new());
     // Comments of iptables itself, or other data that nft stores with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();
     for element in attributes.find_nested(RULE_EXPRESSIONS) {
@@ -95,12 +79,11 @@ pub(crate) fn read_rule(
         let data = parts.find_nested(EXPRESSION_DATA);
         is_ours = is_ours && decoder.read_expression(name, &data, sets).is_some();
         if name != "counter" {
-            decoded.names.push(name.to_owned());
+            names.push(name);
         }
     }
     is_ours &= decoder.is_complete && decoder.loaded.is_none();
-    decoded.rule = is_ours.then_some(decoder.rule);
-    decoded
+    saved_rule(family, chain, is_ours.then_some(decoder.rule), target_chains(attributes).next(), &names)
 }
 
 /// Content of a register.
@@ -274,8 +257,7 @@ impl RuleDecoder {
     }
 
     fn set_protocol(&mut self, negated: bool, value: &[u8]) -> Option<()> {
-        let all = [TransportProtocol::Tcp, TransportProtocol::Udp];
-        let value = all.into_iter().find(|proto| value == [protocol_number(*proto)])?;
+        let value = TransportProtocol::ALL.into_iter().find(|proto| value == [proto.number()])?;
         set_once(&mut self.rule.proto, MatchValue { negated, value })
     }
 

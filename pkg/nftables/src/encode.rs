@@ -36,14 +36,6 @@ pub(crate) const fn address_size(family: Family) -> u32 {
     }
 }
 
-/// `IPPROTO_*`.
-pub(crate) const fn protocol_number(proto: TransportProtocol) -> u8 {
-    match proto {
-        TransportProtocol::Tcp => 6,
-        TransportProtocol::Udp => 17,
-    }
-}
-
 /// Adds the attributes `NFTA_RULE_EXPRESSIONS` and, where x_tables needs it, `NFTA_RULE_COMPAT`. Returns false if the
 /// rule has a condition that cannot be expressed.
 pub(crate) fn write_rule(
@@ -66,7 +58,7 @@ pub(crate) fn write_rule(
         }
         if let Some(proto) = &rule.proto {
             load_meta(list, META_L4PROTO);
-            compare_register(list, proto.negated, &[protocol_number(proto.value)]);
+            compare_register(list, proto.negated, &[proto.value.number()]);
         }
         match_addresses(list, family, rule);
         matches.iter().for_each(|info| add_extension(list, "match", info));
@@ -84,7 +76,7 @@ pub(crate) fn write_rule(
 
 /// Adds the protocol of the whole rule, which extensions of x_tables may need.
 fn add_compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<TransportProtocol>>) {
-    let number = proto.map_or(0, |proto| u32::from(protocol_number(proto.value)));
+    let number = proto.map_or(0, |proto| u32::from(proto.value.number()));
     let flags = if proto.is_some_and(|proto| proto.negated) { COMPAT_INVERTED } else { 0 };
     request.put_nested(RULE_COMPAT, |compat| {
         compat.put_be32(COMPAT_PROTOCOL, number).put_be32(COMPAT_FLAGS, flags);

@@ -23,7 +23,7 @@ impl SetNumbers for OneSet {
 
 /// Reads the attributes of a rule.
 pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
-    decode::read_rule(family, &Attributes::new(attributes), &mut OneSet).rule
+    decode::read_rule(family, "", &Attributes::new(attributes), &mut OneSet).rule
 }
 
 /// Returns the target chains of the elements of a map.

@@ -29,7 +29,7 @@ pub mod uapi;
 mod xt;
 
 pub use commit::{Unsupported, commit, transaction_messages};
-pub use decode::{DecodedRule, decode_network, prefix_length};
+pub use decode::{decode_network, prefix_length, saved_rule};
 pub use error::Error;
 pub use listing::{generation_request, read_generation, read_tables, request_generation};
 pub use maps::read_map_jumps;

@@ -23,9 +23,6 @@ use crate::{
 const ATTEMPTS: u32 = 8;
 /// Maximum number of bytes of the list of chains: some hundred chains. If there are more, ours are requested by name.
 pub(crate) const CHAINS: usize = 64 << 10;
-/// Maximum number of bytes of a chain of ours. A rule of ours has at most some 500, and the longest of our chains some
-/// hundred rules.
-const OWN_CHAIN: usize = 512 << 10;
 /// Maximum number of bytes of a built-in chain: a few hundred rules. Our jumps are at its beginning.
 const BUILT_IN_CHAIN: usize = 64 << 10;
 
@@ -41,7 +38,7 @@ const BUILT_IN_CHAIN: usize = 64 << 10;
 pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
     read_unchanged(|| {
         let objects = ObjectReader::new(bounds);
-        ChainReader { objects, owners, sets: KernelSets::default() }.read_families()
+        ChainReader { objects, owners, sets: KernelSets::default(), left: bounds.bytes }.read_families()
     })
 }
 
@@ -178,6 +175,8 @@ struct ChainReader<'a> {
     objects: ObjectReader,
     owners: &'a [ChainSet],
     sets: KernelSets,
+    /// Number of bytes that may still be read of our chains, one of which may have thousands of rules by a pod's annotations.
+    left: usize,
 }
 
 impl ChainReader<'_> {
@@ -244,8 +243,7 @@ impl ChainReader<'_> {
         let mut unread: BTreeSet<(Table, &str)> = BTreeSet::new();
         for chain in chains.iter().filter(|chain| is_ours(&chain.name) || chain.is_built_in()) {
             let mut use_of = |name: &str| *known.entry((chain.table, name.to_owned())).or_default() += 1;
-            let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { OWN_CHAIN };
-            let is_complete = self.read_chain(chain, bytes, builder, |rule| {
+            let is_complete = self.read_chain(chain, builder, |rule| {
                 use_of(&chain.name);
                 rule.target_chains().for_each(&mut use_of);
                 read.extend(rule.handle.map(|handle| (chain.table, handle)));
@@ -281,18 +279,21 @@ impl ChainReader<'_> {
     fn read_chain(
         &mut self,
         chain: &FoundChain,
-        bytes: usize,
         builder: &mut SavedTablesBuilder<'_>,
         mut note: impl FnMut(&KernelRule<'_>),
     ) -> Result<bool, netlink::Error> {
         let names = [(RULE_TABLE, chain.table.as_str()), (RULE_CHAIN, chain.name.as_str())];
         let question = query_message(GET_RULE, chain.family.address_family(), &names);
+        let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { self.left };
         let found = allow_missing(self.objects.read_head(&question, bytes), Errno::NOENT)?;
         let Some((replies, is_complete)) = found else { return Ok(true) }; // it no longer exists
         for reply in replies.iter() {
             let Some(rule) = KernelRule::from(chain.family, chain.table, &reply)? else { continue };
             // A kernel before Linux 4.12 returns all rules, whatever was requested.
             if rule.chain == chain.name {
+                if !chain.is_built_in() {
+                    self.left = self.left.saturating_sub(reply.payload.len());
+                }
                 note(&rule);
                 rule.add_to(builder, &mut self.sets);
             }
@@ -378,7 +379,7 @@ impl<'a> KernelRule<'a> {
     }
 
     fn decode_rule(&self, sets: &mut KernelSets) -> SavedRule {
-        let rule = decode::read_rule(self.family, &self.attributes, sets);
-        SavedRule { handle: self.handle, ..rule.into_saved_rule(self.family, self.chain) }
+        let rule = decode::read_rule(self.family, self.chain, &self.attributes, sets);
+        SavedRule { handle: self.handle, ..rule }
     }
 }

@@ -4,11 +4,12 @@ use super::tool::{applied, tempdir};
 use crate::sidecar_kernel::state::{State, pod_netns};
 
 /// Calls that together cover everything that is printed at a special place or in a special format.
-const CALLS: [&str; 4] = [
+const CALLS: [&str; 5] = [
     "",
     "-i * -b * -d 15020,15021,15090 -o 15020 --dual-stack",
     "-i * -b * -m TPROXY --redirect-dns --capture-all-dns --drop-invalid --dual-stack -k vnet0 -c net1",
     "-i 10.0.0.0/8,fd00::/8 -b 80 -u 1,2 -g 3 -q 443 --dual-stack",
+    "-i * -b * -c net$x;y,$(z) --iptables-trace-logging",
 ];
 
 #[test]

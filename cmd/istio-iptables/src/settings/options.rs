@@ -50,10 +50,7 @@ flags::flag_table!(
         "ISTIO_AGENT_DUAL_STACK"
     ]),
     CAPTURE_ALL_DNS = Flag::new_switch("capture DNS to any server, not only those of /etc/resolv.conf"),
-    NETWORK_NAMESPACE = Flag::with_value(
-        "",
-        "accepted for compatibility: with --cni-mode the file of this namespace is the lock"
-    ),
+    NETWORK_NAMESPACE = Flag::with_value("", "accepted for compatibility, without effect"),
     CNI_MODE = Flag::new_switch("work in the pod's namespace without the host's lock and name services"),
     IPTABLES_VERSION = Flag::with_value(
         "",

@@ -2,8 +2,8 @@
 //! never write makes it foreign.
 
 use model::{Family, IfName, IpNet};
-use nftables::{DecodedRule, XtablesDecoder};
-use rules::{Chain, MatchValue, Rule, Target, TransportProtocol};
+use nftables::XtablesDecoder;
+use rules::{Chain, MatchValue, Rule, SavedRule, Target, TransportProtocol};
 
 use super::{
     chains::{ACCEPT, LegacyRule, RETURN, TARGET_DATA, parse_c_string, read_u32},
@@ -31,14 +31,13 @@ pub(super) fn decode_rule(
     layout: &EntryLayout,
     rule: &LegacyRule<'_>,
     decoder: &mut XtablesDecoder,
-) -> DecodedRule {
-    let mut names = Vec::new();
-    let matches: Option<Vec<XtMatch<'_>>> = XtMatch::parse_all(rule.entry.bytes, layout, rule.entry.target);
-    names.extend(matches.iter().flatten().map(|found| found.name.to_owned()));
-    names.extend(Some(rule.target).filter(|name| !name.is_empty()).map(str::to_owned));
+) -> SavedRule {
+    let matches = XtMatch::parse_all(rule.entry.bytes, layout, rule.entry.target);
+    let mut names: Vec<&str> = matches.iter().flatten().map(|found| found.name).collect();
+    names.extend(Some(rule.target).filter(|name| !name.is_empty()));
     let conditions = EntryConditions { family, layout, entry: rule.entry.bytes };
     let decoded = matches.and_then(|matches| conditions.build_rule(rule, matches, decoder));
-    DecodedRule { rule: decoded, target_chain: rule.target_chain.map(str::to_owned), names }
+    nftables::saved_rule(family, rule.chain, decoded, rule.target_chain, &names)
 }
 
 /// A match of an entry.
@@ -166,12 +165,10 @@ impl EntryConditions<'_> {
 
     fn decode_protocol(&self, negated: bool) -> Option<Option<MatchValue<TransportProtocol>>> {
         let number = u16::from_ne_bytes(self.bytes_at(self.layout.proto, 2)?.try_into().ok()?);
-        let value = match number {
-            0 => return (!negated).then_some(None),
-            6 => TransportProtocol::Tcp,
-            17 => TransportProtocol::Udp,
-            _ => return None,
-        };
+        if number == 0 {
+            return (!negated).then_some(None);
+        }
+        let value = TransportProtocol::ALL.into_iter().find(|proto| u16::from(proto.number()) == number)?;
         Some(Some(MatchValue { negated, value }))
     }
 }

@@ -9,7 +9,7 @@ use rules::{Match, MatchValue, Rule, Target, TransportProtocol, native::NativeRu
 use crate::{
     encode::{
         add_counter, add_expression, apply_bitwise, compare_by, compare_register, load_meta, load_payload,
-        match_addresses, protocol_number, set_verdict,
+        match_addresses, set_verdict,
     },
     uapi::{
         ANY_FAMILY, CMP_AT_LEAST, CMP_AT_MOST, CMP_NOT_EQUAL, CT_KEY, CT_MARK, CT_REGISTER, CT_SOURCE,
@@ -87,7 +87,7 @@ fn match_family(list: &mut NetlinkRequest, family: Family) {
 
 fn match_protocol(list: &mut NetlinkRequest, proto: &MatchValue<TransportProtocol>) {
     load_meta(list, META_L4PROTO);
-    compare_register(list, proto.negated, &[protocol_number(proto.value)]);
+    compare_register(list, proto.negated, &[proto.value.number()]);
 }
 
 /// Compares an interface name: a complete one fills the register, a prefix has its own length.
